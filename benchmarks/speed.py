@@ -17,6 +17,7 @@ PARTS = (
     "engine",
     "cohorts",
     "scaling",
+    "large",
     "coding",
     "masks",
     "compact",

@@ -142,7 +142,7 @@ def run_seed(
     for name, algorithm in algorithms.items():
         frames: dict[int, torch.Tensor] = {}
         watch = (
-            [keep("3.weight.prior_log_odds", frames, every=max(1, rounds // 3))]
+            [keep("prior_log_odds/3.weight", frames, every=max(1, rounds // 3))]
             if name not in ("FedAvg", "independent")
             else []
         )

@@ -52,7 +52,7 @@ def main() -> None:
         clients,
         rounds=chosen.rounds,
         test=test,
-        callbacks=[keep("1.weight.prior_log_odds", frames, every=10)],
+        callbacks=[keep("prior_log_odds/1.weight", frames, every=10)],
     )
     dense = bf.run(plain, clients, rounds=chosen.rounds, test=test)
 

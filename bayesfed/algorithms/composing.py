@@ -25,10 +25,9 @@ from bayesfed.federated.core.algorithm import (
     Predictor,
     Server,
 )
-from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.core.layering import check_order, of_core
 from bayesfed.federated.core.layers import Layer
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.orders import check_order
 from bayesfed.federated.core.owners import MODEL
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
 from bayesfed.federated.core.seams import inner_codec

@@ -110,6 +110,11 @@ class _Proven(threading.local):
 _proven = _Proven()
 
 
+def forget() -> None:
+    """Let go of the last message that this thread sealed or verified."""
+    _proven.message = None
+
+
 def seal(leaves: Iterable[Leaf], meta: Meta) -> bytes:
     """Return a message of sections and a flat dictionary of scalars.
 

@@ -33,7 +33,7 @@ def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
         file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
             for part in (content,) if isinstance(content, bytes) else content:
-                _pour(file, part)
+                pour(file, part)
             os.fsync(file)
         finally:
             os.close(file)
@@ -58,7 +58,7 @@ def append(path: Path, length: int, content: bytes) -> None:
     try:
         os.ftruncate(file, length)
         os.lseek(file, 0, os.SEEK_END)
-        _pour(file, content)
+        pour(file, content)
         os.fsync(file)
     finally:
         os.close(file)
@@ -98,7 +98,8 @@ def digest_of_file(path: Path, length: int | None = None) -> tuple[int, str]:
     return read, hasher.hexdigest()
 
 
-def _pour(file: int, content: bytes) -> None:
+def pour(file: int, content: bytes) -> None:
+    """Write all of the content where the file stands."""
     view = memoryview(content)
     while view:
         view = view[os.write(file, view) :]

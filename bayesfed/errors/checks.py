@@ -3,7 +3,7 @@ not where it first does harm.
 
 A `Role` says what an argument must be and what to pass instead; `checked` makes a function check
 its arguments by their names, and name the nearest keyword if it has none of that name. Arguments
-whose default is None may be None.
+that may be None by their default or their annotation are then not checked.
 """
 
 from __future__ import annotations
@@ -106,6 +106,26 @@ def one_of(words: Any, hint: str) -> Role:
     return Role(lambda value: value in known, f"one of {', '.join(map(repr, known))}", hint)
 
 
+def number(interval: str, hint: str) -> Role:
+    """Return the role of a number in an interval: ``"(0, 1]"``, ``"[0, inf)"``."""
+    low, high = map(float, interval[1:-1].split(","))
+    a_number = a((int, float), "a number", hint)
+
+    def fits(value: Any) -> bool:
+        return (
+            a_number.fits(value)
+            and (low < value or (interval[0] == "[" and low == value))
+            and (value < high or (interval[-1] == "]" and value == high))
+        )
+
+    return Role(fits, f"a number in {interval}", hint)
+
+
+def choice(*values: str) -> Role:
+    """Return the role of one of some words."""
+    return Role(lambda value: value in values, " or ".join(map(repr, values)), repr(values[0]))
+
+
 KEY = having(("child", "generator"), "a Key", "Key(0, 'purpose')")
 NET = a(nn.Module, "a network, an instance of nn.Module", "mlp([64, 32, 10], Key(0))")
 NETS = Role(
@@ -147,12 +167,18 @@ def checked(
     """
 
     def decorated(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
-        where = function.__qualname__.removesuffix(".__init__")
         parameters = inspect.signature(function).parameters
-        optional = {name for name, parameter in parameters.items() if parameter.default is None}
+        optional = {
+            name
+            for name, parameter in parameters.items()
+            if parameter.default is None or "None" in str(parameter.annotation)
+        }
 
         @wraps(function)
         def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
+            # A class may have the constructor of its base.
+            made = function.__name__ == "__init__"
+            where = type(args[0]).__name__ if made else function.__qualname__
             check_keywords(where, parameters, args, kwargs, ELSEWHERE if said is None else said)
             given = dict(zip(parameters, args, strict=False)) | kwargs
             for name, role in roles.items():

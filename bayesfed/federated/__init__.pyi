@@ -70,13 +70,13 @@ from .engine.checkpoint import load as load
 from .engine.checkpoint import newest as newest
 from .engine.checkpoint import save as save
 from .engine.files.records import RecordFile as RecordFile
+from .engine.files.records import untimed as untimed
 from .engine.ledger import Row as Row
 from .engine.ledger import bits as bits
 from .engine.ledger import channel_uses as channel_uses
 from .engine.ledger import energy_j as energy_j
 from .engine.ledger import latency_s as latency_s
 from .engine.ledger import macs as macs
-from .engine.records import untimed as untimed
 from .engine.reports import Record as Record
 from .engine.reports import RoundReport as RoundReport
 from .engine.reports import Snapshot as Snapshot

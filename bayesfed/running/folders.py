@@ -30,8 +30,7 @@ from bayesfed.data import Dataset
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.federated import Record, bits, channel_uses, energy_j, latency_s
-from bayesfed.federated.engine.files.records import lines
-from bayesfed.federated.engine.records import from_line
+from bayesfed.federated.engine.files.records import from_line, lines
 from bayesfed.inspect import PersonalScores
 from bayesfed.inspect.tables import csv_of
 from bayesfed.running.settings import settings_of

@@ -19,6 +19,7 @@ from bayesfed.algorithms.lora.sketch_view import SKETCH
 from bayesfed.algorithms.lora.slices import cut_slices, put_slices, sliced
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.federated import SketchedSvi
+from bayesfed.federated.core.owners import of, owned
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.models import Drawn, merged
@@ -79,9 +80,10 @@ def run(algorithm, clients, rounds=2):
 def message_of(algorithm, name="client-0", rows=20):
     """What a client is sent in round 0, with the view that cut it and its options."""
     phase = algorithm.phases[0]
-    given = phase.assign(algorithm.initial, 0, Profile(name, rows), KEY)
+    state = owned(algorithm.initial, "model")
+    given = phase.assign(state, 0, Profile(name, rows), KEY)
     return (
-        given.view.restrict(phase.server.publish(algorithm.initial, 0, None)),
+        given.view.restrict(phase.server.publish(state, 0, None)),
         given.view,
         given.options,
     )
@@ -145,9 +147,9 @@ def summed(model, data, parts, begin, *, q=0, steps=200):
     algorithm = bf.bayesian_lora(
         model, [model.net[0].rank], **FIRST, guide=partial(bf.SliceNormal, rank=q), **rule
     )
-    phase, found = algorithm.phases[0], []
+    phase, found, state = algorithm.phases[0], [], owned(algorithm.initial, "model")
     for name, part in bf.federate(data, bf.iid(len(data), parts, KEY)).items():
-        given = phase.assign(algorithm.initial, 0, Profile(name, len(part)), KEY)
+        given = phase.assign(state, 0, Profile(name, len(part)), KEY)
         found.append(phase.local.fit(begin, {}, part, KEY.child(name), given.options).payload)
     return {name: sum(payload[name] for payload in found) for name in begin}
 
@@ -199,7 +201,9 @@ def test_the_low_rank_guide_can_be_the_whole_covariance_of_a_slice():
     # At the exact posterior, log p(D, z) - log q(z) is log p(D), whatever z.
     spread = [
         float(
-            algorithm.posterior({**algorithm.initial, **at}).log_weights(data, KEY, draws=20).std()
+            algorithm.posterior(algorithm.initial | of("model", at))
+            .log_weights(data, KEY, draws=20)
+            .std()
         )
         for at in (exact, alone)
     ]
@@ -258,7 +262,7 @@ def test_the_guides_density_is_a_product_over_slices(q):
 def test_leaves_are_found_whatever_stands_around_their_names():
     names = [
         "guide.scales.0.1.lora_a_unconstrained",
-        "1.lora_b.precision",
+        "precision/1.lora_b",
         "lora_a",
         "1.lora_c",
         "guide.loc",
@@ -310,10 +314,10 @@ def test_a_sketch_of_all_slices_fits_as_the_whole_does(digits, rule):
         replace(local, sites={"1.lora_a": 1.0, "1.lora_b": 1.0}),
         model,
         model.net,
-        algorithm.initial,
+        owned(algorithm.initial, "model"),
     )
     found = sketched.fit(
-        {**message, "1.lora_sketch": torch.arange(R)}, {}, clients["client-0"], KEY, options
+        {**of("model", message), "sketch/1": torch.arange(R)}, {}, clients["client-0"], KEY, options
     )
     assert tree_equal(plain.payload, found.payload)
     assert tree_equal(plain.memory, found.memory)
@@ -332,7 +336,7 @@ def exact_gradients(digits, model, k, drawn, guide=bf.SliceNormal):
     )
     algorithm = bf.bayesian_lora(model, [k], **FIRST, **work)
     _, view, options = message_of(algorithm)
-    published = algorithm.phases[0].server.publish(algorithm.initial, 0, None)
+    published = algorithm.phases[0].server.publish(owned(algorithm.initial, "model"), 0, None)
     published = {
         name: leaf + 0.1 * torch.randn(leaf.shape, generator=KEY.child(name).generator())
         for name, leaf in published.items()
@@ -380,7 +384,7 @@ def test_slices_that_nobody_had_are_untouched(digits, rule):
     result = run(replace(algorithm, phases=(replace(phase, assign=assign),)), clients, rounds=1)
     chosen = seen[0].view.indices["1"]
     outside = torch.tensor([j for j in range(R) if j not in chosen.tolist()])
-    before, after = algorithm.initial, result.snapshot.state
+    before, after = (owned(state, "model") for state in (algorithm.initial, result.snapshot.state))
     names = {
         name: axis
         for name, (_, axis) in sliced(before, ["1"]).items()
@@ -405,7 +409,7 @@ def test_slices_that_nobody_had_are_untouched(digits, rule):
 def test_averages_count_who_lacks_a_slice_at_its_present_value(digits):
     _, data = few(digits)
     algorithm = bf.bayesian_lora(declared(), [K], **FIRST, **settings(data, "mean"))
-    phase, state = algorithm.phases[0], algorithm.initial
+    phase, state = algorithm.phases[0], owned(algorithm.initial, "model")
     views = [phase.assign(state, 0, Profile(name, 20), KEY.child(name)).view for name in ("a", "b")]
     sums = [
         view.lift(
@@ -429,12 +433,11 @@ def test_what_pvi_keeps_of_a_client_is_whole(digits):
         bf.bayesian_lora(declared(), [K], **FIRST, **settings(data, "pvi")), clients, rounds=4
     )
     (memory,) = result.snapshot.memories.values()
-    kept = {name.rpartition("site/")[2]: leaf for name, leaf in memory.items()}
+    kept, state = owned(memory, "model/site"), owned(result.snapshot.state, "model")
     # One client's factor is the posterior, however it came by its slices.
-    assert kept.keys() == result.snapshot.state.keys()
+    assert kept.keys() == state.keys()
     assert all(
-        torch.allclose(leaf, result.snapshot.state[name], rtol=1e-4, atol=1e-3)
-        for name, leaf in kept.items()
+        torch.allclose(leaf, state[name], rtol=1e-4, atol=1e-3) for name, leaf in kept.items()
     )
 
 
@@ -478,7 +481,7 @@ def test_slices_are_all_that_travels(digits, q):
     assert (indices.dtype, indices.tolist()) == (torch.uint8, view.indices["1"].tolist())
     assert size(message) == each
     fit = algorithm.phases[0].local.fit(
-        {**message, "1.lora_sketch": indices}, {}, clients["client-0"], KEY, options
+        {**of("model", message), "sketch/1": indices}, {}, clients["client-0"], KEY, options
     )
     assert size(fit.payload) == each
     result = run(algorithm, clients, rounds=1)
@@ -585,7 +588,7 @@ def test_anchored_slices_are_fitted_over_the_mean_of_the_others(digits, rule):
     algorithm = make([K], **FIRST)
     message, view, options = message_of(algorithm)
     local = algorithm.phases[0].local.locals[0]
-    assert message["1.lora_sketch"].tolist() == view.indices["1"].tolist()
+    assert message["sketch/1"].tolist() == view.indices["1"].tolist()
     assert local.local.sites == {}
     fit = local.fit(message, {}, clients["client-0"], KEY, options)
     assert shapes(fit.payload) == view.expected

@@ -19,6 +19,7 @@ from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.compress.wire import unseal
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import Refactored, Sketched, Slices, Stack, Unlike
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.core.sums import Sum
 from bayesfed.models import (
@@ -141,7 +142,7 @@ def test_keys_name_sketches():
     algorithm = bf.fs_lora(bf.lora(base(), 16, KEY), [4], **ONE)
     assign = algorithm.phases[0].assign
     drawn = [
-        assign(algorithm.initial, 0, Profile("a", 7), KEY.child(name)).view.indices
+        assign(owned(algorithm.initial, "model"), 0, Profile("a", 7), KEY.child(name)).view.indices
         for name in ("a", "a", "b")
     ]
     assert all(torch.equal(drawn[0][name], drawn[1][name]) for name in drawn[0])
@@ -251,7 +252,7 @@ def test_all_slices_are_federated_lora_bit_for_bit(clients):
     ):
         ours = run(bf.fs_lora(adapted(dropout=0.1), [R], **ONE, training=WORK, **rest), clients)
         assert tree_equal(ours.snapshot.state, plain.snapshot.state)
-    assert bool(plain.snapshot.state["1.lora_b"].any())
+    assert bool(plain.snapshot.state["model/1.lora_b"].any())
     assert not tree_equal(
         run(bf.fs_lora(adapted(), [R - 1], **ONE, training=WORK), clients).snapshot.state,
         plain.snapshot.state,
@@ -298,9 +299,11 @@ def test_clients_without_rows_weigh_nothing():
     for by_rows, expected in ((False, 1.0), (True, 7.0)):
         algorithm = bf.fs_lora(adapted(), [2], **ONE, by_rows=by_rows)
         assign = algorithm.phases[0].assign
-        assert [
-            assign(algorithm.initial, 0, Profile("a", rows), KEY).weight for rows in (7, 0)
-        ] == [expected, 0.0]
+        state = owned(algorithm.initial, "model")
+        assert [assign(state, 0, Profile("a", rows), KEY).weight for rows in (7, 0)] == [
+            expected,
+            0.0,
+        ]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -327,14 +330,15 @@ def values(message):
 @pytest.mark.parametrize("k", [1, 3, R])
 def test_adapter_bytes_are_the_slices(k):
     algorithm = bf.fs_lora(adapted(head=()), [k], **ONE, anchored=False)
-    assignment = algorithm.phases[0].assign(algorithm.initial, 0, Profile("a", 7), KEY)
+    state = owned(algorithm.initial, "model")
+    assignment = algorithm.phases[0].assign(state, 0, Profile("a", 7), KEY)
     view = assignment.view
     up = values(
         assignment.up.encode(
             {name: torch.ones(shape) for name, shape in view.expected.items()}, {}, KEY
         )
     )
-    down = values(assignment.down.encode(view.restrict(algorithm.initial), {}, KEY))
+    down = values(assignment.down.encode(view.restrict(state), {}, KEY))
     assert up == down == {"1.lora_b": 4 * k * 16, "1.lora_a": 4 * k * 64}
     assert sum(up.values()) == k * (16 + 64) * 4
 
@@ -343,8 +347,9 @@ def test_the_papers_broadcast_sends_all_slices_and_says_which():
     net = adapted(head=())
     for sampling, extra in (("uniform", {}), ("importance", {"1.scale": 4 * 2})):
         algorithm = bf.fs_lora(net, [2], **ONE, anchored=False, broadcast=True, sampling=sampling)
-        assignment = algorithm.phases[0].assign(algorithm.initial, 0, Profile("a", 7), KEY)
-        message = assignment.down.encode(assignment.view.restrict(algorithm.initial), {}, KEY)
+        state = owned(algorithm.initial, "model")
+        assignment = algorithm.phases[0].assign(state, 0, Profile("a", 7), KEY)
+        message = assignment.down.encode(assignment.view.restrict(state), {}, KEY)
         assert (
             values(message)
             == {"1.lora_b": 4 * R * 16, "1.lora_a": 4 * R * 64, "1.lora_sketch": 2} | extra
@@ -385,7 +390,7 @@ def test_top_k_goes_on_top(clients):
         sum(row.cost.bits for row in one.history[-1].rows if row.direction == "up") for one in runs
     ]
     assert up[1] < 0.8 * up[0]
-    assert bool(runs[1].snapshot.state["1.lora_b"].any())
+    assert bool(runs[1].snapshot.state["model/1.lora_b"].any())
 
 
 @pytest.mark.slow
@@ -467,8 +472,13 @@ def test_refactored_adapters_can_all_be_trained():
 def test_flex_lora_of_one_client_keeps_its_product(clients):
     name = max(clients, key=lambda name: len(clients[name]))
     alone = {name: clients[name]}
-    plain = run(bf.fed_lora(adapted(), training=WORK), alone, rounds=1).snapshot.state
-    ours = run(bf.flex_lora(adapted(), [R], **ONE, training=WORK), alone, rounds=1).snapshot.state
+    plain, ours = (
+        owned(run(algorithm, alone, rounds=1).snapshot.state, "model")
+        for algorithm in (
+            bf.fed_lora(adapted(), training=WORK),
+            bf.flex_lora(adapted(), [R], **ONE, training=WORK),
+        )
+    )
     assert torch.allclose(
         ours["1.lora_b"] @ ours["1.lora_a"], plain["1.lora_b"] @ plain["1.lora_a"], atol=1e-6
     )
@@ -481,9 +491,8 @@ def test_a_stack_of_one_client_is_its_adapter_merged(clients, digits):
     algorithm = bf.fed_stack_lora(net, [R], **ONE, training=WORK)
     done = run(algorithm, {name: clients[name]}, rounds=1)
     (local,) = algorithm.phases[0].local.locals
-    fit = local.fit(
-        algorithm.initial, {}, clients[name], bf.Key(0, "train", 0, name, "fit"), bf.LocalOptions()
-    )
+    state, key = owned(algorithm.initial, "model"), bf.Key(0, "train", 0, name, "fit")
+    fit = local.fit(state, {}, clients[name], key, bf.LocalOptions())
     plain, inputs = merged(net, fit.payload).eval(), digits[1].inputs[:20]
     assert torch.allclose(done.model(inputs), plain(inputs), atol=1e-5)
     assert not torch.allclose(done.model(inputs), base().eval()(inputs), atol=1e-3)
@@ -493,20 +502,21 @@ def test_stacks_are_exact_and_the_delta_is_apart(clients):
     net = adapted()
     capacity = bf.fixed(sorted(clients), 2)
     done = run(bf.fed_stack_lora(net, [4, 2], capacity, training=WORK), clients, rounds=3)
-    state, memories = done.snapshot.state, done.snapshot.memories
+    state = owned(done.snapshot.state, "model")
+    memories = [owned(memory, "model") for memory in done.snapshot.memories.values()]
     assert torch.equal(net.get_submodule("1").base.weight, base().get_submodule("1").weight)
-    assert state["stack/1/b"].shape == (16, done.history[-1].server["stacked_slices"])
+    assert state["stack/b/1"].shape == (16, done.history[-1].server["stacked_slices"])
     # What a client held in the last round, and the stack that ended it.
     merge = Merge(net)
-    for memory in memories.values():
+    for memory in memories:
         held = (
             memory["delta/1"]
-            + (state["stack/1/b"] * net.get_submodule("1").scale) @ state["stack/1/a"]
+            + (state["stack/b/1"] * net.get_submodule("1").scale) @ state["stack/a/1"]
         )
         assert torch.allclose(held, state["delta/1"], atol=1e-6)
     heard, missed = (merge.publish(state, 3, version) for version in (2, 1))
     assert "delta/1" not in heard
-    assert "stack/1/a" not in missed
+    assert "stack/a/1" not in missed
     assert (
         base_weights(net, state)["1.base.weight"].data_ptr()
         != net.get_submodule("1").base.weight.data_ptr()
@@ -521,17 +531,17 @@ def test_clients_that_missed_a_stack_are_sent_the_delta(clients):
 
     algorithm = bf.fed_stack_lora(net, [4, 2], bf.fixed(sorted(clients), 2), training=WORK)
     done = run(algorithm, clients, rounds=4, sampler=in_halves)
-    state, scale = done.snapshot.state, net.get_submodule("1").scale
+    state, scale = owned(done.snapshot.state, "model"), net.get_submodule("1").scale
     for name in sorted(clients)[:half]:
         held = (
-            done.snapshot.memories[name]["delta/1"]
-            + (state["stack/1/b"] * scale) @ state["stack/1/a"]
+            done.snapshot.memories[name]["model/delta/1"]
+            + (state["stack/b/1"] * scale) @ state["stack/a/1"]
         )
         assert torch.allclose(held, state["delta/1"], atol=1e-6)
     first = run(algorithm, clients, rounds=2, sampler=in_halves)
     assert tree_equal(
         run(algorithm, clients, rounds=4, sampler=in_halves, resume=first.snapshot).snapshot.state,
-        state,
+        done.snapshot.state,
     )
 
 
@@ -545,9 +555,9 @@ def test_methods_without_a_head_run(clients):
 def test_ffa_lora_trains_and_sends_half(clients):
     net = adapted(head=())
     algorithm = bf.ffa_lora(net, training=WORK)
-    assert algorithm.initial.keys() == {"1.lora_b"}
+    assert algorithm.initial.keys() == {"model/1.lora_b"}
     done = run(algorithm, clients)
-    assert bool(done.snapshot.state["1.lora_b"].any())
+    assert bool(done.snapshot.state["model/1.lora_b"].any())
     assert net.get_submodule("1").lora_a.requires_grad
     assert done.algorithm.name == "ffa_lora"
 
@@ -575,7 +585,7 @@ def test_views_and_locals_keep_the_laws(digits):
             local.kind,
         )
     state = {name: leaf for name, leaf in leaves.items() if not name.startswith("1.")}
-    stack = {"stack/1/b": torch.randn(16, 5), "stack/1/a": torch.randn(5, 64)}
+    stack = {"stack/b/1": torch.randn(16, 5), "stack/a/1": torch.randn(5, 64)}
     (local,) = (
         bf.fed_stack_lora(net_at_zero := adapted(), [2], **ONE, training=WORK)
         .phases[0]

@@ -26,6 +26,7 @@ from bayesfed.federated.aggregation.views import Kept, Slice, Whole
 from bayesfed.federated.clients.pools import InProcess
 from bayesfed.federated.core.protocols import Profile, Skip
 from bayesfed.federated.core.sums import Sum
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.ledger import energy_j, latency_s, macs
 from bayesfed.federated.links.deadline import Cell
 from bayesfed.models import Share, channel_graph, shrunk, shrunk_shares
@@ -140,7 +141,7 @@ def test_it_learns_at_every_width_within_every_budget(digits, run):
 def test_channels_stay_sorted(digits, run):
     algorithm, result = run
     for state in (algorithm.initial, result.snapshot.state):
-        norms = state["1.weight"].double().norm(dim=1)
+        norms = state["model/1.weight"].double().norm(dim=1)
         assert (norms.diff() <= 1e-9).all()
 
 
@@ -158,12 +159,16 @@ def test_the_ledger_is_what_was_really_sent(digits, clients, settings):
     (phase,) = algorithm.phases
     for row in up:
         (profile,) = (profile for profile in placed.profiles if profile.name == row.client)
-        load = phase.assign(
-            algorithm.initial,
-            row.round,
-            profile,
-            bf.Key(0, "train", row.round, row.client).child("assign"),
-        ).load
+        load = (
+            assembled(phase)
+            .assign(
+                algorithm.initial,
+                row.round,
+                profile,
+                bf.Key(0, "train", row.round, row.client).child("assign"),
+            )
+            .load
+        )
         found = round_cost(
             devices[row.client],
             load.gain,
@@ -250,11 +255,13 @@ def test_weights_and_codecs_follow_the_plan(digits, settings):
         algorithm = anycost_fl(
             net(), train.inputs[:1], deadline_s=5.0, settings=settings, aggregation=aggregation
         )
-        found[aggregation] = algorithm.phases[0].assign(algorithm.initial, 0, profile, KEY)
+        found[aggregation] = assembled(algorithm.phases[0]).assign(
+            algorithm.initial, 0, profile, KEY
+        )
     alpha = ALPHAS[found["optimal"].options.size]
     assert isinstance(found["optimal"].up, Budgeted)
-    assert isinstance(found["optimal"].view, Kept)
-    assert isinstance(found["uniform"].view, Slice)
+    assert isinstance(found["optimal"].view.view, Kept)
+    assert isinstance(found["uniform"].view.view, Slice)
     assert found["optimal"].weight == aggregation_weight(alpha, found["optimal"].up.beta)
     assert found["uniform"].weight == 1
 
@@ -426,7 +433,8 @@ def test_weights_of_fed_hq_fall_with_the_quantisation_error(digits):
     )
     algorithm = fed_hq(net(), Planner(whole, 5.0, (levels.least, 1.0)), levels)
     (one, other) = (
-        algorithm.phases[0].assign(algorithm.initial, 0, profile, KEY) for profile in (near, far)
+        assembled(algorithm.phases[0]).assign(algorithm.initial, 0, profile, KEY)
+        for profile in (near, far)
     )
     assert one.up.beta > other.up.beta
     assert one.weight > other.weight == 1 / (1 + levels.error(other.up.beta))

@@ -12,6 +12,7 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import BatchMoments, fixed
+from bayesfed.federated.core.owners import owned
 from bayesfed.models import with_statistics
 from bayesfed.models.nets import norms
 from bayesfed.models.nets.building_blocks import initialised
@@ -108,10 +109,10 @@ def test_it_is_all_rows_as_one_batch_whatever_the_clients_and_batches(make, coun
     for name, values in seen.items():
         variance, mean = torch.var_mean(values, dim=(0, 2, 3), correction=0)
         assert torch.allclose(
-            result.snapshot.state[f"{name}.running_mean"], mean, rtol=1e-9, atol=1e-10
+            result.snapshot.state[f"model/{name}.running_mean"], mean, rtol=1e-9, atol=1e-10
         )
         assert torch.allclose(
-            result.snapshot.state[f"{name}.running_var"], variance, rtol=1e-9, atol=1e-10
+            result.snapshot.state[f"model/{name}.running_var"], variance, rtol=1e-9, atol=1e-10
         )
     assert torch.allclose(result.model(data.inputs), output, rtol=1e-8, atol=1e-8)
     # Now an image's output is its own.
@@ -126,7 +127,7 @@ def test_single_precision_is_as_good_as_it_can_be():
     ]
     for name in norms.batch_norms(net):
         for part in ("running_mean", "running_var"):
-            one, other = (state[f"{name}.{part}"] for state in results)
+            one, other = (state[f"model/{name}.{part}"] for state in results)
             assert one.dtype == torch.float32
             assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
 
@@ -142,16 +143,19 @@ def test_a_mean_far_from_zero_costs_no_digits():
         split(data, 5, 9),
         batch_size=4,
     )
-    values = data.inputs @ result.snapshot.state["0.weight"].T
+    values = data.inputs @ result.snapshot.state["model/0.weight"].T
     assert torch.allclose(
-        result.snapshot.state["1.running_var"], values.var(dim=0, correction=0), rtol=1e-6
+        result.snapshot.state["model/1.running_var"], values.var(dim=0, correction=0), rtol=1e-6
     )
-    assert torch.allclose(result.snapshot.state["1.running_mean"], values.mean(dim=0), rtol=1e-12)
+    assert torch.allclose(
+        result.snapshot.state["model/1.running_mean"], values.mean(dim=0), rtol=1e-12
+    )
 
 
 def test_a_network_that_is_a_norm_and_a_channel_that_never_varies():
     data = bf.Dataset(torch.full((6, 3), 0.1), torch.zeros(6))
-    found = query(nn.BatchNorm1d(3, track_running_stats=False), split(data, 2, 0)).snapshot.state
+    result = query(nn.BatchNorm1d(3, track_running_stats=False), split(data, 2, 0))
+    found = owned(result.snapshot.state, "model")
     assert list(found) == ["weight", "bias", "running_mean", "running_var"]
     assert torch.allclose(found["running_mean"], torch.full((3,), 0.1))
     assert bool((found["running_var"] >= 0).all())
@@ -248,8 +252,8 @@ def test_a_dead_client_is_left_out_and_an_empty_one_has_no_say():
 def test_one_row_has_no_variance_but_pixels_have():
     data = rows(1, torch.float32)
     found = query(small(), split(data)).snapshot.state
-    assert not found["3.norm2.running_var"].any()
-    assert bool((found["1.running_var"] > 0).all())
+    assert not found["model/3.norm2.running_var"].any()
+    assert bool((found["model/1.running_var"] > 0).all())
     assert bool(torch.isfinite(query(small(), split(data)).model(data.inputs)).all())
 
 
@@ -324,7 +328,7 @@ def test_norms_that_have_statistics_keep_them():
     result = query(net, split(data, 9))
     assert [phase.name for phase in result.algorithm.phases] == ["2"]
     expected = net[1](net[0].eval()(data.inputs)).mean(0)
-    assert torch.allclose(result.snapshot.state["2.running_mean"], expected.detach())
+    assert torch.allclose(result.snapshot.state["model/2.running_mean"], expected.detach())
 
 
 def test_tracked_and_untracked_are_each_others_inverse():

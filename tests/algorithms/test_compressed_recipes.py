@@ -108,5 +108,5 @@ def test_dynamic_sampling_decays():
         1,
     ]
     for share, rate in ((0.0, 0.1), (1.1, 0.1), (0.5, -1.0)):
-        with pytest.raises(ArgumentError, match="a share in"):
+        with pytest.raises(ArgumentError, match="decaying, (share|rate): expected a number in"):
             bf.decaying(share, rate)

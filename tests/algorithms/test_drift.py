@@ -10,9 +10,10 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError
-from bayesfed.federated import Add, Average, Optimised, Sum, Update, load, save
+from bayesfed.federated import Add, Average, Sum, Update, load, published, save
 from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, VARIANCE
-from bayesfed.federated.core.algorithm import published
+from bayesfed.federated.core.owners import owned
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.testing import check_local
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
@@ -94,10 +95,10 @@ def test_control_variates_of_clients_average_to_that_of_the_server(net, clients)
     rows = {name: len(part) for name, part in clients.items()}
     for name in parameters(net):
         own = sum(
-            rows[client] * tree[f"control/{name}"]
+            rows[client] * tree[f"model/control/{name}"]
             for client, tree in result.snapshot.memories.items()
         ) / sum(rows.values())
-        assert torch.allclose(own, result.snapshot.state[f"control/{name}"], atol=1e-5)
+        assert torch.allclose(own, result.snapshot.state[f"model/control/{name}"], atol=1e-5)
 
 
 def test_locals_keep_the_laws(net, clients):
@@ -109,7 +110,7 @@ def test_locals_keep_the_laws(net, clients):
     ):
         check_local(
             algorithm.phases[0].local,
-            published(algorithm.phases[0].server, algorithm.initial, 0, None),
+            published(algorithm.phases[0].server, owned(algorithm.initial, "model"), 0, None),
             rows,
         )
 
@@ -145,7 +146,7 @@ def test_locals_keep_the_laws(net, clients):
         ),
         (
             lambda net: bf.server_optimised(bf.scaffold(net), bf.FedAdam()),
-            "a server that is Average or Add, found Controlled",
+            "a server that averages, leaf by leaf, found Controlled",
         ),
         (
             lambda net: bf.server_optimised(
@@ -190,9 +191,18 @@ def expected(optimiser, changes):
 @pytest.mark.parametrize("server", [Average(), Add()], ids=["values", "changes"])
 def test_steps_are_those_of_the_paper(optimiser, server):
     changes = [0.3, -0.1, 0.02, 0.5]
-    state = {"w": torch.ones(1, dtype=torch.float64)}
-    state |= optimiser.initial(state)
-    both = Optimised(server, optimiser)
+    kind = "value" if isinstance(server, Average) else "delta"
+    algorithm = bf.server_optimised(
+        bf.compose(
+            "one weight",
+            nn.Linear(1, 1, bias=False),
+            WORK.fitting(nn.Linear(1, 1, bias=False), kind=kind),
+            server,
+            initial={"w": torch.ones(1, dtype=torch.float64)},
+        ),
+        optimiser,
+    )
+    state, both = algorithm.initial, assembled(algorithm.phases[0]).server
     for round, change in enumerate(changes):
         sent = both.publish(state, round, None)
         assert sent.keys() == {"w"}
@@ -201,20 +211,16 @@ def test_steps_are_those_of_the_paper(optimiser, server):
         )
         state, _ = both.step(
             state,
-            Sum(
-                Update({"w": 3.0 * total}, 3.0, "value" if isinstance(server, Average) else "delta")
-            ),
+            Sum(Update({"w": 3.0 * total}, 3.0, kind)),
             round,
         )
-    assert float(state["w"]) == pytest.approx(expected(optimiser, changes), rel=1e-12)
+    assert float(state["model/w"]) == pytest.approx(expected(optimiser, changes), rel=1e-12)
     unchanged, _ = both.step(
         state,
-        Sum(
-            Update({"w": torch.zeros(1)}, 0.0, "value" if isinstance(server, Average) else "delta")
-        ),
+        Sum(Update({"w": torch.zeros(1)}, 0.0, kind)),
         4,
     )
-    assert unchanged is state
+    assert tree_equal(unchanged, state)
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS[1:3], ids=lambda one: type(one).__name__)
@@ -222,7 +228,7 @@ def test_moments_are_saved_and_resumed_bit_for_bit(optimiser, net, clients, tmp_
     algorithm = bf.server_optimised(bf.fed_avg(net, training=WORK), optimiser)
     whole = bf.run(algorithm, clients, rounds=4, progress=False)
     half = bf.run(algorithm, clients, rounds=2, progress=False)
-    assert {name for name in half.snapshot.state if name.startswith((MOMENTUM, VARIANCE))} == {
+    assert owned(half.snapshot.state, "optimiser").keys() == {
         prefix + name for prefix in (MOMENTUM, VARIANCE) for name in parameters(net)
     }
     save(tmp_path / "half", half.snapshot)
@@ -272,5 +278,5 @@ def test_a_steps_leaf_that_is_missing_costs_the_client_the_round(net, clients):
     """FedNova's payload has one leaf more than the model; without it the payload is refused."""
     algorithm = bf.fed_nova(net, training=WORK)
     wrong = replace(algorithm, phases=(replace(algorithm.phases[0], local=WORK.fitting(net)),))
-    with pytest.raises(ClientError, match="nova/steps"):
+    with pytest.raises(ClientError, match="run/steps"):
         bf.run(wrong, clients, rounds=1, progress=False)

@@ -15,6 +15,7 @@ from bayesfed.algorithms.fed_hm.server import Refactor
 from bayesfed.algorithms.fed_hm.view import Factored, spectra_of, whole_of
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import rounds, score
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.training.model_sizes import by_device, dynamic, fixed
@@ -110,12 +111,10 @@ def test_every_size_is_the_best_approximation_of_the_whole():
 
 def test_sizes_are_weighed_by_their_ratio(clients):
     algorithm = fed_hm(small_net(), RATIOS, fixed(sorted(clients), 3), whole=["5"], temperature=0.5)
-    assign = algorithm.phases[0].assign
-    weights = [
-        assign(algorithm.initial, 0, Profile(name, 7), KEY).weight for name in sorted(clients)[:3]
-    ]
+    assign, state = algorithm.phases[0].assign, owned(algorithm.initial, "model")
+    weights = [assign(state, 0, Profile(name, 7), KEY).weight for name in sorted(clients)[:3]]
     assert weights == pytest.approx([math.exp(ratio / 0.5) for ratio in RATIOS])
-    assert assign(algorithm.initial, 0, Profile(sorted(clients)[0], 0), KEY).weight == 0
+    assert assign(state, 0, Profile(sorted(clients)[0], 0), KEY).weight == 0
 
 
 def test_warm_factorisation_is_near_the_exact_one_and_says_how_near(clients):
@@ -134,8 +133,10 @@ def test_warm_factorisation_is_near_the_exact_one_and_says_how_near(clients):
     assert exact["svd_missed"] == 0
     assert 0 < warm["svd_missed"] <= warm["svd_error"] < 0.7
     assert warm["svd_error"] == pytest.approx(exact["svd_error"], rel=0.05)
-    for name, spectrum in spectra_of(runs[True].snapshot.state).items():
-        matrix = whole_of(runs[True].snapshot.state)[f"{name}.weight"]
+    state = owned(runs[True].snapshot.state, "model")
+    assert spectra_of(state)
+    for name, spectrum in spectra_of(state).items():
+        matrix = whole_of(state)[f"{name}.weight"]
         rank = len(spectrum.values)
         u, v = spectrum.factors(rank)
         assert float((matrix - u @ v.T).norm()) == pytest.approx(spectrum.error(rank), rel=1e-3)
@@ -318,8 +319,11 @@ def test_absent_classes_are_left_out_of_the_loss(clients):
     work = {"training": bf.Training(steps=5), "decay": 0.0, "whole": ["5"]}
     for masked in (True, False):
         algorithm = fed_hm(small_net(), [0.5], fixed([name], 1), masked=masked, **work)
-        found = bf.run(algorithm, {name: data}, rounds=1, progress=False).snapshot.state["5.bias"]
-        assert bool((found[absent] == algorithm.initial["5.bias"][absent]).all()) is masked
+        result = bf.run(algorithm, {name: data}, rounds=1, progress=False)
+        before, after = (
+            state["model/5.bias"] for state in (algorithm.initial, result.snapshot.state)
+        )
+        assert bool((after[absent] == before[absent]).all()) is masked
 
 
 def test_bad_input_is_refused_in_words(clients):
@@ -389,7 +393,9 @@ def test_networks_that_nobody_trained_stay(clients):
         training=bf.Training(steps=1),
     )
     result = bf.run(algorithm, dict([next(iter(clients.items()))]), rounds=1, progress=False)
-    before, after = (parted(tree) for tree in (algorithm.initial, result.snapshot.state))
+    before, after = (
+        parted(owned(tree, "model")) for tree in (algorithm.initial, result.snapshot.state)
+    )
     assert sum(not tree_equal(before[number], after[number]) for number in before) == 1
 
 

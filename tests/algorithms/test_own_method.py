@@ -12,8 +12,9 @@ import torch
 import bayesfed as bf
 from bayesfed.algorithms import registry
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import Average, rounds
-from bayesfed.federated.core.algorithm import Publisher, published
+from bayesfed.federated import Average, Publisher, published, rounds
+from bayesfed.federated.core.owners import of, owned
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.testing import check_local, check_view
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
@@ -122,14 +123,14 @@ def test_it_runs_serially_and_with_workers(fed_pull, net, clients, digits):
 
 def test_it_keeps_the_laws(fed_pull, net, clients):
     algorithm = fed_pull(net, training=WORK)
-    (phase,) = algorithm.phases
+    (phase,), state = algorithm.phases, owned(algorithm.initial, "model")
     data = clients["client-000"]
-    given = phase.assign(algorithm.initial, 0, bf.InProcess(clients).profiles[0], bf.Key(0))
+    given = phase.assign(state, 0, bf.InProcess(clients).profiles[0], bf.Key(0))
     assert given.options.pull == 0.5
-    check_local(phase.local, algorithm.initial, data, given.options)
+    check_local(phase.local, state, data, given.options)
     check_view(
         given.view,
-        phase.local.fit(algorithm.initial, {}, data, bf.Key(0), given.options).payload,
+        phase.local.fit(state, {}, data, bf.Key(0), given.options).payload,
         phase.local.kind,
     )
     found = check_hostile(algorithm, lambda: bf.InProcess(clients), "client-000")
@@ -297,10 +298,9 @@ def test_clients_see_the_state_of_a_server_that_does_not_publish(net, clients):
         published(Shy(), state, 0, None),
         {name: torch.zeros_like(leaf) for name, leaf in state.items()},
     )
-    whole = final(bf.fed_avg(net, training=WORK), bf.InProcess(clients), 1)
-    for name, leaf in final(
-        bf.compose("half", net, server=Half(), training=WORK), bf.InProcess(clients), 1
-    ).items():
+    whole = owned(final(bf.fed_avg(net, training=WORK), bf.InProcess(clients), 1), "model")
+    half = final(bf.compose("half", net, server=Half(), training=WORK), bf.InProcess(clients), 1)
+    for name, leaf in owned(half, "model").items():
         assert torch.allclose(leaf, (whole[name] + state[name]) / 2, atol=1e-7)
     # What is put around a server shows what the server shows.
     around = bf.private(
@@ -310,6 +310,7 @@ def test_clients_see_the_state_of_a_server_that_does_not_publish(net, clients):
         participants=4,
         key=bf.Key(0),
     )
+    server = assembled(around.phases[0]).server
     assert tree_equal(
-        published(around.phases[0].server, state, 0, None), published(Shy(), state, 0, None)
+        published(server, of("model", state), 0, None), published(Shy(), state, 0, None)
     )

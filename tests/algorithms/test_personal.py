@@ -21,6 +21,7 @@ from bayesfed.algorithms.personal.bayes.objective import (
 from bayesfed.cli.main import main
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import load, save
+from bayesfed.federated.core.owners import owned
 from bayesfed.inspect import PersonalScores
 from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import build
@@ -82,15 +83,20 @@ def test_personal_models_serve_clients_that_contradict_each_other(name, unlike, 
     )
     assert not tree_equal(first, second)
     assert first.keys() == parameters(net).keys()
-    check_local(result.algorithm.phases[0].local, result.snapshot.state, train["client-000"][:20])
+    check_local(
+        result.algorithm.phases[0].local,
+        owned(result.snapshot.state, "model"),
+        train["client-000"][:20],
+    )
 
 
 def test_the_state_and_the_messages_have_no_head(unlike, net):
     train, _ = unlike
     result = bf.run(bf.fed_per(net, training=WORK), train, rounds=1, progress=False)
-    assert result.snapshot.state.keys() == {"1.weight", "1.bias"}
+    assert result.snapshot.state.keys() == {"model/1.weight", "model/1.bias"}
     assert all(
-        tree.keys() == {"own/3.weight", "own/3.bias"} for tree in result.snapshot.memories.values()
+        tree.keys() == {"model/3.weight", "model/3.bias"}
+        for tree in result.snapshot.memories.values()
     )
     assert (
         result.bits()
@@ -102,7 +108,7 @@ def test_the_state_and_the_messages_have_no_head(unlike, net):
         rounds=1,
         progress=False,
     )
-    assert chosen.snapshot.state.keys() == {"1.weight", "3.weight"}
+    assert chosen.snapshot.state.keys() == {"model/1.weight", "model/3.weight"}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +146,7 @@ def test_without_a_penalty_clients_train_alone_and_with_a_large_one_they_hold_th
     result = bf.run(bf.ditto(net, strength=1e7, training=WORK), train, rounds=3, progress=False)
     before = bf.run(
         bf.ditto(net, strength=1e7, training=WORK), train, rounds=2, progress=False
-    ).snapshot.state
+    ).model.parameters
     near = result.clients["client-000"].model.parameters
     assert all(torch.allclose(leaf, before[name], atol=1e-5) for name, leaf in near.items())
 
@@ -153,7 +159,7 @@ def test_fine_tuning_touches_what_is_chosen_and_begins_with_the_personal_model(u
     result = bf.run(head, train, rounds=2, progress=False)
     received = bf.run(
         bf.fed_avg(net, training=WORK), train, rounds=1, progress=False
-    ).snapshot.state
+    ).model.parameters
     tuned = result.clients["client-002"].model.parameters
     assert {name for name in tuned if torch.equal(tuned[name], received[name])} == {
         "1.weight",
@@ -162,10 +168,26 @@ def test_fine_tuning_touches_what_is_chosen_and_begins_with_the_personal_model(u
     both = bf.run(
         bf.personalised(bf.fed_per(net, training=WORK), steps=5), train, rounds=2, progress=False
     )
-    assert {name.partition("/")[0] for name in both.snapshot.memories["client-000"]} == {
-        "own",
+    assert {name.rpartition("/")[0] for name in both.snapshot.memories["client-000"]} == {
+        "model/own",
         "tuned",
     }
+    # Where clients are sent changes, it begins with the model that they make of them.
+    plain = bf.stc(net, training=WORK)
+    changes = bf.run(
+        bf.personalised(plain, steps=5, where=lambda name, module: name.startswith("3.")),
+        train,
+        rounds=3,
+        progress=False,
+    )
+    before, after = (bf.run(plain, train, rounds=count, progress=False) for count in (2, 3))
+    assert tree_equal(
+        {name: changes.snapshot.state[name] for name in after.snapshot.state}, after.snapshot.state
+    )
+    tuned, received = changes.clients["client-002"].model.parameters, before.model.parameters
+    for name, leaf in received.items():
+        near = torch.allclose(tuned[name], leaf, atol=1e-6)
+        assert near is name.startswith("1."), name
     adapted = bf.lora(net, 2, bf.Key(0, "lora"))
     small = bf.run(
         bf.personalised(bf.fed_lora(adapted, training=bf.Training(steps=2)), steps=2),
@@ -213,7 +235,7 @@ def test_every_client_has_a_posterior_of_its_own(unlike, net):
         bf.p_fed_bayes(net, strength=0.02, training=ADAM), train, rounds=3, progress=False
     )
     client = result.clients["client-001"]
-    memory = result.snapshot.memories["client-001"]
+    memory = owned(result.snapshot.memories["client-001"], "model")
     assert all(
         torch.equal(leaf, memory[f"{OWN}{MEAN}{name}"])
         for name, leaf in client.posterior.mean.items()
@@ -231,11 +253,8 @@ def test_every_client_has_a_posterior_of_its_own(unlike, net):
     distances = [
         float(
             divergence(
-                {
-                    name.removeprefix(OWN): leaf
-                    for name, leaf in one.snapshot.memories["client-001"].items()
-                },
-                one.snapshot.state,
+                owned(one.snapshot.memories["client-001"], "model/own"),
+                owned(one.snapshot.state, "model"),
             )
         )
         for one in (result, strong)
@@ -275,11 +294,11 @@ def test_the_shared_distribution_has_the_moments_of_the_mixture_of_the_clients_p
 
 
 def mean_of(memory):
-    return memory[OWN + MEAN + "3.weight"]
+    return memory["model/" + OWN + MEAN + "3.weight"]
 
 
 def variance_of(memory):
-    return nn.functional.softplus(memory[OWN + RHO + "3.weight"]).square()
+    return nn.functional.softplus(memory["model/" + OWN + RHO + "3.weight"]).square()
 
 
 @pytest.mark.parametrize(
@@ -414,10 +433,6 @@ def over_flower(result, algorithm):
             "'gradient' or 'moments'",
         ),
         (
-            lambda net, result, test: bf.personalised(bf.stc(net)),
-            "messages that hold a network's parameters, found changes of the model",
-        ),
-        (
             lambda net, result, test: bf.personalised(bf.p_fed_bayes(net)),
             "without posterior, found 1 phases, 0 sizes, a posterior",
         ),
@@ -441,7 +456,7 @@ def over_flower(result, algorithm):
             "its memory, found one that is kept at the client",
         ),
     ],
-    ids=range(12),
+    ids=range(11),
 )
 def test_wrong_settings_are_refused(make, match, unlike, shared, net):
     with pytest.raises(ArgumentError, match=match):

@@ -26,6 +26,7 @@ from bayesfed.algorithms.personal.pooled.unlabelled import expected_counts
 from bayesfed.algorithms.personal.pooled.variational import nearest
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, ClientError, DataError
+from bayesfed.federated.core.owners import owned
 from bayesfed.keys import Key
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
@@ -95,7 +96,7 @@ def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
         assert torch.allclose(flat(own.sd), covariance.diagonal().sqrt(), atol=1e-5)
         means.append(mean)
         variances.append(covariance.diagonal())
-    centre, state = torch.stack(means).mean(0), result.snapshot.state
+    centre, state = torch.stack(means).mean(0), owned(result.snapshot.state, "model")
     spread = torch.stack([(m - centre) ** 2 for m in means]).mean(0)
     variance = spread / (1 - torch.stack(variances).mean(0) / 0.7**2)
     assert torch.allclose(
@@ -126,7 +127,9 @@ def test_widths_of_the_population_are_found_and_intervals_cover():
         rounds=6,
     )
     assert torch.allclose(
-        flat(sds(result.snapshot.state)), torch.full((3,), 0.6, dtype=torch.float64), atol=0.15
+        flat(sds(owned(result.snapshot.state, "model"))),
+        torch.full((3,), 0.6, dtype=torch.float64),
+        atol=0.15,
     )
     own = [result.clients[name].posterior for name in data]
     inside = [
@@ -150,7 +153,7 @@ def test_limits_are_simpler_methods_bit_for_bit():
     )
     assert tree_equal(
         {name: narrow.model.parameters[name] for name in parameters(begun)},
-        body.model.parameters | parameters(begun) | body.snapshot.state,
+        body.model.parameters | parameters(begun) | owned(body.snapshot.state, "model"),
     )
     diagonal = fit(bf.pooled(begun, local="offsets", covariance="diagonal", training=work), data)
     assert diagonal.clients["client-0"].posterior.root.shape == (16,)
@@ -164,7 +167,7 @@ def test_shares_of_classes_are_conjugate_and_leave_the_network_that_of_fed_avg()
     data["client-empty"] = data["client-0"][:0]
     result = fit(bf.pooled(net, local="classes", training=work), data, rounds=2)
     plain = fit(bf.fed_avg(net, training=work), data, rounds=2)
-    state = result.snapshot.state
+    state = owned(result.snapshot.state, "model")
     assert tree_equal(result.model.parameters, plain.model.parameters)
     base = (counts.sum(0) + 1) / (counts.sum() + 3)
     assert torch.allclose(state["shares/base"].double(), base)
@@ -191,7 +194,7 @@ def test_shares_of_classes_are_conjugate_and_leave_the_network_that_of_fed_avg()
         result.model.adapted(inputs, weight=0.0)
     still = fit(bf.pooled(net, local="classes", prior="fixed", shared="fixed", training=work), data)
     assert tree_equal(still.model.parameters, parameters(net))
-    assert still.snapshot.state["shares/total"] == 1
+    assert still.snapshot.state["model/shares/total"] == 1
 
 
 @pytest.mark.parametrize(("total", "most"), [(0.3, 0.3), (1.0, 0.25), (3.0, 0.2)])
@@ -236,7 +239,7 @@ def test_posteriors_of_factors_are_those_of_a_linear_model_with_known_loadings()
         codec=Cast(64),
     )
     result = fit(algorithm, data)
-    state = result.snapshot.state
+    state = owned(result.snapshot.state, "model")
     assert not state[MEAN + "factors"].any()
     assert sds(state)["factors"].allclose(torch.tensor(0.8, dtype=torch.float64))
     fixed = torch.cat([state["weight"][0], state["bias"]])
@@ -277,7 +280,7 @@ def test_covariates_are_the_principal_components_of_mean_inputs_and_centres_of_t
         found[:7].mT @ found[:7] / 7, torch.eye(2, dtype=torch.float64), atol=1e-8
     )
     assert not found[7].any()
-    state = result.snapshot.state
+    state = owned(result.snapshot.state, "model")
     fixed = torch.cat([state["weight"][0], state["bias"]])
     loadings = torch.cat([state["weight_loadings"][:, 0], state["bias_loadings"]], 1)
     for (name, part), centre in zip(list(data.items())[:7], found, strict=False):
@@ -538,10 +541,12 @@ def test_fisher_weighs_every_entry_and_equal_weights_are_the_average():
         for name, part in data.items()
     }
     fused = fit(bf.one_round(net, fusion="fisher", training=work), data).snapshot.state
-    stacked = torch.stack([one.snapshot.state["5.bias"] for one in alone.values()])
+    stacked = torch.stack([one.snapshot.state["model/5.bias"] for one in alone.values()])
     p = [one.model(data[name].inputs).softmax(1) for name, one in alone.items()]
     weights = torch.stack([(one * (1 - one)).sum(0) for one in p]) + 1e-3
-    assert torch.allclose(fused["5.bias"], (weights * stacked).sum(0) / weights.sum(0), atol=1e-5)
+    assert torch.allclose(
+        fused["model/5.bias"], (weights * stacked).sum(0) / weights.sum(0), atol=1e-5
+    )
 
 
 class Odd(nn.Module):

@@ -20,9 +20,9 @@ from bayesfed.algorithms.baselines.sparse.proximal_descent import (
 )
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError, DataError, UpdateError
-from bayesfed.federated import Descent, Digital, Sgd, Sum, Update, rounds
+from bayesfed.federated import Descent, Digital, Sgd, Sum, Update, published, rounds
 from bayesfed.federated.clients.turn import one_thread
-from bayesfed.federated.core.algorithm import published
+from bayesfed.federated.core.owners import owned
 from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.objectives.proximal_operators import (
     LargestShare,
@@ -396,7 +396,7 @@ def test_a_client_keeps_its_share_and_the_average_their_union(net, three):
     for name, kept in (("1.weight", 32), ("3.weight", 5)):
         assert [int(tree[name].sum()) for tree in seen] == [kept] * 3
         union = torch.stack([tree[name] for tree in seen]).any(0)
-        assert torch.equal(report.state[name] != 0, union)
+        assert torch.equal(report.state[f"model/{name}"] != 0, union)
         assert report.server[f"{name}.density"] == int(union.sum()) / union.numel()
 
 
@@ -405,9 +405,12 @@ def test_the_servers_rate_is_that_of_all_local_steps(net, three):
     work = replace(WORK, schedule=bf.cosine(0.5, 2))
     for round in (0, 1):
         with_server, without = (
-            last(
-                fed_mid(net, strength=0.02, average=average, training=work), three, 1 + round
-            ).state
+            owned(
+                last(
+                    fed_mid(net, strength=0.02, average=average, training=work), three, 1 + round
+                ).state,
+                "model",
+            )
             for average in (True, False)
         )
         if round == 0:
@@ -427,8 +430,8 @@ def test_a_predicate_chooses_and_a_link_is_passed_on(net, three):
         three,
         1,
     ).state
-    assert not bool(state["3.weight"].any())
-    assert bool((state["1.weight"] != 0).all())
+    assert not bool(state["model/3.weight"].any())
+    assert bool((state["model/1.weight"] != 0).all())
     link = Digital(max_norm=7.0)
     for make in (fed_avg, fed_l1, fed_mid, fed_prune):
         (phase,) = make(net, link=link).phases
@@ -508,7 +511,7 @@ def test_l1_finds_the_lasso_and_a_planted_support(strength, make):
         training=bf.Training(steps=300, batch_size=200, optimiser=Sgd(0.4)),
     )
     report = last(algorithm, {"only": Dataset(inputs, targets)}, 2)
-    weight = report.state["0.weight"]
+    weight = report.state["model/0.weight"]
     reference = Lasso(alpha=strength, fit_intercept=False, tol=1e-10, max_iter=100_000).fit(
         inputs.double().numpy(), targets[:, 0].double().numpy()
     )
@@ -554,7 +557,7 @@ def test_the_nuclear_norm_finds_a_planted_rank():
             {"only": data},
             count,
         )
-        weight = report.state["0.weight"]
+        weight = report.state["model/0.weight"]
         assert report.server["0.weight.rank"] == 2
         assert float((weight - truth).norm() / truth.norm()) < 0.1
         subgradient = -((inputs @ weight.T - data.targets).T @ inputs / 240) / (factor * 0.05)

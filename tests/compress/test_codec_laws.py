@@ -51,20 +51,24 @@ def posterior_trees():
     mean, sd = torch.randn(6, 7, generator=generator), 0.1 + torch.rand(6, 7, generator=generator)
     support = torch.rand(6, 7, generator=generator) < 0.3
     return {
-        "one sd": {"a.mean": mean, "sd": torch.tensor(0.1), "bias": mean[0]},
+        "one sd": {"mean/a": mean, "shared/sd": torch.tensor(0.1), "bias": mean[0]},
         "an sd a layer": {
-            "a.mean": mean,
-            "a.sd": torch.tensor(0.1),
-            "b.mean": mean[0],
-            "b.sd": torch.tensor([0.2]),
+            "mean/a": mean,
+            "sd/a": torch.tensor(0.1),
+            "mean/b": mean[0],
+            "sd/b": torch.tensor([0.2]),
         },
-        "an sd a weight": {"a.mean": mean, "a.sd": sd},
-        "active entries": {"a.mean": mean[support], "a.support": support, "sd": torch.tensor(0.1)},
+        "an sd a weight": {"mean/a": mean, "sd/a": sd},
+        "active entries": {
+            "mean/a": mean[support],
+            "support/a": support,
+            "shared/sd": torch.tensor(0.1),
+        },
         "nothing": {
-            "a.mean": mean[:0],
-            "a.sd": sd[:0],
-            "b.mean": mean[:0],
-            "sd": torch.tensor(0.1),
+            "mean/a": mean[:0],
+            "sd/a": sd[:0],
+            "mean/b": mean[:0],
+            "shared/sd": torch.tensor(0.1),
         },
     }
 
@@ -96,16 +100,16 @@ def test_messages(codec, leaf):
 @pytest.mark.parametrize("nats", [0.001, 0.1])
 def test_messages_of_posteriors(nats):
     def bound(name, tree):
-        if name == "sd" or name.endswith(".sd"):
+        if name == "shared/sd" or name.startswith("sd/"):
             # Half a step of the logarithm, if it is one sd a weight.
             return (
                 0.0
                 if tree[name].numel() <= 1
                 else tree[name].double() * (np.exp((12 * nats) ** 0.5 / 2) - 1) * 1.001
             )
-        if not name.endswith(".mean"):
+        if not name.startswith("mean/"):
             return promises.bound(Float(16), tree[name])
-        sd = tree.get(name.replace(".mean", ".sd"), tree.get("sd")).double()
+        sd = tree.get(name.replace("mean/", "sd/"), tree.get("shared/sd")).double()
         wider = np.exp((12 * nats) ** 0.5 / 2) if sd.numel() > 1 else 1.0
         return (
             sd.reshape(()) * (6 * nats) ** 0.5 * 1.00001

@@ -95,10 +95,10 @@ def test_booleans_travel_eight_to_a_byte(shape):
 
 def test_active_entries_come_back_in_place():
     mask = torch.rand(6, 7) < 0.4
-    tree = {"layer.mean": torch.randn(6, 7), "layer.sd": torch.tensor(0.1), "bias": torch.randn(6)}
+    tree = {"mean/layer": torch.randn(6, 7), "sd/layer": torch.tensor(0.1), "bias": torch.randn(6)}
     sparse = gather_active(tree, {"layer": mask})
-    assert sparse["layer.mean"].shape == (int(mask.sum()),)
-    assert sparse["layer.sd"].shape == ()
-    assert torch.equal(scatter_active(sparse["layer.mean"], mask), tree["layer.mean"] * mask)
+    assert sparse["mean/layer"].shape == (int(mask.sum()),)
+    assert sparse["sd/layer"].shape == ()
+    assert torch.equal(scatter_active(sparse["mean/layer"], mask), tree["mean/layer"] * mask)
     with pytest.raises(WireError, match="active values"):
         scatter_active(torch.ones(50), mask)

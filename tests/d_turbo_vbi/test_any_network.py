@@ -146,6 +146,6 @@ def test_buffers_are_constants_until_a_forward_pass_changes_one(clients):
         result = bf.run(
             bf.fed_avg(net, training=WORK, buffers="mean"), clients, rounds=1, progress=False
         )
-        assert result.snapshot.state["centre"].any()
+        assert result.snapshot.state["model/centre"].any()
     with pytest.raises(PriorError, match=r"without running statistics, found \['centre'\]"):
         bf.bayesian(Counting(False), bf.Gaussian(1.0))(clients["client-000"].inputs[:2])

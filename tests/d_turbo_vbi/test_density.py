@@ -163,15 +163,15 @@ class Recorded:
 def test_held_out_rows_are_scored_and_not_trained_on(declared, clients):
     data = clients["client-000"]
     algorithm = bf.d_turbo_vbi(declared, observations=counted(clients), training=WORK)
-    (phase,) = algorithm.phases
-    message = phase.assign(
-        algorithm.initial, 0, bf.InProcess(clients).profiles[0], bf.Key(0)
-    ).view.restrict(phase.server.publish(algorithm.initial, 0, None))
+    (phase,), state = algorithm.phases, algorithm.initial
+    message = phase.assign(state, 0, bf.InProcess(clients).profiles[0], bf.Key(0)).view.restrict(
+        phase.server.publish(state, 0, None)
+    )
     objective, inner = MeanFieldElbo(declared), Recorded()
     scores = (
         HeldOut(inner, objective, draws=400)
         .fit(message, {}, data, bf.Key(0), bf.LocalOptions())
-        .payload["scores"]
+        .payload["run/scores"]
     )
     held = torch.arange(len(data)) % 10 == 9
     assert torch.equal(inner.rows.inputs, data.inputs[~held])
@@ -216,7 +216,7 @@ def test_auto_without_rows_to_hold_out_is_the_run_at_that_temperature(clients, n
         ).snapshot.state
         for temperature in (None, "auto")
     )
-    assert set(auto) - set(fixed) == {"temperature"}
+    assert set(auto) - set(fixed) == {"run/temperature"}
     # The temperature travels in 16 bits.
     assert all(
         torch.allclose(auto[name].double(), leaf.double(), rtol=1e-3, atol=1e-5)
@@ -273,7 +273,7 @@ def test_channels_go_whole_and_the_outputs_of_the_network_stay(clients, net, cha
     first = [
         float(active.double().mean())
         for name, active in algorithm.initial.items()
-        if name.endswith(".before")
+        if name.startswith("before/")
     ]
     assert first == ([0.5] * (len(first) - 1) + [1.0] if changes else [1.0] * len(first))
     active = [(leaf != 0).flatten(1) for leaf in result.model.parameters.values() if leaf.ndim > 1]

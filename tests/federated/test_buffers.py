@@ -13,6 +13,7 @@ import bayesfed as bf
 from bayesfed.algorithms.baselines.split_mix.recipe import split_mix
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Add, Buffered, Descent, Whole, dynamic, fixed, load, save, score
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.training.batch_norm import STATISTICS, travelling
 from bayesfed.federated.training.descent import batches
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood, check_data
@@ -75,7 +76,7 @@ def run(algorithm, clients, count=2, **rest):
 def memory_of(result, client):
     return {
         name.removeprefix(STATISTICS): leaf
-        for name, leaf in result.snapshot.memories[client].items()
+        for name, leaf in owned(result.snapshot.memories[client], "model").items()
     }
 
 
@@ -121,12 +122,13 @@ def test_the_mean_of_one_client_is_a_plain_loop(clients, momentum):
     data = clients["client-000"][:64]
     expected = by_hand(net, data, "a", 1, keep=True)
     found = run(averaged(net, "mean"), {"a": data}, 1).snapshot
-    assert found.state.keys() == parameters(net).keys() | STATISTICS_OF_IT
-    assert tree_equal(found.state, {name: expected[name] for name in found.state})
+    state = owned(found.state, "model")
+    assert state.keys() == parameters(net).keys() | STATISTICS_OF_IT
+    assert tree_equal(state, {name: expected[name] for name in state})
     assert not found.memories
     if momentum:
         expected = by_hand(net, data, "a", 3, keep=True)
-        found = run(averaged(net, "mean"), {"a": data}, 3).snapshot.state
+        found = owned(run(averaged(net, "mean"), {"a": data}, 3).snapshot.state, "model")
         assert tree_equal(found, {name: expected[name] for name in found})
 
 
@@ -144,7 +146,7 @@ def test_statistics_are_averaged_by_the_weights_of_parameters(clients):
     }
     assert not torch.allclose(each["a"]["1.running_mean"], each["b"]["1.running_mean"], atol=1e-3)
     found = run(averaged(net, "mean"), some, 1)
-    for name, leaf in found.snapshot.state.items():
+    for name, leaf in owned(found.snapshot.state, "model").items():
         assert torch.allclose(leaf, 0.25 * each["a"][name] + 0.75 * each["b"][name], atol=1e-6)
     # Both ways, at 32 bits a number.
     plain = run(averaged(normed(), "local"), some, 1)
@@ -156,10 +158,9 @@ def test_own_statistics_stay_at_home_from_round_to_round(clients):
     net, data = normed(), clients["client-000"][:64]
     expected = by_hand(net, data, "a", 3, keep=True)
     result = run(averaged(net, "local"), {"a": data}, 3)
-    assert result.snapshot.state.keys() == parameters(net).keys()
-    assert tree_equal(
-        result.snapshot.state, {name: expected[name] for name in result.snapshot.state}
-    )
+    state = owned(result.snapshot.state, "model")
+    assert state.keys() == parameters(net).keys()
+    assert tree_equal(state, {name: expected[name] for name in state})
     assert tree_equal(
         memory_of(result, "a"), {name: expected[name] for name, _ in net.named_buffers()}
     )
@@ -170,17 +171,17 @@ def test_own_statistics_are_in_no_message_and_are_each_clients_own(clients):
     net = normed()
     algorithm = averaged(net, "local")
     (phase,) = algorithm.phases
-    data = clients["client-000"]
-    fit = phase.local.fit(algorithm.initial, {}, data, bf.Key(0), bf.LocalOptions())
-    assert fit.payload.keys() == algorithm.initial.keys() == parameters(net).keys()
-    again = phase.local.fit(algorithm.initial, fit.memory, data, bf.Key(0), bf.LocalOptions())
+    data, message = clients["client-000"], owned(algorithm.initial, "model")
+    fit = phase.local.fit(message, {}, data, bf.Key(0), bf.LocalOptions())
+    assert fit.payload.keys() == message.keys() == parameters(net).keys()
+    again = phase.local.fit(message, fit.memory, data, bf.Key(0), bf.LocalOptions())
     assert tree_equal(again.payload, fit.payload)
     assert not torch.equal(
         again.memory[f"{STATISTICS}1.running_mean"], fit.memory[f"{STATISTICS}1.running_mean"]
     )
     # A client without rows keeps what it has; memories of others in the same tree are left to them.
     idle = phase.local.fit(
-        algorithm.initial,
+        message,
         fit.memory | {"stranger": torch.ones(1)},
         data[:0],
         bf.Key(0),
@@ -300,7 +301,8 @@ def test_changes_of_statistics_add_to_the_same(clients):
 def test_norms_in_evaluation_mode_keep_their_statistics(clients):
     net = normed()
     net[1].eval()
-    found = run(averaged(net, "mean"), {"a": clients["client-000"][:64]}, 1).snapshot.state
+    result = run(averaged(net, "mean"), {"a": clients["client-000"][:64]}, 1)
+    found = owned(result.snapshot.state, "model")
     assert torch.equal(found["1.running_var"], net[1].running_var)
     assert not torch.equal(found["3.running_var"], net[3].running_var)
 
@@ -323,7 +325,7 @@ class Replacing(nn.Module):
 def test_buffers_that_are_replaced_are_followed(clients):
     net = Replacing()
     result = run(averaged(net, "mean"), clients)
-    assert result.snapshot.state["mean"].any()
+    assert result.snapshot.state["model/mean"].any()
     assert not net.mean.any()
 
 

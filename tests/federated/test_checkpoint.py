@@ -27,7 +27,7 @@ from bayesfed.federated import (
     save,
     untimed,
 )
-from bayesfed.federated.engine.records import from_line, to_line
+from bayesfed.federated.engine.files.records import from_line, to_line
 from tests.conftest import tree_equal
 
 WORK = bf.Training(steps=1, batch_size=8)
@@ -416,7 +416,10 @@ def test_early_stopping_counts_on_after_resuming(net, clients):
 
 @pytest.mark.parametrize(
     ("call", "words"),
-    [(lambda: checkpoint("x", keep=0), "keep >= 1"), (lambda: ClientMemory(keep=0), "keep >= 1")],
+    [
+        (lambda: checkpoint("x", keep=0), "checkpoint, keep"),
+        (lambda: ClientMemory(None, keep=0), "Memory, keep"),
+    ],
 )
 def test_bad_arguments_are_refused(call, words):
     with pytest.raises(ArgumentError, match=words):

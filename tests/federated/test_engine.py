@@ -15,7 +15,6 @@ from bayesfed.data import Dataset
 from bayesfed.errors import CollapseWarning, UpdateError
 from bayesfed.federated import (
     Active,
-    Algorithm,
     Assignment,
     Average,
     Descent,
@@ -37,6 +36,8 @@ from bayesfed.federated import (
     rounds,
     untimed,
 )
+from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.training.descent import batches
 from bayesfed.inference import MaximumLikelihood, MeanField, Structured
 from bayesfed.keys import Key
@@ -72,15 +73,15 @@ def test_samplers_obey_the_laws(sampler):
 def test_views_obey_the_laws():
     mask = torch.rand(4, 5) < 0.5
     check_view(Whole({"a": (4, 5), "b": ()}), {"a": torch.randn(4, 5), "b": torch.tensor(2.0)})
-    sparse = Active({"layer": mask}, {"layer.mean": (4, 5), "sd": ()})
+    sparse = Active({"layer": mask}, {"mean/layer": (4, 5), "sd": ()})
     check_view(
-        sparse, {"layer.mean": torch.randn(int(mask.sum())), "sd": torch.tensor(2.0)}, "moments"
+        sparse, {"mean/layer": torch.randn(int(mask.sum())), "sd": torch.tensor(2.0)}, "moments"
     )
-    tree = {"layer.mean": torch.randn(4, 5), "sd": torch.tensor(0.1)}
-    payload = sparse.restrict(tree | {"layer.support": mask})
-    assert torch.equal(payload.pop("layer.support"), mask)
+    tree = {"mean/layer": torch.randn(4, 5), "sd": torch.tensor(0.1)}
+    payload = sparse.restrict(tree | {"support/layer": mask})
+    assert torch.equal(payload.pop("support/layer"), mask)
     assert torch.equal(
-        sparse.lift(payload, 1.0, "moments").total["layer.mean"], tree["layer.mean"] * mask
+        sparse.lift(payload, 1.0, "moments").total["mean/layer"], tree["mean/layer"] * mask
     )
 
 
@@ -108,7 +109,7 @@ def test_an_entry_that_returns_has_the_spikes_sd(clients):
         reports = list(rounds(pushed, bf.InProcess(clients), rounds=4))
     assert reports[2].server["reactivated"] > 0
     assert all(bool(torch.isfinite(leaf).all()) for leaf in reports[-1].state.values())
-    assert min(float(reports[-1].state[f"{name}.sd"].min()) for name in declared.sites) > 0
+    assert min(float(reports[-1].state[f"sd/{name}"].min()) for name in declared.sites) > 0
 
 
 def test_locals_obey_the_laws(net, declared, clients):
@@ -123,9 +124,10 @@ def test_locals_obey_the_laws(net, declared, clients):
     )
     algorithm = turbo(declared, clients)
     (phase,) = algorithm.phases
-    message = phase.assign(
-        algorithm.initial, 0, bf.InProcess(clients).profiles[0], Key(0)
-    ).view.restrict(phase.server.publish(algorithm.initial, 0, None))
+    state, _ = phase.scope.parted(algorithm.initial)
+    message = phase.assign(state, 0, bf.InProcess(clients).profiles[0], Key(0)).view.restrict(
+        phase.server.publish(state, 0, None)
+    )
     check_local(phase.local, message, data, bf.LocalOptions(scale=4.0))
 
 
@@ -230,7 +232,7 @@ def test_fed_prox_without_strength_is_fed_avg(net, clients):
     start = parameters(net)
 
     def moved(state):
-        return sum(float((state[name] - start[name]).norm()) for name in start)
+        return sum(float((state[f"model/{name}"] - start[name]).norm()) for name in start)
 
     assert moved(held) < moved(
         final(
@@ -246,9 +248,10 @@ def test_tied_parameters_stay_tied(clients):
     )
     net[3].weight = net[1].weight
     untouched = parameters(net)
-    state = final(
+    report = final(
         bf.fed_avg(net, training=WORK), bf.InProcess({"only": clients["client-000"]}), rounds=1
-    ).state
+    )
+    state = owned(report.state, "model")
     twin = torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64)
     )
@@ -290,7 +293,7 @@ def test_one_client_is_plain_training(net, clients):
         with torch.no_grad():
             for value in twin.parameters():
                 value.copy_((len(data) * value) / len(data))
-    assert tree_equal(state, parameters(twin))
+    assert tree_equal(owned(state, "model"), parameters(twin))
 
 
 # Memory, phases, reducers
@@ -361,7 +364,7 @@ def test_phases_and_keep(net, clients):
         Phase("mean", assign, local, Average(), Digital()),
     )
     report = final(
-        Algorithm("two", parameters(net), phases, lambda state: None),
+        of_core("two", parameters(net), phases, lambda state: None),
         bf.InProcess(clients),
         rounds=1,
     )
@@ -384,7 +387,7 @@ def test_a_server_refuses_what_it_does_not_take(net, clients):
         return Assignment(view, profile.samples)
 
     def make(reducer):
-        return Algorithm(
+        return of_core(
             "x",
             parameters(net),
             (Phase("train", assign, local, Average(), Digital(), *reducer),),

@@ -1,6 +1,7 @@
 """Sums whose bits depend neither on the order of the clients nor on who adds which of them."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -10,6 +11,7 @@ import bayesfed as bf
 from bayesfed.compress.wire import pack, unpack
 from bayesfed.errors import UpdateError, WireError
 from bayesfed.federated import Keep, PartialSum, Sum, Update, rounds
+from bayesfed.federated.aggregation.robust import added
 from bayesfed.federated.core import limbs
 
 SHAPES = {"b": (7,), "empty": (0, 3), "scalar": (), "w": (150, 120)}
@@ -122,6 +124,39 @@ def test_cancellation_loses_nothing_and_large_sums_are_carried(monkeypatch):
     assert carried.partial.count <= 3
     assert carried.total.total["w"].item() == pytest.approx(1e-9, rel=1e-15)
     assert carried.total.weight == 5.0
+
+
+def test_a_running_sum_has_limbs_only_where_floats_would_lose_a_bit():
+    updates = []
+    for number, odd in enumerate([2.0**40, 2.0**-60, -(2.0**40), 2.0**-80, -0.0]):
+        update = drawn(number)
+        update = replace(update, total={"a": torch.ones(3000), "w": torch.randn(20_000)})
+        update.total["w"][5000] = odd
+        updates.append(update)
+    limbed = added(dict(enumerate(updates)))
+    running = Sum()
+    for number, update in enumerate(updates):
+        running.add(str(number), update)
+        assert running.partial.floats == {}
+    inside = running._held().floats[3].isnan()
+    assert inside.sum() == 1024
+    assert inside[3000 + 5000]
+    assert same(running.total, limbed)
+    assert running.total.total["w"][5000] == 2.0**-60
+    assert same(running.partial.update(), limbed)
+    again = Sum()
+    again.include(running.partial)
+    for reducer in (running, again):
+        reducer.include(PartialSum.of(updates[0]))
+        reducer.add("more", updates[1])
+    assert same(running.total, again.total)
+    assert same(running.total, added(dict(enumerate([*updates, *updates[:2]]))))
+
+
+@pytest.mark.parametrize("size", [5, 20_000])
+def test_a_running_sum_of_zeros_has_no_sign(size):
+    reducer = summed([Update({"w": torch.full((size,), -0.0)}, 1.0, "delta")] * 2)
+    assert not reducer.total.total["w"].signbit().any()
 
 
 BAD = {"NaN": math.nan, "infinity": math.inf, "too large": 2.0**50}

@@ -8,6 +8,7 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.federated import checkpoint, load
+from bayesfed.federated.core.owners import owned
 from bayesfed.trees import parameters
 from tests.support.recipes import tiny_recipes
 
@@ -90,9 +91,9 @@ def test_pvi_stays_the_product_of_its_factors():
     # q = prod_k t_k, whatever is still on its way: a client's factor changes when its answer
     # arrives.
     assert len(result.snapshot.memories) == len(tiny.data)
-    for name, leaf in result.snapshot.state.items():
+    for name, leaf in owned(result.snapshot.state, "model").items():
         factors = torch.stack(
-            [memory[f"site/{name}"] for memory in result.snapshot.memories.values()]
+            [memory[f"model/site/{name}"] for memory in result.snapshot.memories.values()]
         )
         torch.testing.assert_close(factors.sum(0), leaf, rtol=1e-5, atol=1e-5)
 
@@ -122,7 +123,7 @@ def test_values_are_added_as_changes_of_the_state_they_began_with():
     # At 2 s and 4 s: a, each time from the newest state. At 5 s: b, begun two steps ago.
     assert result.series("simulated_s") == [(0, 2.0), (1, 4.0), (2, 5.0)]
     assert result.series("staleness") == [(0, 0.0), (1, 0.0), (2, 2.0)]
-    assert result.snapshot.state["weight"].item() == pytest.approx(
+    assert result.snapshot.state["model/weight"].item() == pytest.approx(
         begin + 1 + 1 + 10 / 3**0.5, rel=1e-6
     )
     assert result.snapshot.versions == {"a": 1, "b": 0}
@@ -182,7 +183,7 @@ def test_seconds_are_those_of_devices():
         ("stc on devices", {"seconds": None}, "no deadline: late answers count"),
         ("fed_avg", {"seconds": None}, "finite seconds of its turn"),
         ("fed_avg", {"size": 9}, "at most the 4 clients of the pool"),
-        ("fed_avg", {"size": 0}, "size >= 1"),
+        ("fed_avg", {"size": 0}, "FedBuff, size: expected a whole number >= 1"),
         ("fed_avg", {"staleness": "none"}, "'polynomial' or 'constant'"),
     ],
 )

@@ -95,7 +95,7 @@ class Recorded:
 
 
 def troubled(algorithm, seen):
-    """The algorithm with recorded local steps, and rounds in which clients are left out or refused."""
+    """The algorithm with recorded local steps, and rounds in which clients are missing."""
 
     def changed(phase):
         def assign(state, round, profile, key):
@@ -127,7 +127,7 @@ def same(left, right):
 
 
 def check_model_of_clients(algorithm, states, seen, profiles):
-    """What the core got at a client is what it would get of the server's state in a whole message."""
+    """What the core got at a client is what a whole message of the server's state has."""
     for phase in algorithm.phases:
         flat = assembled(phase)
         for round, client, message, _, _ in seen[phase.name]:
@@ -194,7 +194,7 @@ def check_late(algorithm, tiny):
     try:
         *_, last = rounds(algorithm, tiny.pool(), rounds=3, asynchronous=slow)
     except ArgumentError as problem:
-        assert "FedBuff" in str(problem)
+        assert "FedBuff" in str(problem)  # noqa: PT017
         return
     assert all(bool(torch.isfinite(leaf).all()) for leaf in last.state.values())
 
@@ -206,9 +206,12 @@ def made(wrapper, recipe):
     try:
         return tiny, WRAPPERS[wrapper](tiny.algorithm)
     except ArgumentError as problem:
-        # A refusal says what was expected and what to try.
-        assert problem.complaint is not None, str(problem)
-        return tiny, None
+        return tiny, said(problem.complaint is not None, problem)
+
+
+def said(clearly, problem):
+    """Check that a refusal says what was expected and what to try."""
+    assert clearly, str(problem)
 
 
 QUICK = ("fed_avg", "stc", "d_turbo_vbi ternary", "fed_avg on air")
@@ -230,5 +233,5 @@ def test_laws_hold_around_every_method(wrapper, recipe):
         check_run(wrapper, algorithm, tiny)
     except BayesfedError as problem:
         # Methods that cannot do without a client say so in words.
-        assert "nobody" in str(problem) or "client" in str(problem), str(problem)
+        said("nobody" in str(problem) or "client" in str(problem), problem)
     check_late(algorithm, tiny)

@@ -9,7 +9,7 @@ import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import Sized
 from bayesfed.federated.core.options import options_of, read_options
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.core.protocols import Around
 from tests.conftest import tree_equal
 
 WORK = bf.Training(steps=2, batch_size=16)
@@ -22,27 +22,27 @@ def final(algorithm, clients, rounds=2, **options):
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ({"steps": 0}, "Training.steps: expected a whole number >= 1, found 0"),
-        ({"steps": 2.5}, "Training.steps: expected a whole number >= 1, found 2.5"),
-        ({"steps": True}, "Training.steps: expected a whole number >= 1, found True"),
-        ({"steps": "50"}, "Training.steps: expected a whole number >= 1, found '50'"),
-        ({"batch_size": 0}, "Training.batch_size: expected a whole number >= 1, found 0"),
-        ({"batch_size": 0.5}, "Training.batch_size: expected a whole number >= 1, found 0.5"),
-        ({"epochs": 0}, "Training.epochs: expected a number above 0, found 0"),
-        ({"epochs": -1.0}, "Training.epochs: expected a number above 0, found -1.0"),
-        ({"epochs": float("nan")}, "Training.epochs: expected a number above 0, found nan"),
-        ({"epochs": float("inf")}, "Training.epochs: expected a number above 0, found inf"),
+        ({"steps": 0}, "Training, steps: expected a whole number >= 1, found 0"),
+        ({"steps": 2.5}, "Training, steps: expected a whole number >= 1, found 2.5"),
+        ({"steps": True}, "Training, steps: expected a whole number >= 1, found True"),
+        ({"steps": "50"}, "Training, steps: expected a whole number >= 1, found '50'"),
+        ({"batch_size": 0}, "Training, batch_size: expected a whole number >= 1, found 0"),
+        ({"batch_size": 0.5}, "Training, batch_size: expected a whole number >= 1, found 0.5"),
+        ({"epochs": 0}, r"Training, epochs: expected a number in \(0, inf\), found 0"),
+        ({"epochs": -1.0}, r"Training, epochs: expected a number in \(0, inf\), found -1.0"),
+        ({"epochs": float("nan")}, r"Training, epochs: expected a number in \(0, inf\), found nan"),
+        ({"epochs": float("inf")}, r"Training, epochs: expected a number in \(0, inf\), found inf"),
         (
             {"optimiser": 0.1},
-            r"Training.optimiser: expected an optimiser as a value, found 0.1; try Sgd\(0.05\)",
+            r"Training, optimiser: expected an optimiser as a value, found 0.1; try Sgd\(0.05\)",
         ),
         (
             {"optimiser": torch.optim.SGD},
-            "Training.optimiser: expected an optimiser as a value, found the class SGD",
+            "Training, optimiser: expected an optimiser as a value, found the class SGD",
         ),
         (
             {"optimiser": bf.Sgd},
-            "Training.optimiser: expected an optimiser as a value, found the class Sgd",
+            "Training, optimiser: expected an optimiser as a value, found the class Sgd",
         ),
         (
             {"prior_precision": 0.3},
@@ -50,13 +50,13 @@ def final(algorithm, clients, rounds=2, **options):
         ),
         (
             {"prior_precision": -1.0, "observations": 10},
-            "Training.prior_precision: expected a number >= 0 or 'auto', found -1.0",
+            "Training, prior_precision: expected a number >= 0 or 'auto', found -1.0",
         ),
         (
             {"prior_precision": 0.3, "observations": 0},
-            "Training.observations: expected a whole number >= 1, found 0",
+            "Training, observations: expected a whole number >= 1, found 0",
         ),
-        ({"schedule": 0.5}, "Training.schedule: expected a function of the round, found 0.5"),
+        ({"schedule": 0.5}, "Training, schedule: expected a function of the round, found 0.5"),
     ],
 )
 def test_bad_values_are_refused(bad, words):

@@ -36,7 +36,7 @@ def test_only_active_entries_travel(declared, clients):
         (row, *_) = [row for row in after.rows if row.direction == "up"]
         assert abs(row.bits / 8 - 2 * active) < 600
         for name in declared.sites:
-            mean, log_odds = after.state[f"{name}.mean"], after.state[f"{name}.log_odds"]
+            mean, log_odds = after.state[f"mean/{name}"], after.state[f"log_odds/{name}"]
             assert bool((mean[log_odds <= 0] == 0).all())
 
 
@@ -47,10 +47,11 @@ def test_the_posterior_mean_reported_is_the_average_of_the_clients(declared, cli
     algorithm = turbo(declared, clients, codec=bf.Cast(32), use_prior=False)
     report = final(algorithm, bf.InProcess(clients), rounds=1)
     (phase,) = algorithm.phases
-    message = phase.server.publish(algorithm.initial, 0, None)
+    state, _ = phase.scope.parted(algorithm.initial)
+    message = phase.server.publish(state, 0, None)
     total, count = 0.0, 0
     for profile in bf.InProcess(clients).profiles:
-        assignment = phase.assign(algorithm.initial, 0, profile, Key(0))
+        assignment = phase.assign(state, 0, profile, Key(0))
         fit = phase.local.fit(
             assignment.view.restrict(message),
             {},
@@ -59,9 +60,9 @@ def test_the_posterior_mean_reported_is_the_average_of_the_clients(declared, cli
             assignment.options,
         )
         total, count = (
-            total + profile.samples * fit.payload["1.weight.mean"].double(),
+            total + profile.samples * fit.payload["mean/1.weight"].double(),
             count + profile.samples,
         )
     assert torch.allclose(
-        report.state["1.weight.mean"].double().reshape(-1), total / count, atol=1e-6
+        report.state["mean/1.weight"].double().reshape(-1), total / count, atol=1e-6
     )

@@ -127,12 +127,25 @@ def test_checkpoints_carry_settings_and_those_of_earlier_versions_say_so(tmp_pat
     assert run(resume=replace(load(tmp_path), round=0, state=avg().initial)).snapshot.round == 2
 
 
+def test_settings_of_layers_count():
+    def private(noise):
+        return bf.private(avg(), clip=1.0, noise=noise, participants=2, key=KEY)
+
+    first = run(private(1.0), rounds=1).snapshot
+    with pytest.raises(ArgumentError, match=r"train.layers.private.noise 1.0, now 0.5"):
+        run(private(0.5), resume=first)
+    around = bf.averaged(avg(), begin=0)
+    with pytest.raises(ArgumentError, match="train.layers"):
+        run(around, resume=run(rounds=1).snapshot)
+    assert run(around).snapshot.settings["train.layers"] == "averaged"
+
+
 def test_a_secret_key_is_not_written(tmp_path):
     algorithm = bf.private(
         avg(), clip=1.0, noise=1.0, participants=2, key=bf.Key(987654321987654321)
     )
     settings = run(algorithm, rounds=1, callbacks=[checkpoint(tmp_path)]).snapshot.settings
-    assert settings["train.server.noise"] == "1.0"
+    assert settings["train.layers.private.noise"] == "1.0"
     assert "987654321987654321" not in "".join(
         path.read_text(errors="replace") for path in tmp_path.iterdir()
     )

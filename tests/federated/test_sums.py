@@ -12,6 +12,7 @@ import torch
 
 from bayesfed.compress.codecs import Cast
 from bayesfed.federated import OverTheAir, Sum, Update, rounds
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.keys import Key
 from tests.support.recipes import tiny_recipes
 
@@ -72,10 +73,12 @@ class Masked(Sum):
 
 
 class Watching:
-    """A link that notes which codecs came up."""
+    """A link that notes which codecs came up, and that may mask the sum: then the server is given
+    what the masks leave of all updates, and no update.
+    """
 
-    def __init__(self, link):
-        self.link, self.codecs = link, set()
+    def __init__(self, link, masks=None):
+        self.link, self.masks, self.codecs = link, masks, set()
 
     def pack(self, payload, codec, meta, key):
         return self.link.pack(payload, codec, meta, key)
@@ -86,7 +89,13 @@ class Watching:
                 self.codecs.add(type(arrival.assignment.up))
                 yield arrival
 
-        return self.link.collect(noted(), reducer, key)
+        if self.masks is None:
+            yield from self.link.collect(noted(), reducer, key)
+            return
+        self.masks.append(Masked())
+        yield from self.link.collect(noted(), self.masks[-1], key)
+        if self.masks[-1].total is not None:
+            reducer.add("all", self.masks[-1].total)
 
 
 def last(algorithm, pool):
@@ -99,22 +108,17 @@ def row(name):
     tiny = RECIPES[name]()
     masks, links = [], [Watching(phase.link) for phase in tiny.algorithm.phases]
 
-    def masking():
-        masks.append(Masked())
-        return masks[-1]
+    def linked(links):
+        phases = zip(tiny.algorithm.phases, links, strict=True)
+        phases = tuple(replace(phase, link=link) for phase, link in phases)
+        return replace(tiny.algorithm, phases=phases)
 
-    plain = tuple(
-        replace(phase, link=link) for phase, link in zip(tiny.algorithm.phases, links, strict=True)
-    )
-    state = last(replace(tiny.algorithm, phases=plain), tiny.pool()).state
+    state = last(linked(links), tiny.pool()).state
     codecs = set().union(*(link.codecs for link in links))
-    kinds = sorted({phase.local.kind for phase in tiny.algorithm.phases})
+    kinds = sorted({assembled(phase).local.kind for phase in tiny.algorithm.phases})
     if any(phase.reducer is not Sum for phase in tiny.algorithm.phases):
         return [name, ", ".join(kinds), "no: updates apart", "", ""], state, None
-    hidden = last(
-        replace(tiny.algorithm, phases=tuple(replace(phase, reducer=masking) for phase in plain)),
-        tiny.pool(),
-    ).state
+    hidden = last(linked([Watching(link.link, masks) for link in links]), tiny.pool()).state
     air = any(isinstance(link.link, OverTheAir) for link in links)
     weights = "for each entry" if any(mask.by_entry for mask in masks) else "one number"
     sent = "added by the channel" if air else "yes" if codecs == {Cast} else "no: coded"

@@ -18,6 +18,7 @@ from bayesfed.compress.wire import seal, unseal
 from bayesfed.errors import ArgumentError, ClientError, MissingExtraError, WireError
 from bayesfed.federated import Digital, Profile, Task
 from bayesfed.federated.clients.memory.stores import Slot
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.flower.client_app import client_name, respond
 from bayesfed.flower.experiment import Experiment, load
 from bayesfed.flower.letters import Answer, Hello, Name, Question, read_reply, read_request
@@ -156,7 +157,7 @@ def test_a_question_asked_twice_has_one_answer_and_run_and_client_stay_inside_th
     folder = tmp_path / "deep"
     data = {"..": clients["client-000"]}
     algorithm = bf.stc(net, share=0.1, training=bf.Training(steps=2))
-    (phase,) = algorithm.phases
+    (phase,) = map(assembled, algorithm.phases)
     here = Site(
         "..", Experiment(algorithm=algorithm, data=lambda client: data[client], rounds=1), folder
     )

@@ -57,10 +57,10 @@ def tree(name):
     }
     if name in ROUNDED:
         result |= {
-            "a.mean": weight,
-            "a.sd": 0.05 + 0.01 * spread(7, 9, step=77).abs(),
-            "b.mean": spread(11, step=5),
-            "sd": torch.tensor(0.1),
+            "mean/a": weight,
+            "sd/a": 0.05 + 0.01 * spread(7, 9, step=77).abs(),
+            "mean/b": spread(11, step=5),
+            "shared/sd": torch.tensor(0.1),
         }
     if name.startswith(("integers", "masks")):
         result = {name: leaf for name, leaf in result.items() if not leaf.is_floating_point()}

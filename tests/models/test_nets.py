@@ -38,13 +38,13 @@ def message_of(declared, generator, *, active=1.0, spread="shared", sd=0.05):
     for name, site in declared.sites.items():
         mask = torch.rand(site.matrix, generator=generator) < active
         message |= {
-            f"{name}.mean": declared.initial[name].reshape(site.matrix)[mask],
-            f"{name}.inclusion": encode_inclusion(torch.ones(int(mask.sum()))),
-            f"{name}.support": mask,
+            f"mean/{name}": declared.initial[name].reshape(site.matrix)[mask],
+            f"inclusion/{name}": encode_inclusion(torch.ones(int(mask.sum()))),
+            f"support/{name}": mask,
         }
         if spread == "weight":
-            message[f"{name}.sd"] = sd * (0.5 + torch.rand(int(mask.sum()), generator=generator))
-    return message if spread == "weight" else message | {"sd": torch.tensor(sd)}
+            message[f"sd/{name}"] = sd * (0.5 + torch.rand(int(mask.sum()), generator=generator))
+    return message if spread == "weight" else message | {"shared/sd": torch.tensor(sd)}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_step_on_the_local_elbo_lowers_it(make, spread, active):
     before = loss()
     before.backward()
     assert all(bool(torch.isfinite(leaf.grad).all()) for leaf in leaves)
-    assert all(bool(trained[f"{name}.mean"].grad.any()) for name in declared.sites)
+    assert all(bool(trained[f"mean/{name}"].grad.any()) for name in declared.sites)
     # The same noise again: a step as short as this along the gradient can only lower the loss.
     norm = math.sqrt(sum(float(leaf.grad.square().sum()) for leaf in leaves))
     torch.optim.SGD(leaves, 1e-2 / norm).step()
@@ -207,8 +207,8 @@ def test_sampled_outputs_of_grouped_convolutions_have_the_variance_of_sampled_we
         message_of(declared, generator, active=active, spread=spread, sd=0.2)
     )
     weights, noises = objective._weights(trained, fixed)
-    sd = trained["sd" if spread == "shared" else f"{name}.sd"].exp().expand(site.matrix)
-    sd = (sd * fixed.get(f"{name}.mask", torch.ones(site.matrix))).reshape(site.shape)
+    sd = trained["shared/sd" if spread == "shared" else f"sd/{name}"].exp().expand(site.matrix)
+    sd = (sd * fixed.get(f"mask/{name}", torch.ones(site.matrix))).reshape(site.shape)
 
     def run(weight):
         return torch.nn.functional.conv2d(inputs, weight, stride=2, padding=1, groups=groups)

@@ -13,6 +13,7 @@ from bayesfed.algorithms.after_training.calibration import CalibratedModel
 from bayesfed.algorithms.after_training.calibration.recipe import GRID
 from bayesfed.errors import ArgumentError, BayesfedError, DataError, UndeterminedWarning
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import owned
 from bayesfed.inference.evaluation import conformal
 from bayesfed.keys import Key
 
@@ -120,7 +121,7 @@ def test_classes_are_those_of_the_network():
     algorithm = bf.calibrated(net)
     with pytest.raises(DataError, match="labels"):
         algorithm.phases[1].local.fit(
-            algorithm.initial,
+            owned(algorithm.initial, "model"),
             {},
             bf.Dataset(data.inputs[:2], torch.tensor([0, 4])),
             Key(0),

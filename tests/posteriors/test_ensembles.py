@@ -15,7 +15,8 @@ from bayesfed.algorithms.baselines.ensembles.langevin import Langevin
 from bayesfed.data import concatenated
 from bayesfed.errors import ArgumentError, UndeterminedWarning
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.training.held_rows import split_held
+from bayesfed.federated.core.owners import owned
+from bayesfed.federated.training.held_out_scores import split_held
 from bayesfed.inference.ensembles.weight_clouds import SwagPosterior
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
@@ -33,7 +34,7 @@ def ran(algorithm, rounds=3, **options):
 def test_swag_has_the_moments_of_the_models_after_its_rounds():
     models = []
     plain = bf.fed_avg(recipes.net(), training=WORK)
-    ran(plain, 6, callbacks=[lambda report: models.append(dict(report.state))])
+    ran(plain, 6, callbacks=[lambda report: models.append(owned(report.state, "model"))])
     result = ran(bf.swag(plain, begin=1, every=2, rank=2), 6)
     assert tree_equal(result.model.parameters, models[-1])
     taken, posterior = [models[number] for number in (1, 3, 5)], result.posterior

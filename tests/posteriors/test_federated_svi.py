@@ -425,7 +425,7 @@ def test_local_latents_stay_with_their_clients():
     assert layout.sites == ("mu", "tau")
     assert not any("eta" in name for name in result.snapshot.state)
     for name, memory in result.snapshot.memories.items():
-        assert memory["local/guide.locs.eta_unconstrained"].shape == (len(parts[name]),)
+        assert memory["model/local/guide.locs.eta_unconstrained"].shape == (len(parts[name]),)
     with pytest.raises(ArgumentError, match="draws \\['eta'\\] apart"):
         fitted(AutoDiagonalNormal, PVI(damping=0.3), model=fp.schools_model, parts=(parts, data))
 
@@ -450,7 +450,7 @@ def test_modules_with_parameters_of_their_own():
     assert same(before, dict(model.named_parameters()))
     assert {"model.noise_unconstrained", "model.linear.bias"} <= set(result.posterior.layout.points)
     noise = result.posterior.pair.constrained(
-        "model.noise_unconstrained", result.snapshot.state["model.noise_unconstrained"]
+        "model.noise_unconstrained", result.snapshot.state["model/model.noise_unconstrained"]
     )
     assert float(noise) == pytest.approx(0.4, abs=0.12)
     with pytest.raises(PosteriorError, match="points"):

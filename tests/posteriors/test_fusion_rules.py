@@ -10,6 +10,7 @@ import torch
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.core.update import Kind
 from bayesfed.inference.variational.fusion import FusionKind, MeanParameters, Start, SummedGradients
 from bayesfed.trees import under, without, zip_map
@@ -62,8 +63,8 @@ class HeavyBall:
 
 def test_without_momentum_a_rule_of_ones_own_is_the_average():
     own, shipped = (
-        fitted(rule=HeavyBall(), rounds=3).snapshot.state,
-        fitted(rule=MeanParameters(), rounds=3).snapshot.state,
+        owned(fitted(rule=rule, rounds=3).snapshot.state, "model")
+        for rule in (HeavyBall(), MeanParameters())
     )
     assert without(own, VELOCITY).keys() == shipped.keys()
     for name, leaf in shipped.items():
@@ -74,7 +75,7 @@ def test_without_momentum_a_rule_of_ones_own_is_the_average():
 def test_what_only_the_server_needs_is_not_sent_and_is_in_the_snapshot():
     rule = HeavyBall(0.5)
     whole, half = (fitted(rule=rule, rounds=rounds) for rounds in (4, 2))
-    velocity = under(whole.snapshot.state, VELOCITY)
+    velocity = under(owned(whole.snapshot.state, "model"), VELOCITY)
     assert velocity
     assert all(bool(leaf.any()) for leaf in velocity.values())
     assert whole.posterior.parameters.keys() == velocity.keys()
@@ -88,7 +89,7 @@ def test_what_only_the_server_needs_is_not_sent_and_is_in_the_snapshot():
         whole.snapshot.state,
         fitted(rule=rule, rounds=4, parts=(bf.InProcess(parts, workers=2), data)).snapshot.state,
     )
-    assert all(float(memory["rounds"]) == 4 for memory in whole.snapshot.memories.values())
+    assert all(float(memory["model/rounds"]) == 4 for memory in whole.snapshot.memories.values())
 
 
 def test_a_client_without_rows_changes_nothing_in_a_rule_of_ones_own():

@@ -10,6 +10,7 @@ import torch
 import bayesfed as bf
 from bayesfed.algorithms.federated_svi import SviLocal
 from bayesfed.errors import ArgumentError, ClientError, ConvergenceWarning, PosteriorError
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.links.digital import usual_norm
 from bayesfed.inference.variational.fusion import PVI, ProductOfExperts, ReverseKL, SummedGradients
 from bayesfed.inference.variational.fusion.pace import Pace
@@ -168,7 +169,7 @@ def test_clients_choose_their_damping():
     with pytest.warns(ConvergenceWarning):
         memories = fitted(rule=PVI(), rounds=3).snapshot.memories
     assert all(
-        {"pace/damping", "pace/move", "site/slope.h"} <= memory.keys()
+        {"pace/damping", "pace/move", "site/h/slope"} <= owned(memory, "model").keys()
         for memory in memories.values()
     )
     with pytest.raises(ArgumentError, match="0 < damping <= 1"):

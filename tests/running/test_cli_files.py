@@ -390,7 +390,7 @@ def test_the_files_of_the_page_fit_together():
 def test_seeds_name_partition_and_first_weights():
     first, second = (build(experiment.parse(RIGHT), seed) for seed in (0, 1))
     assert not torch.equal(
-        first.algorithm.initial["1.weight"], second.algorithm.initial["1.weight"]
+        first.algorithm.initial["model/1.weight"], second.algorithm.initial["model/1.weight"]
     )
     assert [len(part) for part in first.clients.values()] != [
         len(part) for part in second.clients.values()

@@ -133,7 +133,10 @@ def test_networks_and_data_of_one_s_own(folder):
     made = built(folder, 'kind = "fed_avg"\n', top, seed=3)
     assert len(made.train) + len(made.test) == 50
     expected = bf.mlp([64, 5, 10], bf.Key(3, "net")).state_dict()
-    assert all(torch.equal(leaf, made.algorithm.initial[name]) for name, leaf in expected.items())
+    assert all(
+        torch.equal(leaf, made.algorithm.initial[f"model/{name}"])
+        for name, leaf in expected.items()
+    )
     assert (
         len(
             built(

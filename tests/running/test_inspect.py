@@ -42,7 +42,7 @@ def finished():
         rounds=4,
         test=test,
         progress=False,
-        callbacks=[keep("1.weight.prior_log_odds", frames, every=2)],
+        callbacks=[keep("prior_log_odds/1.weight", frames, every=2)],
     )
     return result, test[slice(0, 30)], frames
 

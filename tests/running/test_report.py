@@ -104,7 +104,7 @@ def test_the_page_has_everything_and_loads_nothing(saved, tmp_path):
     # The curves, and two layers with a support.
     assert page.images == 3
     for words in (
-        "train.local.local.local.objective.declared.likelihood",
+        "train.local.local.objective.declared.likelihood",
         "TurboStep",
         "Xia",
         "McMahan",

@@ -125,10 +125,10 @@ def test_settings_are_plain_and_leave_out_keys(plain, net):
     settings = settings_of(
         bf.d_turbo_vbi(bf.declare(net, likelihood=bf.Categorical()), observations=10, training=work)
     )
-    assert settings["train.local.local.local.optimiser"] == "Adam"
-    assert settings["train.local.local.local.optimiser.learning_rate"] == 0.25
-    assert (settings["train.server"], settings["train.server.server"]) == (
-        "DeltaServer",
+    assert settings["train.local.local.optimiser"] == "Adam"
+    assert settings["train.local.local.optimiser.learning_rate"] == 0.25
+    assert (settings["train.layers.exchange"], settings["train.server"]) == (
+        "Exchange",
         "TurboStep",
     )
     assert len(settings) < 100

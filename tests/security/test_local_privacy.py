@@ -14,6 +14,8 @@ from bayesfed.algorithms.wrappers.local_privacy import local_epsilon
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import LocalOptions
 from bayesfed.federated.aggregation.changes import norm
+from bayesfed.federated.clients.side import ClientSide
+from bayesfed.federated.core.owners import owned
 from bayesfed.trees import trainable, zip_map
 from tests.conftest import tree_equal
 
@@ -22,9 +24,9 @@ KEY = bf.Key(7, "secret")
 
 
 def payload(algorithm, clients, client="client-000", round=0):
-    local = algorithm.phases[0].local
-    return local.fit(
-        algorithm.initial,
+    side = ClientSide.of(algorithm.phases[0])
+    return side.fit(
+        owned(algorithm.initial, "model"),
         {},
         clients[client],
         bf.Key(0, "train", round, client, "fit"),
@@ -51,13 +53,18 @@ def test_without_clip_and_noise_it_is_the_method_with_equal_weights_bit_for_bit(
 def test_what_leaves_a_client_is_within_the_bound_and_its_noise_has_the_sd(net, clients):
     plain = bf.fed_avg(net, training=WORK)
     within = payload(bf.local_privacy(plain, clip=0.05, noise=0.0, key=KEY), clients).payload
-    assert norm(zip_map(torch.sub, within, plain.initial)) == pytest.approx(0.05, rel=1e-4)
+    assert norm(zip_map(torch.sub, within, owned(plain.initial, "model"))) == pytest.approx(
+        0.05, rel=1e-4
+    )
     noisy = bf.local_privacy(plain, clip=0.05, noise=3.0, key=KEY)
 
     def noise(**options):
         sent = payload(noisy, clients, **options).payload
         return torch.cat(
-            [leaf.flatten() for leaf in zip_map(torch.sub, sent, plain.initial).values()]
+            [
+                leaf.flatten()
+                for leaf in zip_map(torch.sub, sent, owned(plain.initial, "model")).values()
+            ]
         )
 
     first, other, later = noise(), noise(client="client-001"), noise(round=1)

@@ -12,13 +12,15 @@ from scipy.optimize import brentq
 from scipy.stats import norm as gaussian
 
 import bayesfed as bf
-from bayesfed.algorithms.wrappers.noising import Clipped, Noised
-from bayesfed.compress import Coded, ErrorFeedback, TopK
+from bayesfed.algorithms.wrappers.noising import Private
+from bayesfed.compress import Coded, TopK
 from bayesfed.errors import ArgumentError, ClientError, MissingExtraError, UpdateError
-from bayesfed.federated import Keep, Sum, Update, fraction, rounds
+from bayesfed.federated import Layer, Sum, Update, feedback, fraction, layered, rounds
 from bayesfed.federated.aggregation.changes import norm
-from bayesfed.federated.aggregation.servers import Add, Average
-from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.clients.side import ClientSide
+from bayesfed.federated.core.layers import Moment
+from bayesfed.federated.core.owners import of, owned
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.trees import zip_map
 from tests.conftest import tree_equal
 from tests.support.hostile.byzantine import byzantine
@@ -44,21 +46,16 @@ def test_without_clip_and_noise_it_is_the_method_to_the_bit(recipe, net, clients
     assert "epsilon" not in free.server
 
 
-def summed(algorithm, clients, state=None):
+def summed(algorithm, clients):
     """The sum that one round's server is given, noise aside."""
     heard = {}
 
-    class Listening:
-        def publish(self, state, round, version):
-            return state
+    class Listening(Layer):
+        def step(self, own, moment, total, told, inner):
+            heard["total"] = total
+            return super().step(own, moment, total, told, inner)
 
-        def step(self, state, reducer, round):
-            heard["total"] = reducer.total
-            return state, {}
-
-    phase = algorithm.phases[0]
-    silent = replace(algorithm, phases=(replace(phase, server=Listening()),))
-    final(silent, clients, rounds=1)
+    final(layered(algorithm, Listening("listening")), clients, rounds=1)
     return heard["total"]
 
 
@@ -68,7 +65,7 @@ def test_one_client_moves_the_sum_by_at_most_the_clip(recipe, clip, net, clients
     """Whatever it sends: neighbouring rounds differ by a client's change, replaced by zeros."""
     honest = recipe(net, training=WORK)
     without = bf.private(honest, clip=clip, noise=0.0, participants=4, key=KEY)
-    base = without.initial
+    base = owned(without.initial, "model")
     for factor in (1.0, -1.0, 1e4, 0.0):
         algorithm = bf.private(
             byzantine(honest, ["client-001"], factor), clip=clip, noise=0.0, participants=4, key=KEY
@@ -94,10 +91,10 @@ def test_messages_are_shortened_after_they_are_decoded(net, clients):
     phase = honest.phases[0]
 
     def feeding(*given):
-        return replace(phase.assign(*given), up=ErrorFeedback(Coded(TopK(0.1))))
+        return replace(phase.assign(*given), up=Coded(TopK(0.1)))
 
     fed = bf.private(
-        replace(honest, phases=(replace(phase, assign=feeding),)),
+        layered(replace(honest, phases=(replace(phase, assign=feeding),)), feedback()),
         clip=0.05,
         noise=0.0,
         participants=4,
@@ -116,8 +113,8 @@ def test_clients_may_shorten_first(net, clients):
             key=KEY,
             at_client=True,
         )
-        local = algorithm.phases[0].local
-        message = {name: leaf.detach().clone() for name, leaf in algorithm.initial.items()}
+        local, state = ClientSide.of(algorithm.phases[0]), owned(algorithm.initial, "model")
+        message = {name: leaf.detach().clone() for name, leaf in state.items()}
         payload = local.fit(
             message, {}, clients["client-000"], bf.Key(0, "fit"), bf.LocalOptions()
         ).payload
@@ -126,17 +123,31 @@ def test_clients_may_shorten_first(net, clients):
         assert not local.uses_global_randomness
 
 
+class Saying:
+    """A local step of a kind, which is never taken."""
+
+    uses_global_randomness = False
+
+    def __init__(self, kind):
+        self.kind = kind
+
+
 @pytest.mark.parametrize("kind", ["delta", "value"])
 def test_noise_has_the_stated_variance(kind):
     """Over entries and rounds: mean 0 and sd z C / participants on the model; another name is
     another draw.
     """
-    server = Noised(Add() if kind == "delta" else Average(), kind, 0.5, 2.0, 4, KEY, None)
-    state, sent = {"a": torch.ones(200, 300), "b": torch.zeros(7)}, torch.full((200, 300), 0.25)
+    model, sent = {"a": torch.ones(200, 300), "b": torch.zeros(7)}, torch.full((200, 300), 0.25)
+    local, state = Saying(kind), of("model", model)
+    algorithm = bf.compose("saying", torch.nn.Linear(1, 1), local, initial=model)
+    noisy = bf.private(algorithm, clip=0.5, noise=2.0, participants=4, key=KEY)
+    server = assembled(noisy.phases[0]).server
     found = []
     for round in range(4):
         total = {"a": 3 * sent + (3.0 if kind == "value" else 0.0), "b": torch.zeros(7)}
-        found.append(server.step(state, Sum(Update(total, 3.0, kind)), round)[0]["a"].double())
+        found.append(
+            server.step(state, Sum(Update(total, 3.0, kind)), round)[0]["model/a"].double()
+        )
     # Three of four came: the fourth counts as no change.
     noise = torch.stack(found) - 1 - 0.75 * 0.25
     count = noise.numel()
@@ -152,7 +163,7 @@ def test_noise_has_the_stated_variance(kind):
         ),
         0,
     )
-    assert torch.equal(again["a"].double(), found[0])
+    assert torch.equal(again["model/a"].double(), found[0])
 
 
 def test_noise_is_added_though_nobody_has_rows(net, clients, digits):
@@ -299,7 +310,9 @@ def test_what_cannot_be_is_refused(net, clients, declared):
         bf.private(bf.fed_avg(net, link=bf.OverTheAir(snr_db=20.0)), **settings)
     with pytest.raises(ArgumentError, match="'delta' or 'value', found 'moments'"):
         bf.private(bf.d_turbo_vbi(declared, observations=100), **settings)
-    with pytest.raises(ArgumentError, match="a method whose server takes a sum, found Keep"):
+    with pytest.raises(
+        ArgumentError, match="takes a sum, found 'robust', which needs every update"
+    ):
         bf.private(bf.robust(bf.fed_avg(net), bf.Median()), **settings)
     twice = bf.fed_avg(net)
     twice = replace(twice, phases=(twice.phases[0], replace(twice.phases[0], name="again")))
@@ -312,16 +325,12 @@ def test_what_cannot_be_is_refused(net, clients, declared):
         ClientError, match="expected clients of weight 1, found a weight for each entry"
     ):
         final(bf.private(narrow, **settings), clients)
-    view = Clipped(Whole({"w": (2,)}), 1.0, {})
+    layer = Private(clip=1.0, noise=1.0, participants=4, kind="value")
+    moment = Moment(0, {}, lambda model, round, version: model)
     with pytest.raises(UpdateError, match="clients of weight 1, found 3"):
-        view.lift({"w": torch.ones(2)}, 3.0, "delta")
-    server = Noised(Add(), "delta", 1.0, 1.0, 4, KEY, None)
-    with pytest.raises(UpdateError, match="private: expected a sum, found Keep"):
-        server.step({}, Keep(), 0)
+        layer.admit({}, Update({"w": 3 * torch.ones(2)}, 3.0, "delta"), moment)
     with pytest.raises(UpdateError, match="values of the state's leaves"):
-        Noised(Average(), "value", 1.0, 1.0, 4, KEY, None).step(
-            {}, Sum(Update({"w": torch.ones(2)}, 1.0, "value")), 0
-        )
+        layer.step({}, moment, Update({"w": torch.ones(2)}, 1.0, "value"), {}, lambda total: total)
 
 
 @pytest.mark.parametrize(
@@ -338,8 +347,8 @@ def test_a_rule_around_privacy_is_refused_as_privacy_around_a_rule_is(net, rule)
         with pytest.raises(
             ArgumentError,
             match=(
-                "robust, 'fed_avg': expected a method without `private`, found a private one; "
-                "try one of the two"
+                "robust, 'fed_avg': expected a method without 'private', found one with "
+                "'private'; try one of the two"
             ),
         ):
             bf.robust(private, rule)

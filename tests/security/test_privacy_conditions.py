@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.wrappers.noising import ClippedSum
 from bayesfed.compress import Coded, ErrorFeedback, TopK
 from bayesfed.errors import ArgumentError, ClientError, TooFewClientsError, UpdateError
 from bayesfed.federated import Digital, OverTheAir, Slice, fraction, rounds
 from bayesfed.federated.aggregation.changes import clipped, norm
+from bayesfed.federated.aggregation.reducers import Admitted, BoundedSum
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Update
 from bayesfed.trees import zip_map
@@ -99,14 +100,14 @@ def sampled(**changes):
 
 
 REFUSED = {
-    "robust rule": (lambda: bf.robust(private(), bf.Median()), "a method without `private`"),
+    "robust rule": (lambda: bf.robust(private(), bf.Median()), "a method without 'private'"),
     "robust rule below": (
         lambda: private(bf.robust(plain(), bf.NormGate(2.0))),
         "a method whose server takes a sum",
     ),
     "private twice": (
         lambda: private(private(delta=None)),
-        "a method without `private`, found a private one; try one `private`",
+        "a method without 'private', found one with 'private'; try one 'private'",
     ),
     "over the air": (
         lambda: private(plain(link=OverTheAir(snr_db=9.0))),
@@ -114,7 +115,7 @@ REFUSED = {
     ),
     "over the air later": (
         lambda: ran(rephased(private(), link=OverTheAir(snr_db=9.0))),
-        "one clipped update, found one that was not clipped",
+        "updates that arrive one by one, found OverTheAir",
     ),
     "own link": (lambda: ran(rephased(private(), link=doubling())), "one clipped update, found"),
     "entry weights": (
@@ -127,11 +128,11 @@ REFUSED = {
     ),
     "more phases later": (
         lambda: ran(two_phases(private())),
-        "epsilon would not hold: expected the one phase, server and sum",
+        "epsilon would not hold: expected one phase with the layer that `private` made",
     ),
     "other server": (
-        lambda: ran(rephased(private(), server=plain().phases[0].server)),
-        "epsilon would not hold: expected the one phase",
+        lambda: ran(rephased(private(), layers=())),
+        "epsilon would not hold: expected one phase with the layer that `private` made",
     ),
     "too many clients": (lambda: ran(private(participants=3)), "at most 3 clients, found 4"),
     "sampler": (
@@ -162,7 +163,7 @@ REFUSED = {
     ),
     "resumed quieter": (
         lambda: continued(private(noise=0.1), private()),
-        "found other train.server.budget.noise, train.server.noise",
+        "found other train.layers.private.budget.noise, train.layers.private.noise",
     ),
     "resumed unprotected": (
         lambda: continued(plain(), private()),
@@ -187,7 +188,7 @@ def moved(algorithm, clients=None, **changes):
     0 means that there was no noise.
     """
     report = ran(algorithm, clients, rounds=1, **changes)[-1]
-    return report, zip_map(torch.sub, report.state, algorithm.initial)["weight"] * 4 / 0.5
+    return report, zip_map(torch.sub, report.state, algorithm.initial)["model/weight"] * 4 / 0.5
 
 
 def weightless():
@@ -250,7 +251,8 @@ def coded():
         private(plain(up=Coded(TopK(0.4))), noise=1e-6, delta=None), {"c": rows(100.0)}
     )
     assert (
-        norm(zip_map(torch.sub, report.state, {"weight": NET.weight.detach()})) <= 0.5 / 4 * 1.001
+        norm(zip_map(torch.sub, owned(report.state, "model"), {"weight": NET.weight.detach()}))
+        <= 0.5 / 4 * 1.001
     )
 
 
@@ -308,9 +310,15 @@ def test_what_is_accounted_for(case):
 
 
 def test_only_what_was_clipped_is_summed_once():
-    total = ClippedSum(clip=1.0)
-    with pytest.raises(UpdateError, match="one clipped update, found one that was not clipped"):
-        total.add("a", Update({"w": torch.ones(1)}, 1.0, "delta"))
+    update = Update({"w": torch.ones(1)}, 1.0, "delta")
+    total, admitted = BoundedSum("private"), Admitted.of(update)
+    for other in (update, replace(admitted, total={"w": 2 * torch.ones(1)})):
+        with pytest.raises(UpdateError, match="one clipped update, found one that was not clipped"):
+            total.add("a", other)
+    total.add("a", admitted)
+    with pytest.raises(UpdateError, match="private, client 'a': .* found a second one"):
+        total.add("a", admitted)
+    assert torch.equal(total.total.total["w"], torch.ones(1))
 
 
 def test_uniform_samples_of_the_population_are_accepted():

@@ -45,11 +45,10 @@ from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Active
 from bayesfed.federated.core.algorithm import Algorithm, Model, Server
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Info, Link, View
+from bayesfed.federated.core.protocols import Around, Fit, Info, Link, View
 from bayesfed.federated.core.seams import inner_codec, published
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Kind, Reducer, Update
-from bayesfed.federated.core.wrappers import Around
 from bayesfed.federated.layers.holding import Holding
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
 from bayesfed.federated.training.local_work import Training

@@ -177,6 +177,7 @@ def fed_hm(
         codec=codec,
         link=link,
         buffers=buffers,
+        owner="",
     )
 
 

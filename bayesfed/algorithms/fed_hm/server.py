@@ -1,8 +1,8 @@
 """`Refactor`: FedHM's server, which averages whole models and factorises them for the next round
 (Yao et al., 2.3).
 
-Its state is the whole network and, under ``svd/``, the leading singular triplets of every layer
-that a client gets factored. They are computed once a round at the largest rank, cut for each
+Its state is the whole network and, as ``svd/PART/LAYER``, the leading singular triplets of every
+layer that a client gets factored. They are computed once a round at the largest rank, cut for each
 client, and the search of the next round starts from them.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from bayesfed.algorithms.fed_hm.view import Ranks, spectra_of, with_spectra
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.clients.turn import one_thread
+from bayesfed.federated.core.owners import MODEL, owned
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.keys import Key
@@ -54,7 +55,7 @@ class Refactor:
         total = summed(reducer, "value")
         if not total.weight:
             return state, {}
-        whole = total.mean()
+        whole = owned(total.mean(), MODEL)
         if self.warm:
             triplets = spectra(
                 whole,

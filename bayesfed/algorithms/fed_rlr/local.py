@@ -5,9 +5,10 @@ the server's.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -25,26 +26,29 @@ from bayesfed.geometry.thin import signed_qr
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key, forked
 from bayesfed.models.low_rank.fixed_rank_trees import points, probes, tangents, with_points
+from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
 from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.trees import Shapes, Tree, shapes
-
-_PARTS = (".u", ".s", ".v")
+from bayesfed.trees import Shapes, Tree, leaf_of, shapes
 
 
-def free(tree: Tree) -> Tree:
+def free(tree: Tree, layers: Collection[str] | None = None) -> Tree:
     """Return the leaves that belong to no point: biases and dense weights."""
-    held = {f"{name}{part}".removeprefix(".") for name in points(tree) for part in _PARTS}
+    held = {leaf_of(name, part) for name in points(tree, layers) for part in ("u", "s", "v")}
     return {name: leaf for name, leaf in tree.items() if name not in held}
 
 
-def sent_shapes(tree: Tree, transmission: Transmission) -> Shapes:
-    """Return names and shapes of a client's payload."""
+def sent_shapes(
+    tree: Tree, transmission: Transmission, layers: Collection[str] | None = None
+) -> Shapes:
+    """Return names and shapes of a client's payload, of a network with these layers of fixed rank:
+    ``LAYER.part`` for each, since such a layer has no other leaves but its bias.
+    """
     factors = {
         f"{name}.{part}": shape
-        for name, point in points(tree).items()
+        for name, point in points(tree, layers).items()
         for part, shape in transmission.shapes(point).items()
     }
-    return factors | {name: tuple(leaf.shape) for name, leaf in free(tree).items()}
+    return factors | {name: tuple(leaf.shape) for name, leaf in free(tree, layers).items()}
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,11 @@ class RiemannianSgd:
         """The record of options that it reads."""
         return RiemannianOptions
 
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers of fixed rank."""
+        return tuple(fixed_rank_layers(self.net))
+
     @property
     def kind(self) -> Kind:
         """What the payload's numbers mean."""
@@ -118,7 +127,7 @@ class RiemannianSgd:
         DataError
             If the data cannot be scored, or training diverged.
         """
-        base = _settled(message)
+        base = _settled(message, self.layers)
         keeps = not self.reset and bool(len(data)) and shapes(memory) == shapes(base)
         own, losses = memory if keeps else base, list[Tensor]()
         rate, steps = self.learning_rate * options.rate_factor, options.steps or self.steps
@@ -137,7 +146,7 @@ class RiemannianSgd:
             raise DataError(
                 "local Riemannian SGD", "a finite loss", loss, "a smaller learning rate"
             )
-        begun, found = points(base), points(own)
+        begun, found = points(base, self.layers), points(own, self.layers)
         payload = {
             f"{name}.{part}": leaf
             for name, point in begun.items()
@@ -145,7 +154,7 @@ class RiemannianSgd:
                 point, found[name], key.child("send", name)
             ).items()
         }
-        payload |= {name: leaf - base[name] for name, leaf in free(own).items()}
+        payload |= {name: leaf - base[name] for name, leaf in free(own, self.layers).items()}
         gap = sum(float(distance(point, found[name])) ** 2 for name, point in begun.items())
         within = sum(
             float(norm(difference(point, found[name]))) ** 2 for name, point in begun.items()
@@ -163,8 +172,8 @@ class RiemannianSgd:
         self, own: Tree, base: Tree, batch: Dataset, rate: float, pull: float
     ) -> tuple[Tree, Tensor]:
         here, others = (
-            points(own),
-            {name: leaf.detach().requires_grad_() for name, leaf in free(own).items()},
+            points(own, self.layers),
+            {n: leaf.detach().requires_grad_() for n, leaf in free(own, self.layers).items()},
         )
         probe = probes(here)
         loss = self.likelihood.loss(
@@ -175,7 +184,7 @@ class RiemannianSgd:
             for leaf in probe.values():
                 # What a batch does not reach has no gradient, and stays.
                 leaf.grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-            moved, centres = dict[str, FixedRank](), points(base) if pull else {}
+            moved, centres = dict[str, FixedRank](), points(base, self.layers) if pull else {}
             gradients = tangents(here, probe)
             rate = rate * self._shrunk(gradients, others)
             for name, gradient in gradients.items():
@@ -209,7 +218,7 @@ class RiemannianSgd:
             raise DataError(f"local Riemannian SGD, layer {name!r}: {problem}") from None
 
 
-def _settled(message: Tree) -> Tree:
+def _settled(message: Tree, layers: Collection[str]) -> Tree:
     """Return a received tree with orthonormal u and v, as codecs that round do not leave them; the
     matrices are those received.
 
@@ -217,7 +226,7 @@ def _settled(message: Tree) -> Tree:
     core's size times the rounding.
     """
     found = {}
-    for name, point in points(message).items():
+    for name, point in points(message, layers).items():
         (u, left), (v, right) = signed_qr(point.u), signed_qr(point.v)
         found[name] = FixedRank(u, left @ point.s @ right.mT, v)
     return with_points(message, found)

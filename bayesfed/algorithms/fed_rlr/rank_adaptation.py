@@ -13,6 +13,7 @@ the projection reads ``G V`` and ``G^T U`` of the new columns too, and the core'
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from bayesfed.errors import ArgumentError
@@ -70,7 +71,7 @@ class Adapt:
             )
             raise ArgumentError("Adapt", expected, found, "Adapt(every=5, loss=0.01, extra=1)")
 
-    def step(self, tree: Tree, round: int) -> Tree:
+    def step(self, tree: Tree, round: int, layers: Collection[str] | None = None) -> Tree:
         """Return the tree at the ranks of the next round, which is the tree itself between
         changes.
         """
@@ -80,7 +81,7 @@ class Adapt:
             tree,
             {
                 name: self._changed(point, Key(0, "adapt", round, name))
-                for name, point in points(tree).items()
+                for name, point in points(tree, layers).items()
             },
         )
 

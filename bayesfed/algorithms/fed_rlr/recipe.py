@@ -47,7 +47,7 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Sgd
 from bayesfed.geometry import metric_retraction, orthographic_retraction
 from bayesfed.models.low_rank.fixed_rank import fixed_rank
-from bayesfed.models.low_rank.fixed_rank_trees import points
+from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import parameters, running_statistics
 
@@ -127,7 +127,8 @@ def fed_rlr(
     with one_thread():
         thin = net if rank is None else fixed_rank(net, rank)
     initial, transmission = parameters(thin), transmission or Tangents()
-    if not points(initial):
+    layers = tuple(fixed_rank_layers(thin))
+    if not layers:
         raise ArgumentError(
             "fed_rlr", "layers of fixed rank", "none", "a rank, or fixed_rank(net, rank)"
         )
@@ -170,11 +171,11 @@ def fed_rlr(
         "fed_rlr",
         thin,
         local,
-        Retract(sending, adapt),
+        Retract(sending, adapt, layers),
         training=work,
         initial=initial,
         predictor=lambda state: Model(thin, state),
-        view=lambda turn: Whole(sent_shapes(turn.state, sending)),
+        view=lambda turn: Whole(sent_shapes(turn.state, sending, layers)),
         weight=weighing(sending.weighs),
         options=options,
         codec=codec,

@@ -26,10 +26,13 @@ class Retract:
     ----------
     adapt
         How ranks change between rounds; figures ``NAME.rank`` report them. None keeps them.
+    layers
+        Names of the layers of fixed rank. None: as `points` finds them.
     """
 
     transmission: Transmission
     adapt: Adapt | None = None
+    layers: tuple[str, ...] | None = None
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Receive.
@@ -44,7 +47,7 @@ class Retract:
         if not weights:
             return state, {}
         moved = {}
-        for name, point in points(state).items():
+        for name, point in points(state, self.layers).items():
             mine = [
                 {
                     part: total[f"{name}.{part}"].to(point.u.dtype)
@@ -57,13 +60,14 @@ class Retract:
             except (ArgumentError, RuntimeError) as problem:
                 raise UpdateError(f"Retract, layer {name!r}, round {round}: {problem}") from None
         result = with_points(state, moved)
-        for name, leaf in free(state).items():
+        for name, leaf in free(state, self.layers).items():
             change = sum((total[name] for total in totals), torch.zeros_like(leaf)) / sum(weights)
             result[name] = leaf + change.to(leaf.dtype)
         if self.adapt is None:
             return result, {}
-        result = self.adapt.step(result, round)
-        return result, {f"{name}.rank": float(point.rank) for name, point in points(result).items()}
+        result = self.adapt.step(result, round, self.layers)
+        found = points(result, self.layers)
+        return result, {f"{name}.rank": float(point.rank) for name, point in found.items()}
 
     def _received(self, reducer: Reducer) -> tuple[list[Tree], list[float]]:
         total, kept = seams.total_of(reducer), seams.gathered(reducer, Keep)

@@ -34,9 +34,8 @@ from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.links.digital import Digital
-from bayesfed.inference.variational.fusion import SITE
 from bayesfed.keys import Key
-from bayesfed.trees import Tree, shapes, under, zip_map
+from bayesfed.trees import Tree, shapes, zip_map
 
 Statistics = Callable[[Dataset], Tree]
 
@@ -68,7 +67,7 @@ class NaturalParameters:
 @dataclass(frozen=True)
 class AddStatistics:
     """A client's step: the statistics of its rows, less those it sent before, which its memory
-    keeps as ``site/NAME``.
+    keeps.
 
     Parameters
     ----------
@@ -97,16 +96,12 @@ class AddStatistics:
         DataError
             If names or shapes of the statistics differ from the prior's, or a number is not finite.
         """
-        now, before = self._checked(data) if len(data) else self.zeros, under(memory, SITE)
+        now, before = self._checked(data) if len(data) else self.zeros, memory
         change = {
             name: leaf - before[name] if name in before else leaf.clone()
             for name, leaf in now.items()
         }
-        return Fit(
-            change,
-            {f"{SITE}{name}": leaf for name, leaf in now.items()},
-            {"samples": float(len(data))},
-        )
+        return Fit(change, dict(now), {"samples": float(len(data))})
 
     def _checked(self, data: Dataset) -> Tree:
         given = {

@@ -35,7 +35,7 @@ from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.models.priors.weights import Gaussian
 from bayesfed.trees import Tree
 
-TEMPERATURE = "temperature"
+TEMPERATURE = "run/temperature"
 # Precision of an automatic prior times the temperature, in units of rows: weight decay of 0.3 on a
 # summed loss.
 STRENGTH = 0.3
@@ -223,8 +223,8 @@ class NetworkLocal:
         linear, quadratic = precision * centre, torch.full_like(like, precision)
         if start.cavity:
             linear, quadratic = (
-                linear + start.cavity[f"{name}.h"].to(like.device),
-                quadratic + start.cavity[f"{name}.precision"].to(like.device),
+                linear + start.cavity[f"h/{name}"].to(like.device),
+                quadratic + start.cavity[f"precision/{name}"].to(like.device),
             )
         return linear.expand_as(like), quadratic
 

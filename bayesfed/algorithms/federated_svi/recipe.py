@@ -36,6 +36,7 @@ from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase, Server
 from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.core.owners import MODEL
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
@@ -46,6 +47,7 @@ from bayesfed.inference.variational.fusion import PVI, Fused, Fusion, FusionKind
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.inference.variational.program import Program, Runs
 from bayesfed.inference.variational.reading import read_layout
+from bayesfed.inference.variational.traced import LOCAL
 from bayesfed.keys import Key
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.models.priors.likelihoods import temperature_of
@@ -208,6 +210,7 @@ def federated_svi(
             fused.layout,
             fusion.parameters(server.publish(untempered(state), 0, None), fused),
             program,
+            place=f"{MODEL}/{LOCAL}",
         )
 
     local: Local

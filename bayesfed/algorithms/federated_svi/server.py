@@ -124,7 +124,7 @@ class Tempered:
         # Clients without a tenth row send zeros, which favour no factor.
         factor = better(scores, temperature, self.first / WIDEST, min(1.0, self.first * WIDEST))
         tempered = {name: leaf / factor for name, leaf in own.items()}
-        figures = {TEMPERATURE: temperature, "held_out_nll": float(scores[0])}
+        figures = {"temperature": temperature, "held_out_nll": float(scores[0])}
         return tempered | {TEMPERATURE: state[TEMPERATURE] * factor}, info | figures
 
 

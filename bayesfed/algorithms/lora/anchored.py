@@ -17,8 +17,8 @@ from bayesfed.algorithms.lora.sketch_view import CODES, RANGES, read_sketch
 from bayesfed.algorithms.lora.slices import AXES, cut_slices, fine, others
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.core.owners import owned
+from bayesfed.federated.core.protocols import Around, Fit
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.trees import Tree, leaf_of, placed
@@ -41,22 +41,20 @@ class Anchored(Around):
     frozen
         Whole leaves of adapters that nobody trains and that never travel, by name. Messages then
         name the slices.
+    told
+        Whether messages have more than slices (`Slices.tells`).
     """
 
     net: nn.Module
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
+    told: bool = True
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
         """Merge what is not trained, and fit the slices."""
-        model, indices = read_sketch(message)
-        coded = _decoded(model)
-        sent = {
-            name: leaf
-            for name, leaf in model.items()
-            if name.rpartition(".")[2] not in (CODES, RANGES)
-        }
+        sent, indices = read_sketch(message) if self.told else (dict(message), {})
+        coded = _decoded(sent, message) if self.told else {}
         # Leaves with all slices: frozen ones, and those of a message that names slices and has no
         # codes for the others.
         whole = dict(self.frozen) | ({} if coded else sent)
@@ -75,15 +73,12 @@ class Anchored(Around):
             return self.local.fit(sent, memory, data, key, options)
 
 
-def _decoded(message: Mapping[str, Tensor]) -> Tree:
+def _decoded(sent: Tree, message: Mapping[str, Tensor]) -> Tree:
     """Return the slices of which a message has codes, by the names of their leaves."""
-    found = {}
-    for coded in [name for name in message if name.endswith(f".{CODES}")]:
-        name = coded.removesuffix(f".{CODES}")
+    ranges, found = owned(message, RANGES), Tree()
+    for name, codes in owned(message, CODES).items():
         axis = AXES[name.rpartition(".")[2]]
-        found[name] = fine(
-            message[coded], message[f"{name}.{RANGES}"], message[name].shape[1 - axis], axis
-        )
+        found[name] = fine(codes, ranges[name], sent[name].shape[1 - axis], axis)
     return found
 
 

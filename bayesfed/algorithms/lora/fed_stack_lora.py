@@ -20,18 +20,19 @@ from torch import nn
 
 from bayesfed.algorithms.composing import compose, weighing
 from bayesfed.algorithms.lora.adapting import adapted, by_rank
-from bayesfed.algorithms.lora.merging import DELTA, STACK, Merge, Merging, base_weights
+from bayesfed.algorithms.lora.merging import Merge, Merging, base_weights
 from bayesfed.algorithms.lora.stacking import Stack, Unlike, adapter_leaves
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.trees import Tree, shapes, trainable, without
+from bayesfed.trees import Tree, shapes, trainable
 
 
 @recipe(cites=("wang2024flora", "hu2021lora"))
@@ -84,8 +85,7 @@ def fed_stack_lora(
     idle = {name: leaf for name, leaf in initial.items() if name in adapter_leaves(layers)}
 
     def model(state: Tree) -> Model:
-        head = without(without(state, DELTA), STACK)
-        return Model(net, idle | head | base_weights(net, state))
+        return Model(net, idle | owned(state, MODEL) | base_weights(net, state))
 
     work = training or Training(batch_size=16)
     return compose(
@@ -94,7 +94,7 @@ def fed_stack_lora(
         [Merging(work.fitting(made, likelihood, "factors"), made) for made in nets],
         Merge(net),
         training=work,
-        initial={name: leaf for name, leaf in initial.items() if name not in idle},
+        initial=of(MODEL, {name: leaf for name, leaf in initial.items() if name not in idle}),
         predictor=model,
         view=lambda turn: views[turn.size],
         capacity=capacity,
@@ -102,4 +102,5 @@ def fed_stack_lora(
         codec=codec,
         link=link,
         reducer=partial(Stack, layers),
+        owner="",
     )

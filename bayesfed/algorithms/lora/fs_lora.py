@@ -139,35 +139,37 @@ def fs_lora(
     def draw(state: Tree, name: str, k: int, key: Key) -> Drawn:
         if not weighted:
             return random_sketch(rank, k, key)
-        whole = frozen | state
+        every = frozen | state
         return importance_sketch(
-            slice_norms(whole[leaf_of(name, "lora_b")], whole[leaf_of(name, "lora_a")]), k, key
+            slice_norms(every[leaf_of(name, "lora_b")], every[leaf_of(name, "lora_a")]), k, key
         )
+
+    def whole(k: int) -> bool:
+        return broadcast and (k < rank or not anchored)
 
     def view(turn: Turn) -> Slices:
         key = turn.key.child("sketch")
         drawn = {name: draw(turn.state, name, ranks[turn.size], key.child(name)) for name in layers}
-        partly = ranks[turn.size] < rank
-        told = broadcast and (partly or not anchored)
         return Slices(
             drawn,
             full,
             multiplied,
-            told,
+            whole(ranks[turn.size]),
             bool(frozen),
             by_coverage=by_coverage,
             anchored=anchored and not broadcast,
         )
 
-    def trained(made: nn.Module) -> Local:
+    def trained(made: nn.Module, k: int) -> Local:
         fitting = work.fitting(made, likelihood, "delta")
-        return Anchored(fitting, made, frozen) if anchored else Sketched(fitting, made)
+        told = whole(k) or bool(frozen) or multiplied or (anchored and k < rank)
+        return Anchored(fitting, made, frozen, told) if anchored else Sketched(fitting, made, told)
 
     work = training or Training(batch_size=16)
     return compose(
         "fs_lora",
         net,
-        [trained(made) for made in nets],
+        [trained(made, k) for made, k in zip(nets, ranks, strict=True)],
         Add(),
         training=work,
         view=view,

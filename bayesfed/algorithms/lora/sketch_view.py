@@ -17,17 +17,17 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
+from bayesfed.federated.core.owners import MODEL, of, owned
+from bayesfed.federated.core.protocols import Around, Fit
 from bayesfed.federated.core.update import Kind, Update
-from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.models.adapters.sketching import Drawn
 from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers
 
-# Last parts of the names of leaves on the down-link: multipliers of slices, and indices for clients
-# that get whole adapters.
-SCALE, SKETCH = "scale", "lora_sketch"
-# Last parts of the names of what stands for the slices that a client does not train.
+# Owners of leaves on the down-link, by layer: multipliers of slices, and indices for clients that
+# get whole adapters.
+SCALE, SKETCH = "scale", "sketch"
+# Owners of what stands for the slices that a client does not train, by the names of the leaves.
 CODES, RANGES = "codes", "ranges"
 
 
@@ -94,6 +94,15 @@ class Slices:
                 )
 
     @property
+    def tells(self) -> bool:
+        """Whether a message has more than the network's leaves, which are then ``model/NAME``."""
+        partly = any(
+            len(self.drawn[layer].indices) < self.full[name][axis]
+            for name, (layer, axis) in self._sliced.items()
+        )
+        return self.broadcast or self.named or self.multiplied or (self.anchored and partly)
+
+    @property
     def indices(self) -> dict[str, Tensor]:
         """Indices of the slices of each layer."""
         return {name: draw.indices for name, draw in self.drawn.items()}
@@ -117,20 +126,23 @@ class Slices:
     def restrict(self, tree: Tree) -> Tree:
         """Cut the slices, or name them, and add the multipliers."""
         sent = dict(tree) if self.broadcast else cut_slices(tree, self.indices)
+        if not self.tells:
+            return sent
+        sent = of(MODEL, sent)
         if self.anchored:
             for name, (layer, axis) in self._sliced.items():
                 rest = others(self.indices[layer], self.full[name][axis])
                 if len(rest):
-                    sent[f"{name}.{CODES}"], sent[f"{name}.{RANGES}"] = coarse(
+                    sent[f"{CODES}/{name}"], sent[f"{RANGES}/{name}"] = coarse(
                         tree[name].index_select(axis, rest.to(tree[name].device)), axis
                     )
         for name, draw in self.drawn.items():
             if self.broadcast or self.named:
-                sent[leaf_of(name, SKETCH)] = draw.indices.to(
+                sent[f"{SKETCH}/{name}"] = draw.indices.to(
                     torch.uint8 if int(draw.indices.max()) < 256 else torch.int32
                 )
             if self.multiplied:
-                sent[leaf_of(name, SCALE)] = draw.multipliers.float()
+                sent[f"{SCALE}/{name}"] = draw.multipliers.float()
         return sent
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
@@ -159,36 +171,32 @@ class Sketched(Around):
     net
         The network that `local` trains, with adapters of k slices. Their scale is a buffer where
         multipliers travel (`resized` by slice).
+    told
+        Whether messages have more than slices (`Slices.tells`).
     """
 
     net: nn.Module
+    told: bool = True
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
         """Fit the slices."""
+        if not self.told:
+            return self.local.fit(message, memory, data, key, options)
         buffers = dict(self.net.named_buffers())
         multipliers = {
-            name: leaf * buffers[name].to(leaf)
-            for name, leaf in message.items()
-            if name in buffers and _is(name, SCALE)
+            (scale := leaf_of(name, "scale")): leaf * buffers[scale].to(leaf)
+            for name, leaf in owned(message, SCALE).items()
         }
-        model, indices = read_sketch(
-            {name: leaf for name, leaf in message.items() if name not in multipliers}
-        )
+        model, indices = read_sketch(message)
         with placed_buffers(self.net, buffers | multipliers):
             return self.local.fit(cut_slices(model, indices), memory, data, key, options)
 
 
 def read_sketch(message: Tree) -> tuple[Tree, dict[str, Tensor]]:
-    """Return a message without its indices, and these by layer; none where all of a message is
-    meant.
+    """Return the network's leaves of a message, and the indices by layer; none where all of a
+    message is meant.
     """
-    indices = {
-        name.rpartition(".")[0]: leaf.long() for name, leaf in message.items() if _is(name, SKETCH)
-    }
-    return {name: leaf for name, leaf in message.items() if not _is(name, SKETCH)}, indices
-
-
-def _is(name: str, leaf: str) -> bool:
-    return name.rpartition(".")[2] == leaf
+    indices = {name: leaf.long() for name, leaf in owned(message, SKETCH).items()}
+    return owned(message, MODEL), indices

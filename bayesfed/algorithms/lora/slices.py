@@ -1,8 +1,8 @@
 """Which entries of a tree belong to which slices of an adapter, by the names of the leaves.
 
 ``LAYER.lora_b`` and ``LAYER.lora_a`` belong to the adapter.
-``guide.scales.LAYER.lora_a_unconstrained`` and ``LAYER.lora_a.precision`` belong to a posterior of
-it, entry by entry; slice j is column j or row j of these too.
+``value/guide.scales.LAYER.lora_a_unconstrained`` and ``precision/LAYER.lora_a`` belong to a
+posterior of it, entry by entry; slice j is column j or row j of these too.
 
 Slices that a client only computes with, and does not train, may travel as codes of `BITS` bits with
 a range for each slice (`coarse`, `fine`).
@@ -38,17 +38,10 @@ def sliced(names: Iterable[str], layers: Collection[str]) -> dict[str, Sliced]:
     """
     found = {}
     for name in names:
-        parts = name.removesuffix("_unconstrained").split(".")
         for leaf, axis in AXES.items():
-            at = parts.index(leaf) if leaf in parts else -1
-            layer = next(
-                (
-                    owner
-                    for first in range(at + 1)
-                    if (owner := ".".join(parts[first:at])) in layers
-                ),
-                None,
-            )
+            before, at, _ = f".{name.removesuffix('_unconstrained')}.".partition(f".{leaf}.")
+            owners = [before[start + 1 :] for start, one in enumerate(before) if one in "./"]
+            layer = next((owner for owner in [*owners, ""] if at and owner in layers), None)
             if layer is not None:
                 found[name] = Sliced(layer, axis)
     return found

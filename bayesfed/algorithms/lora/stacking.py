@@ -17,18 +17,17 @@ from torch.nn import functional
 
 from bayesfed.algorithms.lora.slices import cut_slices
 from bayesfed.errors import UpdateError
-from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, FedAvgM
+from bayesfed.federated.aggregation.server_optimisers import FedAvgM
 from bayesfed.federated.core.algorithm import Phase
-from bayesfed.federated.core.owners import of, owned
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.geometry.thin import product_svd
-from bayesfed.trees import Shapes, Tree, check, leaf_of, without
+from bayesfed.trees import Shapes, Tree, check, leaf_of
 
-# Prefix of the factors of a round ago, beside the moments of an optimiser.
-OPTIMISER = "optimiser/"
-BEFORE = f"{OPTIMISER}before/"
+# Owners of an optimiser's moments, and of the factors of a round ago.
+OPTIMISER, BEFORE = "optimiser", "before"
 
 
 def adapter_leaves(layers: Collection[str]) -> set[str]:
@@ -184,16 +183,16 @@ class Refactored:
         a round ago.
         """
         factors = adapter_leaves(self.layers)
-        before = {BEFORE + name: leaf for name, leaf in initial.items() if name in factors}
+        before = {name: leaf for name, leaf in initial.items() if name in factors}
         rest = optimiser.initial(
             {name: leaf for name, leaf in initial.items() if name not in factors}
         )
-        phase = replace(phase, server=replace(self, optimiser=optimiser))
-        return phase, before | of("optimiser", rest)
+        phase = replace(phase, server=replace(self, optimiser=optimiser), owner="")
+        return phase, of(BEFORE, before) | of(OPTIMISER, rest)
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the model alone."""
-        return without(state, OPTIMISER)
+        return owned(state, MODEL) if self.optimiser else state
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Factorise the mean product. A round of clients without data changes nothing.
@@ -203,15 +202,18 @@ class Refactored:
         stack = stacked(reducer)
         if not (stack.total and stack.total.number()):
             return state, {}
-        pairs, rest = stack.mean()
+        (pairs, rest), errors, own = stack.mean(), [0.0], Tree()
+        model = owned(state, MODEL) if self.optimiser else state
         if self.optimiser:
-            rest |= self._moved(state, rest, self.optimiser)
-        result, errors = dict(rest), [0.0]
-        if self.optimiser:
+            now = {name: model[name] for name in rest}
+            rest, moments = self.optimiser.step(now, rest, owned(state, OPTIMISER))
+            before = owned(state, BEFORE)
             pairs = {
-                name: self._carried(state, name, *pair, self.optimiser)
+                name: self._carried(model, before, name, *pair, self.optimiser)
                 for name, pair in pairs.items()
             }
+            own = of(BEFORE, {name: model[name] for name in before}) | of(OPTIMISER, moments)
+        result = dict(rest)
         for name, (b, a) in pairs.items():
             kept_b, kept_a = refactored(b, a, self.rank)
             result[leaf_of(name, "lora_b")], result[leaf_of(name, "lora_a")] = kept_b, kept_a
@@ -219,38 +221,24 @@ class Refactored:
             # product.
             whole, kept = _energy(b, a), float(kept_b.double().square().sum())
             errors.append((max(0.0, whole - kept) / whole) ** 0.5 if whole else 0.0)
-        return {name: result[name] for name in state}, {"svd_error": max(errors)}
+        after = {name: result[name] for name in model}
+        info = {"svd_error": max(errors)}
+        return of(MODEL, after) | own if self.optimiser else after, info
 
     def _carried(
-        self, state: Tree, name: str, b: Tensor, a: Tensor, optimiser: FedAvgM
+        self, model: Tree, before: Tree, name: str, b: Tensor, a: Tensor, optimiser: FedAvgM
     ) -> tuple[Tensor, Tensor]:
         """Return factors of ``P + rate (mean - P) + momentum (P - P before)`` for the product P of
-        the state: FedAvgM as the heavy ball.
+        the model: FedAvgM as the heavy ball.
         """
         rate, momentum = optimiser.learning_rate, optimiser.momentum
         names = [leaf_of(name, leaf) for leaf in ("lora_b", "lora_a")]
         (now_b, now_a), (before_b, before_a) = (
-            [state[prefix + leaf] for leaf in names] for prefix in ("", BEFORE)
+            [tree[leaf] for leaf in names] for tree in (model, before)
         )
         terms = [(rate, b, a), (1 - rate + momentum, now_b, now_a), (-momentum, before_b, before_a)]
         used = [(weight * left, right) for weight, left, right in terms if weight]
         return torch.cat([left for left, _ in used], 1), torch.cat([right for _, right in used], 0)
-
-    def _moved(self, state: Tree, rest: Tree, optimiser: FedAvgM) -> Tree:
-        """Return the other leaves after the optimiser's step, and all moments."""
-        model = {name: state[name] for name in rest}
-        stepped, moments = optimiser.step(model, rest, moments_of(state, rest))
-        return (
-            stepped
-            | of("optimiser", moments)
-            | {name: state[name.removeprefix(BEFORE)] for name in state if name.startswith(BEFORE)}
-        )
-
-
-def moments_of(state: Tree, names: Collection[str]) -> Tree:
-    """Return the moments of some leaves, as an optimiser of the server takes them."""
-    own = owned(state, "optimiser")
-    return {one: own[one] for name in names if (one := MOMENTUM + name) in own}
 
 
 def _energy(b: Tensor, a: Tensor) -> float:

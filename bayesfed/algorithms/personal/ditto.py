@@ -103,7 +103,10 @@ def ditto(
     sgd_of(work, "ditto")
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
 
-    made = compose("ditto", net, descent, training=work, codec=codec, link=link)
+    def shared(state: Tree, memory: Tree) -> Personal:
+        return Personal(Model(net, state))
+
+    made = compose("ditto", net, descent, training=work, codec=codec, link=link, personal=shared)
     made = layered(made, OwnModel(steps=descent, strength=strength), where="ditto", inside=True)
 
     def personal(state: Tree, memory: Tree) -> Personal:

@@ -14,7 +14,7 @@ from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
 from bayesfed.federated.core.layering import layered
 from bayesfed.federated.core.layers import Layer, Sent, Visit
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import of, owned
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.seams import published
 from bayesfed.federated.training.descent import Descent
@@ -24,6 +24,11 @@ from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.models.modules import Predicate
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Shapes, Tree, running_statistics, shapes, to, trainable
+
+
+def received(message: Tree, memory: Tree) -> Tree:
+    """Return the model that a client received."""
+    return message
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class FineTuned(Layer):
 
     owner: str = "tuned"
     steps: Descent | None = None
-    begin: Callable[[Tree, Tree], Tree] = lambda message, memory: message
+    begin: Callable[[Tree, Tree], Tree] = received
     expected: Shapes = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
 
@@ -95,7 +100,8 @@ def personalised(
     Parameters
     ----------
     algorithm
-        Method of one phase and one size of model, whose messages hold the model's parameters.
+        Method of one phase and one size of model, whose messages hold the model's parameters, or
+        changes of them (`stc`).
     steps, batch_size, optimiser
         Fine-tuning of a round, as in `Training`. Default optimiser: ``Sgd(0.05)``.
     likelihood
@@ -107,9 +113,8 @@ def personalised(
     Raises
     ------
     ArgumentError
-        If the method has several phases, several sizes or a posterior, sends changes of the model
-        to its clients (`stc`), or its network has running statistics; if `where` chooses nothing;
-        if a number is outside its domain.
+        If the method has several phases, several sizes or a posterior, or its network has running
+        statistics; if `where` chooses nothing; if a number is outside its domain.
 
     Examples
     --------
@@ -130,7 +135,10 @@ def personalised(
     phase = algorithm.phases[0]
     own = algorithm.personal or (lambda state, memory: Personal(algorithm.predictor(state)))
     core, _ = phase.scope.parted(algorithm.initial)
-    model = own(of(phase.owner, published(phase.server, core, 0, None)), {}).model
+    shown = published(phase.server, core, 0, None)
+    # A core with several kinds of leaves may publish the network's alone, by their own names.
+    told = MODEL if shown.keys() == owned(core, MODEL).keys() else phase.owner
+    model = own(of(told, shown), {}).model
     if not isinstance(model, Model):
         expected, hint = "messages that hold a network's parameters", "fed_avg, fed_prox, fed_lora"
         raise ArgumentError(name, expected, type(model).__name__, hint)
@@ -150,7 +158,7 @@ def personalised(
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
 
     def begin(message: Tree, memory: Tree) -> Tree:
-        return dict(own(of(phase.owner, message), of(phase.owner, memory)).model.parameters)
+        return dict(own(of(told, message), of(phase.owner, memory)).model.parameters)
 
     def personal(state: Tree, memory: Tree) -> Personal:
         tuned = owned(memory, "tuned")

@@ -5,7 +5,7 @@ and Yun, 2022).
 papers                            here
 ================================  ==================================================================
 W_B, the base or body             the server's state: parameters that `local` does not choose
-W_P_j, the head of client j       a client's memory, ``own/NAME``
+W_P_j, the head of client j       a client's memory, under their names
 ================================  ==================================================================
 """
 
@@ -33,10 +33,7 @@ from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.modules import Predicate, check_last
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, to, under
-
-# Prefix of a client's own leaves in its memory.
-OWN = "own/"
+from bayesfed.trees import Tree, to
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class OwnParts:
         DataError
             If the rows do not fit the network, or another layer is the last.
         """
-        own = to(self.begun | under(memory, OWN), data.inputs.device)
+        own = to(self.begun | memory, data.inputs.device)
         if self.last:
             check_last(
                 self.last[0],
@@ -93,7 +90,7 @@ class OwnParts:
         fit = self.descent.train(
             message | own, data, key, options, None if self.trained or not own else held
         )
-        kept = {OWN + name: fit.payload[name] for name in own} if self.trained else {}
+        kept = {name: fit.payload[name] for name in own} if self.trained else {}
         return fit._replace(payload={name: fit.payload[name] for name in message}, memory=kept)
 
 
@@ -227,4 +224,4 @@ def _parted(net: nn.Module, local: Predicate | None, where: str) -> tuple[Tree, 
 
 
 def _joined(net: nn.Module, begun: Tree) -> Callable[[Tree, Tree], Personal]:
-    return lambda state, memory: Personal(Model(net, state | begun | under(memory, OWN)))
+    return lambda state, memory: Personal(Model(net, state | begun | memory))

@@ -91,7 +91,7 @@ class Averaging(Layer):
     def step(
         self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
-        """Take the step; take in the model in a round that counts and in which somebody was heard."""
+        """Take the step; take in the model in a round that counts and was heard."""
         model, info = inner(total)
         if not self.last or moment.round < self.begin or (total is None and model is moment.model):
             return own, model, info

@@ -39,13 +39,12 @@ from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Predictor, Server
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Assignment, Fit, Info, Profile, Skip
+from bayesfed.federated.core.protocols import Around, Assignment, Fit, Info, Profile, Skip
 from bayesfed.federated.core.seams import published
 from bayesfed.federated.core.update import Kind, Reducer
-from bayesfed.federated.core.wrappers import Around
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.links.digital import Digital
-from bayesfed.federated.training.held_rows import EVERY, split_held
+from bayesfed.federated.training.held_out_scores import EVERY, split_held
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Normal

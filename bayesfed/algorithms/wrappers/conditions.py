@@ -2,17 +2,20 @@
 epsilon holds for the run.
 
 Most of what would break it is refused earlier: `private` takes one phase whose server sums, and
-`ClippedSum` takes nothing but one clipped update of each client. What remains is known only when
+`BoundedSum` takes nothing but one clipped update of each client. What remains is known only when
 rounds start: who samples from which pool, what clients remember, and what the run continues from.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from bayesfed.algorithms.wrappers.noising import Private
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Conditions
+from bayesfed.federated.core.layers import Layer
 from bayesfed.federated.engine.samplers import Uniform, everyone
 
 
@@ -41,10 +44,13 @@ class Promise:
             If the reported epsilon would not hold.
         """
         phases = run.algorithm.phases
-        if len(phases) != 1 or phases[0].layers[:1] != (self.layer,):
+        if len(phases) != 1 or not self._counts(phases[0].layers):
             around = [layer.owner for phase in phases for layer in phase.layers]
             actual = f"phases {[phase.name for phase in phases]} with the layers {around}"
-            expected = "one phase, around which the layer that `private` made is the last"
+            expected = (
+                "one phase with the layer that `private` made, and none around it that changes "
+                "updates or takes steps"
+            )
             raise _broken(run, expected, actual, "`private` as the last step")
         if run.changed:
             expected = (
@@ -54,6 +60,18 @@ class Promise:
             raise _broken(run, expected, f"other {', '.join(run.changed)}", "a new run")
         if self.population is not None:
             self._check_sampling(run, self.population)
+
+    def _counts(self, layers: Sequence[Layer]) -> bool:
+        """Return whether the layer is among a phase's, and no layer around it changes what it is
+        given.
+        """
+        outer = list(takewhile(lambda layer: layer is not self.layer, layers))
+        hooks = ("admit", "combine", "step")
+        return len(outer) < len(layers) and not any(
+            getattr(type(layer), hook) is not getattr(Layer, hook)
+            for layer in outer
+            for hook in hooks
+        )
 
     def _check_sampling(self, run: Conditions, population: int) -> None:
         if len(run.profiles) != population:

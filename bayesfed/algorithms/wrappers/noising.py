@@ -114,10 +114,11 @@ class Private(EqualWeights):
             hint = "a view that covers everything"
             raise UpdateError("private", "clients of weight 1", actual, hint)
         if not update.weight:
-            return replace(
-                update, total={name: torch.zeros_like(leaf) for name, leaf in update.total.items()}
-            )
-        return clipped(update, moment.model, self.clip) if math.isfinite(self.clip) else update
+            zeros = {name: torch.zeros_like(leaf) for name, leaf in update.total.items()}
+            return replace(update, total=zeros)
+        if not math.isfinite(self.clip):
+            return update
+        return clipped(update, moment.shown(moment.model, moment.round, None), self.clip)
 
     def step(
         self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
@@ -129,9 +130,9 @@ class Private(EqualWeights):
         UpdateError
             If more than `participants` clients took part: the reported epsilon would not hold.
         """
-        state, round = moment.model, moment.round
+        round = moment.round
+        sent = moment.shown(moment.model, round, None)
         if total is None:
-            sent = moment.shown(state, round, None)
             floats = {name: leaf for name, leaf in sent.items() if leaf.is_floating_point()}
             zeros = {name: torch.zeros_like(leaf) for name, leaf in floats.items()}
             total = Update(zeros, 0.0, self.kind)
@@ -142,7 +143,7 @@ class Private(EqualWeights):
             raise UpdateError(f"private, round {round}", expected, came, hint)
         stream, absent = self.key.child(round, _fingerprint(total.total)), self.participants - came
         summed = {
-            name: self._noisy(name, leaf, state, absent, stream)
+            name: self._noisy(name, leaf, sent, absent, stream)
             for name, leaf in total.total.items()
         }
         model, info = inner(Update(summed, float(self.participants), total.kind))

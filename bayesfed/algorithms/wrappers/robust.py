@@ -80,6 +80,6 @@ class Robust(EqualWeights):
         if not counted or self.rule is None:
             return added(updates), {}
         try:
-            return self.rule(counted, moment.model)
+            return self.rule(counted, moment.shown(moment.model, moment.round, None))
         except UpdateError as problem:
             raise UpdateError(f"round {moment.round}: {problem}") from None

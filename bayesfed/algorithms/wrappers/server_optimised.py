@@ -4,9 +4,8 @@ the server.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.changes import VECTORS
@@ -18,9 +17,7 @@ from bayesfed.federated.core.layers import Inner, Layer, Moment, Traits
 from bayesfed.federated.core.owners import of
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Update
-from bayesfed.trees import Tree, running_statistics, without
-
-Served = TypeVar("Served")
+from bayesfed.trees import Tree, running_statistics
 
 
 def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algorithm:
@@ -86,19 +83,8 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
         actual = type(optimiser).__name__
         raise ArgumentError(where, "momentum of products", actual, "FedAvgM(1.0, 0.5)")
     core, _ = phase.scope.parted(algorithm.initial)
-    phase, moments = server.with_momentum(phase, optimiser, core)
-    hidden = f"{phase.owner}/optimiser/"
-
-    def bare(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
-        return lambda state: served(without(state, hidden))
-
-    return replace(
-        algorithm,
-        phases=(phase,),
-        initial=algorithm.initial | of(phase.owner, moments),
-        predictor=bare(algorithm.predictor),
-        sizes={name: bare(size) for name, size in algorithm.sizes.items()},
-    )
+    made, moments = server.with_momentum(phase, optimiser, core)
+    return replace(algorithm, phases=(made,), initial=algorithm.initial | of(phase.within, moments))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`equal_weights`: clients that weigh alike, so that nobody gains influence by claiming many rows."""
+"""`equal_weights`: clients weigh alike, and nobody gains influence by claiming many rows."""
 
 from __future__ import annotations
 

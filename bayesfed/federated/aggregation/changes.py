@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 
 from bayesfed.errors import UpdateError
-from bayesfed.federated.core.update import Kind, Update
+from bayesfed.federated.core import Kind, Update
 from bayesfed.trees import Tree
 
 # Kinds whose payloads are vectors, so that each one may be measured, sorted and clipped.

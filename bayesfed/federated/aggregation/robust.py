@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Protocol
 
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.sums import PartialSum
-from bayesfed.federated.core.update import Update
+from bayesfed.federated.core import Info, PartialSum, Update
 from bayesfed.trees import Tree
 
 

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors import UpdateError
+from bayesfed.errors.checks import checked_class, number
 from bayesfed.federated.aggregation.robust import added
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Update
+from bayesfed.federated.core import Info, Update
 from bayesfed.trees import Tree, check_shapes, shapes
 
 
@@ -56,6 +56,7 @@ class Median:
         return _update(updates, total, covered), {}
 
 
+@checked_class({}, share=number("[0, 0.5)", "0.2"))
 @dataclass(frozen=True)
 class TrimmedMean:
     """The mean of every entry without the largest and the smallest `share` of the values.
@@ -78,12 +79,6 @@ class TrimmedMean:
     """
 
     share: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share < 0.5:
-            raise ArgumentError(
-                "TrimmedMean", "a share in [0, 0.5)", self.share, "TrimmedMean(0.2)"
-            )
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
         """Return the sum of the values that are left, with their number as weight, and no

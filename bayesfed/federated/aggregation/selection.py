@@ -14,14 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors import UpdateError
+from bayesfed.errors.checks import checked_class, number, whole
 from bayesfed.federated.aggregation.changes import change, clipped, norm
 from bayesfed.federated.aggregation.robust import added
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Update
+from bayesfed.federated.core import Info, Update
 from bayesfed.trees import Tree, check_shapes, shapes
 
 
+@checked_class({}, byzantine=whole(0, "4"), keep=whole(1, "8"))
 @dataclass(frozen=True)
 class Krum:
     """Select the updates with the smallest sum of squared distances to their ``n - byzantine - 2``
@@ -49,12 +50,6 @@ class Krum:
     byzantine: int
     keep: int = 1
 
-    def __post_init__(self) -> None:
-        if self.byzantine < 0 or self.keep < 1:
-            raise ArgumentError(
-                "Krum", "byzantine >= 0, keep >= 1", (self.byzantine, self.keep), "Krum(4, 8)"
-            )
-
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
         """Return the sum of the selected updates. The figures say who was left out.
 
@@ -80,6 +75,7 @@ class Krum:
         return nearest.sum(1)
 
 
+@checked_class({}, factor=number("[1, inf]", "2.0"))
 @dataclass(frozen=True)
 class NormGate:
     """Shorten changes that are longer than `factor` times the median length of the round, or leave
@@ -100,10 +96,6 @@ class NormGate:
 
     factor: float = 2.0
     refuse: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.factor >= 1:
-            raise ArgumentError("NormGate", "a factor >= 1", self.factor, "NormGate(2.0)")
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
         """Return the sum. The figures are ``norm_bound`` and which clients exceeded it.

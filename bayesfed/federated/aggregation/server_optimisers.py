@@ -22,11 +22,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class, number
 from bayesfed.trees import Tree, under
 
 # Prefixes of the moments.
 MOMENTUM, VARIANCE = "m/", "v/"
+POSITIVE, DECAY = number("(0, inf)", "0.01"), number("[0, 1)", "0.9")
 
 
 class ServerOptimiser(Protocol):
@@ -53,16 +54,7 @@ class ServerOptimiser(Protocol):
         ...
 
 
-def _check(name: str, learning_rate: float, shares: tuple[float, ...], tau: float = 1.0) -> None:
-    if not (
-        0 < learning_rate < float("inf")
-        and all(0 <= share < 1 for share in shares)
-        and 0 < tau < float("inf")
-    ):
-        expected = "learning_rate > 0, momentum and betas in [0, 1), tau > 0"
-        raise ArgumentError(name, expected, (learning_rate, *shares, tau), f"{name}()")
-
-
+@checked_class({}, learning_rate=POSITIVE, momentum=DECAY)
 @dataclass(frozen=True)
 class FedAvgM:
     """Server momentum: ``m <- momentum m + Delta``, ``x <- x + learning_rate m`` (Hsu, Qi and
@@ -91,9 +83,6 @@ class FedAvgM:
     learning_rate: float = 1.0
     momentum: float = 0.9
 
-    def __post_init__(self) -> None:
-        _check("FedAvgM", self.learning_rate, (self.momentum,))
-
     def initial(self, model: Tree) -> Tree:
         """Return zeros, or nothing without momentum."""
         return (
@@ -118,6 +107,7 @@ class FedAvgM:
         }
 
 
+@checked_class({}, learning_rate=POSITIVE, beta1=DECAY, beta2=DECAY, tau=POSITIVE)
 @dataclass(frozen=True)
 class Adaptive(ABC):
     """The parts that FedAdagrad, FedAdam and FedYogi share:
@@ -145,9 +135,6 @@ class Adaptive(ABC):
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        _check(type(self).__name__, self.learning_rate, (self.beta1, self.beta2), self.tau)
 
     def initial(self, model: Tree) -> Tree:
         """Return zero first moments, and second moments of ``tau ** 2``."""

@@ -12,13 +12,8 @@ from typing import ClassVar
 import torch
 
 from bayesfed.errors import UpdateError
-from bayesfed.federated.core.algorithm import Server
-from bayesfed.federated.core.layers import Stale
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.seams import published, total_of
-from bayesfed.federated.core.update import Kind, Reducer, Update
-from bayesfed.models.elastic.graph import ChannelGraph
-from bayesfed.models.elastic.sorting import sort_channels
+from bayesfed.federated.core import Info, Kind, Reducer, Server, Stale, Update, published, total_of
+from bayesfed.models import ChannelGraph, sort_channels
 from bayesfed.trees import Tree, zip_map
 
 

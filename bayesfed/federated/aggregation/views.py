@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.compress.support import gather_active, scatter_active
+from bayesfed.compress import gather_active, scatter_active
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.core.protocols import View
-from bayesfed.federated.core.update import Kind, Update
+from bayesfed.federated.core import Kind, Update, View
 from bayesfed.trees import Shapes, Tree, check
 
 

@@ -5,3 +5,7 @@ In the order of their imports: `envelopes` and `serialisation` (messages and ten
 and `cohorts` (many clients at once), `worker_loop`, `worker` and `worker_processes` (clients in
 other processes), and `pools` (all clients, for the engine).
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -36,21 +36,32 @@ from functools import partial
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError
-from bayesfed.federated.clients.side import ClientSide, Sides
+from bayesfed.errors.checks import Role, checked_class, whole
+from bayesfed.federated.clients.side import ClientSide, Opened, Sides
 from bayesfed.federated.clients.turn import Outcome, Task, attempt, fitted, read, reply
 from bayesfed.federated.clients.vmap_training import Member, obstacle, rows_of, shape_of, together
-from bayesfed.federated.core.protocols import Fit, Local
+from bayesfed.federated.core import Fit, Layer, Local
 from bayesfed.federated.training.descent import Descent
-from bayesfed.trees import Tree, size
+from bayesfed.trees import Tree, size, to
 
 Cohort = int | Literal["auto"]
 """Largest number of clients that are batched, or "auto"."""
-BATCHED = "batched"
+BATCHED, SEVERAL = "batched", whole(2, "8")
 # Limits of "auto", from the measurements above: most and fewest clients, most parameters of a
 # client, and most parameters times rows of a step.
 MOST, LEAST, PARAMETERS, WORK = 128, 8, 1 << 16, 1 << 21
+
+
+class Ready(NamedTuple):
+    """A client that is ready to train: as it was read, as its layers opened it, and as the core
+    gets it.
+    """
+
+    read: Member
+    opened: Opened
+    core: Member
 
 
 class Turn(NamedTuple):
@@ -64,6 +75,14 @@ class Turn(NamedTuple):
     secret: bytes | None = None
 
 
+@checked_class(
+    {},
+    size=Role(
+        lambda size: size == "auto" or SEVERAL.fits(size),
+        "a number of clients >= 2, or 'auto'",
+        "cohort='auto'",
+    ),
+)
 @dataclass
 class Cohorts:
     """Answers turns of clients, together if their work has the same shape.
@@ -88,14 +107,6 @@ class Cohorts:
     turns: dict[str, Counter[str]] = field(default_factory=dict)
     _obstacles: dict[str, str] = field(default_factory=dict, repr=False)
 
-    def __post_init__(self) -> None:
-        if self.size != "auto" and (
-            not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 2
-        ):
-            raise ArgumentError(
-                "cohort", "a number of clients >= 2, or 'auto'", repr(self.size), "'auto'"
-            )
-
     def answers(self, sides: Sides, turns: Iterable[Turn]) -> Iterator[Outcome]:
         """Yield every client's outcome, in the order of the turns. As many turns are read ahead as
         fit in a cohort.
@@ -107,7 +118,7 @@ class Cohorts:
     def _chunk(self, sides: Sides, chunk: Sequence[Turn]) -> list[Outcome]:
         outcomes, groups = (
             dict[int, Outcome](),
-            dict[Hashable, dict[int, tuple[Turn, Member, float]]](),
+            dict[Hashable, dict[int, tuple[Turn, Ready, float]]](),
         )
         for number, turn in enumerate(chunk):
             start = time.perf_counter()
@@ -120,22 +131,27 @@ class Cohorts:
                 outcomes[number] = received
                 continue
             member = Member(turn.task, turn.data, *received)
-            shape = shape_of(side.core, member)
-            groups.setdefault(shape, {})[number] = (turn, member, time.perf_counter() - start)
+            ready = attempt(turn.task, "fit", partial(_ready, side, turn, member))
+            if isinstance(ready, ClientError):
+                outcomes[number] = ready
+                continue
+            shape = shape_of(side.core, ready.core)
+            groups.setdefault(shape, {})[number] = (turn, ready, time.perf_counter() - start)
         for group in groups.values():
-            turns, members, seconds = zip(*group.values(), strict=True)
+            turns, clients, seconds = zip(*group.values(), strict=True)
             for number, turn, read_s, (fit, fit_s) in zip(
-                group, turns, seconds, self._fits(sides, turns, members), strict=True
+                group, turns, seconds, self._fits(sides, turns, clients), strict=True
             ):
                 outcomes[number] = _packed(sides[turn.task.phase], turn, fit, read_s + fit_s)
         return [outcomes[number] for number in range(len(chunk))]
 
     def _fits(
-        self, sides: Sides, turns: Sequence[Turn], members: Sequence[Member]
+        self, sides: Sides, turns: Sequence[Turn], clients: Sequence[Ready]
     ) -> list[tuple[Fit | ClientError, float]]:
         """Return the result of the local step, and its seconds, for each client of a group of one
         shape.
         """
+        members = [client.core for client in clients]
         phase = members[0].task.phase
         side, done = sides[phase], self.turns.setdefault(phase, Counter())
         local = side.core
@@ -154,12 +170,18 @@ class Cohorts:
             else:
                 done[BATCHED] += len(members)
                 share = (time.perf_counter() - start) / len(members)
-                return [(_noted(fit, len(members)), share) for fit in fits]
+                return [
+                    (_noted(_closed(side, turn, client, fit), len(members)), share)
+                    for turn, client, fit in zip(turns, clients, fits, strict=True)
+                ]
         done[f"one by one: {reason}"] += len(members)
-        return [_alone(side, turn, member) for turn, member in zip(turns, members, strict=True)]
+        return [
+            _alone(side, turn, client.read) for turn, client in zip(turns, clients, strict=True)
+        ]
 
     def _obstacle(self, phase: str, side: ClientSide) -> str:
-        layers = "" if side.plain else "layers that act at clients"
+        around = any(type(layer).during is not Layer.during for layer in side.layers)
+        layers = "layers that act while clients train" if around else ""
         reason = self._obstacles.get(phase) or obstacle(side.core) or layers
         if reason and self.size != "auto":
             raise ArgumentError(
@@ -190,6 +212,21 @@ def pays(parameters: int, rows: int, clients: int) -> bool:
         Number of clients.
     """
     return clients >= LEAST and parameters <= PARAMETERS and parameters * rows <= WORK
+
+
+def _ready(side: ClientSide, turn: Turn, member: Member) -> Ready:
+    message = to(member.message, member.data.inputs.device)
+    key = member.task.key.child("fit")
+    opened = side.opened(message, turn.memory, member.data, key, member.options)
+    return Ready(member, opened, Member(member.task, opened.data, opened.message, opened.options))
+
+
+def _closed(
+    side: ClientSide, turn: Turn, client: Ready, fit: Fit | ClientError
+) -> Fit | ClientError:
+    if isinstance(fit, ClientError):
+        return fit
+    return attempt(turn.task, "fit", partial(side.closed, client.opened, fit, turn.memory))
 
 
 def _alone(side: ClientSide, turn: Turn, member: Member) -> tuple[Fit | ClientError, float]:

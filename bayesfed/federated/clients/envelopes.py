@@ -32,7 +32,7 @@ from typing import Any
 
 from bayesfed.compress.wire import DIGEST, MAX_BYTES, digest_of, is_intact, unseal, with_digest
 from bayesfed.errors import ArgumentError, WireError
-from bayesfed.federated.core.protocols import Direction
+from bayesfed.federated.core import Direction
 
 HALF = DIGEST // 2
 # Lengths of a secret in bytes: a shorter one can be guessed, and BLAKE2b takes no longer key.
@@ -91,6 +91,7 @@ def masked(message: bytes, envelope: Envelope, secret: bytes | None = None) -> b
     last = _last.masked
     if last and message is last[1] and last[2:] == (envelope, secret):
         # In process, a message is taken out of the envelope that it was just put into.
+        _last.masked = None
         return last[0]
     body = memoryview(message)[:-DIGEST]
     if secret is None:

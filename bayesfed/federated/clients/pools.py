@@ -13,21 +13,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.data.population import Population
+import numpy as np
+
+from bayesfed.data import Dataset, Population
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import shown
+from bayesfed.errors.checks import a, checked, choice, number, whole
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
-from bayesfed.federated.clients.rosters import Devices, Profiles, figures_of
+from bayesfed.federated.clients.rosters import Devices, Profiles
 from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered, loaded
 from bayesfed.federated.clients.worker import StartMethod, default_start_method
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.worker_processes import Workers
 from bayesfed.federated.clients.worker_threads import WorkerThreads
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.core import Profile
 from bayesfed.trees import Tree
 
 # Bytes of memories that the clients of a population hold before the disk is used.
@@ -124,6 +125,14 @@ class InProcess:
         pickled for them; if a local step cannot be batched, unless ``cohort`` is "auto".
     """
 
+    @checked(
+        data=a(Mapping, "a data set for each client by name", "{'name': data_set}"),
+        workers=whole(0, "2"),
+        kind=choice("process", "thread"),
+        start=choice(*multiprocessing.get_all_start_methods()),
+        deadline_s=number("(0, inf)", "600.0"),
+        memory_bytes=number("[0, inf]", "2**30"),
+    )
     def __init__(
         self,
         data: Mapping[str, Dataset],
@@ -139,93 +148,38 @@ class InProcess:
         memory_bytes: float | None = None,
         memory_folder: str | Path | None = None,
     ) -> None:
-        if not isinstance(data, Mapping):
-            raise ArgumentError(
-                "InProcess, data",
-                "a data set for each client by name",
-                shown(data),
-                "{'name': data_set}",
-            )
         if samples is not None and len(data):
             data = Population(list(data), samples, data.__getitem__)
-        lazy = isinstance(data, Population)
-        if not data or not (
-            bool(data.samples.any())
-            if isinstance(data, Population)
-            else any(len(part) for part in data.values())
-        ):
-            raise DataError(
-                "InProcess",
-                "a client with data",
-                f"{len(data)} clients, all empty",
-                "federate(data, iid(...))",
-            )
-        if workers < 0 or kind not in ("process", "thread"):
-            raise ArgumentError(
-                "InProcess",
-                "workers >= 0 and kind 'process' or 'thread'",
-                (workers, kind),
-                "workers=2",
-            )
-        if start is not None and start not in (methods := multiprocessing.get_all_start_methods()):
-            raise ArgumentError(
-                "InProcess.start", f"one of {methods}, those of this system", start, "None"
-            )
-        if (
-            workers
-            and kind == "process"
-            and not lazy
-            and any(part.inputs.device.type != "cpu" for part in data.values())
-        ):
-            raise ArgumentError(
-                "InProcess",
-                "data on the CPU for process workers",
-                "data on an accelerator",
-                "workers=0",
-            )
-        if deadline_s is not None and not (workers and kind == "process"):
-            found = f"kind={kind!r}, workers={workers}"
-            raise ArgumentError(
-                "InProcess.deadline_s",
-                "process workers, which can be stopped",
-                found,
-                "workers=1, kind='process'",
-            )
-        if deadline_s is not None and not 0 < deadline_s < math.inf:
-            raise ArgumentError("InProcess.deadline_s", "seconds above 0", deadline_s, "600.0")
-        if workers and cohort != 1:
-            raise ArgumentError(
-                "InProcess.cohort", "workers=0: a cohort is one process", workers, "cohort=1"
-            )
-        self.cohorts = None if cohort == 1 and cohort is not True else Cohorts(cohort)
-        if memory_bytes is not None and not memory_bytes >= 0:
-            raise ArgumentError(
-                "InProcess.memory_bytes", "a number of bytes", memory_bytes, "2**30"
-            )
-        self._data: Mapping[str, Dataset] = (
-            data if lazy else {name: data[name] for name in sorted(data)}
-        )
-        self._secrets = (
-            check_secrets("InProcess.secrets", secrets, self._data) if secrets is not None else {}
-        )
-        devices = devices or {}
         if isinstance(data, Population):
-            self.profiles: Sequence[Profile] = Profiles(data.names, data.samples, devices)
+            names, rows, bound = data.names, data.samples, float(MEMORY_BYTES)
         else:
-            self.profiles = tuple(
-                Profile(name, len(part), figures_of(devices, name))
-                for name, part in self._data.items()
-            )
+            data = {name: data[name] for name in sorted(data)}
+            names, rows, bound = list(data), np.array([*map(len, data.values())]), math.inf
+            if (
+                workers
+                and kind == "process"
+                and any(part.inputs.device.type != "cpu" for part in data.values())
+            ):
+                expected, actual = "data on the CPU for process workers", "data on an accelerator"
+                raise ArgumentError("InProcess", expected, actual, "workers=0")
+        if not rows.any():
+            actual, hint = f"{len(data)} clients, all empty", "federate(data, iid(...))"
+            raise DataError("InProcess", "a client with data", actual, hint)
+        if deadline_s is not None and not (workers and kind == "process"):
+            actual, hint = f"kind={kind!r}, workers={workers}", "workers=1, kind='process'"
+            expected = "process workers, which can be stopped"
+            raise ArgumentError("InProcess.deadline_s", expected, actual, hint)
+        if workers and cohort != 1:
+            expected = "workers=0: a cohort is one process"
+            raise ArgumentError("InProcess.cohort", expected, workers, "cohort=1")
+        self.cohorts = None if cohort == 1 and cohort is not True else Cohorts(cohort)
+        self._data: Mapping[str, Dataset] = data
+        self._secrets = {} if secrets is None else check_secrets("InProcess.secrets", secrets, data)
+        self.profiles: Sequence[Profile] = Profiles(names, rows, devices or {})
         self._workers, self._kind = workers, kind
-        self.memory_bytes = (
-            (MEMORY_BYTES if lazy else math.inf) if memory_bytes is None else memory_bytes
-        )
+        self.memory_bytes = bound if memory_bytes is None else memory_bytes
         self.memory_folder = memory_folder
-        self._memories = Memories(
-            data.names if isinstance(data, Population) else list(self._data),
-            self.memory_bytes,
-            memory_folder,
-        )
+        self._memories = Memories(names, self.memory_bytes, memory_folder)
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._start = start or default_start_method()
         self._crew: Workers | WorkerThreads | None = None
@@ -237,11 +191,13 @@ class InProcess:
 
     def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead."""
-        if not self._workers:
-            way = self._together if self.cohorts else self._serial
-            return way(sides, tasks)
-        way = self._processes if self._kind == "process" else self._threads
-        return (self._noted(*answer) for answer in way(sides, tasks))
+        if self._workers:
+            answers = self._hired(sides).map(tasks, self._memories.read)
+        elif self.cohorts:
+            answers = self._together(self.cohorts, sides, tasks)
+        else:
+            answers = self._serial(sides, tasks)
+        return (self._noted(*answer) for answer in answers)
 
     def settle(self, client: str, accepted: bool) -> None:
         """Promote or drop the client's pending memory."""
@@ -272,41 +228,32 @@ class InProcess:
             self._memories.pend(task.client, outcome.memory)
         return task, outcome
 
-    def _recall(self, client: str) -> Tree:
-        return self._memories.read(client)
-
     def _serial(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         for task in tasks:
-            secret, memory = self._secrets.get(task.client), self._recall(task.client)
-            yield self._noted(task, answered(task, sides, self._data, memory, secret))
+            secret, memory = self._secrets.get(task.client), self._memories.read(task.client)
+            yield task, answered(task, sides, self._data, memory, secret)
 
-    def _together(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def _together(
+        self, cohorts: Cohorts, sides: Sides, tasks: Iterable[Task]
+    ) -> Iterator[tuple[Task, Outcome]]:
         asked = deque[Task]()
 
         def turns() -> Iterator[Turn]:
             for task in tasks:
                 asked.append(task)
-                yield Turn(
-                    task,
-                    loaded(task, self._data),
-                    self._recall(task.client),
-                    self._secrets.get(task.client),
-                )
+                secret, memory = self._secrets.get(task.client), self._memories.read(task.client)
+                yield Turn(task, loaded(task, self._data), memory, secret)
 
-        if self.cohorts:
-            for outcome in self.cohorts.answers(sides, turns()):
-                yield self._noted(asked.popleft(), outcome)
+        for outcome in cohorts.answers(sides, turns()):
+            yield asked.popleft(), outcome
 
-    def _processes(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        if not isinstance(self._crew, Workers) or self._crew.site.sides is not sides:
+    def _hired(self, sides: Sides) -> Workers | WorkerThreads:
+        if self._crew is None or self._crew.site.sides is not sides:
             self.close()
-            self._crew = Workers(
-                self._workers, Site(sides, self._data, self._secrets), self._deadline_s, self._start
+            site = Site(sides, self._data, self._secrets)
+            self._crew = (
+                Workers(self._workers, site, self._deadline_s, self._start)
+                if self._kind == "process"
+                else WorkerThreads(self._workers, site)
             )
-        return self._crew.map(tasks, self._recall)
-
-    def _threads(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        if not isinstance(self._crew, WorkerThreads) or self._crew.site.sides is not sides:
-            self.close()
-            self._crew = WorkerThreads(self._workers, Site(sides, self._data, self._secrets))
-        return self._crew.map(tasks, self._recall)
+        return self._crew

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, RankError
@@ -48,8 +49,6 @@ class Group:
         RankError
             If the other ranks do not come.
         """
-        import torch.distributed as dist
-
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             return cls()
         if (
@@ -73,8 +72,6 @@ class Group:
         """Return the values of all ranks on rank 0, in their order; an empty list elsewhere."""
         if self.handle is None:
             return [value]
-        import torch.distributed as dist
-
         values: list[Any] | None = [None] * self.size if self.rank == 0 else None
         self._tried("gathering", lambda: dist.gather_object(value, values, 0, group=self.handle))
         return values or []
@@ -83,8 +80,6 @@ class Group:
         """Return rank 0's value on every rank."""
         if self.handle is None:
             return value
-        import torch.distributed as dist
-
         values = [value]
         self._tried(
             "broadcasting", lambda: dist.broadcast_object_list(values, 0, group=self.handle)
@@ -96,8 +91,6 @@ class Group:
         afterwards.
         """
         if self.handle is not None:
-            import torch.distributed as dist
-
             self._tried("adding", lambda: dist.reduce(tensor, 0, group=self.handle))
 
     def led(self, work: Callable[[], Result]) -> Result:
@@ -133,17 +126,12 @@ class Group:
     def wait(self) -> None:
         """Wait for all ranks, so that none ends while others still read what it sent."""
         if self.handle is not None:
-            import torch.distributed as dist
-
             self._tried("waiting", lambda: dist.barrier(group=self.handle))
 
     def leave(self) -> None:
         """Leave the group."""
-        if self.handle is not None:
-            import torch.distributed as dist
-
-            if dist.is_initialized():
-                dist.destroy_process_group(self.handle)
+        if self.handle is not None and dist.is_initialized():
+            dist.destroy_process_group(self.handle)
 
     def _tried(self, doing: str, call: Callable[[], object]) -> None:
         try:

@@ -14,9 +14,9 @@ from typing import Self, TypeVar
 
 import torch
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.data.population import Population
+from bayesfed.data import Dataset, Population
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked, number
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.pools import ClientPool, InProcess
 from bayesfed.federated.clients.process_group import Group, gpu, machine
@@ -24,7 +24,7 @@ from bayesfed.federated.clients.rosters import Roster
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Task, one_thread
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.core import Profile
 from bayesfed.trees import Tree
 
 Result = TypeVar("Result")
@@ -70,6 +70,7 @@ class Ranks:
         During a run, if a rank is lost, or is silent for too long.
     """
 
+    @checked(timeout_s=number("(0, inf]", "1800.0"))
     def __init__(
         self,
         clients: Mapping[str, Dataset] | ClientPool,
@@ -77,8 +78,6 @@ class Ranks:
         timeout_s: float = 1800.0,
         mixed: bool = False,
     ) -> None:
-        if not timeout_s > 0:
-            raise ArgumentError("Ranks.timeout_s", "seconds above 0", timeout_s, "1800.0")
         self.group = Group.join(timeout_s)
         atexit.register(self._leave)
         if not mixed:

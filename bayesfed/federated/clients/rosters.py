@@ -10,16 +10,11 @@ from typing import Any, overload
 import numpy as np
 
 from bayesfed.data.population import place_of
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.core import Profile
 
 Devices = Mapping[str, Mapping[str, float]] | Callable[[str], Mapping[str, float]]
 """Figures of clients' devices by name, or a function ``(name) -> figures``."""
 NEVER = -1
-
-
-def figures_of(devices: Devices, name: str) -> dict[str, float]:
-    """Return the figures of a client's device; empty if there are none."""
-    return dict(devices.get(name, {}) if isinstance(devices, Mapping) else devices(name))
 
 
 class Profiles(Sequence[Profile]):
@@ -50,8 +45,9 @@ class Profiles(Sequence[Profile]):
     def __getitem__(self, place: int | slice) -> Profile | tuple[Profile, ...]:
         if isinstance(place, slice):
             return tuple(self[number] for number in range(len(self))[place])
-        name = self.names[place]
-        return Profile(name, int(self.samples[place]), figures_of(self._devices, name))
+        name, devices = self.names[place], self._devices
+        figures = devices.get(name, {}) if isinstance(devices, Mapping) else devices(name)
+        return Profile(name, int(self.samples[place]), dict(figures))
 
 
 class Roster(Mapping[str, Profile]):
@@ -61,30 +57,27 @@ class Roster(Mapping[str, Profile]):
     ----------
     profiles
         Profiles of the pool, which are not made here if they are `Profiles`.
+
+    Attributes
+    ----------
+    names, ordered
+        All names, in the order of the pool, and sorted.
+    samples
+        Number of rows of every client, in the order of `ordered`.
     """
 
+    names: Sequence[str]
+    ordered: Sequence[str]
+
     def __init__(self, profiles: Sequence[Profile]) -> None:
-        self.profiles = profiles
-        self._made = (
-            None
-            if isinstance(profiles, Profiles)
-            else {profile.name: profile for profile in profiles}
-        )
-        self.names: Sequence[str] = (
-            profiles.names if isinstance(profiles, Profiles) else list(self._made or ())
-        )
-
-    @property
-    def ordered(self) -> Sequence[str]:
-        """All names, sorted."""
-        return self.names if self._made is None else sorted(self._made)
-
-    def samples(self) -> Sequence[int]:
-        """Return the number of rows of every client, in the order of `ordered`."""
-        if isinstance(self.profiles, Profiles):
-            rows: list[int] = self.profiles.samples.tolist()
-            return rows
-        return [self[name].samples for name in self.ordered]
+        self.profiles, self._made = profiles, dict[str, Profile]()
+        if isinstance(profiles, Profiles):
+            self.names = self.ordered = profiles.names
+            self.samples: list[int] = profiles.samples.tolist()
+            return
+        self._made = {profile.name: profile for profile in profiles}
+        self.names, self.ordered = list(self._made), sorted(self._made)
+        self.samples = [self._made[name].samples for name in self.ordered]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -93,12 +86,10 @@ class Roster(Mapping[str, Profile]):
         return iter(self.names)
 
     def __contains__(self, name: object) -> bool:
-        return (
-            name in self._made if self._made is not None else place_of(self.names, name) is not None
-        )
+        return name in self._made or place_of(self.ordered, name) is not None
 
     def __getitem__(self, name: str) -> Profile:
-        if self._made is not None:
+        if name in self._made:
             return self._made[name]
         if (place := place_of(self.names, name)) is None:
             raise KeyError(name)

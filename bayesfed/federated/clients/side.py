@@ -7,16 +7,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import shown
-from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.layers import Layer, Visit
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import Scope, unwired, wired
-from bayesfed.federated.core.protocols import Fit, Local
-from bayesfed.federated.core.seams import options_of
-from bayesfed.federated.core.update import Kind
+from bayesfed.federated.core import (
+    Algorithm,
+    Fit,
+    Kind,
+    Layer,
+    Local,
+    LocalOptions,
+    Phase,
+    Scope,
+    Visit,
+    options_of,
+    unwired,
+    wired,
+)
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -85,7 +92,7 @@ class ClientSide:
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
-        """Open the message layer by layer, run the local step, and close its result layer by layer."""
+        """Open the message layer by layer, run the local step, and close its result likewise."""
         opened = self.opened(message, memory, data, key, options)
         with ExitStack() as stack:
             for layer, visit in zip(self.layers, opened.visits, strict=True):
@@ -109,10 +116,11 @@ class ClientSide:
         return Opened(core, own, data, options, tuple(visits))
 
     def closed(self, opened: Opened, fit: Fit, memory: Tree) -> Fit:
-        """Return the result of a turn, given the core's, with a payload and a memory of all owners."""
+        """Return the result of a turn, given the core's: payload and memory of all owners."""
         told, kept, own = dict[str, Tree](), dict[str, Tree](), fit.memory
         for layer, visit in reversed(list(zip(self.layers, opened.visits, strict=True))):
-            fit, told[layer.owner], after = layer.send(visit, fit)
+            fit, said, after = layer.send(visit, fit)
+            told[layer.owner] = said or {}
             kept[layer.owner] = visit.memory if after is None else after
         memory = self.scope.joined(memory, own, kept)
         payload = wired(fit.payload, told) if self.layers else fit.payload
@@ -127,16 +135,6 @@ class ClientSide:
         own, kept = self.scope.parted(memory)
         kept |= {layer.owner: layer.kept(kept[layer.owner], sent, decoded) for layer in asking}
         return self.scope.joined(memory, own, kept)
-
-    @property
-    def plain(self) -> bool:
-        """Whether no layer does anything at the client."""
-        hooks = ("receive", "during", "send", "kept")
-        return not any(
-            getattr(type(layer), hook) is not getattr(Layer, hook)
-            for layer in self.layers
-            for hook in hooks
-        )
 
     def _check(self, fit: object) -> None:
         if isinstance(fit, Fit) and isinstance(fit.payload, dict) and isinstance(fit.memory, dict):

@@ -13,26 +13,25 @@ from typing import TypeVar
 
 import torch
 
-from bayesfed.compress.codecs import Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Codec
+from bayesfed.compress.wire import forget
+from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import Envelope, masked
 from bayesfed.federated.clients.side import ClientSide, Sides
-from bayesfed.federated.core.options import LocalOptions, read_options
-from bayesfed.federated.core.protocols import Direction, Fit, Info, Link, Scalar
+from bayesfed.federated.core import Direction, Fit, Info, Link, LocalOptions, Scalar, read_options
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, to
 
 Result = TypeVar("Result")
-# Fields of a message's header that say whom it is for.
-ADDRESS = ("client", "round", "phase")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Task:
     """What one client is asked: the message and how to read and answer it; `run` and the fields
-    before the message make the envelope.
+    before the message make the envelope. `read` takes the message, which may be as large as the
+    model, out of the task.
     """
 
     client: str
@@ -48,6 +47,11 @@ class Task:
     def envelope(self, direction: Direction) -> Envelope:
         """Return what the message to this client, or its answer, is bound to."""
         return Envelope(self.run, self.seed, direction, self.client, self.round, self.phase)
+
+    @property
+    def address(self) -> dict[str, Scalar]:
+        """The fields of a message's header that say which exchange it belongs to."""
+        return {"client": self.client, "round": self.round, "phase": self.phase}
 
     @property
     def key(self) -> Key:
@@ -96,6 +100,8 @@ def answered(
         message, options = read(task, side, secret)
         stage = "fit"
         fit = fitted(task, side, rows, memories, message, options)
+        # As large as the model.
+        del message
         stage = "encode"
         return reply(task, side, fit, secret, start)
     except (Exception, SystemExit) as problem:
@@ -126,12 +132,13 @@ def failure(task: Task, stage: str, problem: BaseException) -> ClientError:
 
 
 def read(task: Task, side: ClientSide, secret: bytes | None) -> tuple[Tree, LocalOptions]:
-    """Decode the message to a client as (tree, options), the options as the record that its local
-    step reads.
+    """Take the message out of a task and decode it as (tree, options), the options as the record
+    that the client's local step reads.
     """
-    message = masked(task.message, task.envelope("down"), secret)
+    message, task.message = masked(task.message, task.envelope("down"), secret), b""
     tree, header = task.down.decode(message, task.key.child("down"))
-    own = {name: value for name, value in header.items() if name not in ADDRESS}
+    forget()
+    own = {name: value for name, value in header.items() if name not in task.address}
     return tree, read_options(side.options, own)
 
 
@@ -176,8 +183,7 @@ def rows_that_fit(data: Dataset) -> Iterator[None]:
 def reply(task: Task, side: ClientSide, fit: Fit, secret: bytes | None, start: float) -> Reply:
     """Pack what the local step returned; its seconds count from `start`, of `time.perf_counter`."""
     key = task.key.child("up")
-    meta: dict[str, Scalar] = {"client": task.client, "round": task.round, "phase": task.phase}
-    packed = task.link.pack(fit.payload, task.up, meta, key)
+    packed = task.link.pack(fit.payload, task.up, task.address, key)
     memory = side.coded(fit.memory, fit.payload, lambda: task.up.decode(packed, key)[0])
     packed = masked(packed, task.envelope("up"), secret)
     return Reply(packed, to(memory, "cpu"), fit.info, time.perf_counter() - start)

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from bayesfed.data.dataset import Dataset, unchecked
+from bayesfed.data import Dataset
+from bayesfed.data.dataset import unchecked
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.turn import Task, attempt, one_thread
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Local
+from bayesfed.federated.core import Fit, Local, LocalOptions
 from bayesfed.federated.training.descent import Descent, row_numbers
 from bayesfed.federated.training.optimisers import Adam, Sgd
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Proximal
+from bayesfed.inference import MaximumLikelihood, Proximal
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import batch_norms
 from bayesfed.trees import Tree, to

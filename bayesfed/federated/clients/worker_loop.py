@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 
 import torch
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.side import Sides

@@ -5,3 +5,7 @@ In the order of their imports: `update` (what is summed), `limbs`, `limbs_jit`, 
 sending takes), `protocols` (view, local step, link, and what passes between them), `algorithm`
 (servers, phases and the method) and `wrappers` (a local step around another).
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -13,7 +13,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.core.layers import Layer

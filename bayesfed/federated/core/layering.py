@@ -1,4 +1,6 @@
-"""`layered`: a method with one more layer around it."""
+"""`layered`: a method with one more layer around it, and which layers make sense around which core,
+in which order.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,15 @@ from functools import partial
 from typing import TypeVar
 
 from bayesfed.errors import ArgumentError
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.algorithm import Algorithm, Personal, Phase, Posterior, Predictor
 from bayesfed.federated.core.layers import Layer, Moment
-from bayesfed.federated.core.orders import check_order
 from bayesfed.federated.core.owners import Scope, of
-from bayesfed.federated.core.seams import published
 from bayesfed.trees import Tree
 
 Served = TypeVar("Served")
+# What error messages propose.
+METHODS, SUMMED = "fed_avg, fed_paq, fed_lora", "a method whose server takes a sum"
 
 
 def layered(
@@ -54,11 +57,13 @@ def layered(
     where = where or f"layered, {algorithm.name!r}"
     if one_phase and len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        hint = "fed_avg, fed_paq, fed_lora"
-        raise ArgumentError(where, "a method of one phase", names, hint)
+        raise ArgumentError(where, "a method of one phase", names, METHODS)
     phases = []
     for number, phase in enumerate(algorithm.phases):
         one = layer(number) if callable(layer) else layer
+        if one.owner in [layer.owner for layer in phase.layers]:
+            expected, actual = f"a method without {one.owner!r}", f"one with {one.owner!r}"
+            raise ArgumentError(where, expected, actual, f"one {one.owner!r}")
         around = (*phase.layers, one) if inside else (one, *phase.layers)
         phases.append(replace(phase, layers=around))
         check_order(phases[-1], where)
@@ -71,7 +76,7 @@ def layered(
 def beginning(phase: Phase, state: Tree) -> Moment:
     """Return the moment before round 0."""
     core, _ = phase.scope.parted(state)
-    return Moment(0, core, partial(published, phase.server))
+    return Moment(0, core, partial(seams.published, phase.server))
 
 
 def _predicted(algorithm: Algorithm, layer: Layer, scope: Scope) -> Algorithm:
@@ -132,3 +137,57 @@ def of_core(
         sizes={size: known(served) for size, served in (sizes or {}).items()},
         personal=own if personal else None,
     )
+
+
+def check_order(phase: Phase, where: str = "") -> None:
+    """Check the layers of a phase.
+
+    Parameters
+    ----------
+    phase
+        The phase.
+    where
+        What is being made, for the message.
+
+    Raises
+    ------
+    ArgumentError
+        If a layer does not suit the core, or two layers do not suit each other in their order.
+    """
+    kind, inside, link = phase.local.kind, list[Layer](), phase.link
+    for layer in reversed(phase.layers):
+        begin = where or f"phase {phase.name!r}, layer {layer.owner!r}"
+        traits = layer.traits
+        link = layer.link(link)
+        if traits.takes and kind not in traits.takes:
+            expected = f"clients that send {' or '.join(map(repr, traits.takes))}"
+            raise ArgumentError(begin, expected, f"{kind!r} in phase {phase.name!r}", METHODS)
+        if traits.apart and not seams.one_by_one(link):
+            hint = "Digital(): what the channel adds cannot be taken apart"
+            raise ArgumentError(begin, "updates that arrive one by one", type(link).__name__, hint)
+        each = next((one for one in inside if one.traits.needs == "each"), None)
+        if traits.needs and (not seams.adds(phase) or each):
+            actual = f"{each.owner!r}, which needs every update" if each else "another reducer"
+            raise ArgumentError(begin, SUMMED, actual, METHODS)
+        noisy = next((one for one in inside if one.traits.noises), None)
+        if noisy and (traits.noises or traits.needs == "each"):
+            hint = "one of the two: the reported epsilon would not hold"
+            raise ArgumentError(
+                begin, f"a method without {noisy.owner!r}", f"one with {noisy.owner!r}", hint
+            )
+        bound = next((one for one in inside if one.traits.bounds), None)
+        if bound and type(layer).admit is not Layer.admit:
+            hint = f"{bound.owner!r} as the outermost layer"
+            expected = f"single updates that nothing changes after {bound.owner!r}"
+            raise ArgumentError(begin, expected, f"{layer.owner!r} around it, which does", hint)
+        if type(layer).sends is not Layer.sends and not seams.adds(phase):
+            raise ArgumentError(begin, SUMMED, "another reducer", METHODS)
+        holding = next((one for one in inside if one.traits.holds), None)
+        if traits.averages and holding:
+            actual = f"{holding.owner!r}, which sends changes of it"
+            raise ArgumentError(begin, "clients that are sent the model whole", actual, METHODS)
+        if traits.averages and not seams.averages(phase.server):
+            actual = type(phase.server).__name__
+            raise ArgumentError(begin, "a server that averages, leaf by leaf", actual, METHODS)
+        kind = traits.gives.get(kind, kind)
+        inside.append(layer)

@@ -30,7 +30,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile, Skip
 from bayesfed.federated.core.update import Kind, Update
@@ -159,7 +159,7 @@ class Sent(NamedTuple):
     """
 
     fit: Fit
-    told: Tree = {}
+    told: Tree | None = None
     memory: Tree | None = None
 
 
@@ -275,7 +275,7 @@ class Layer:
     def combine(
         self, own: Tree, updates: Mapping[str, Update], moment: Moment
     ) -> tuple[Update, Info]:
-        """Return what takes the place of the sum, and figures, for layers that need every update."""
+        """Return what takes the place of the sum, and figures, if every update is needed."""
         raise NotImplementedError
 
     def step(

@@ -15,6 +15,9 @@ float64             4       2^-110, about 7.7e-34
 
 Large arrays on the CPU are added by numba's kernels, small ones and those elsewhere by torch. Both
 round to even, and all their steps are exact, so that both give the same bits.
+
+A running sum of many float32 numbers is kept as floats of 64 bits (`floats_for`), block by block,
+for as long as no addition loses a bit: a third of the memory of limbs.
 """
 
 from __future__ import annotations
@@ -64,7 +67,24 @@ def refused(leaves: Sequence[Tensor]) -> int | None:
     return None
 
 
-def add(leaves: Sequence[Tensor], limbs: Tensor) -> None:
+def zeros(number: int, size: int, device: torch.device | None = None) -> Tensor:
+    """Return limbs of zeros, ``(number, size)`` int64. On the CPU they take no memory until they
+    are written to.
+    """
+    if device is not None and device.type != "cpu":
+        return torch.zeros(number, size, dtype=torch.int64, device=device)
+    return torch.from_numpy(np.zeros((number, size), np.int64))
+
+
+def floats_for(limbs: Tensor) -> Tensor | None:
+    """Return zeros ``(n,)`` in float64 to add numbers to in place of these limbs; None for limbs of
+    few numbers, or of another type than float32.
+    """
+    large = len(limbs) == 3 and _kernels([limbs])
+    return torch.from_numpy(np.zeros(limbs.shape[1])) if large else None
+
+
+def add(leaves: Sequence[Tensor], limbs: Tensor, floats: Tensor | None = None) -> None:
     """Add numbers to limbs, in place.
 
     Parameters
@@ -73,6 +93,9 @@ def add(leaves: Sequence[Tensor], limbs: Tensor) -> None:
         Numbers of which none is `refused`, in pieces ``(n_1,)``, ``(n_2,)``, ... of n together.
     limbs
         ``(L, n)`` int64.
+    floats
+        Of `floats_for`: numbers are added to these where no bit is lost. Blocks that are in the
+        limbs are NaN.
     """
     kernels = _kernels([limbs])
     if len(limbs) == 1:
@@ -82,12 +105,14 @@ def add(leaves: Sequence[Tensor], limbs: Tensor) -> None:
     else:
         start, rows = 0, limbs.numpy()
         for leaf in leaves:
-            stop = start + leaf.shape[0]
-            kernels.ADD[len(limbs)](_array(leaf), *rows[:, start:stop])
-            start = stop
+            at = slice(start, start := start + leaf.shape[0])
+            if floats is None:
+                kernels.ADD[len(limbs)](_array(leaf), *rows[:, at])
+            else:
+                kernels.add_to_floats(_array(leaf), floats[at].numpy(), *rows[:, at])
 
 
-def value(limbs: Tensor) -> Tensor:
+def value(limbs: Tensor, floats: Tensor | None = None) -> Tensor:
     """Return the numbers that limbs stand for, ``(n,)``: float64 within 0.50001 units in the last
     place, or int64 for one limb.
 
@@ -95,9 +120,14 @@ def value(limbs: Tensor) -> Tensor:
     ----------
     limbs
         ``(L, n)`` int64, normalised or not.
+    floats
+        Numbers that are not in the limbs, or NaN, ``(n,)``.
     """
     if len(limbs) == 1:
         return limbs[0]
+    if floats is not None:
+        inside = floats.isnan()
+        return floats.masked_scatter(inside, value(limbs[:, inside])) if inside.any() else floats
     if (kernels := _kernels([limbs])) is None:
         return _value(limbs)
     result = torch.empty(limbs.shape[1], dtype=torch.float64)

@@ -106,3 +106,11 @@ def read_options(record: type[LocalOptions], header: Meta) -> LocalOptions:
         for name, value in header.items()
     }
     return record(**values)
+
+
+def options_of(local: object) -> type[LocalOptions]:
+    """Return the record of options that a local step reads: its attribute ``options``, or
+    `LocalOptions`.
+    """
+    record = getattr(local, "options", LocalOptions)
+    return record if isinstance(record, type) and issubclass(record, LocalOptions) else LocalOptions

@@ -51,7 +51,7 @@ def wired(core: Mapping[str, Tensor], layers: Mapping[str, Mapping[str, Tensor]]
 
 
 def unwired(message: Mapping[str, Tensor]) -> tuple[Tree, dict[str, Tree]]:
-    """Return the core's leaves of a message, and those of layers by owner: the inverse of `wired`."""
+    """Return the core's leaves of a message, and those of layers by owner; undoes `wired`."""
     core, layers = Tree(), dict[str, Tree]()
     for name, leaf in message.items():
         if not name.startswith("/"):

@@ -13,26 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Cast, Codec
+from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError, RefusedError
 from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.options import LocalOptions, options_of
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
-from bayesfed.wireless.energy import Load
+from bayesfed.wireless import Load
 
 Scalar = str | int | float | bool
 Info = dict[str, float]
 Direction = Literal["down", "up"]
 # Longest reason for a refusal that a report quotes, in characters.
 LONGEST_REASON = 500
-# Suffix of the name of a leaf that holds only the change since the client last heard from the
-# server.
-CHANGE = ".change"
-# Prefix of the names of leaves from which a client draws what it holds before its first round.
-START = "start/"
 
 
 @dataclass(frozen=True)
@@ -125,6 +120,35 @@ class Local(Protocol):
             Options that came with the message.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Around:
+    """A local step around another, with the same kind of payload, the same options and the same use
+    of global randomness.
+
+    Parameters
+    ----------
+    local
+        The wrapped local step.
+    """
+
+    local: Local
+
+    @property
+    def kind(self) -> Kind:
+        """What the payload's numbers mean, as for the wrapped step."""
+        return self.local.kind
+
+    @property
+    def options(self) -> type[LocalOptions]:
+        """The record of options that the wrapped step reads."""
+        return options_of(self.local)
+
+    @property
+    def uses_global_randomness(self) -> bool:
+        """Whether the wrapped step draws from torch's global generator."""
+        return self.local.uses_global_randomness
 
 
 class Link(Protocol):

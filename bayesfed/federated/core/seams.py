@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from bayesfed.compress.codecs import Codec, ErrorFeedback
+from bayesfed.compress import Codec, ErrorFeedback
 from bayesfed.federated.core.algorithm import Phase, Server
 from bayesfed.federated.core.layers import Stale
-from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Link, View
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer, Update
@@ -38,8 +37,8 @@ class TakesMomentum(Protocol):
     """
 
     def with_momentum(self, phase: Phase, optimiser: Any, initial: Tree) -> tuple[Phase, Tree]:
-        """Return the server's phase with momentum, and further leaves of the core's state before
-        round 0, whose names begin with ``optimiser/``.
+        """Return the server's phase with momentum, whose core has several kinds of leaves (owner
+        ""), and further leaves of its state before round 0, by owner and name.
 
         Parameters
         ----------
@@ -81,14 +80,6 @@ def stale(server: Server) -> Stale | None:
     """
     found: Stale | None = getattr(server, "stale", None)
     return found
-
-
-def options_of(local: object) -> type[LocalOptions]:
-    """Return the record of options that a local step reads: its attribute ``options``, or
-    `LocalOptions`.
-    """
-    record = getattr(local, "options", LocalOptions)
-    return record if isinstance(record, type) and issubclass(record, LocalOptions) else LocalOptions
 
 
 def one_by_one(link: Link) -> bool:

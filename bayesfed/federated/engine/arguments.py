@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.data.population import Population
+from bayesfed.data import Dataset, Population
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import a, check, having, shown
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.clients import ClientPool
+from bayesfed.federated.core import Algorithm
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.keys import Key, forked
 

@@ -14,16 +14,29 @@ from functools import partial
 import torch
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.clients.side import ClientSide
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Phase
-from bayesfed.federated.core.layers import Layer, Moment, Stale, Turn
-from bayesfed.federated.core.orders import check_order
-from bayesfed.federated.core.owners import unwired, wired
-from bayesfed.federated.core.protocols import Assignment, Info, Profile, Skip, View
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Kind, Reducer, Update
+from bayesfed.errors.checks import shown
+from bayesfed.federated.aggregation.reducers import Admitted, BoundedSum, Keep
+from bayesfed.federated.clients import ClientSide
+from bayesfed.federated.core import (
+    Assignment,
+    Info,
+    Kind,
+    Layer,
+    Moment,
+    Phase,
+    Profile,
+    Reducer,
+    Skip,
+    Stale,
+    Sum,
+    Turn,
+    Update,
+    View,
+    check_order,
+    seams,
+    unwired,
+    wired,
+)
 from bayesfed.keys import Key
 from bayesfed.trees import Shapes, Tree, check
 
@@ -41,13 +54,15 @@ def assembled(phase: Phase) -> Phase:
     for layer in reversed(phase.layers):
         link = layer.link(link)
     each = any(layer.traits.needs == "each" for layer in phase.layers)
+    bounding = [layer.owner for layer in phase.layers if layer.traits.bounds]
+    reducer = partial(BoundedSum, bounding[0]) if bounding else phase.reducer
     return Phase(
         phase.name,
         server.plan,
         ClientSide.of(phase),
         server,
         link,
-        Keep if each else phase.reducer,
+        Keep if each else reducer,
         owner="",
     )
 
@@ -133,10 +148,10 @@ class ServerSide:
                 return self._core_step(core, gathered, total, round)
             layer = layers[depth]
             kept = seams.gathered(gathered, Keep) if layer.traits.needs == "each" else None
-            if kept:
-                if updates := {name: kept.updates[name] for name in sorted(kept.updates)}:
-                    total, info = layer.combine(owns[layer.owner], updates, moment)
-                    figures.update(info)
+            if kept and kept.updates:
+                updates = {name: kept.updates[name] for name in sorted(kept.updates)}
+                total, info = layer.combine(owns[layer.owner], updates, moment)
+                figures.update(info)
             own, told_here = owns[layer.owner], told.get(layer.owner, {})
             owns[layer.owner], model, info = layer.step(
                 own, moment, total, told_here, partial(inner, depth + 1)
@@ -168,7 +183,15 @@ class ServerSide:
             if total is None and not seams.steps_alone(server):
                 return core, {}
             gathered = Sum(total)
-        return server.step(core, gathered, round)
+        step = server.step(core, gathered, round)
+        if not (
+            isinstance(step, tuple)
+            and len(step) == 2
+            and all(isinstance(part, dict) for part in step)
+        ):
+            where = f"{type(server).__name__}.step, phase {self.phase.name!r}"
+            raise UpdateError(where, "(state, figures)", shown(step), "return state, {}")
+        return step
 
 
 def _parted(total: Update) -> tuple[Update, dict[str, Tree]]:
@@ -232,7 +255,7 @@ class Through:
                 field="leaves",
             )
         if not self.side.tells:
-            return update
+            return Admitted.of(update)
         own = dict[str, Tree]()
         for layer in layers:
             sent, expected = told.get(layer.owner, {}), layer.sends(self.moment.model)
@@ -245,4 +268,4 @@ class Through:
                 for owner, tree in own.items()
             }
             weights = wired(weights, ones)
-        return replace(update, total=wired(update.total, own), weight=weights)
+        return Admitted.of(replace(update, total=wired(update.total, own), weight=weights))

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import a, check, shown
-from bayesfed.federated.core.algorithm import Predictor, Weighing
+from bayesfed.errors.checks import Role, a, checked, shown, whole
+from bayesfed.federated.core import MODEL, Predictor, Weighing
 from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.keys import Key
 
@@ -21,6 +21,7 @@ the first round, and leaves it at the end.
 """
 Metric = Callable[[Tensor, Tensor], Tensor]
 """``(outputs, targets) -> one figure per row``, ``(B,)``."""
+OFTEN = whole(1, "5")
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -67,6 +68,7 @@ def score(
     return total / len(data)
 
 
+@checked(data=a(Dataset, "a data set", "Dataset(inputs, targets)"), every=OFTEN)
 def evaluate(
     data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy", every: int = 1
 ) -> Callback:
@@ -89,9 +91,6 @@ def evaluate(
     ArgumentError
         If `every` is below 1; during a run, if there are no rows.
     """
-    check("evaluate, data", data, a(Dataset, "a data set", "Dataset(inputs, targets)"))
-    if every < 1:
-        raise ArgumentError("evaluate", "every >= 1", every, "5")
 
     def callback(report: RoundReport) -> None:
         if report.snapshot.round % every == 0:
@@ -114,6 +113,7 @@ def elbo(report: RoundReport) -> None:
         report.metrics["elbo"] = -(data + report.server["kl"])
 
 
+@checked(data=Role(lambda data: len(data) > 0, "rows", "train"), draws=whole(1, "32"), every=OFTEN)
 def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -> Callback:
     """Return a callback that enters ``elbo``, the lower bound on log p(data) in nats.
 
@@ -138,9 +138,6 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
         If there are no rows, or `draws` or `every` is below 1; during a run, if the posterior has
         no importance weights.
     """
-    if not len(data) or draws < 1 or every < 1:
-        actual = (len(data), draws, every)
-        raise ArgumentError("evidence", "rows, draws and every >= 1", actual, "evidence(train)")
 
     def callback(report: RoundReport) -> None:
         if report.snapshot.round % every == 0:
@@ -159,6 +156,7 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
     return callback
 
 
+@checked(patience=OFTEN)
 def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Callback:
     """Return a callback that stops the run when a metric has not improved for `patience` scored
     rounds.
@@ -180,8 +178,6 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ca
     ArgumentError
         If `patience` is below 1.
     """
-    if patience < 1:
-        raise ArgumentError("early_stop", "patience >= 1", patience, "5")
     best, since, seen = -math.inf, 0, False
 
     def callback(report: RoundReport) -> bool:
@@ -200,12 +196,12 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ca
 def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
     """Return a callback that copies one leaf of the state into `frames`, by round.
 
-    ``keep("1.weight.prior_log_odds", frames)`` follows the message v_{h -> s} of a layer.
+    ``keep("prior_log_odds/1.weight", frames)`` follows the message v_{h -> s} of a layer.
 
     Parameters
     ----------
     leaf
-        Name of the leaf.
+        Name of the leaf: of the model, or with its owner, ``"averaged/count"``.
     frames
         Dictionary to fill.
     every
@@ -218,12 +214,13 @@ def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
     """
 
     def callback(report: RoundReport) -> None:
-        if leaf not in report.state:
+        name = leaf if leaf in report.state else f"{MODEL}/{leaf}"
+        if name not in report.state:
             raise ArgumentError(
                 "keep", f"one of {sorted(report.state)}", repr(leaf), "a leaf of the state"
             )
         if report.round == 0 or report.snapshot.round % every == 0:
-            frames[report.round] = report.state[leaf].clone()
+            frames[report.round] = report.state[name].clone()
 
     return callback
 

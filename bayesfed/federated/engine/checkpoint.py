@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.data.files import append, sweep, write_whole
-from bayesfed.errors import ArgumentError, CheckpointError, CheckpointWarning
+from bayesfed.errors import CheckpointError, CheckpointWarning
+from bayesfed.errors.checks import checked, whole
 from bayesfed.federated.engine.files import snapshots
-from bayesfed.federated.engine.files.records import lines
-from bayesfed.federated.engine.records import to_line
+from bayesfed.federated.engine.files.records import lines, to_line
 from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot
 
 
+@checked(keep=whole(1, "2"))
 def save(path: str | Path, snapshot: Snapshot, *, keep: int = 2) -> None:
     """Write a snapshot into a folder of checkpoints, and remove all but the last `keep`.
 
@@ -91,10 +92,6 @@ class Checkpoints:
     """A callback that saves checkpoints, made by `checkpoint`."""
 
     def __init__(self, path: str | Path, every: int, keep: int) -> None:
-        if every < 1:
-            raise ArgumentError("checkpoint", "every >= 1", every, "10")
-        if keep < 1:
-            raise ArgumentError("checkpoint", "keep >= 1", keep, "2")
         self._path, self._every, self._keep = Path(path), every, keep
         self._writer: _Writer | None = None
 
@@ -109,6 +106,7 @@ class Checkpoints:
             self._writer.write(snapshot)
 
 
+@checked(every=whole(1, "10"), keep=whole(1, "2"))
 def checkpoint(path: str | Path, *, every: int = 1, keep: int = 2) -> Checkpoints:
     """Return a callback that saves checkpoints into a folder. `run` calls it after all other
     callbacks.
@@ -138,8 +136,6 @@ class _Writer:
     """Writes the checkpoints of one run, and of its history only what is new."""
 
     def __init__(self, path: str | Path, keep: int, snapshot: Snapshot) -> None:
-        if keep < 1:
-            raise ArgumentError("save", "keep >= 1", keep, "2")
         self._folder, self._keep, self._identity = Path(path), keep, _identity(snapshot)
         self._next: int | None = None
         # Only what this run wrote into a history file counts, so each begins empty, whatever is in

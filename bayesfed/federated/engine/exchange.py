@@ -1,6 +1,6 @@
 """One exchange, that is, a phase of one round, from top to bottom.
 
-plan      who is asked, with what weight, options and codecs (`Plan.decided`), before anybody is asked
+plan      who is asked, with what weight, options and codecs, before anybody is (`Plan`)
 ask       the message to each client, encoded when the pool is ready for it (`Plan.tasks`)
 answer    the pool runs clients, and yields their answers in order (`ClientPool.map`)
 admit     one sound answer of each client passes the gate (`Admission.admit`)
@@ -11,26 +11,22 @@ step      the server makes the next state of the sum (`stepped`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 
-from bayesfed.errors import ClientError, RefusedError, UpdateError
-from bayesfed.errors.checks import shown
-from bayesfed.federated.clients.envelopes import masked
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.protocols import (
+from bayesfed.errors import ClientError, RefusedError
+from bayesfed.federated.clients import ClientPool, Outcome, Reply, Sides, Task, masked
+from bayesfed.federated.core import (
     Arrival,
     Assignment,
     Info,
     Profile,
-    Scalar,
+    Reducer,
     Skip,
     abridged,
+    seams,
 )
-from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.gate import Gate, length
 from bayesfed.trees import Tree
@@ -38,7 +34,6 @@ from bayesfed.trees import Tree
 Asked = Iterable[tuple[Profile, int | None]]
 
 
-@dataclass
 class Plan:
     """Who is asked, and with what.
 
@@ -46,26 +41,27 @@ class Plan:
     ----------
     occasion
         The exchange.
+    secrets
+        Secrets by client, in keyed mode; else empty.
+    asked
+        Profiles of the clients to ask, each with the round in which the client last heard from the
+        server. Each is decided on before anybody is asked.
+
+    Attributes
+    ----------
     gate
-        Gate, which is told of every task.
+        A new gate, which is told of every task.
     entries
         Where messages and skipped clients are recorded.
     assignments
         By client: what it is to do.
     """
 
-    occasion: Occasion
-    gate: Gate
-    entries: Entries
-    assignments: dict[str, Assignment] = field(default_factory=dict)
-    _versions: dict[str, int | None] = field(default_factory=dict, repr=False)
-    _published: dict[int | None, Tree] = field(default_factory=dict, repr=False)
-
-    def decided(self, asked: Asked) -> Plan:
-        """Decide what each client is to do, given with the round in which it last heard from the
-        server. Return the plan.
-        """
-        occasion = self.occasion
+    def __init__(self, occasion: Occasion, secrets: Mapping[str, bytes], asked: Asked) -> None:
+        self.occasion, self.gate, self.entries = occasion, Gate(secrets), Entries(occasion)
+        self.assignments: dict[str, Assignment] = {}
+        self._versions: dict[str, int | None] = {}
+        self._published: dict[int | None, Tree] = {}
         for profile, version in asked:
             key = occasion.key(profile.name).child("assign")
             assignment = occasion.phase.assign(occasion.state, occasion.round, profile, key)
@@ -74,7 +70,6 @@ class Plan:
             else:
                 self.assignments[profile.name] = assignment
                 self._versions[profile.name] = version
-        return self
 
     def tasks(self) -> Iterator[Task]:
         """Yield the task of every client that takes part. Each message is encoded when it is
@@ -83,27 +78,20 @@ class Plan:
         return (self._task(client, assignment) for client, assignment in self.assignments.items())
 
     def _task(self, client: str, assignment: Assignment) -> Task:
-        occasion, phase, key = self.occasion, self.occasion.phase, self.occasion.key(client)
-        version = self._versions[client]
+        occasion, phase = self.occasion, self.occasion.phase
+        version, down = self._versions[client], assignment.down
         if version not in self._published:
             seen = seams.published(phase.server, occasion.state, occasion.round, version)
             self._published[version] = seen
         tree = assignment.view.restrict(self._published[version])
-        address: dict[str, Scalar] = {
-            "client": client,
-            "round": occasion.round,
-            "phase": phase.name,
-        }
-        meta = {**assignment.options.header(), **address}
-        message = assignment.down.encode(tree, meta, key.child("down"))
+        ends = down, assignment.up, phase.link, occasion.run_id
+        task = Task(client, occasion.round, phase.name, occasion.seed, b"", *ends)
+        header = {**assignment.options.header(), **task.address}
+        message = down.encode(tree, header, task.key.child("down"))
         self.entries.asked(client, 8 * len(message))
-        codecs = assignment.down, assignment.up
-        run = occasion.seed, message, *codecs, phase.link, occasion.run_id
-        task = Task(client, occasion.round, phase.name, *run)
-        sealed = masked(message, task.envelope("down"), self.gate.secrets.get(client))
-        task = replace(task, message=sealed)
         self.gate.ask(task, tree)
-        return task
+        sealed = masked(message, task.envelope("down"), self.gate.secrets.get(client))
+        return replace(task, message=sealed)
 
 
 @dataclass
@@ -114,14 +102,14 @@ class Admission:
     ----------
     plan
         What the clients were asked.
-    pool
-        Pool of the clients.
+    settle
+        ``(client, accepted)``: tells the pool what became of an answer.
     replies
         By client: admitted answers that the link has not yet dealt with.
     """
 
     plan: Plan
-    pool: ClientPool
+    settle: Callable[[str, bool], None]
     replies: dict[str, Reply] = field(default_factory=dict)
     _refused: dict[str, ClientError] = field(default_factory=dict, repr=False)
 
@@ -142,10 +130,10 @@ class Admission:
             plan.entries.stray(client, 8 * length(outcome), self._refused[client])
             return None
         if not isinstance(outcome, Reply):
-            self.pool.settle(client, False)
+            self.settle(client, False)
             plan.entries.failed(client, outcome)
             return None
-        self.replies[client] = outcome
+        self.replies[client] = replace(outcome, packed=b"")
         assignment, key = plan.assignments[client], task.key.child("up")
         arrival = client, plan.occasion.round, packed, assignment, phase.local.kind, key
         return Arrival(*arrival, phase=phase.name)
@@ -159,16 +147,17 @@ class Admission:
             Under the policy "raise", if there is one.
         """
         for task in self.plan.gate.missing():
-            self.pool.settle(task.client, False)
+            self.settle(task.client, False)
             if task.client not in self._refused:
                 self._refused[task.client] = self._error(task, "no answer")
                 self.plan.entries.stray(task.client, 0, self._refused[task.client])
             if self.plan.occasion.policy == "raise":
                 raise self._refused[task.client]
 
-    def settle(self, arrival: Arrival) -> None:
+    def enter(self, arrival: Arrival) -> None:
         """Record a payload that the link has dealt with, and settle its client."""
         entries, reply = self.plan.entries, self.replies.pop(arrival.client)
+        arrival.packed = b""
         heard = not arrival.refusal and not arrival.silence
         if heard:
             entries.answered(arrival.client, arrival.cost, reply.seconds, reply.info)
@@ -178,7 +167,7 @@ class Admission:
             entries.failed(arrival.client, error, arrival.cost, reply.seconds)
         else:
             entries.unheard(arrival.client, arrival.cost, reply.seconds, arrival.silence)
-        self.pool.settle(arrival.client, heard)
+        self.settle(arrival.client, heard)
 
     def _opened(self, task: Task, outcome: Outcome) -> bytes:
         """Return the message of an answer, taken out of its envelope. For a failed client it is
@@ -195,7 +184,7 @@ class Admission:
 
 
 def exchange(
-    occasion: Occasion, pool: ClientPool, sides: Sides, asked: Asked, gate: Gate
+    occasion: Occasion, pool: ClientPool, sides: Sides, asked: Asked, secrets: Mapping[str, bytes]
 ) -> tuple[Tree, Info, Entries]:
     """Ask clients, add the sound answers, and take the server's step.
 
@@ -210,8 +199,8 @@ def exchange(
     asked
         Profiles of the clients to ask, each with the round in which the client last heard from the
         server.
-    gate
-        A new gate.
+    secrets
+        Secrets by client, in keyed mode; else empty.
 
     Returns
     -------
@@ -225,30 +214,32 @@ def exchange(
     TooFewClientsError
         If fewer clients than `Occasion.least` are in the sum.
     """
-    plan = Plan(occasion, gate, Entries(occasion)).decided(asked)
-    reducer = occasion.phase.reducer()
-    collect(plan, pool, pool.map(sides, plan.tasks()), reducer)
+    plan, reducer = Plan(occasion, secrets, asked), occasion.phase.reducer()
+    collect(plan, pool.settle, pool.map(sides, plan.tasks()), reducer)
     return *stepped(occasion, reducer, plan.entries), plan.entries
 
 
 def collect(
-    plan: Plan, pool: ClientPool, answers: Iterable[tuple[Task, Outcome]], reducer: Reducer
+    plan: Plan,
+    settle: Callable[[str, bool], None],
+    answers: Iterable[tuple[Task, Outcome]],
+    reducer: Reducer,
 ) -> None:
     """Admit answers, let the link add their payloads to the reducer, and settle every client.
 
     A link that receives payloads one by one gets each as it comes, and another one all together.
     """
-    admission, waiting = Admission(plan, pool), list[Arrival]()
+    admission, waiting = Admission(plan, settle), list[Arrival]()
     link, key = plan.occasion.phase.link, plan.occasion.key("link")
-    for task, outcome in answers:
-        arrival = admission.admit(task, outcome)
+    # Nothing here keeps a message, which may be as large as the model, while the next client works.
+    for arrival in starmap(admission.admit, answers):
         if arrival and seams.one_by_one(link):
-            admission.settle(next(iter(link.collect([arrival], reducer, key))))
+            admission.enter(next(iter(link.collect([arrival], reducer, key))))
         elif arrival:
             waiting.append(arrival)
     admission.end()
     for arrival in link.collect(waiting, reducer, key) if waiting else ():
-        admission.settle(arrival)
+        admission.enter(arrival)
 
 
 def stepped(occasion: Occasion, reducer: Reducer, entries: Entries) -> tuple[Tree, Info]:
@@ -256,10 +247,4 @@ def stepped(occasion: Occasion, reducer: Reducer, entries: Entries) -> tuple[Tre
     phase = occasion.phase
     if not entries.enough() and not seams.steps_alone(phase.server):
         return occasion.state, {}
-    step = phase.server.step(occasion.state, reducer, occasion.round)
-    if not (
-        isinstance(step, tuple) and len(step) == 2 and all(isinstance(part, dict) for part in step)
-    ):
-        where = f"{type(phase.server).__name__}.step, phase {phase.name!r}"
-        raise UpdateError(where, "(state, figures)", shown(step), "return state, {}")
-    return step
+    return phase.server.step(occasion.state, reducer, occasion.round)

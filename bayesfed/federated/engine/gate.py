@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from bayesfed.compress.wire import MAX_BYTES
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import shown
-from bayesfed.federated.clients.envelopes import opened
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
+from bayesfed.federated.clients import Outcome, Reply, Task, opened
 from bayesfed.trees import Tree
 
 # Bytes that an answer may have, as a message and decoded: LEAST for any answer, plus TIMES the
@@ -52,17 +51,13 @@ class Gate:
         Parameters
         ----------
         task
-            Task of a client.
+            Task of a client, without its message, which may be as large as the model, for each of a
+            thousand clients.
         sent
             The tree that its message encodes.
         """
         size = sum(leaf.numel() * max(leaf.element_size(), 4) for leaf in sent.values())
-        # Kept without its message, which may be as large as the model, for each of a thousand
-        # clients.
-        self._asked[task.client] = (
-            replace(task, message=b""),
-            min(LEAST + TIMES * size, MAX_BYTES),
-        )
+        self._asked[task.client] = task, min(LEAST + TIMES * size, MAX_BYTES)
 
     def turn(self, task: Task) -> None:
         """Raise an error unless an answer to this task is expected.
@@ -116,41 +111,28 @@ class Gate:
 
 def length(outcome: Outcome) -> int:
     """Return the length of an outcome's message in bytes; 0 if there is none."""
-    return (
-        len(outcome.packed)
-        if isinstance(outcome, Reply) and isinstance(outcome.packed, bytes)
-        else 0
-    )
+    packed = outcome.packed if isinstance(outcome, Reply) else b""
+    return len(packed) if isinstance(packed, bytes) else 0
 
 
 def _check_figures(reply: Reply) -> None:
-    sound = isinstance(reply.info, dict) and len(reply.info) <= MOST_FIGURES
-    if not sound or not all(
-        isinstance(name, str) and isinstance(value, int | float)
-        for name, value in reply.info.items()
-    ):
-        odd = (
-            [
+    info = reply.info
+    if not isinstance(info, dict):
+        odd = shown(info)
+    elif len(info) > MOST_FIGURES:
+        odd = f"{len(info)} by name"
+    else:
+        odd = next(
+            (
                 f"{name!r} as {shown(value)}"
-                for name, value in reply.info.items()
-                if not isinstance(value, int | float)
-            ]
-            if sound
-            else []
+                for name, value in info.items()
+                if not (isinstance(name, str) and isinstance(value, int | float))
+            ),
+            "",
         )
-        actual = (
-            odd[0]
-            if odd
-            else f"{len(reply.info)} by name"
-            if isinstance(reply.info, dict)
-            else shown(reply.info)
-        )
-        raise _refusal(
-            "info",
-            f"at most {MOST_FIGURES} numbers by name",
-            actual,
-            "float(figure) in Fit(info=...)",
-        )
+    if odd:
+        expected, hint = f"at most {MOST_FIGURES} numbers by name", "float(figure) in Fit(info=...)"
+        raise _refusal("info", expected, odd, hint)
     if not (isinstance(reply.seconds, int | float) and 0 <= reply.seconds < math.inf):
         raise _refusal("info", "seconds >= 0", reply.seconds)
 

@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Direction
+from bayesfed.federated.core import Cost, Direction
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bayesfed.federated.core.algorithm import Algorithm, Predictor
-from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.core import Algorithm, Info, Predictor
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.trees import Tree
 

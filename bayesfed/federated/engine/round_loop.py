@@ -13,23 +13,25 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.clients.envelopes import check_secrets
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.clients.ranks import Ranks, alike, led
-from bayesfed.federated.clients.rosters import Roster, Versions
-from bayesfed.federated.clients.side import sides_of
-from bayesfed.federated.clients.turn import one_thread
-from bayesfed.federated.core.algorithm import Algorithm, Conditions
-from bayesfed.federated.core.protocols import Info
+from bayesfed.errors.checks import check, choice, whole
+from bayesfed.federated.clients import (
+    ClientPool,
+    Roster,
+    Versions,
+    alike,
+    check_secrets,
+    led,
+    one_thread,
+    sides_of,
+)
+from bayesfed.federated.core import Algorithm, Conditions, Info
 from bayesfed.federated.engine.arguments import check_call, check_posterior
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.window import Window
 from bayesfed.federated.engine.entries import Occasion
-from bayesfed.federated.engine.exchange import exchange
-from bayesfed.federated.engine.gate import Gate
 from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.ranked import agreed, ranked_exchange
+from bayesfed.federated.engine.ranked import agreed, exchanged
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.federated.engine.settings import differences, settings_of_run
@@ -106,12 +108,14 @@ def rounds(
     """
     resume = agreed(pool, resume)
     check_call(algorithm, rounds, sampler, resume)
-    _check(algorithm, rounds, seed, on_client_error, resume, least)
+    check("on_client_error", on_client_error, choice("raise", "drop"))
+    check("least", least, whole(1, "1"))
+    _check_resumed(algorithm, rounds, seed, resume)
     run_id = _run_id(algorithm, seed, resume, run_id)
     roster = Roster(pool.profiles)
     keyed = check_secrets("secrets", secrets, roster.names) if secrets is not None else {}
     if asynchronous:
-        _check_asynchronous(asynchronous, algorithm, pool, sampler, len(roster))
+        asynchronous.check(algorithm, pool, sampler, len(roster))
     settings = settings_of_run(algorithm, asynchronous or sampler, pool.profiles)
     alike(pool, settings, resume.state if resume else algorithm.initial)
     changed = _changed(resume, settings, resume_anyway) if resume and resume.round else ()
@@ -126,7 +130,7 @@ def rounds(
     )
     for number in range(resume.round, rounds):
         start = time.perf_counter()
-        if algorithm.checks:
+        for condition in algorithm.checks:
             conditions = Conditions(
                 algorithm=algorithm,
                 sampler=sampler,
@@ -134,7 +138,7 @@ def rounds(
                 remembering=tuple(memories),
                 changed=changed,
             )
-            led(pool, partial(_check_round, conditions))
+            led(pool, partial(condition, conditions))
         chosen = (
             ()
             if window
@@ -158,12 +162,7 @@ def rounds(
                     state, info, entries, heard = window.step(occasion, versions)
                 else:
                     asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
-                    answered = (
-                        partial(ranked_exchange, occasion, pool)
-                        if isinstance(pool, Ranks)
-                        else partial(exchange, occasion, pool)
-                    )
-                    state, info, entries = answered(sides, asked, Gate(keyed))
+                    state, info, entries = exchanged(occasion, pool, sides, asked, keyed)
                     heard = dict.fromkeys(entries.infos, number)
             # A client that failed may not hold this version. An older version is always safe.
             versions = versions.updated(heard)
@@ -196,22 +195,13 @@ def rounds(
         )
 
 
-def _check(
-    algorithm: Algorithm,
-    rounds: int,
-    seed: int,
-    on_client_error: str,
-    resume: Snapshot | None,
-    least: int,
-) -> None:
-    """Check what a run is started with."""
+def _check_resumed(algorithm: Algorithm, rounds: int, seed: int, resume: Snapshot | None) -> None:
+    """Check that there are rounds to run, and that the snapshot is of this run."""
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
         raise ArgumentError(
             "rounds", f"more than the {done} rounds already made", rounds, f"rounds={done + 10}"
         )
-    if on_client_error not in ("raise", "drop"):
-        raise ArgumentError("on_client_error", "'raise' or 'drop'", repr(on_client_error), "'drop'")
     if resume and (resume.algorithm, resume.seed) != (algorithm.name, seed):
         raise ArgumentError(
             "resume",
@@ -219,28 +209,6 @@ def _check(
             f"{resume.algorithm!r}, seed {resume.seed}",
             "the run's own arguments",
         )
-    if least < 1:
-        raise ArgumentError("least", "a number of clients >= 1", least, "1")
-
-
-def _check_asynchronous(
-    asynchronous: FedBuff, algorithm: Algorithm, pool: ClientPool, sampler: Sampler, clients: int
-) -> None:
-    asynchronous.check(algorithm, clients)
-    if sampler is not everyone:
-        actual, hint = (
-            getattr(sampler, "__name__", type(sampler).__name__),
-            "FedBuff(size=10, concurrency=100) alone",
-        )
-        raise ArgumentError("sampler", "none: FedBuff draws clients as others finish", actual, hint)
-    if isinstance(pool, Ranks):
-        raise ArgumentError("asynchronous", "clients of one process", "Ranks", "InProcess(clients)")
-
-
-def _check_round(conditions: Conditions) -> None:
-    """Make the algorithm's own checks."""
-    for check in conditions.algorithm.checks:
-        check(conditions)
 
 
 def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str | None) -> str:

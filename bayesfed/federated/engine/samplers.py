@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked, number
 from bayesfed.keys import Key
 
 Sampler = Callable[[int, Sequence[str], Key], Sequence[str]]
 """``(round, clients, key) -> clients of the round``."""
+SHARE = number("(0, 1]", "0.5")
 
 
 def everyone(round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
@@ -32,6 +33,7 @@ def in_turn(round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
     return [names[round % len(names)]]
 
 
+@checked(share=SHARE, rate=number("[0, inf)", "0.01"))
 def decaying(share: float, rate: float) -> Sampler:
     """Return a sampler that takes the share ``share exp(-rate round)`` of the clients, but at least
     one: DSSM's dynamic sampling (Ji et al., 2021).
@@ -48,10 +50,6 @@ def decaying(share: float, rate: float) -> Sampler:
     ArgumentError
         If the share is not in (0, 1], or the rate is negative or not finite.
     """
-    if not (0 < share <= 1 and 0 <= rate < math.inf):
-        raise ArgumentError(
-            "decaying", "a share in (0, 1] and a rate >= 0", (share, rate), "decaying(1.0, 0.01)"
-        )
     return lambda round, clients, key: fraction(max(share * math.exp(-rate * round), 1e-9))(
         round, clients, key
     )
@@ -81,6 +79,7 @@ class Uniform:
         return [clients[i] for i in order.tolist()]
 
 
+@checked(share=SHARE)
 def fraction(share: float) -> Sampler:
     """Return a sampler that takes a share of the clients, uniformly without replacement, but at
     least one.
@@ -95,6 +94,4 @@ def fraction(share: float) -> Sampler:
     ArgumentError
         If the share is not in (0, 1].
     """
-    if not 0 < share <= 1:
-        raise ArgumentError("fraction", "a share in (0, 1]", share, "0.5")
     return Uniform(share)

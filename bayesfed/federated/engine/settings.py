@@ -2,11 +2,11 @@
 continued with others in silence.
 
 Settings are numbers, names and choices: the fields of the dataclasses that an algorithm is made of
-(`train.local.steps`, `train.server.noise`), what its functions close over, the architecture of
-networks and the values of their frozen parameters, the shapes of the state, the sampler, and the
-clients with their numbers of rows. Not compared are trained values (the snapshot has its own),
-attributes of classes that are no dataclasses, and what may change between two parts of a run: the
-number of rounds, callbacks, pools and the policy on errors.
+(`train.local.steps`, `train.layers.private.noise`), what its functions close over, the
+architecture of networks and the values of their frozen parameters, the shapes of the state, the
+sampler, and the clients with their numbers of rows. Not compared are trained values (the snapshot
+has its own), attributes of classes that are no dataclasses, and what may change between two parts
+of a run: the number of rounds, callbacks, pools and the policy on errors.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesfed.federated.clients.rosters import Roster
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.clients import Roster
+from bayesfed.federated.core import Algorithm, Profile
 from bayesfed.keys import Key
 
 # Longest text of a setting; longer ones are replaced by a digest.
@@ -53,6 +52,9 @@ def settings_of_run(
     for phase in algorithm.phases:
         for part in ("assign", "local", "server", "link"):
             described.add(f"{phase.name}.{part}", getattr(phase, part))
+        if phase.layers:
+            owners = ", ".join(layer.owner for layer in phase.layers)
+            described.entries[f"{phase.name}.layers"] = _short(owners)
         for layer in phase.layers:
             described.add(f"{phase.name}.layers.{layer.owner}", layer)
     described.add("sampler", sampler)
@@ -62,7 +64,7 @@ def settings_of_run(
     )
     roster = Roster(profiles)
     described.entries["clients"] = f"{len(roster)}: {_listed(roster.ordered)}"
-    described.entries["rows of clients"] = _listed(map(str, roster.samples()))
+    described.entries["rows of clients"] = _listed(map(str, roster.samples))
     return dict(sorted(described.entries.items()))
 
 

@@ -10,14 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bayesfed.compress.leaf import LeafCodec, Reader, Writer
-from bayesfed.compress.quantisers.ternary import Ternary
-from bayesfed.compress.support import mask_of, scatter_active
-from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.core.layers import Inner, Moment, Sent, Traits, Visit
-from bayesfed.federated.core.owners import of, owned
-from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Update
+from bayesfed.compress import LeafCodec, Ternary, scatter_active
+from bayesfed.compress.leaf import Reader, Writer
+from bayesfed.compress.support import mask_of
+from bayesfed.errors import UpdateError
+from bayesfed.errors.checks import checked_class, whole
+from bayesfed.federated.core import Fit, Info, Inner, Moment, Sent, Traits, Update, Visit, of, owned
 from bayesfed.federated.layers.holding import CHANGE, Holding, nothing
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, under
@@ -27,6 +25,7 @@ from bayesfed.trees import Tree, under
 RESIDUAL, SUM, START = "residual", "sum", "start"
 
 
+@checked_class({}, cache=whole(1, "1"))
 @dataclass(frozen=True)
 class Exchange(Holding):
     """An exchange of changes in both directions.
@@ -84,10 +83,6 @@ class Exchange(Holding):
         gives={"value": "delta"},
         holds=True,
     )
-
-    def __post_init__(self) -> None:
-        if self.cache < 1:
-            raise ArgumentError("Exchange.cache", "a number of rounds >= 1", self.cache, "1")
 
     def start(self, moment: Moment) -> Tree:
         """Return zeros for every leaf of which changes are sent."""

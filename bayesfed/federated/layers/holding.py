@@ -12,9 +12,7 @@ from torch import Tensor
 
 from bayesfed.compress.support import moved, supports_of
 from bayesfed.errors import UpdateError
-from bayesfed.federated.core.layers import Layer, Moment, Sent, Traits, Visit
-from bayesfed.federated.core.owners import of, owned
-from bayesfed.federated.core.protocols import Fit
+from bayesfed.federated.core import Fit, Layer, Moment, Sent, Traits, Visit, of, owned
 from bayesfed.trees import Tree
 
 # Kinds of leaves: of a message, changes of what is held; of a memory, what is held, and errors.

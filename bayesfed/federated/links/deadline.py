@@ -8,16 +8,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.core.protocols import Arrival, Link, Scalar
-from bayesfed.federated.core.seams import one_by_one
-from bayesfed.federated.core.update import Reducer
+from bayesfed.compress import Codec
+from bayesfed.errors import UpdateError
+from bayesfed.errors.checks import checked_class, number
+from bayesfed.federated.core import Arrival, Link, Reducer, Scalar, one_by_one
 from bayesfed.federated.links.digital import Digital
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 
+@checked_class({}, deadline_s=number("(0, inf]", "5.0"))
 @dataclass(frozen=True)
 class Cell:
     """A link that computes every client's seconds and joules from the bytes that it really sends,
@@ -43,12 +43,6 @@ class Cell:
 
     deadline_s: float
     link: Link = Digital()
-
-    def __post_init__(self) -> None:
-        if not self.deadline_s > 0:
-            raise ArgumentError(
-                "Cell.deadline_s", "a positive number of seconds", self.deadline_s, "5.0"
-            )
 
     @property
     def one_by_one(self) -> bool:

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Arrival, Scalar
-from bayesfed.federated.core.update import Kind, Reducer, Update
+from bayesfed.compress import Codec
+from bayesfed.errors import UpdateError
+from bayesfed.errors.checks import checked_class, number
+from bayesfed.federated.core import Arrival, Cost, Kind, Reducer, Scalar, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -20,6 +19,7 @@ from bayesfed.trees import Tree
 USUAL_NORM, USUAL_NATURAL = 1e6, 1e9
 
 
+@checked_class({}, max_norm=number("(0, inf]", "1e6"))
 @dataclass(frozen=True)
 class Digital:
     """A link that sends payloads as bytes. The server decodes, checks, lifts and adds them one
@@ -41,10 +41,6 @@ class Digital:
     max_norm: float | None = None
     # Payloads are received one by one, so that several processes can each receive some of them.
     one_by_one: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.max_norm is not None and not self.max_norm > 0:
-            raise ArgumentError("Digital", "max_norm > 0", self.max_norm, "1e6")
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Return the payload as the codec encodes it."""
@@ -128,13 +124,9 @@ def decoded(arrival: Arrival) -> Tree:
     expected = {"client": arrival.client, "round": arrival.round, "phase": arrival.phase}
     for field, value in expected.items():
         if (claimed := meta.get(field)) != value:
-            raise UpdateError(
-                "message",
-                f"one of {field} {value!r}",
-                f"one of {field} {claimed!r}",
-                "this exchange's own message",
-                field=field,
-            )
+            wanted, actual = f"one of {field} {value!r}", f"one of {field} {claimed!r}"
+            hint = "this exchange's own message"
+            raise UpdateError("message", wanted, actual, hint, field=field)
     if more := {name: value for name, value in meta.items() if name not in expected}:
         # For example a weight, which only the server assigns.
         raise UpdateError(

@@ -10,7 +10,6 @@ are needed for the mean, the energies for the amplitude that all clients share.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,20 +18,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import check, having
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Arrival, Scalar
-from bayesfed.federated.core.seams import gathered
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Reducer, Update
+from bayesfed.errors.checks import check, checked_class, choice, having, number
+from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update, gathered
 from bayesfed.federated.links.compressed_sensing import Plain, Sensing
 from bayesfed.federated.links.digital import opened
 from bayesfed.keys import Key
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, shapes
+from bayesfed.wireless import Gbma
 from bayesfed.wireless.channels import (
-    Gain,
     Reals,
     Received,
     Spent,
@@ -42,15 +37,21 @@ from bayesfed.wireless.channels import (
     transmit,
 )
 from bayesfed.wireless.power_control import (
-    Gbma,
     PowerControl,
-    Precoding,
     common_amplitude,
     error_variance,
     transmit_power_w,
 )
 
 
+@checked_class(
+    {},
+    power=having(("precode",), "power control as a value", "Gbma(), or ChannelInversion()"),
+    noise_w=number("[0, inf)", "1.0"),
+    per=choice("symbol", "matrix"),
+    budget=choice("mean", "largest"),
+    max_norm=number("(0, inf]", "1e6"),
+)
 @dataclass(frozen=True)
 class OverTheAir:
     """A link that sends all payloads at once over a fading multiple-access channel.
@@ -103,42 +104,18 @@ class OverTheAir:
 
     def __post_init__(self) -> None:
         if (self.snr_db is None) == (self.power_w is None):
-            raise ArgumentError(
-                "OverTheAir",
-                "snr_db or power_w",
-                (self.snr_db, self.power_w),
-                "OverTheAir(snr_db=25.0)",
-            )
-        if self.per not in ("symbol", "matrix") or self.budget not in ("mean", "largest"):
-            expected = "'symbol' or 'matrix', 'mean' or 'largest'"
-            raise ArgumentError(
-                "OverTheAir", expected, (self.per, self.budget), "OverTheAir(snr_db=25.0)"
-            )
-        if not (
-            0 <= self.noise_w < math.inf
-            and self.max_norm > 0
-            and 0 < self.transmit_power_w < math.inf
-        ):
-            expected = "noise_w >= 0, max_norm and power_w > 0"
-            raise ArgumentError(
-                "OverTheAir", expected, (self.noise_w, self.max_norm, self.power_w), "noise_w=1.0"
-            )
-        check(
-            "OverTheAir.power",
-            self.power,
-            having(("precode",), "power control as a value", "Gbma(), or ChannelInversion()"),
-        )
+            actual, hint = (self.snr_db, self.power_w), "OverTheAir(snr_db=25.0)"
+            raise ArgumentError("OverTheAir", "snr_db or power_w", actual, hint)
+        check("OverTheAir, power_w", self.transmit_power_w, number("(0, inf)", "power_w=1.0"))
         channel_uses(0, self.reals)
         error_variance("OverTheAir", self.estimate_variance)
 
     @property
     def transmit_power_w(self) -> float:
         """Transmit power in watts."""
-        return (
-            self.power_w
-            if self.power_w is not None
-            else transmit_power_w(self.snr_db or 0.0, self.noise_w)
-        )
+        if self.power_w is not None:
+            return self.power_w
+        return transmit_power_w(self.snr_db or 0.0, self.noise_w)
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Round a payload as its codec does. The bytes only carry it to the simulated channel."""
@@ -167,57 +144,33 @@ class OverTheAir:
             self._send(sound, signal, reducer, key)
         elif sound:
             # All payloads are zero, so that only the weights are sent.
-            reducer.add(
-                "air", Update(signal.zeros, math.fsum(signal.weights.values()), sound[0].kind)
-            )
+            weight = math.fsum(signal.weights.values())
+            reducer.add("air", Update(signal.zeros, weight, sound[0].kind))
         yield from everyone
 
     def _send(self, sound: list[Arrival], signal: _Signal, reducer: Reducer, key: Key) -> None:
-        round = sound[0].round
+        round, variance = sound[0].round, self.estimate_variance
         gains = {
-            arrival.client: fading(
-                key, arrival.client, round, estimate_variance=self.estimate_variance
-            )
+            arrival.client: fading(key, arrival.client, round, estimate_variance=variance)
             for arrival in sound
         }
+        known = {client: gain.known for client, gain in gains.items()}
+        true = {client: gain.true for client, gain in gains.items()}
         try:
-            plan = self.power.precode(
-                {client: gain.known for client, gain in gains.items()},
-                1.0,
-                estimate_variance=self.estimate_variance,
-            )
+            plan = self.power.precode(known, 1.0, estimate_variance=variance)
         except UpdateError as problem:
             for arrival in sound:
                 arrival.silence, arrival.cost = str(problem), signal.cost(arrival.client, None)
             return
         payloads = ((arrival.client, signal.symbols(arrival)) for arrival in sound)
-        received = transmit(
-            payloads,
-            {client: gain.true for client, gain in gains.items()},
-            plan,
-            noise_w=self.noise_w,
-            key=key,
-            round=round,
-        )
+        received = transmit(payloads, true, plan, noise_w=self.noise_w, key=key, round=round)
         weight = math.fsum(signal.weights[client] for client in received.heard)
         reducer.add("air", Update(signal.tree(received), weight, sound[0].kind))
-        self._account(sound, signal, plan, received, gains)
-
-    def _account(
-        self,
-        sound: list[Arrival],
-        signal: _Signal,
-        plan: Precoding,
-        received: Received,
-        gains: Mapping[str, Gain],
-    ) -> None:
         for arrival in sound:
             arrival.cost = signal.cost(arrival.client, received.spent.get(arrival.client))
             if arrival.client in plan.silent:
-                arrival.silence = (
-                    f"silent: its channel, |h| = {abs(gains[arrival.client].known):.3f}, is "
-                    "below the threshold"
-                )
+                strength = f"|h| = {abs(known[arrival.client]):.3f}"
+                arrival.silence = f"silent: its channel, {strength}, is below the threshold"
 
 
 class _Signal:
@@ -242,21 +195,12 @@ class _Signal:
         """
         update = opened(arrival, self.link.max_norm)
         if update.by_entry:
-            raise UpdateError(
-                "OverTheAir", "payloads of equal shapes", "a weight for each entry", "Digital()"
-            )
-        own, expected = (
-            {name: tuple(leaf.shape) for name, leaf in sorted(tree.items())}
-            for tree in (update.total, self.zeros)
-        )
-        if expected and own != expected:
-            raise UpdateError(
-                "OverTheAir",
-                f"shapes {expected}, those of the first client",
-                own,
-                "Digital()",
-                field="shape",
-            )
+            expected, actual = "payloads of equal shapes", "a weight for each entry"
+            raise UpdateError("OverTheAir", expected, actual, "Digital()")
+        own, first = shapes(update.total), shapes(self.zeros)
+        if first and own != first:
+            expected = f"shapes {first}, those of the first client"
+            raise UpdateError("OverTheAir", expected, own, "Digital()", field="shape")
         sent = self._sent(update.total)
         self.weights[arrival.client] = update.number()
         self._energies[arrival.client] = {
@@ -274,27 +218,18 @@ class _Signal:
         amplitudes = {}
         for name, length in self._lengths.items():
             energies = [by_leaf[name] for by_leaf in self._energies.values()]
-            energy = (
-                max(energies)
-                if self.link.budget == "largest"
-                else math.fsum(energies) / len(energies)
-            )
+            mean, uses = math.fsum(energies) / len(energies), channel_uses(length, self.link.reals)
+            energy = max(energies) if self.link.budget == "largest" else mean
             if energy > 0:
-                amplitudes[name] = common_amplitude(
-                    self.link.transmit_power_w,
-                    energy,
-                    channel_uses(length, self.link.reals),
-                    self.link.per,
-                )
+                power_w = self.link.transmit_power_w
+                amplitudes[name] = common_amplitude(power_w, energy, uses, self.link.per)
         return amplitudes
 
     def symbols(self, arrival: Arrival) -> Tensor:
         """Return a client's symbols, leaf after leaf."""
         sent = self._sent(opened(arrival, self.link.max_norm).total)
-        return pack(
-            torch.cat([amplitude * sent[name] for name, amplitude in self.amplitudes.items()]),
-            self.link.reals,
-        )
+        scaled = [amplitude * sent[name] for name, amplitude in self.amplitudes.items()]
+        return pack(torch.cat(scaled), self.link.reals)
 
     def tree(self, received: Received) -> Tree:
         """Return the sum that the server recovers from the received symbols."""
@@ -302,35 +237,25 @@ class _Signal:
         for name, amplitude in self.amplitudes.items():
             numbers = values[start : start + self._lengths[name]] / amplitude
             like, start = self.zeros[name], start + self._lengths[name]
-            total[name] = (
-                self.link.sensing.back(numbers, like.numel(), name)
-                .reshape(like.shape)
-                .to(like.dtype)
-            )
+            recovered = self.link.sensing.back(numbers, like.numel(), name)
+            total[name] = recovered.reshape(like.shape).to(like.dtype)
         return total
 
     def cost(self, client: str, spent: Spent | None) -> Cost:
         """Return the bits of a client's digital side message, the round's channel uses, and the
         client's power if it was heard.
         """
-        side = struct.pack(
-            f"<{1 + len(self._lengths)}d", self.weights[client], *self._energies[client].values()
-        )
-        uses = channel_uses(self._count, self.link.reals)
-        return Cost(
-            8 * len(side), uses, spent.mean_w if spent else 0.0, spent.peak_w if spent else 0.0
-        )
+        # The weight and the energies, as numbers of double precision.
+        bits, uses = 64 * (1 + len(self._lengths)), channel_uses(self._count, self.link.reals)
+        return Cost(bits, uses, spent.mean_w, spent.peak_w) if spent else Cost(bits, uses)
 
     @property
     def _count(self) -> int:
         return sum(self._lengths[name] for name in self.amplitudes)
 
     def _sent(self, total: Tree) -> Tree:
-        dtype = (
-            torch.float64
-            if any(leaf.dtype is torch.float64 for leaf in total.values())
-            else torch.float32
-        )
+        double = any(leaf.dtype is torch.float64 for leaf in total.values())
+        dtype = torch.float64 if double else torch.float32
         return {
             name: self.link.sensing.forward(total[name].to(dtype).flatten(), name)
             for name in sorted(total)

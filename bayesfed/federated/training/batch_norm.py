@@ -26,13 +26,11 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Local
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.core import Around, Fit, Local, LocalOptions
 from bayesfed.keys import Key
-from bayesfed.models.nets.norms import untracked
+from bayesfed.models import untracked
 from bayesfed.trees import (
     Tree,
     placed_buffers,

@@ -9,22 +9,24 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.update import Kind
+from bayesfed.errors.checks import checked_class, whole
+from bayesfed.federated.core import Around, Fit, Kind, LocalOptions
 from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.inference.objectives.likelihood import Objective, OwnSteps
+from bayesfed.inference import Objective
+from bayesfed.inference.objectives.likelihood import OwnSteps
 from bayesfed.inference.objectives.weight_decay import OpenPrior
 from bayesfed.keys import Key, forked
-from bayesfed.models.priors.likelihoods import Likelihood, Normal, PresentClasses
+from bayesfed.models import Likelihood, Normal
+from bayesfed.models.priors.likelihoods import PresentClasses
 from bayesfed.trees import Tree
 
 AfterStep = Callable[[Tree, float, int], None]
 """``(trained leaves, rate of the step just taken, steps left)``; may change the leaves in place."""
 
 
+@checked_class({}, steps=whole(1, "50"), batch_size=whole(1, "64"))
 @dataclass(frozen=True)
 class Descent:
     """Gradient steps on minibatches.
@@ -61,12 +63,6 @@ class Descent:
     batch_size: int | None
     kind: Kind = "value"
     uses_global_randomness: bool = False
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or (self.batch_size is not None and self.batch_size < 1):
-            raise ArgumentError(
-                "Descent", "steps and batch_size >= 1", (self.steps, self.batch_size), "50, 64"
-            )
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -200,13 +196,13 @@ class Descent:
 
 
 @dataclass(frozen=True)
-class LocalClasses:
+class LocalClasses(Around):
     """Gradient steps on a loss without the classes that a client has no rows of (masked
     cross-entropy, HeteroFL 3.3).
 
     Parameters
     ----------
-    descent
+    local
         Gradient steps. Their own objective is used for clients without rows.
     objective
         ``(likelihood) -> Objective``.
@@ -219,7 +215,7 @@ class LocalClasses:
         If the targets are numbers (`Normal`), which have no classes.
     """
 
-    descent: Descent
+    local: Descent
     objective: Callable[[Likelihood], Objective]
     likelihood: Likelihood
 
@@ -229,26 +225,16 @@ class LocalClasses:
                 "masked", "a likelihood of classes", "Normal", "masked=False, or Categorical()"
             )
 
-    @property
-    def kind(self) -> Kind:
-        """What the payload's numbers mean, as for the descent."""
-        return self.descent.kind
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.descent.uses_global_randomness
-
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
         """Take the steps with the likelihood restricted to the client's own classes."""
         classes = tuple(data.targets.unique().tolist())
-        if not classes:
-            return self.descent.fit(message, memory, data, key, options)
-        return replace(
-            self.descent, objective=self.objective(PresentClasses(self.likelihood, classes))
-        ).fit(message, memory, data, key, options)
+        descent = self.local
+        if classes:
+            present = PresentClasses(self.likelihood, classes)
+            descent = replace(descent, objective=self.objective(present))
+        return descent.fit(message, memory, data, key, options)
 
 
 def batches(data: Dataset, size: int | None, steps: int, generator: Generator) -> Iterator[Dataset]:

@@ -4,7 +4,6 @@ every method.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,22 +12,34 @@ from typing import Any, Literal, TypeVar
 from torch import nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import OF_TRAINING, checked_class, shown
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Local
-from bayesfed.federated.core.update import Kind
+from bayesfed.errors.checks import OF_TRAINING, Role, checked_class, having, number, whole
+from bayesfed.federated.core import Kind, Local, LocalOptions
 from bayesfed.federated.training.batch_norm import Buffers, buffered
 from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
 from bayesfed.federated.training.optimisers import Optimiser, Sgd
 from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective
+from bayesfed.inference import MaximumLikelihood, Objective
 from bayesfed.inference.objectives.weight_decay import with_open_prior, with_prior
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models import Categorical, Likelihood
 
 Record = TypeVar("Record", bound=LocalOptions)
 
 
-@checked_class(OF_TRAINING)
+PRECISION = number("[0, inf)", "0.3")
+
+
+@checked_class(
+    OF_TRAINING,
+    steps=whole(1, "50"),
+    batch_size=whole(1, "64"),
+    optimiser=having(("build",), "an optimiser as a value", "Sgd(0.05), Adam(1e-3)"),
+    schedule=Role(callable, "a function of the round", "cosine(0.1, rounds)"),
+    epochs=number("(0, inf)", "1.0"),
+    prior_precision=Role(
+        lambda value: value == "auto" or PRECISION.fits(value), "a number >= 0 or 'auto'", "0.3"
+    ),
+    observations=whole(1, "len(train)"),
+)
 @dataclass(frozen=True)
 class Training:
     """Local work of a round.
@@ -81,45 +92,10 @@ class Training:
     observations: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        self._check_prior()
-        _whole("Training.steps", self.steps, "50")
-        if self.batch_size is not None:
-            _whole("Training.batch_size", self.batch_size, "64")
-        if self.epochs is not None and not (
-            isinstance(self.epochs, int | float) and 0 < self.epochs < math.inf
-        ):
-            raise ArgumentError("Training.epochs", "a number above 0", repr(self.epochs), "1.0")
-        if self.optimiser is not None and (
-            isinstance(self.optimiser, type) or not hasattr(self.optimiser, "build")
-        ):
-            actual = shown(self.optimiser)
-            raise ArgumentError(
-                "Training.optimiser", "an optimiser as a value", actual, "Sgd(0.05), Adam(1e-3)"
-            )
-        if not callable(self.schedule):
-            raise ArgumentError(
-                "Training.schedule",
-                "a function of the round",
-                repr(self.schedule),
-                "cosine(0.1, rounds)",
-            )
-
-    def _check_prior(self) -> None:
-        precision = self.prior_precision
-        if (precision is None) != (self.observations is None):
-            actual = f"prior_precision {precision}, observations {self.observations}"
+        if (self.prior_precision is None) != (self.observations is None):
+            actual = f"prior_precision {self.prior_precision}, observations {self.observations}"
             hint = "Training(prior_precision=0.3, observations=len(train))"
             raise ArgumentError("Training", "both or neither", actual, hint)
-        if self.observations is not None:
-            _whole("Training.observations", self.observations, "len(train)")
-        if precision not in (None, "auto") and not (
-            isinstance(precision, int | float)
-            and not isinstance(precision, bool)
-            and 0 <= precision < math.inf
-        ):
-            raise ArgumentError(
-                "Training.prior_precision", "a number >= 0 or 'auto'", repr(precision), "0.3"
-            )
 
     def steps_for(self, samples: int) -> int:
         """Return the number of steps of a client with `samples` rows."""
@@ -233,8 +209,3 @@ class Training:
 
 def _objective(work: Training, net: nn.Module, likelihood: Likelihood) -> Objective:
     return work.under_prior(MaximumLikelihood(net, likelihood))
-
-
-def _whole(where: str, value: object, hint: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ArgumentError(where, "a whole number >= 1", repr(value), hint)

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import Role, checked, whole
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Local, Profile
-from bayesfed.federated.core.seams import options_of
-from bayesfed.federated.core.update import Kind
+from bayesfed.federated.core import Fit, Kind, Local, LocalOptions, Profile, options_of
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -23,7 +20,7 @@ Capacity = Callable[[Profile, int, Key], int]
 """``(profile, round, key) -> index of the size``. 0 is the largest."""
 
 
-@checked(count=whole(0, "the number of sizes"))
+@checked(count=whole(1, "the number of sizes"))
 def dynamic(count: int) -> Capacity:
     """Return a capacity that draws a size uniformly for every client and round (dynamic
     heterogeneity in HeteroFL and FedHM).
@@ -38,8 +35,6 @@ def dynamic(count: int) -> Capacity:
     ArgumentError
         If `count` is below 1.
     """
-    if count < 1:
-        raise ArgumentError("dynamic", "count >= 1", count, "the number of sizes")
     return lambda profile, round, key: int(
         torch.randint(count, (), generator=key.child("size").generator())
     )
@@ -48,12 +43,14 @@ def dynamic(count: int) -> Capacity:
 @checked(
     clients=Role(
         lambda names: (
-            isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+            isinstance(names, list | tuple)
+            and all(isinstance(name, str) for name in names)
+            and len(set(names)) == len(names)
         ),
-        "a list of names",
+        "a list of distinct names",
         "sorted(clients)",
     ),
-    count=whole(0, "2"),
+    count=whole(1, "2"),
 )
 def fixed(clients: Sequence[str], count: int) -> Capacity:
     """Return a capacity that assigns sizes to clients once, in turn, so that the sizes have equally
@@ -73,10 +70,6 @@ def fixed(clients: Sequence[str], count: int) -> Capacity:
         If `count` is below 1 or a name occurs twice. During a round, if a client is not in
         `clients`.
     """
-    if count < 1 or len(set(clients)) != len(clients):
-        raise ArgumentError(
-            "fixed", "distinct clients and count >= 1", (list(clients), count), "sorted(clients)"
-        )
     sizes = {name: number % count for number, name in enumerate(clients)}
 
     def capacity(profile: Profile, round: int, key: Key) -> int:

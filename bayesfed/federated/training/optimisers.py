@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class, number
+
+POSITIVE, SHARE = number("(0, inf)", "1e-3"), number("(0, 1]", "0.1")
 
 
 class Optimiser(Protocol):
@@ -26,15 +29,7 @@ class Optimiser(Protocol):
         ...
 
 
-def _rate(name: str, value: float) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 < value < float("inf")
-    ):
-        raise ArgumentError(f"{name}.learning_rate", "a positive number", repr(value), "1e-3")
-
-
+@checked_class({}, learning_rate=POSITIVE)
 @dataclass(frozen=True)
 class Sgd:
     """Stochastic gradient descent with optional momentum and weight decay, as `torch.optim.SGD`.
@@ -59,9 +54,6 @@ class Sgd:
     momentum: float = 0.0
     weight_decay: float = 0.0
 
-    def __post_init__(self) -> None:
-        _rate("Sgd", self.learning_rate)
-
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return `torch.optim.SGD`."""
         return torch.optim.SGD(
@@ -69,6 +61,7 @@ class Sgd:
         )
 
 
+@checked_class({}, learning_rate=POSITIVE)
 @dataclass(frozen=True)
 class Adam:
     """Adam (Kingma and Ba, 2015). Its moments start from zero in every round.
@@ -86,14 +79,12 @@ class Adam:
 
     learning_rate: float = 1e-3
 
-    def __post_init__(self) -> None:
-        _rate("Adam", self.learning_rate)
-
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return torch's `Adam`, fused."""
         return torch.optim.Adam(leaves, learning_rate, fused=True)
 
 
+@checked_class({}, learning_rate=SHARE)
 @dataclass(frozen=True)
 class NaturalGradient:
     """Natural-gradient steps for independent Gaussians (`bayesfed.inference.variational.natural`),
@@ -116,15 +107,6 @@ class NaturalGradient:
     learning_rate: float = 0.1
     others: Optimiser = Adam(1e-2)
 
-    def __post_init__(self) -> None:
-        if not 0 < self.learning_rate <= 1:
-            raise ArgumentError(
-                "NaturalGradient.learning_rate",
-                "a number in (0, 1]",
-                self.learning_rate,
-                "NaturalGradient(0.1)",
-            )
-
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return the optimiser of the other parameters, its learning rate scaled by the same
         schedule.
@@ -134,6 +116,13 @@ class NaturalGradient:
         )
 
 
+@checked_class(
+    {},
+    learning_rate=SHARE,
+    curvature_rate=SHARE,
+    momentum=number("[0, 1)", "0.9"),
+    clip=number("(0, inf]", "0.01"),
+)
 @dataclass(frozen=True)
 class Ivon:
     """IVON (`bayesfed.inference.variational.ivon`): natural-gradient steps on a network's means and
@@ -165,18 +154,6 @@ class Ivon:
     momentum: float = 0.9
     clip: float = 0.01
     noise: bool = True
-
-    def __post_init__(self) -> None:
-        if not (
-            0 < self.learning_rate <= 1
-            and 0 < self.curvature_rate <= 1
-            and 0 <= self.momentum < 1
-            and self.clip > 0
-        ):
-            actual = (self.learning_rate, self.curvature_rate, self.momentum, self.clip)
-            raise ArgumentError(
-                "Ivon", "rates in (0, 1], momentum in [0, 1), clip > 0", actual, "Ivon(0.1)"
-            )
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Refuse: these are no steps on leaves.

@@ -73,15 +73,15 @@ class Block:
         return result
 
     def natural(self, pair: Pair, tree: Mapping[str, Tensor]) -> Tree:
-        """Return natural parameters, ``NAME.LEAF``."""
+        """Return natural parameters, ``LEAF/NAME``."""
         return {
-            f"{self.name}.{leaf}": value
+            f"{leaf}/{self.name}": value
             for leaf, value in self.family.natural(self.read(pair, tree)).items()
         }
 
     def own(self, natural: Mapping[str, Tensor]) -> Tree:
         """Return this block's natural parameters by leaf."""
-        return {leaf: natural[f"{self.name}.{leaf}"] for leaf in self.family.leaves}
+        return {leaf: natural[f"{leaf}/{self.name}"] for leaf in self.family.leaves}
 
     def guide_parameters(self, pair: Pair, natural: Mapping[str, Tensor]) -> Tree:
         """Return the guide's parameters for these natural ones."""

@@ -84,7 +84,7 @@ class NaturalSteps:
         change = rate * _gradient(self.leaves[sd_name]) / (slope * sd)
         after = precision + change + change.square() / (2 * precision)
         h = after * mean - rate * _gradient(self.leaves[mean_name])
-        return {f"{block.name}.h": h, f"{block.name}.precision": after}
+        return {f"h/{block.name}": h, f"precision/{block.name}": after}
 
 
 def _gradient(leaf: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.errors.checks import shown
 from bayesfed.inference.variational.tilted import Tilt, tilted
-from bayesfed.inference.variational.traced import LOCAL, TracedGuide
+from bayesfed.inference.variational.traced import TracedGuide
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, under
 
@@ -152,7 +152,7 @@ class FittedGuide(TracedGuide):
         if missing := sorted(
             name
             for name, memory in memories.items()
-            if under(memory, LOCAL) and not len(data.get(name, ()))
+            if under(memory, self.place) and not len(data.get(name, ()))
         ):
             hint = "the rows of all clients that were fitted, {name: rows}"
             raise PosteriorError(

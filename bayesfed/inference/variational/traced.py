@@ -17,7 +17,7 @@ from bayesfed.inference.variational.program import Pair, Program
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, under
 
-# Prefix of a client's own parameters in its memory.
+# Prefix of a client's own parameters in what the method's local step keeps.
 LOCAL = "local/"
 
 
@@ -42,6 +42,8 @@ class TracedGuide:
         The server's posterior, from which that of a client was made.
     client
         The client's name; empty for the server, and for a client without one.
+    place
+        Prefix of a client's own parameters in its memory.
     """
 
     pair: Pair
@@ -51,6 +53,7 @@ class TracedGuide:
     own: Tree = field(default_factory=dict)
     server: TracedGuide | None = None
     client: str = ""
+    place: str = LOCAL
 
     @property
     def stays(self) -> tuple[str, ...]:
@@ -82,7 +85,7 @@ class TracedGuide:
         PosteriorError
             If the client never took part, or its local latents do not fit the rows.
         """
-        kept, pair = under(memory, LOCAL), self.pair
+        kept, pair = under(memory, self.place), self.pair
         if missing := [leaf for leaf in self.layout.local if leaf not in kept]:
             hint = "a client that took part, or `Predictive(result.posterior, ...)` for a new one"
             raise PosteriorError(

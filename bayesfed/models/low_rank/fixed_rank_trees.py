@@ -19,7 +19,7 @@ them as usual. A point may change its rank, since the network runs at any rank.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -29,7 +29,9 @@ from bayesfed.geometry import FixedRank, Tangent, project
 from bayesfed.trees import Tree, leaf_of
 
 
-def points(tree: Mapping[str, Tensor]) -> dict[str, FixedRank]:
+def points(
+    tree: Mapping[str, Tensor], layers: Collection[str] | None = None
+) -> dict[str, FixedRank]:
     """Return the points of a tree by layer: every NAME with leaves ``NAME.u``, ``NAME.s`` and
     ``NAME.v``, which are not copied.
 
@@ -39,6 +41,9 @@ def points(tree: Mapping[str, Tensor]) -> dict[str, FixedRank]:
         Parameters by name, as `bayesfed.trees.parameters` returns them. Points taken from
         ``dict(net.named_parameters())`` require gradients: retract them under `torch.no_grad`. A
         layer that is the whole network has the name "".
+    layers
+        Names of the layers of fixed rank, as `fixed_rank_layers` returns them: another layer may
+        have parameters of these names. Default: every NAME counts.
 
     Raises
     ------
@@ -52,6 +57,7 @@ def points(tree: Mapping[str, Tensor]) -> dict[str, FixedRank]:
             leaf != leaf_of(name, "u")
             or leaf_of(name, "s") not in tree
             or leaf_of(name, "v") not in tree
+            or (layers is not None and name not in layers)
         ):
             continue
         try:

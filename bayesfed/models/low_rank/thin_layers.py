@@ -250,3 +250,8 @@ class FixedRankLayer(ThinLayer):
         if self.vp is not None:
             left, right = torch.cat([left, self.u], 1), torch.cat([right, self.vp], 1)
         return self.product(x, left, right)
+
+
+def fixed_rank_layers(net: nn.Module) -> dict[str, FixedRankLayer]:
+    """Return the layers of fixed rank of a network, by name."""
+    return {name: one for name, one in net.named_modules() if isinstance(one, FixedRankLayer)}

@@ -20,7 +20,7 @@ import bayesfed
 Found = TypeVar("Found")
 
 # Names for authors of methods, which return an algorithm but are no recipes.
-AUTHORS = frozenset({"compose"})
+AUTHORS = frozenset({"compose", "layered"})
 ROOMS = (
     "algorithms",
     "wireless",

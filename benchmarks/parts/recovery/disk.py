@@ -12,7 +12,7 @@ from tqdm import tqdm
 import bayesfed as bf
 from bayesfed.errors import CheckpointError, CheckpointWarning
 from bayesfed.federated import RoundReport, Snapshot, checkpoint, load, rounds, save
-from bayesfed.federated.engine.records import to_line
+from bayesfed.federated.engine.files.records import to_line
 from tests.support.codecs.damage import damaged
 
 

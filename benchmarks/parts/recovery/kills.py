@@ -18,7 +18,7 @@ from tqdm import tqdm
 import bayesfed as bf
 from bayesfed.errors import CheckpointWarning
 from bayesfed.federated import checkpoint, newest, untimed
-from bayesfed.federated.engine.records import to_line
+from bayesfed.federated.engine.files.records import to_line
 from bayesfed.running.result import Result
 
 ROUNDS, CLIENTS = 8, 4

@@ -87,7 +87,7 @@ def messages() -> dict[str, tuple[Codec, Tree]]:
         name: sd * torch.randn(shape, generator=generator)
         for (name, shape), sd in zip(SHAPES.items(), SDS, strict=True)
     }
-    dense = {f"{name}.mean" if leaf.ndim > 1 else name: leaf for name, leaf in update.items()} | {
+    dense = {f"mean/{name}" if leaf.ndim > 1 else name: leaf for name, leaf in update.items()} | {
         "sd": torch.tensor(0.002)
     }
     first, later = dict(dense), dict(dense)
@@ -100,8 +100,8 @@ def messages() -> dict[str, tuple[Codec, Tree]]:
             moved = (
                 noise > noise.flatten().kthvalue(int((1 - DENSITY + 0.002) * noise.numel())).values
             ) ^ support
-            first[f"{name}.mean"] = later[f"{name}.mean"] = update[name][support]
-            first[f"{name}.support"], later[f"{name}.support"] = support, moved
+            first[f"mean/{name}"] = later[f"mean/{name}"] = update[name][support]
+            first[f"support/{name}"], later[f"support/{name}"] = support, moved
     return {
         "Cast(16)": (Cast(16), update),
         "Coded(Float(16))": (Coded(Float(16)), update),

@@ -66,6 +66,7 @@ class InTurn(bf.InProcess):
     machine.
     """
 
+    widths, steps, batch = WIDTHS, STEPS, BATCH
     loop: Iterator[object] = iter(())
     bare_s = 0.0
 
@@ -81,7 +82,7 @@ class InTurn(bf.InProcess):
         """Make one round of both; return the engine's seconds and the loop's."""
         # In another order, so that neither finds rows in the cache that the other has just read.
         data = [self._data[profile.name] for profile in reversed(self.profiles)]
-        self.loop, self.bare_s = bare_turns(WIDTHS, data, STEPS, BATCH), 0.0
+        self.loop, self.bare_s = bare_turns(self.widths, data, self.steps, self.batch), 0.0
         gc.collect()
         start = time.process_time()
         list(rounds(algorithm, self, rounds=1))

@@ -131,9 +131,9 @@ def declared(net: nn.Module, batch: bf.Dataset, masks: list[Tensor]) -> Step:
     for name, mask in zip(model.sites, masks, strict=True):
         inclusion = torch.full((int(mask.sum()),), 0.9)
         message |= {
-            f"{name}.mean": model.initial[name][mask],
-            f"{name}.inclusion": encode_inclusion(inclusion),
-            f"{name}.support": mask,
+            f"mean/{name}": model.initial[name][mask],
+            f"inclusion/{name}": encode_inclusion(inclusion),
+            f"support/{name}": mask,
         }
     trained, fixed = objective.start(message)
     optimiser = torch.optim.Adam(

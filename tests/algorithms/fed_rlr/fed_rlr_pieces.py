@@ -5,6 +5,7 @@ import torch
 import bayesfed as bf
 from bayesfed.algorithms.fed_rlr.local import free
 from bayesfed.federated import Adapt, RiemannianSgd, rounds
+from bayesfed.federated.core.owners import owned
 from bayesfed.geometry import (
     metric_retraction,
     orthographic_retraction,
@@ -44,6 +45,7 @@ def dense_weights(net):
 
 
 def dense_state(state):
+    state = owned(state, "model")
     return {name: to_dense(point) for name, point in points(state).items()} | free(state)
 
 

@@ -7,6 +7,7 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.algorithms.fed_rlr.local import free
 from bayesfed.federated import Adapt, Digital, Sgd, rounds
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.engine.ledger import channel_uses
 from bayesfed.geometry import (
     difference,
@@ -53,7 +54,7 @@ def test_at_full_rank_one_step_is_fed_avg(kind, link, transmission, clients):
         bf.fed_rlr(net, full_ranks(net), transmission=transmission, **common), doubled(clients), 3
     )
     dense = final(bf.fed_avg(net, **common), doubled(clients), 3)
-    found, expected = dense_state(thin.state), flattened(dense.state)
+    found, expected = dense_state(thin.state), flattened(owned(dense.state, "model"))
     assert found.keys() == expected.keys()
     for name, leaf in expected.items():
         assert leaf.dtype is found[name].dtype is torch.float64
@@ -74,11 +75,13 @@ def test_dense_layers_and_biases_take_plain_steps(link, clients):
         "link": link,
     }
     thin = final(bf.fed_rlr(net, {"3": 10}, **common), doubled(clients), 2)
-    assert set(points(thin.state)) == {"3"}
-    assert set(free(thin.state)) == {"1.weight", "1.bias", "3.bias"}
+    assert set(points(owned(thin.state, "model"))) == {"3"}
+    assert set(free(owned(thin.state, "model"))) == {"1.weight", "1.bias", "3.bias"}
     expected = final(bf.fed_avg(net, **common), doubled(clients), 2).state
-    assert torch.allclose(thin.state["1.weight"], expected["1.weight"], atol=1e-12)
-    assert torch.allclose(to_dense(points(thin.state)["3"]), expected["3.weight"], atol=1e-12)
+    assert torch.allclose(thin.state["model/1.weight"], expected["model/1.weight"], atol=1e-12)
+    assert torch.allclose(
+        to_dense(points(owned(thin.state, "model"))["3"]), expected["model/3.weight"], atol=1e-12
+    )
 
 
 def test_a_step_is_the_retraction_of_the_dense_projected_gradient(clients):
@@ -91,12 +94,15 @@ def test_a_step_is_the_retraction_of_the_dense_projected_gradient(clients):
         training=bf.Training(steps=1, batch_size=10**6, optimiser=bf.Sgd(0.3)),
         codec=bf.Cast(64),
     )
-    twin, before = bf.mlp([64, 12, 10], bf.Key(0, "net")).double(), points(algorithm.initial)
+    twin, before = (
+        bf.mlp([64, 12, 10], bf.Key(0, "net")).double(),
+        points(owned(algorithm.initial, "model")),
+    )
     with torch.no_grad():
         for name, point in before.items():
             twin.get_submodule(name).weight.copy_(to_dense(point))
     nn.functional.cross_entropy(twin(data["a"].inputs), data["a"].targets).backward()
-    for name, point in points(final(algorithm, data, 1).state).items():
+    for name, point in points(owned(final(algorithm, data, 1).state, "model")).items():
         gradient, here = twin.get_submodule(name).weight.grad, before[name]
         rows, columns = here.u @ here.u.mT, here.v @ here.v.mT
         projected = rows @ gradient + gradient @ columns - rows @ gradient @ columns
@@ -120,7 +126,7 @@ def test_one_layer_may_be_the_whole_network():
     layer, data = nn.Linear(4, 3), {"a": bf.Dataset(torch.ones(4, 4), torch.tensor([0, 1, 2, 0]))}
     report = final(bf.fed_rlr(layer, 2, adapt=Adapt(every=1, loss=0.0), training=WORK), data, 2)
     assert report.server == {".rank": 3.0}
-    assert set(report.state) == {"u", "s", "v", "bias"}
+    assert set(owned(report.state, "model")) == {"u", "s", "v", "bias"}
 
 
 # It learns.
@@ -146,7 +152,10 @@ def test_it_learns_digits_at_rank_4_and_over_the_air(digits):
             assert torch.linalg.matrix_rank(to_dense(point)) == 4
         first = result.history[0].rows
         numbers = (
-            sum(4 * sum(point.shape) + 16 for point in points(result.snapshot.state).values())
+            sum(
+                4 * sum(point.shape) + 16
+                for point in points(owned(result.snapshot.state, "model")).values()
+            )
             + 32
             + 10
         )

@@ -21,6 +21,7 @@ from bayesfed.federated import (
     load,
     rounds,
 )
+from bayesfed.federated.core.owners import owned
 from bayesfed.geometry import (
     Tangent,
     distance,
@@ -125,7 +126,7 @@ def test_empty_clients_and_clients_of_one_row(transmission, reset, clients, net)
         "consensus_gap": pytest.approx(0, abs=1e-8),
         "off_tangent": pytest.approx(0, abs=1),
     }
-    for point in points(final(algorithm, {**others, "one": single}).state).values():
+    for point in points(owned(final(algorithm, {**others, "one": single}).state, "model")).values():
         assert point.rank == 4
     assert all(is_finite(leaf) for leaf in final(algorithm, {"one": single}).state.values())
 
@@ -234,8 +235,10 @@ def test_a_layer_that_is_not_reached_stays_and_shared_layers_are_one(clients):
     with torch.random.fork_rng():
         net = Odd()
     algorithm = bf.fed_rlr(net, 3, training=WORK)
-    state = final(algorithm, clients).state
-    before, after = points(algorithm.initial), points(state)
+    before, after = (
+        points(owned(state, "model"))
+        for state in (algorithm.initial, final(algorithm, clients).state)
+    )
     assert set(after) == {"first", "idle", "shared", "last"}
     assert float(distance(before["idle"], after["idle"])) < 1e-5
     assert float(distance(before["shared"], after["shared"])) > 1e-3

@@ -13,6 +13,7 @@ import bayesfed as bf
 from bayesfed.algorithms.fed_rlr.local import RiemannianOptions, sent_shapes
 from bayesfed.errors import UpdateError
 from bayesfed.federated import Digital, Keep, Retract, Sgd, Sum, Update
+from bayesfed.federated.core.owners import owned
 from bayesfed.geometry import (
     FixedRank,
     Tangent,
@@ -223,12 +224,13 @@ def test_every_client_round_and_layer_has_a_precoder_of_its_own(precoder, client
     algorithm = bf.fed_rlr(
         net, 3, transmission=bf.Factors(precoder), training=bf.Training(steps=1), codec=bf.Cast(64)
     )
-    local, sound = algorithm.phases[0].local, points(algorithm.initial)
+    local, state = algorithm.phases[0].local, owned(algorithm.initial, "model")
+    sound = points(state)
     empty = bf.Dataset(torch.ones(0, 64), torch.ones(0).long())
     drawn = []
     for client, round in (("a", 0), ("b", 0), ("a", 1)):
         payload = local.fit(
-            algorithm.initial, {}, empty, bf.Key(0, "train", round, client), RiemannianOptions()
+            state, {}, empty, bf.Key(0, "train", round, client), RiemannianOptions()
         ).payload
         for name, point in sound.items():
             sides = [
@@ -280,12 +282,12 @@ def test_equal_tangents_under_gbma_spread_as_predicted():
     air = bf.OverTheAir(bf.Gbma(), power_w=1.0, noise_w=0.0)
     clients = {f"c{number}": data for number in range(5)}
     algorithm = bf.fed_rlr(net, 2, link=air, **work)
-    base, start = points(algorithm.initial)[""], algorithm.initial["bias"]
-    digital = final(bf.fed_rlr(net, 2, **work), clients, 1).state
+    base, start = points(owned(algorithm.initial, "model"))[""], algorithm.initial["model/bias"]
+    digital = owned(final(bf.fed_rlr(net, 2, **work), clients, 1).state, "model")
     whole = difference(base, points(digital)[""])
     found = []
     for seed in range(count):
-        state = final(algorithm, clients, 1, seed=seed).state
+        state = owned(final(algorithm, clients, 1, seed=seed).state, "model")
         factor = float(inner(whole, difference(base, points(state)[""])) / inner(whole, whole))
         assert torch.allclose(state["bias"] - start, factor * (digital["bias"] - start), atol=1e-4)
         found.append(factor)
@@ -313,11 +315,12 @@ def test_the_papers_power_control_is_for_products():
         )
         for link in (air, Digital())
     }
-    digital = final(made[Digital()], data, 1).state
-    matrix, bias = to_dense(points(digital)[""]), digital["bias"] - made[air].initial["bias"]
+    digital = owned(final(made[Digital()], data, 1).state, "model")
+    start = made[air].initial["model/bias"]
+    matrix, bias = to_dense(points(digital)[""]), digital["bias"] - start
     for seed in range(count):
-        state = final(made[air], data, 1, seed=seed).state
-        received, moved = to_dense(points(state)[""]), state["bias"] - made[air].initial["bias"]
+        state = owned(final(made[air], data, 1, seed=seed).state, "model")
+        received, moved = to_dense(points(state)[""]), state["bias"] - start
         found.append((float(received.norm() / matrix.norm()), float(moved.norm() / bias.norm())))
         assert torch.allclose(received, found[-1][0] * matrix, atol=1e-4)
     # |h|^2 is exponential, |h| Rayleigh.
@@ -377,7 +380,8 @@ def test_a_round_of_empty_clients_changes_nothing(net, clients):
 def test_rounding_on_the_way_down_is_no_change_to_send_back(codec, net):
     """A client that has not moved says so, whatever the codec did to its u and v."""
     algorithm = bf.fed_rlr(net, 4)
-    received, _ = codec.decode(codec.encode(algorithm.initial, {}, bf.Key(0)), bf.Key(0))
+    sent = owned(algorithm.initial, "model")
+    received, _ = codec.decode(codec.encode(sent, {}, bf.Key(0)), bf.Key(0))
     fit = rlr_local(bf.fixed_rank(net, 4), reset=True).fit(
         received,
         {},
@@ -394,7 +398,7 @@ def test_it_runs_with_codecs_that_round(clients, net):
         final(bf.fed_rlr(net, 4, codec=codec, training=WORK), clients, 3)
         for codec in (None, bf.Cast(16))
     )
-    for name, point in points(fine.state).items():
-        assert float(distance(point, points(coarse.state)[name])) < 0.02 * float(
+    for name, point in points(owned(fine.state, "model")).items():
+        assert float(distance(point, points(owned(coarse.state, "model"))[name])) < 0.02 * float(
             singular_values(point)[0]
         )

@@ -13,8 +13,9 @@ import bayesfed as bf
 from bayesfed.compress import Coded, ErrorFeedback, Uniform
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError
-from bayesfed.federated import rounds
+from bayesfed.federated import feedback, layered, rounds
 from bayesfed.federated.clients.cohorts import MOST, PARAMETERS, WORK, pays
+from bayesfed.federated.core.owners import owned
 from tests.conftest import tree_equal
 
 WORK_OF = bf.Training(steps=8, batch_size=8)
@@ -178,12 +179,15 @@ def test_error_feedback_keeps_what_was_not_sent(net, clients):
     base = bf.fed_paq(net, training=WORK_OF)
     (phase,) = base.phases
 
-    def assign(state, round, profile, key):
-        return replace(
-            phase.assign(state, round, profile, key), up=ErrorFeedback(Coded(Uniform(4)))
-        )
+    def coding(up):
+        def assign(state, round, profile, key):
+            return replace(phase.assign(state, round, profile, key), up=up)
 
-    algorithm = replace(base, phases=(replace(phase, assign=assign),))
+        return replace(base, phases=(replace(phase, assign=assign),))
+
+    with pytest.raises(ArgumentError, match=r"a plain codec.*try layered\(algorithm, feedback"):
+        run(coding(ErrorFeedback(Coded(Uniform(4)))), clients, 1)
+    algorithm = layered(coding(Coded(Uniform(4))), feedback())
     alone, _ = run(algorithm, clients, 1)
     at_once, _ = run(algorithm, clients, 1, pool={"cohort": 20})
     # A last bit may round a code the other way; what was sent and what is kept add up to what was
@@ -199,8 +203,8 @@ def _complete(report, clients):
     assert memories
     state = dict(report.state)
     for client, memory in memories.items():
-        for name, leaf in memory.items():
-            base = name.rpartition("/")[2]
+        for name, leaf in owned(memory, "feedback/error").items():
+            base = f"model/{name}"
             state[base] = state[base] + leaf * (len(clients[client]) / total)
     return state
 
@@ -268,7 +272,7 @@ OBSTACLES = {
         lambda net: bf.d_turbo_vbi(
             bf.declare(net), observations=100, training=bf.Training(steps=2)
         ),
-        "DeltaUplink does more than gradient steps",
+        "Scored does more than gradient steps",
     ),
     "branches": (lambda net: bf.fed_avg(Branches(net), training=WORK_OF), "vmap"),
 }

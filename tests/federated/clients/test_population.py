@@ -17,7 +17,7 @@ from bayesfed.federated.clients.memory import table as memory_table
 from bayesfed.federated.clients.memory.log import StoredMemories
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.engine.files import snapshots
-from bayesfed.federated.engine.records import to_line
+from bayesfed.federated.engine.files.records import to_line
 from tests.support.recipes import tiny_recipes
 
 RECIPES = ["fed_avg", "stc", "scaffold", "federated_svi pvi"]
@@ -256,7 +256,7 @@ def test_names_sizes_and_unseen_clients():
         (lambda: bf.power_law(3, bf.Key(0), exponent=1.0), "a number above 1"),
         (lambda: bf.power_law(3, bf.Key(0), least=5, most=4), "1 <= least <= most"),
         (lambda: bf.split_clients({"a": blobs()["client-000"]}, 0.5), "at least two clients"),
-        (lambda: bf.InProcess(blobs(), memory_bytes=-1), "a number of bytes"),
+        (lambda: bf.InProcess(blobs(), memory_bytes=-1), "InProcess, memory_bytes"),
     ],
 )
 def test_what_does_not_fit_is_said(call, words):

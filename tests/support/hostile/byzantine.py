@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.core.protocols import Around, Fit
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

@@ -103,7 +103,12 @@ class Canaries:
                     )
             return [(task, outcome)]
 
-        start = Snapshot(algorithm.name, seed, 0, algorithm.initial, memories=self.memories)
+        scopes = [phase.scope for phase in algorithm.phases]
+        memories = dict.fromkeys(self.memories, Tree())
+        for client, planted in self.memories.items():
+            for scope in scopes:
+                memories[client] = scope.joined(memories[client], planted, {})
+        start = Snapshot(algorithm.name, seed, 0, algorithm.initial, memories=memories)
         pool = Between(Tiny(algorithm, self.data, tiny.devices).pool(secrets=self.secrets), search)
         for _ in rounds(
             algorithm, pool, rounds=count, seed=seed, resume=start, secrets=self.secrets

@@ -11,9 +11,8 @@ from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Arrival, Fit, Link, Scalar
+from bayesfed.federated.core.protocols import Around, Arrival, Fit, Link, Scalar
 from bayesfed.federated.core.update import Reducer
-from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

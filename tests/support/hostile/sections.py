@@ -65,17 +65,17 @@ def section_bombs(limit: int = 1 << 20) -> dict[str, tuple[Codec, bytes]]:
         promise(f"{type(mask).__name__}: {what}", Coded(masks=mask, limit=limit), "b1", *parts)
     zero, one = bytes(4), struct.pack("<f", 1.0)
     for what, promises in {
-        "no sd for one mean": [("a.mean", "i8", (1,), b"\0\0\0"), ("sd", "f4", (0,), b"")],
+        "no sd for one mean": [("mean/a", "i8", (1,), b"\0\0\0"), ("shared/sd", "f4", (0,), b"")],
         "an sd of another shape": [
-            ("a.mean", "i8", (2,), b"\0\0\0"),
-            ("a.sd", "i8", (3,), b"\0\0\0"),
+            ("mean/a", "i8", (2,), b"\0\0\0"),
+            ("sd/a", "i8", (3,), b"\0\0\0"),
         ],
         "an sd beyond float32": [
-            ("a.mean", "i8", (2,), b"\0\0\0"),
-            ("a.sd", "i8", (2,), _section(b"\0\0", (1 << 64) - 2)),
+            ("mean/a", "i8", (2,), b"\0\0\0"),
+            ("sd/a", "i8", (2,), _section(b"\0\0", (1 << 64) - 2)),
         ],
-        "an sd of zero": [("a.mean", "i8", (2,), b"\0\0\0"), ("sd", "f4", (1,), zero)],
-        "means that are booleans": [("a.mean", "b1", (2,), b"\0"), ("sd", "f4", (1,), one)],
+        "an sd of zero": [("mean/a", "i8", (2,), b"\0\0\0"), ("shared/sd", "f4", (1,), zero)],
+        "means that are booleans": [("mean/a", "b1", (2,), b"\0"), ("shared/sd", "f4", (1,), one)],
     }.items():
         listed[f"PosteriorGrid: {what}"] = (
             PosteriorGrid(inner=Coded(Float(32), limit=limit)),

@@ -37,7 +37,7 @@ class BatchMoments:
     """Run all rows up to a batch norm and return the moments about zero of its inputs, for each
     channel: over rows and pixels, in float64.
 
-    Payload: ``NORM.mean`` and ``NORM.square``, ``(channels,)``; a client without rows has zeros.
+    Payload: ``mean`` and ``square``, ``(channels,)``; a client without rows has zeros.
     Its weight is its number of rows: every row has as many pixels.
 
     Parameters
@@ -87,7 +87,7 @@ class BatchMoments:
             count = total
         square = scatter / max(count, 1) + mean.square()
         return Fit(
-            {leaf_of(self.norm, "mean"): mean, leaf_of(self.norm, "square"): square},
+            {"mean": mean, "square": square},
             {},
             {"samples": float(len(data))},
         )
@@ -132,7 +132,7 @@ class PooledStatistics:
             If no client with rows took part.
         """
         moments = summed(reducer, "moments").mean()
-        mean, square = moments[leaf_of(self.norm, "mean")], moments[leaf_of(self.norm, "square")]
+        mean, square = moments["mean"], moments["square"]
         # Rounding may leave a channel that never varies just below 0.
         statistics = {"running_mean": mean, "running_var": (square - mean.square()).clamp_min(0)}
         return state | {

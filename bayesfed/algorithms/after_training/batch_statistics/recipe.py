@@ -98,7 +98,7 @@ def batch_statistics(
     down = Cast(64 if any(leaf.dtype == torch.float64 for leaf in initial.values()) else 32)
 
     def phase(norm: str) -> Phase:
-        view = Whole({leaf_of(norm, part): (norms[norm],) for part in ("mean", "square")})
+        view = Whole(dict.fromkeys(("mean", "square"), (norms[norm],)))
 
         def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
             return Assignment(view, float(profile.samples), down, Cast(64))

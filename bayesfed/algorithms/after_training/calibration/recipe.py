@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from bayesfed.algorithms.after_training.calibration.model import CalibratedModel
 from bayesfed.algorithms.after_training.calibration.sums import (
     CLIENTS,
-    OWN,
     SCORES,
     TEMPERATURE,
     BestTemperature,
     GridOfTemperatures,
-    Only,
     ScoreHistograms,
     SumOfHistograms,
 )
@@ -30,12 +28,13 @@ from bayesfed.errors.checks import check, shown, whole
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Assign, Personal, Phase, Predictor
 from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Assignment, Link, Profile
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.evaluation.conformal import BINS
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import check_tracked
-from bayesfed.trees import Tree, without
+from bayesfed.trees import Tree
 
 # 50 temperatures from 0.25 to 4.
 GRID = tuple(float(one) for one in torch.logspace(-2, 2, 50, base=2, dtype=torch.float64))
@@ -111,11 +110,9 @@ def calibrated(
         CLIENTS: torch.zeros(1),
     }
 
-    def asking(view: Whole, names: Sequence[str]) -> Assign:
-        sent = Only(view, frozenset([*begun, *names]))
-
+    def asking(view: Whole) -> Assign:
         def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-            return Assignment(sent, 1.0, wide, wide)
+            return Assignment(view, 1.0, wide, wide)
 
         return assign
 
@@ -123,23 +120,29 @@ def calibrated(
     over = link or Digital(max_norm=1e20)
     first = Phase(
         "temperature",
-        asking(Whole({"nll": (len(grid),)}), []),
+        asking(Whole({"nll": (len(grid),)})),
         GridOfTemperatures(net, grid),
         BestTemperature(grid),
         over,
+        owner="",
     )
     counts = Whole({"scores": (classes, bins), "clients": (1,)})
     second = Phase(
         "scores",
-        asking(counts, [TEMPERATURE]),
+        asking(counts),
         ScoreHistograms(net, classes, bins),
         SumOfHistograms(),
         over,
+        owner="",
     )
 
     def predictor(state: Tree) -> CalibratedModel:
         return CalibratedModel(
-            net, without(state, OWN), float(state[TEMPERATURE]), state[SCORES], int(state[CLIENTS])
+            net,
+            owned(state, MODEL),
+            float(state[TEMPERATURE]),
+            state[SCORES],
+            int(state[CLIENTS]),
         )
 
     def personal(state: Tree, memory: Tree) -> Personal:
@@ -151,7 +154,7 @@ def calibrated(
         )
 
     phases = first, second
-    return of_core("calibrated", begun | zeros, phases, predictor, personal=personal)
+    return of_core("calibrated", of(MODEL, begun) | zeros, phases, predictor, personal=personal)
 
 
 def _grid(temperatures: Sequence[float]) -> tuple[float, ...]:

@@ -14,20 +14,21 @@ from torch.nn.functional import cross_entropy
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import DataError, UndeterminedWarning
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Kind, Reducer, Update
+from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.inference.evaluation.conformal import histogram
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical
-from bayesfed.trees import Tree, without
+from bayesfed.trees import Tree
 
-# Prefix of the leaves of the state that are not the network's.
-OWN = "calibration/"
-TEMPERATURE, SCORES, CLIENTS = OWN + "temperature", OWN + "scores", OWN + "clients"
+# Leaves of the state that are not the network's.
+TEMPERATURE, SCORES, CLIENTS = (
+    f"calibration/{name}" for name in ("temperature", "scores", "clients")
+)
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,10 @@ class GridOfTemperatures:
         DataError
             If the rows are not of the network's classes.
         """
-        check_data(self.net, Categorical(), without(message, OWN), data)
+        check_data(self.net, Categorical(), message, data)
         sums = torch.zeros(len(self.temperatures), dtype=torch.float64)
         if len(data):
-            logits = _logits(self.net, without(message, OWN), data)
+            logits = _logits(self.net, message, data)
             sums = torch.stack(
                 [
                     cross_entropy(logits / one, data.targets, reduction="sum")
@@ -75,6 +76,10 @@ class BestTemperature:
     """Take the temperature with the least sum."""
 
     temperatures: tuple[float, ...]
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the network."""
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the temperature; with no rows at all it is 1.
@@ -137,7 +142,7 @@ class ScoreHistograms:
         """
         counts = torch.zeros(self.classes, self.bins, dtype=torch.float64)
         if len(data):
-            logits = _logits(self.net, without(message, OWN), data)
+            logits = _logits(self.net, owned(message, MODEL), data)
             Categorical().check(logits, data.targets)
             if logits.shape[1] != self.classes:
                 found = logits.shape[1]
@@ -160,36 +165,16 @@ class ScoreHistograms:
 class SumOfHistograms:
     """Keep the sum of the clients' counts."""
 
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish the network and its temperature."""
+        return of(MODEL, owned(state, MODEL)) | {TEMPERATURE: state[TEMPERATURE]}
+
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the sum."""
         total = summed(reducer, "moments").total
         return state | {SCORES: total["scores"], CLIENTS: total["clients"]}, {
             "held_out_rows": float(total["scores"].sum())
         }
-
-
-@dataclass(frozen=True)
-class Only:
-    """A view of some leaves of the state.
-
-    Parameters
-    ----------
-    view
-        View that lifts the payload.
-    names
-        Names of the leaves that a client gets.
-    """
-
-    view: Whole
-    names: frozenset[str]
-
-    def restrict(self, tree: Tree) -> Tree:
-        """Return the leaves of these names."""
-        return {name: leaf for name, leaf in tree.items() if name in self.names}
-
-    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Lift as the view does."""
-        return self.view.lift(payload, weight, kind)
 
 
 def _logits(net: nn.Module, parameters: Tree, data: Dataset) -> Tensor:

@@ -26,6 +26,7 @@ from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase, Predictor
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.links.digital import Digital
@@ -35,11 +36,10 @@ from bayesfed.keys import Key
 from bayesfed.models.modules import check_last
 from bayesfed.models.nets.norms import check_tracked
 from bayesfed.models.priors.likelihoods import Categorical
-from bayesfed.trees import Tree, without
+from bayesfed.trees import Tree
 
-# Prefix of the leaves of the state that are not the network's.
-OWN = "density/"
-COUNTS, SUMS, PRODUCTS = OWN + "counts", OWN + "sums", OWN + "products"
+# Owner of the leaves of the state that are not the network's, and their names.
+OWN, COUNTS, SUMS, PRODUCTS = "density", "counts", "sums", "products"
 SHARE = Role(
     lambda value: (
         isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) <= 1
@@ -97,9 +97,9 @@ def feature_density(
     _, layer = last_linear(net)
     classes, size = layer.out_features, layer.in_features
     expected = {
-        "counts": (classes,),
-        "sums": (classes, size),
-        "products": (size * (size + 1) // 2,),
+        COUNTS: (classes,),
+        SUMS: (classes, size),
+        PRODUCTS: (size * (size + 1) // 2,),
     }
     down = Cast(64 if any(leaf.dtype == torch.float64 for leaf in begun.values()) else 32)
 
@@ -108,14 +108,11 @@ def feature_density(
         return Assignment(Whole(expected), 1.0, down, Cast(64))
 
     def predictor(state: Tree) -> FeatureDensity:
-        products = symmetric(state[PRODUCTS])
-        return FeatureDensity(
-            net, without(state, OWN), state[COUNTS], state[SUMS], products, shrinkage
-        )
+        network, own = owned(state, MODEL), owned(state, OWN)
+        products = symmetric(own[PRODUCTS])
+        return FeatureDensity(net, network, own[COUNTS], own[SUMS], products, shrinkage)
 
-    zeros = {
-        OWN + name: torch.zeros(shape, dtype=torch.float64) for name, shape in expected.items()
-    }
+    zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in expected.items()}
     # Sums over many rows are larger than the parameters of a model.
     phase = Phase(
         "moments",
@@ -123,8 +120,9 @@ def feature_density(
         ClassMoments(net, classes, size),
         SumOfMoments(),
         link or Digital(max_norm=1e20),
+        owner="",
     )
-    return of_core("feature_density", begun | zeros, (phase,), predictor)
+    return of_core("feature_density", of(MODEL, begun) | of(OWN, zeros), (phase,), predictor)
 
 
 @dataclass(frozen=True)
@@ -175,7 +173,7 @@ class ClassMoments:
             sums.index_add_(0, part.targets.cpu(), rows)
             products += rows.mT @ rows
         return Fit(
-            {"counts": counts, "sums": sums, "products": triangle(products)},
+            {COUNTS: counts, SUMS: sums, PRODUCTS: triangle(products)},
             memory,
             {"samples": float(len(data))},
         )
@@ -187,11 +185,10 @@ class SumOfMoments:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the network."""
-        return without(state, OWN)
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the sums, and the number of rows."""
         total = summed(reducer, "moments").total
-        return state | {OWN + name: leaf.double() for name, leaf in total.items()}, {
-            "rows": float(total["counts"].sum())
-        }
+        sums = {name: leaf.double() for name, leaf in total.items()}
+        return state | of(OWN, sums), {"rows": float(total[COUNTS].sum())}

@@ -29,6 +29,7 @@ from bayesfed.algorithms.after_training.laplace.sums import (
     PriorPrecision,
     empty,
     posterior_of,
+    sent_shapes,
 )
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
@@ -145,7 +146,7 @@ def laplace(
     form = structure_of(network, subset, structure, biases)
     wide = any(leaf.dtype == torch.float64 for leaf in begun.values())
     down, up = Cast(64 if wide else 32), Cast(64 if wide else 32)
-    view = Whole({**form.shapes, "nll": (1,)})
+    view = Whole(sent_shapes(form))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(view, float(profile.samples), down, up)

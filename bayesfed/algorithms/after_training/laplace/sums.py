@@ -25,11 +25,13 @@ from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
 from bayesfed.models.modules import check_last
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood, temperature_of
-from bayesfed.trees import Tree, without
+from bayesfed.trees import Tree
 
 # Owner of the leaves of the state that describe the Gaussian, and the names of those that are
 # numbers.
 OWN, NLL, ROWS, PRECISION = "laplace", "nll", "rows", "precision"
+# What the names of the sums of a structure begin with, beside such numbers.
+BLOCK = "block"
 
 PriorPrecision = float | Literal["evidence"]
 # Mean NLL in nats below which the curvature of the rows is no measure of what they say: at .008
@@ -80,12 +82,13 @@ class CurvatureSums:
         device = data.inputs.device
         sums = {
             name: torch.zeros(shape, dtype=torch.float64, device=device)
-            for name, shape in {**self.structure.shapes, NLL: (1,)}.items()
+            for name, shape in sent_shapes(self.structure).items()
         }
         columns = roots(self.likelihood)
         for start in range(0, len(data), self.batch_size):
             part = data[slice(start, start + self.batch_size)]
-            outputs, more = self.structure.sums(self.net, message, part.inputs, columns)
+            outputs, found = self.structure.sums(self.net, message, part.inputs, columns)
+            more = of(BLOCK, found)
             more[NLL] = -self.likelihood.pointwise(outputs.double(), part.targets).sum()[None]
             sums = {name: total + more[name] for name, total in sums.items()}
         rows = max(len(data), 1)
@@ -127,7 +130,7 @@ class FitGaussian:
         """
         total = summed(reducer, "moments")
         means, rows = total.mean(), total.number()
-        sums, nll = without(means, NLL), float(means[NLL])
+        sums, nll = owned(means, BLOCK), float(means[NLL])
         posterior = LaplacePosterior(
             self.net, self.likelihood, owned(state, MODEL), self.structure, sums, rows, nll, 1.0
         )
@@ -170,13 +173,19 @@ def _warn_of_no_curvature(nll: float, chosen: float) -> None:
     warnings.warn(f"{text}; try {hint}", UndeterminedWarning, stacklevel=2)
 
 
+def sent_shapes(structure: Structure) -> dict[str, tuple[int, ...]]:
+    """Return names and shapes of what a client sends."""
+    blocks = {f"{BLOCK}/{name}": shape for name, shape in structure.shapes.items()}
+    return blocks | {NLL: (1,)}
+
+
 def empty(structure: Structure, precision: PriorPrecision) -> Tree:
     """Return the leaves of a Gaussian of no rows: the prior, of precision 1 where the evidence is
     to choose it.
     """
     zeros = {
         name: torch.zeros(shape, dtype=torch.float64)
-        for name, shape in {**structure.shapes, NLL: (1,), ROWS: (1,)}.items()
+        for name, shape in {**sent_shapes(structure), ROWS: (1,)}.items()
     }
     start = 1.0 if precision == "evidence" else float(precision)
     return of(OWN, zeros | {PRECISION: torch.tensor([start], dtype=torch.float64)})
@@ -188,5 +197,6 @@ def posterior_of(
     """Return the posterior of a state around some parameters."""
     own = owned(state, OWN)
     rows, nll, precision = (float(own[name]) for name in (ROWS, NLL, PRECISION))
-    means: dict[str, Tensor] = {name: own[name] for name in structure.shapes}
+    blocks = owned(own, BLOCK)
+    means: dict[str, Tensor] = {name: blocks[name] for name in structure.shapes}
     return LaplacePosterior(net, likelihood, parameters, structure, means, rows, nll, precision)

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from bayesfed.algorithms.after_training.laplace.recipe import structure_of
-from bayesfed.algorithms.after_training.laplace.sums import NLL, OWN, empty, posterior_of
+from bayesfed.algorithms.after_training.laplace.sums import empty, posterior_of, sent_shapes
 from bayesfed.algorithms.after_training.one_round.sums import LINEAR, Expansion, Maximum
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
@@ -33,6 +33,7 @@ from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Posterior
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.engine.gate import LEAST, TIMES
 from bayesfed.federated.links.digital import Digital
@@ -42,7 +43,7 @@ from bayesfed.inference.laplace.layers import last_layer
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.models.nets.norms import check_tracked
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, shapes, size, without
+from bayesfed.trees import Tree, shapes, size
 
 Fusion = Literal["laplace", "fisher", "average"]
 
@@ -135,7 +136,7 @@ def one_round(
         gradient=bayes,
         last=last,
     )
-    linear = {LINEAR + name: leaf for name, leaf in form.matrices(begun).items()}
+    linear = of(LINEAR, form.matrices(begun))
     wide = any(leaf.dtype == torch.float64 for leaf in begun.values())
     width = 8 if wide else 4
     answer = width * (sum(math.prod(shape) for shape in form.shapes.values()) + size(linear))
@@ -144,7 +145,7 @@ def one_round(
         raise ArgumentError("one_round", f"answers of at most {most:,} bytes", actual, hint)
 
     def posterior(state: Tree) -> Posterior:
-        return posterior_of(state, without(state, OWN), net, scored, form)
+        return posterior_of(state, owned(state, MODEL), net, scored, form)
 
     return compose(
         "one_round",
@@ -152,11 +153,12 @@ def one_round(
         local,
         Maximum(form, prior_precision * bayes, bayes),
         training=work,
-        initial=begun | (empty(form, prior_precision) if bayes else {}),
-        predictor=lambda state: Model(net, without(state, OWN)),
+        initial=of(MODEL, begun) | (empty(form, prior_precision) if bayes else {}),
+        predictor=lambda state: Model(net, owned(state, MODEL)),
         posterior=posterior if bayes else None,
-        view=Whole({**form.shapes, **shapes(linear), NLL: (1,)}),
+        view=Whole(sent_shapes(form) | shapes(linear)),
         codec=Cast(64 if wide else 32),
         # Sums of second derivatives are larger than the parameters of a model.
         link=link or Digital(max_norm=1e20),
+        owner="",
     )

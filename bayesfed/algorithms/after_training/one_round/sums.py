@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.algorithms.after_training.laplace.sums import NLL, OWN, PRECISION, ROWS
+from bayesfed.algorithms.after_training.laplace.sums import BLOCK, NLL, OWN, PRECISION, ROWS
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.descent import Descent
@@ -22,10 +23,10 @@ from bayesfed.inference.laplace.structures import Structure, roots
 from bayesfed.keys import Key
 from bayesfed.models.modules import check_last, evaluating
 from bayesfed.models.priors.likelihoods import Likelihood, temperature_of
-from bayesfed.trees import Tree, under, without
+from bayesfed.trees import Tree
 
-# Prefix of the linear terms.
-LINEAR = "linear/"
+# What the names of the linear terms begin with.
+LINEAR = "linear"
 
 
 @dataclass(frozen=True)
@@ -120,10 +121,9 @@ class Expansion:
         linear: dict[str, Tensor] = {}
         for (curvature, total), (name, matrix) in zip(sums.items(), at.items(), strict=True):
             sums[curvature] = total + self.floor * (len(data) > 0)
-            linear[LINEAR + name] = product(sums[curvature], matrix) + (
-                slopes[name] if self.gradient else 0
-            )
-        payload = {name: leaf / rows for name, leaf in (sums | linear | {NLL: nll[None]}).items()}
+            linear[name] = product(sums[curvature], matrix) + (slopes[name] if self.gradient else 0)
+        sent = of(BLOCK, sums) | of(LINEAR, linear) | {NLL: nll[None]}
+        payload = {name: leaf / rows for name, leaf in sent.items()}
         return fit._replace(payload=payload, memory={})
 
     def _slopes(self, trained: Tree, data: Dataset) -> tuple[Tree, Tensor]:
@@ -176,7 +176,7 @@ class Maximum:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the network."""
-        return without(state, OWN)
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the maximum. A round in which no client has data changes
@@ -186,21 +186,24 @@ class Maximum:
         if not total.weighs:
             return state, {}
         means, rows = total.mean(), total.number()
-        linear = {name: rows * leaf.double() for name, leaf in under(means, LINEAR).items()}
-        curvatures = [rows * means[name].double() for name in self.structure.shapes]
+        linear = {name: rows * leaf.double() for name, leaf in owned(means, LINEAR).items()}
+        blocks, network = owned(means, BLOCK), owned(state, MODEL)
+        curvatures = [rows * blocks[name].double() for name in self.structure.shapes]
         solved = {
             name: solution(one, self.precision, right)
             for one, (name, right) in zip(curvatures, linear.items(), strict=True)
         }
-        best = self.structure.split(solved, {name: state[name] for name in self.structure.names})
-        network = without(state, OWN) | best
+        best = self.structure.split(solved, {name: network[name] for name in self.structure.names})
+        after = of(MODEL, network | best)
         if not self.gaussian:
-            return network, {}
-        kept = without(means, LINEAR) | {
+            return after, {}
+        kept = {
+            **of(BLOCK, blocks),
+            NLL: means[NLL],
             ROWS: torch.tensor([rows]),
             PRECISION: torch.tensor([self.precision], dtype=torch.float64),
         }
-        return network | {OWN + name: leaf for name, leaf in kept.items()}, {}
+        return after | of(OWN, kept), {}
 
 
 def is_diagonal(curvature: Tensor, matrix: Tensor) -> bool:

@@ -34,6 +34,7 @@ from bayesfed.federated.aggregation.servers import Average
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit, Info, Link
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.batch_norm import travelling
@@ -42,10 +43,10 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, shapes, to, under, without
+from bayesfed.trees import Tree, shapes, to
 
-# Prefixes of the server's h / alpha in its state, and of the linear term in a client's memory.
-LAG, SLOPE = "lag/", "slope/"
+# Owners of the server's h / alpha in its state, and of the linear term in a client's memory.
+LAG, SLOPE = "lag", "slope"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class DynamicLocal:
         """Train from the message, and update the slope. A client without rows changes nothing."""
         if not len(data) or not self.strength:
             return self.descent.fit(message, memory, data, key, options)._replace(memory=memory)
-        slope = to(under(memory, SLOPE), data.inputs.device) or {
+        slope = to(owned(memory, SLOPE), data.inputs.device) or {
             name: torch.zeros_like(leaf) for name, leaf in message.items()
         }
         pull = {name: leaf + self.strength * message[name] for name, leaf in slope.items()}
@@ -89,10 +90,10 @@ class DynamicLocal:
 
         fit = self.descent.train(message, data, key, options, after_step)
         after = {
-            SLOPE + name: leaf - self.strength * (fit.payload[name] - message[name])
+            name: leaf - self.strength * (fit.payload[name] - message[name])
             for name, leaf in slope.items()
         }
-        return fit._replace(memory=after)
+        return fit._replace(memory=of(SLOPE, after))
 
 
 @dataclass(frozen=True)
@@ -112,23 +113,22 @@ class Dynamic:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the model alone."""
-        return without(state, LAG)
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the next model and the next lag. A round in which no client has data changes
         nothing.
         """
-        model = without(state, LAG)
+        model, lag = owned(state, MODEL), owned(state, LAG)
         mean, info = Average().step(model, reducer, round)
         if not self.strength or mean is model:
-            return state | mean, info
+            return state | of(MODEL, mean), info
         lag = {
-            name: state[LAG + name] - self.participation * (mean[name] - leaf)
+            name: lag[name] - self.participation * (mean[name] - leaf)
             for name, leaf in model.items()
         }
-        return {name: leaf - lag[name] for name, leaf in mean.items()} | {
-            LAG + name: leaf for name, leaf in lag.items()
-        }, info
+        moved = {name: leaf - lag[name] for name, leaf in mean.items()}
+        return of(MODEL, moved) | of(LAG, lag), info
 
 
 @recipe(cites=("acar2021federated",))
@@ -172,6 +172,7 @@ def fed_dyn(
     check_share(participation, "fed_dyn")
     work, model = training or Training(), travelling(net, "static", where="fed_dyn")
     sgd_of(work, "fed_dyn")
+    zeros = {name: torch.zeros_like(leaf) for name, leaf in model.items()}
     return compose(
         "fed_dyn",
         net,
@@ -180,9 +181,10 @@ def fed_dyn(
         ),
         Dynamic(strength, participation),
         training=work,
-        initial=model | {LAG + name: torch.zeros_like(leaf) for name, leaf in model.items()},
-        predictor=lambda state: Model(net, without(state, LAG)),
+        initial=of(MODEL, model) | of(LAG, zeros),
+        predictor=lambda state: Model(net, owned(state, MODEL)),
         view=Whole(shapes(model)),
         codec=codec,
         link=link,
+        owner="",
     )

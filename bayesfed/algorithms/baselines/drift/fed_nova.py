@@ -8,7 +8,7 @@ tau_i, a_i                                          a client's steps, and the we
                                                     gradients in its change
 d_i = (x - y_i) / (eta ||a_i||_1), (8)              sent as x + reference / ||a_i||_1 (y_i - x)
 tau_eff = sum_i p_i ||a_i||_1                       reference times the mean of the leaf
-                                                    ``nova/steps``
+                                                    ``run/steps``
 x - tau_eff sum_i p_i eta d_i, (9)                  `Normalised`
 ==================================================  ================================================
 
@@ -32,6 +32,7 @@ from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of
 from bayesfed.federated.core.protocols import Fit, Info, Link
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.batch_norm import travelling
@@ -43,7 +44,7 @@ from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes
 
 # Leaf of a payload: the client's steps over the reference.
-STEPS = "nova/steps"
+STEPS = "run/steps"
 
 
 def accumulated(steps: int, momentum: float) -> float:
@@ -92,7 +93,7 @@ class NormalisedLocal:
             name: message[name].lerp(leaf, 1 / times) for name, leaf in fit.payload.items()
         }
         return fit._replace(
-            payload=normalised | {STEPS: torch.tensor(times, device=data.inputs.device)}
+            payload=of(MODEL, normalised) | {STEPS: torch.tensor(times, device=data.inputs.device)}
         )
 
 
@@ -108,8 +109,9 @@ class Normalised:
         if not total.weight:
             return state, {}
         mean = total.mean()
-        return {name: leaf.lerp(mean[name], float(mean[STEPS])) for name, leaf in state.items()}, {
-            "steps": float(mean[STEPS])
+        times = float(mean[STEPS])
+        return {name: leaf.lerp(mean[f"{MODEL}/{name}"], times) for name, leaf in state.items()}, {
+            "steps": times
         }
 
 
@@ -147,7 +149,7 @@ def fed_nova(
     local = NormalisedLocal(
         work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), momentum
     )
-    view = Whole({**shapes(model), STEPS: ()})
+    view = Whole({**shapes(of(MODEL, model)), STEPS: ()})
     return compose(
         "fed_nova",
         net,

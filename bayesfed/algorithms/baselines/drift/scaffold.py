@@ -35,6 +35,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.servers import Average
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned, owner_of
 from bayesfed.federated.core.protocols import Fit, Info, Link
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.batch_norm import travelling
@@ -43,10 +44,10 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, under, without
+from bayesfed.trees import Tree
 
-# Prefix of control variates in states, messages, payloads and memories.
-CONTROL = "control/"
+# Owner of control variates in states, messages, payloads and memories.
+CONTROL = "control"
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ class ControlledLocal:
         """Train from the model, and propose the next control variate. A client without rows changes
         neither.
         """
-        model, shared = without(message, CONTROL), under(message, CONTROL)
-        own = under(memory, CONTROL) or {
+        model, shared = owned(message, MODEL), owned(message, CONTROL)
+        own = owned(memory, CONTROL) or {
             name: torch.zeros_like(leaf) for name, leaf in shared.items()
         }
         own = {name: leaf.to(shared[name].device) for name, leaf in own.items()}
@@ -94,19 +95,16 @@ class ControlledLocal:
         fit = self.descent.train(model, data, key, options, after_step)
         if not passed:
             return fit._replace(
-                payload=fit.payload | {CONTROL + name: leaf for name, leaf in shared.items()},
+                payload=of(MODEL, fit.payload) | of(CONTROL, shared),
                 memory=memory,
             )
         after = {
             name: self._control(leaf, drift[name], model[name] - fit.payload[name], passed)
             for name, leaf in own.items()
         }
-        proposed = {
-            CONTROL + name: shared[name] + (leaf - own[name]) for name, leaf in after.items()
-        }
+        proposed = {name: shared[name] + (leaf - own[name]) for name, leaf in after.items()}
         return fit._replace(
-            payload=fit.payload | proposed,
-            memory={CONTROL + name: leaf for name, leaf in after.items()},
+            payload=of(MODEL, fit.payload) | of(CONTROL, proposed), memory=of(CONTROL, after)
         )
 
     def _control(self, own: Tensor, drift: Tensor, moved: Tensor, passed: float) -> Tensor:
@@ -136,7 +134,7 @@ class Controlled:
         # `lerp` with weight 1 returns its end exactly.
         return {
             name: leaf.lerp(
-                mean[name], self.participation if name.startswith(CONTROL) else self.rate
+                mean[name], self.participation if owner_of(name) == CONTROL else self.rate
             )
             for name, leaf in state.items()
         }, info
@@ -187,6 +185,7 @@ def scaffold(
         expected = "strength in [0, 1] and server_rate > 0"
         raise ArgumentError("scaffold", expected, (strength, server_rate), "1.0")
     model = travelling(net, "static", where="scaffold")
+    zeros = {name: torch.zeros_like(leaf) for name, leaf in model.items()}
     local = ControlledLocal(
         work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), strength
     )
@@ -196,8 +195,9 @@ def scaffold(
         local,
         Controlled(participation, server_rate),
         training=work,
-        initial=model | {CONTROL + name: torch.zeros_like(leaf) for name, leaf in model.items()},
-        predictor=lambda state: Model(net, without(state, CONTROL)),
+        initial=of(MODEL, model) | of(CONTROL, zeros),
+        predictor=lambda state: Model(net, owned(state, MODEL)),
         codec=codec,
         link=link,
+        owner="",
     )

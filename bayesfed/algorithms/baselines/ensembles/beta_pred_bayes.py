@@ -34,22 +34,22 @@ from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.held_rows import split_held
+from bayesfed.federated.training.held_out_scores import split_held
 from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.ensembles.consensus import Consensus, by_client, interpolated
 from bayesfed.inference.ensembles.networks import together
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical
-from bayesfed.trees import Tree, shapes, under, without
+from bayesfed.trees import Tree, shapes
 
-# Prefixes of the leaves of the state: the clients' networks, and beta.
-OWN = "beta/"
-NETWORKS, SHARE = OWN + "network/", OWN + "share"
+# Owner of the clients' networks in the state, and the name of beta there.
+NETWORKS, SHARE = "networks", "beta/share"
 # 21 values of beta from 0 to 1.
 SHARES = tuple(number / 20 for number in range(21))
 
@@ -104,7 +104,7 @@ def beta_pred_bayes(
             "beta_pred_bayes", "two steps for each network", f"{work.steps} for {samples}", hint
         )
     begin, sent = travelling(net, "static", where="beta_pred_bayes"), codec or Cast(32)
-    first = {NETWORKS + name: leaf[None, None] for name, leaf in begin.items()}
+    first = {name: leaf[None, None] for name, leaf in begin.items()}
     drawn = Whole({name: (samples, *shape) for name, shape in shapes(begin).items()})
     scores = Whole({"nll": (len(SHARES),)})
 
@@ -120,14 +120,14 @@ def beta_pred_bayes(
     over = link or Digital()
 
     def consensus(state: Tree) -> Consensus:
-        return Consensus(net, under(state, NETWORKS), float(state[SHARE]))
+        return Consensus(net, owned(state, NETWORKS), float(state[SHARE]))
 
     return of_core(
         "beta_pred_bayes",
-        begin | first | {SHARE: torch.zeros(1, dtype=torch.float64)},
+        of(MODEL, begin) | of(NETWORKS, first) | {SHARE: torch.zeros(1, dtype=torch.float64)},
         (
-            Phase("draw", draw, local, NetworksKept(), over, Keep),
-            Phase("share", score, GridOfShares(net), BestShare(), over),
+            Phase("draw", draw, local, NetworksKept(), over, Keep, owner=""),
+            Phase("share", score, GridOfShares(net), BestShare(), over, owner=""),
         ),
         consensus,
         consensus,
@@ -140,7 +140,7 @@ class NetworksKept:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the network from which all begin."""
-        return without(state, OWN)
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the networks, ``(K, S, ...)``. With no rows at all it stays as it
@@ -150,9 +150,7 @@ class NetworksKept:
         if not updates:
             return state, {}
         networks = together([update.mean() for update in updates])
-        return state | {NETWORKS + name: leaf for name, leaf in networks.items()}, {
-            "clients": float(len(updates))
-        }
+        return state | of(NETWORKS, networks), {"clients": float(len(updates))}
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,7 @@ class GridOfShares:
         _, rows = split_held(data)
         sums = torch.zeros(len(SHARES), dtype=torch.float64)
         if len(rows):
-            logs = by_client(self.net, under(message, NETWORKS), rows.inputs).double()
+            logs = by_client(self.net, message, rows.inputs).double()
             right = [interpolated(logs, share).gather(1, rows.targets[:, None]) for share in SHARES]
             sums = -torch.stack([one.sum() for one in right]).cpu()
         return Fit({"nll": sums}, {}, {"samples": float(len(rows))})
@@ -188,7 +186,7 @@ class BestShare:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the networks of all clients."""
-        return {name: leaf for name, leaf in state.items() if name.startswith(NETWORKS)}
+        return owned(state, NETWORKS)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with beta; without held-out rows it is 0, the mean."""

@@ -28,6 +28,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Posterior
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Info, Link
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.training.batch_norm import travelling
@@ -36,10 +37,10 @@ from bayesfed.inference.ensembles.networks import together
 from bayesfed.inference.ensembles.weight_clouds import ClientCloud
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, shapes, under, without
+from bayesfed.trees import Tree, shapes
 
-# Prefix of the clients' models in the state.
-OWN = "fed_be/"
+# Owner of the clients' models in the state.
+CLIENTS = "clients"
 
 
 @recipe(cites=("chen2021fedbe",))
@@ -87,9 +88,8 @@ def fed_be(
     begin = travelling(net, "static", where="fed_be")
 
     def posterior(state: Tree) -> Posterior:
-        return ClientCloud(
-            net, scored, without(state, OWN), under(state, OWN), draws, spread, named
-        )
+        mean, own = owned(state, MODEL), owned(state, CLIENTS)
+        return ClientCloud(net, scored, mean, own, draws, spread, named)
 
     return compose(
         "fed_be",
@@ -97,13 +97,14 @@ def fed_be(
         work.fitting(net, scored),
         ClientsKept(),
         training=work,
-        initial=begin | {OWN + name: leaf[None] for name, leaf in begin.items()},
-        predictor=lambda state: Model(net, without(state, OWN)),
+        initial=of(MODEL, begin) | of(CLIENTS, {n: leaf[None] for n, leaf in begin.items()}),
+        predictor=lambda state: Model(net, owned(state, MODEL)),
         posterior=posterior,
         view=Whole(shapes(begin)),
         codec=codec,
         link=link,
         reducer=Keep,
+        owner="",
     )
 
 
@@ -113,7 +114,7 @@ class ClientsKept:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the mean."""
-        return without(state, OWN)
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the mean and the models of this round. A round in which no client has rows changes
@@ -126,6 +127,5 @@ class ClientsKept:
         for update in updates[1:]:
             total = total + update
         kept = together([update.mean() for update in updates])
-        return total.mean() | {OWN + name: leaf for name, leaf in kept.items()}, {
-            "models": float(len(updates))
-        }
+        after = of(MODEL, total.mean()) | of(CLIENTS, kept)
+        return after, {"models": float(len(updates))}

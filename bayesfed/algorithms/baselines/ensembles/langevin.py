@@ -15,7 +15,7 @@ from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.held_rows import split_held
+from bayesfed.federated.training.held_out_scores import split_held
 from bayesfed.inference.ensembles.networks import together
 from bayesfed.keys import Key
 from bayesfed.trees import Tree

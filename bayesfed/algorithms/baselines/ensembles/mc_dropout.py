@@ -10,6 +10,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.inference.ensembles.dropout import DropoutPosterior, drops
 from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.trees import Tree
 
 
 @recipe(cites=("gal2016dropout",))
@@ -37,6 +38,8 @@ def mc_dropout(algorithm: Algorithm, *, likelihood: Likelihood | None = None) ->
         hint = "nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))"
         raise ArgumentError("mc_dropout", "a network with dropout", type(net).__name__, hint)
     scored = likelihood or likelihood_of([algorithm], "mc_dropout")
-    return replace(
-        algorithm, name="mc_dropout", posterior=lambda state: DropoutPosterior(net, scored, state)
-    )
+
+    def posterior(state: Tree) -> DropoutPosterior:
+        return DropoutPosterior(net, scored, algorithm.predictor(state).parameters)
+
+    return replace(algorithm, name="mc_dropout", posterior=posterior)

@@ -14,9 +14,8 @@ from torch.func import functional_call
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
+from bayesfed.federated.core.protocols import Around, Fit
 from bayesfed.federated.core.update import Kind, Update
-from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.models.modules import evaluating
 from bayesfed.trees import Shapes, Tree, to

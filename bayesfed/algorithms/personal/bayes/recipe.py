@@ -232,4 +232,5 @@ def p_fed_bayes(
         codec=codec,
         link=link,
         personal=personal,
+        owner="",
     )

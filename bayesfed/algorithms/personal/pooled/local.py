@@ -10,13 +10,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
+from bayesfed.algorithms.personal.bayes.objective import MEAN, sds
 from bayesfed.algorithms.personal.pooled.newton import maximum
 from bayesfed.algorithms.personal.pooled.posterior import flat, in_widths, unflat
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE
 from bayesfed.algorithms.personal.pooled.variational import nearest
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.descent import Descent
@@ -39,7 +40,7 @@ class PooledParts:
     """Steps to the maximum of the own parameters' posterior, a Gaussian approximation of it, and
     then steps on the shared parameters.
 
-    The message has the shared parameters under their names, and the population of the own ones as
+    The message has the shared parameters as ``model/NAME``, and the population of the own ones as
     ``mean/NAME`` and ``rho/NAME``. A client's own parameters go on from its memory, or begin at the
     population's mean. They are fitted to the shared parameters of the message, which all clients
     have in common; the shared ones are then trained with the own ones held.
@@ -90,7 +91,7 @@ class PooledParts:
             If the rows do not fit the network, or another layer is the last.
         """
         rows = len(data)
-        shared = {name: leaf for name, leaf in message.items() if not name.startswith((MEAN, RHO))}
+        shared = owned(message, MODEL)
         mean, variance = (
             under(message, MEAN),
             {name: sd.square() for name, sd in sds(message).items()},
@@ -126,7 +127,7 @@ class PooledParts:
             fit = self.descent.train(
                 shared | own, data, key, options, partial(_held, own) if own else None
             )
-        sent = {name: fit.payload[name] for name in shared} | {
+        sent = of(MODEL, {name: fit.payload[name] for name in shared}) | {
             MEAN + name: leaf for name, leaf in own.items()
         }
         if not rows or not own:

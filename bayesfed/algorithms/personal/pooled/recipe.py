@@ -4,7 +4,7 @@ sums.
 ===========================================  =======================================================
 notation                                     here
 ===========================================  =======================================================
-phi, shared parameters                       the server's state, under their names
+phi, shared parameters                       the server's state, ``model/NAME``
 theta_k, parameters of client k              a client's memory, ``own/NAME``
 N(mu, diag s^2), the population of theta_k   the server's state, ``mean/NAME`` and ``rho/NAME`` with
                                              s = log(1 + exp(rho))
@@ -33,12 +33,11 @@ from bayesfed.algorithms.personal.parts import head_of, last_layer
 from bayesfed.algorithms.personal.pooled.by_classes import by_classes
 from bayesfed.algorithms.personal.pooled.covariates import (
     CENTRE,
-    COVARIATES,
     DIRECTIONS,
     SKETCH,
     GivenInputsModel,
 )
-from bayesfed.algorithms.personal.pooled.factors import FACTORS, with_factors
+from bayesfed.algorithms.personal.pooled.factors import FACTORS, FactorLayer, with_factors
 from bayesfed.algorithms.personal.pooled.given import GivenInputs, PopulationGivenInputs, unknown
 from bayesfed.algorithms.personal.pooled.local import OWN, ROOT, PooledParts
 from bayesfed.algorithms.personal.pooled.posterior import PartPosterior, flat
@@ -48,6 +47,7 @@ from bayesfed.compress.codecs import Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.local_work import Training
@@ -255,7 +255,7 @@ def pooled(
     server = Population(
         prior == "layer", prior != "fixed" and not by_factors, variational, not by_factors
     )
-    initial = {name: leaf for name, leaf in begun.items() if name not in own} | {
+    initial = of(MODEL, {name: leaf for name, leaf in begun.items() if name not in own}) | {
         MEAN + name: leaf for name, leaf in own.items()
     }
     initial |= {RHO + name: rho_of(torch.full_like(leaf, initial_sd)) for name, leaf in own.items()}
@@ -267,11 +267,7 @@ def pooled(
         sent |= {name: given[name] for name in (CENTRE, SKETCH)}
 
     def common(state: Tree) -> Tree:
-        return {
-            name: leaf
-            for name, leaf in state.items()
-            if not name.startswith((MEAN, RHO, COVARIATES))
-        }
+        return owned(state, MODEL)
 
     def predictor(state: Tree) -> Model:
         parameters = common(state) | under(state, MEAN)
@@ -316,6 +312,7 @@ def pooled(
         codec=codec,
         link=link,
         personal=personal,
+        owner="",
     )
 
 
@@ -355,8 +352,12 @@ def _chosen(net: nn.Module, local: Part | Predicate) -> Predicate:
         raise ArgumentError("pooled, local", expected, actual, "'head', lambda name, module: ...")
     if local == "head":
         return last_layer(net)
-    leaf = "bias" if local == "offsets" else FACTORS
-    return lambda name, module: name.rpartition(".")[2] == leaf
+    if local == "offsets":
+        return lambda name, module: name.rpartition(".")[2] == "bias"
+    # A parameter of another layer may have the same name.
+    return lambda name, module: (
+        isinstance(module, FactorLayer) and name.rpartition(".")[2] == FACTORS
+    )
 
 
 def _covariates(covariates: Covariates | None, by_factors: bool) -> None:

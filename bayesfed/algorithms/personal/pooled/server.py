@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
 from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.trees import Tree, under
@@ -60,9 +61,7 @@ class Population:
             sds(state),
             1 / total.number() if self.restricted else 0.0,
         )
-        result = dict(state) | {
-            name: mean[name] for name in state if not name.startswith((MEAN, RHO))
-        }
+        result = dict(state) | of(MODEL, owned(mean, MODEL))
         for name, centre in under(state, MEAN).items():
             if self.means:
                 result[MEAN + name] = mean[MEAN + name]

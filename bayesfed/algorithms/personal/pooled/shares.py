@@ -30,6 +30,7 @@ from bayesfed.errors import DataError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.descent import Descent
@@ -92,15 +93,13 @@ class SharesAndNetwork:
             If the network has another number of outputs than there are shares, or the rows do not
             fit it.
         """
-        network, base = (
-            {name: leaf for name, leaf in message.items() if name not in (BASE, TOTAL)},
-            message[BASE],
-        )
+        network, base = owned(message, MODEL), message[BASE]
         self._check(network, len(base), data.inputs)
         fit = self.descent.train(network, data, key, options) if self.trained else Fit({}, {}, {})
+        trained = of(MODEL, fit.payload)
         if not len(data):
             return fit._replace(
-                payload=fit.payload | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(base)},
+                payload=trained | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(base)},
                 memory={},
             )
         self.descent.objective.check(network, {}, data)
@@ -110,7 +109,7 @@ class SharesAndNetwork:
             BASE: counts / len(data),
             EVIDENCE: (log_evidence(counts, base) / len(data)).to(base),
         }
-        return fit._replace(payload=fit.payload | sent, memory={COUNTS: counts})
+        return fit._replace(payload=trained | sent, memory={COUNTS: counts})
 
     def _check(self, network: Tree, classes: int, inputs: Tensor) -> None:
         if not len(inputs):
@@ -144,9 +143,7 @@ class SharesOfClasses:
         if not total.weighs:
             return state, {}
         mean, rows = total.mean(), total.number()
-        result = dict(state) | {
-            name: leaf for name, leaf in mean.items() if name not in (BASE, EVIDENCE)
-        }
+        result = dict(state) | of(MODEL, owned(mean, MODEL))
         # One more row of every class: none has a share of 0. Coarse codecs can leave less than
         # nothing.
         base = rows * mean[BASE].clamp_min(0) + 1

@@ -17,11 +17,9 @@ from bayesfed.algorithms.wrappers.secure_sums.primitives import SECRET
 from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, PAIR, refusal, session_name
 from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.options import LocalOptions, options_of
 from bayesfed.federated.core.owners import unwired
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.seams import options_of
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.core.protocols import Around, Fit
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, under
 

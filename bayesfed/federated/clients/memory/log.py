@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from bayesfed.data.files import pour
 from bayesfed.data.population import place_of
 from bayesfed.errors import CheckpointError
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
@@ -69,25 +70,23 @@ class MemoryLog:
 
     def append_raw(self, content: bytes) -> int:
         """Write the bytes of an entry, and return its offset."""
-        offset, view = self.length, memoryview(content)
         try:
-            while view:
-                written = os.pwrite(self._file, view, self.length)
-                self.length, view = self.length + written, view[written:]
+            os.lseek(self._file, self.length, os.SEEK_SET)
+            pour(self._file, content)
         except OSError as problem:
-            self.length = offset
             raise _unwritable(problem) from problem
-        return offset
+        self.length += len(content)
+        return self.length - len(content)
 
     def raw(self, offset: int) -> bytes:
         """Return the bytes of the entry at an offset."""
-        name, tensors = HEAD.unpack(self._bytes(offset, HEAD.size))
-        return self._bytes(offset, HEAD.size + name + tensors)
+        return self._bytes(offset, self.size(offset))
 
     def size(self, offset: int) -> int:
         """Return the length of the entry at an offset in bytes."""
         name, tensors = HEAD.unpack(self._bytes(offset, HEAD.size))
-        return HEAD.size + int(name) + int(tensors)
+        length: int = HEAD.size + name + tensors
+        return length
 
     def read(self, offset: int) -> Tree:
         """Return the memory at an offset."""
@@ -98,9 +97,9 @@ class MemoryLog:
         """Yield the client and the offset of every entry."""
         offset = 0
         while offset < self.length:
-            name, tensors = HEAD.unpack(self._bytes(offset, HEAD.size))
+            name, _ = HEAD.unpack(self._bytes(offset, HEAD.size))
             yield self._bytes(offset + HEAD.size, name).decode(), offset
-            offset += HEAD.size + name + tensors
+            offset += self.size(offset)
 
     def _bytes(self, offset: int, count: int) -> bytes:
         content = os.pread(self._file, count, offset)

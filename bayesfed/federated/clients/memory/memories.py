@@ -8,8 +8,9 @@ lost, the pending memory is dropped, and the client keeps the memory that it had
 
 from __future__ import annotations
 
-from bayesfed.errors import ArgumentError, CheckpointError
-from bayesfed.federated.clients.memory.stores import InRam, Slot, Store, Version
+from bayesfed.errors import CheckpointError
+from bayesfed.errors.checks import checked, whole
+from bayesfed.federated.clients.memory.stores import InFolder, Slot, Version
 from bayesfed.trees import Tree
 
 __all__ = ["ClientMemory", "Slot"]
@@ -22,8 +23,7 @@ class ClientMemory:
     Parameters
     ----------
     store
-        Where memories are stored: `InFolder(path)` on the client's own disk outlives the process.
-        Default: `InRam()`.
+        Where memories are stored: `InFolder(path)`, on the client's own disk.
     keep
         Number of accepted memories that are kept for a server that resumes from an older
         checkpoint. A server that saves every n rounds and keeps two checkpoints may go back ``2 n``
@@ -38,11 +38,9 @@ class ClientMemory:
         that is missing.
     """
 
-    def __init__(self, store: Store | None = None, *, keep: int = 1) -> None:
-        if keep < 1:
-            raise ArgumentError("ClientMemory", "keep >= 1", keep, "2")
-        self._store: Store = InRam() if store is None else store
-        self._keep = keep
+    @checked(keep=whole(1, "2"))
+    def __init__(self, store: InFolder, *, keep: int = 1) -> None:
+        self._store, self._keep = store, keep
 
     @property
     def accepted(self) -> Slot | None:
@@ -62,11 +60,7 @@ class ClientMemory:
         """Store `tree` as pending until its slot is promoted or dropped. It replaces any other
         pending memory.
         """
-        versions = self._store.versions()
-        self._store.write(
-            Version(1 + max((version.number for version in versions), default=0), slot, False), tree
-        )
-        for version in versions:
+        for version in self._write(tree, slot, False):
             if not version.accepted:
                 self._store.remove(version)
 
@@ -131,12 +125,15 @@ class ClientMemory:
 
     def replace(self, tree: Tree, slot: Slot | None = None) -> None:
         """Remove all memories, and store `tree` as accepted. This restores a checkpoint."""
-        versions = self._store.versions()
-        self._store.write(
-            Version(1 + max((version.number for version in versions), default=0), slot, True), tree
-        )
-        for version in versions:
+        for version in self._write(tree, slot, True):
             self._store.remove(version)
+
+    def _write(self, tree: Tree, slot: Slot | None, accepted: bool) -> list[Version]:
+        """Add a version, and return those from before."""
+        versions = self._store.versions()
+        number = versions[-1].number + 1 if versions else 1
+        self._store.write(Version(number, slot, accepted), tree)
+        return versions
 
     def _accepted(self) -> list[Version]:
         return [version for version in self._store.versions() if version.accepted]

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked_class
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.errors.checks import checked_class, choice, whole
+from bayesfed.federated.clients import ClientPool, Ranks
+from bayesfed.federated.core import Algorithm, Cost, Phase, Profile, seams
 from bayesfed.federated.engine.assembly import assembled
+from bayesfed.federated.engine.samplers import Sampler, everyone
 
 Seconds = Callable[[Profile, Cost], float]
 """``(profile, cost of the answer) -> seconds`` from the moment a client is asked until its answer
@@ -21,7 +20,12 @@ arrives.
 """
 
 
-@checked_class({})
+@checked_class(
+    {},
+    size=whole(1, "10"),
+    concurrency=whole(1, "100"),
+    staleness=choice("polynomial", "constant"),
+)
 @dataclass(frozen=True)
 class FedBuff:
     """Asynchronous rounds in simulated time: `concurrency` clients are at work at any moment, and
@@ -65,18 +69,6 @@ class FedBuff:
     staleness: Literal["polynomial", "constant"] = "polynomial"
     seconds: Seconds | None = None
 
-    def __post_init__(self) -> None:
-        if self.size < 1 or self.concurrency < 1:
-            actual = (self.size, self.concurrency)
-            raise ArgumentError(
-                "FedBuff", "size >= 1 and concurrency >= 1", actual, "size=10, concurrency=100"
-            )
-        if self.staleness not in ("polynomial", "constant"):
-            expected = "'polynomial' or 'constant'"
-            raise ArgumentError(
-                "FedBuff, staleness", expected, repr(self.staleness), "'polynomial'"
-            )
-
     def factor(self, steps: int) -> float:
         """Return s(tau) of an answer that was begun so many steps ago."""
         return 1.0 if self.staleness == "constant" else (1.0 + steps) ** -0.5
@@ -98,8 +90,8 @@ class FedBuff:
             )
         return seconds
 
-    def check(self, algorithm: Algorithm, clients: int) -> None:
-        """Check that a method can be run asynchronously.
+    def check(self, algorithm: Algorithm, pool: ClientPool, sampler: Sampler, clients: int) -> None:
+        """Check that a method can be run asynchronously on a pool of so many clients.
 
         Raises
         ------
@@ -117,6 +109,14 @@ class FedBuff:
             raise ArgumentError(
                 where, f"at most the {clients} clients of the pool", actual, f"size={clients}"
             )
+        if sampler is not everyone:
+            expected = "none: FedBuff draws clients as others finish"
+            actual = getattr(sampler, "__name__", type(sampler).__name__)
+            hint = "FedBuff(size=10, concurrency=100) alone"
+            raise ArgumentError("sampler", expected, actual, hint)
+        if isinstance(pool, Ranks):
+            expected, hint = "clients of one process", "InProcess(clients)"
+            raise ArgumentError("asynchronous", expected, "Ranks", hint)
         phase = assembled(algorithm.phases[0])
         stale = seams.stale(phase.server)
         if stale is None:

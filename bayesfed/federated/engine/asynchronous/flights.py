@@ -10,9 +10,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Update
+from bayesfed.federated.core import Cost, Info, Update
 from bayesfed.federated.engine.ledger import Row
 from bayesfed.trees import Tree, under
 

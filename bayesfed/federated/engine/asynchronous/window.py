@@ -8,27 +8,20 @@ client's new memory is settled then as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
 
 from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.clients.rosters import Roster
-from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Server
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer, Update
+from bayesfed.federated.clients import ClientPool, Outcome, Reply, Roster, Sides, Task
+from bayesfed.federated.core import Info, Update, seams
 from bayesfed.federated.engine.assembly import ServerSide
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.flights import Flight, from_tree, to_tree
 from bayesfed.federated.engine.entries import Entries, Occasion
-from bayesfed.federated.engine.exchange import exchange
-from bayesfed.federated.engine.gate import Gate
+from bayesfed.federated.engine.exchange import Plan, collect
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -68,15 +61,8 @@ class Window:
             self._before = {
                 flight.row.client: known.get(flight.row.client, {}) for flight in self._flights
             }
-            self.pool.restore(
-                {
-                    name: tree
-                    for name, tree in (
-                        known | {f.row.client: f.memory for f in self._flights}
-                    ).items()
-                    if tree
-                }
-            )
+            known |= {flight.row.client: flight.memory for flight in self._flights}
+            self.pool.restore({name: tree for name, tree in known.items() if tree})
 
     def memories(self) -> Mapping[str, Tree]:
         """Return what each client remembers, by the answers that have arrived."""
@@ -121,7 +107,7 @@ class Window:
                 free, asked, Key(occasion.seed, "sample", occasion.round), draws
             ):
                 draws, asked = draws + 1, asked | set(chosen)
-                self._ask(chosen, replace(occasion, least=0), versions, entries)
+                self._ask(chosen, occasion, versions, entries)
             elif not self._flights:
                 break
             if self._flights:
@@ -169,22 +155,30 @@ class Window:
         self, chosen: list[str], occasion: Occasion, versions: Mapping[str, int], entries: Entries
     ) -> None:
         """Let clients compute their answers, and note when they arrive."""
-        gathered, waiting = Gathered(occasion.phase.server), Waiting(self.pool)
         asked = [(self.roster[name], versions.get(name)) for name in sorted(chosen)]
-        phase = replace(occasion.phase, server=gathered, reducer=Keep)
-        _, _, own = exchange(
-            replace(occasion, phase=phase), waiting, self.sides, asked, Gate(self.secrets)
-        )
+        plan, gathered, kept = Plan(occasion, self.secrets, asked), Keep(), dict[str, Tree]()
+
+        def answers() -> Iterator[tuple[Task, Outcome]]:
+            for task, outcome in self.pool.map(self.sides, plan.tasks()):
+                if isinstance(outcome, Reply):
+                    kept[task.client] = outcome.memory
+                yield task, outcome
+
+        def settle(client: str, accepted: bool) -> None:
+            # Other memories are settled when the answers arrive.
+            if not accepted:
+                self.pool.settle(client, False)
+
+        collect(plan, settle, answers(), gathered)
+        own = plan.entries
         entries.silent |= own.silent
         for row in own.rows:
             if row.direction == "down" or not row.accepted:
                 entries.rows.append(row)
                 continue
             due = self.clock + self.buffer.took(self.roster[row.client], row.cost)
-            update = gathered.updates[row.client]
-            self._flights.append(
-                Flight(due, row, own.infos[row.client], update, waiting.kept[row.client])
-            )
+            info, update = own.infos[row.client], gathered.updates[row.client]
+            self._flights.append(Flight(due, row, info, update, kept[row.client]))
         self._flights.sort(key=lambda flight: flight.order)
 
     def _settle(self, flight: Flight) -> None:
@@ -196,13 +190,12 @@ class Window:
         since it was asked.
         """
         steps, update = occasion.round - flight.row.round, flight.update
-        factor = self.buffer.factor(steps)
-        if not steps or (factor == 1 and seams.stale(occasion.phase.server) != "rebased"):
+        factor, rebased = self.buffer.factor(steps), seams.stale(occasion.phase.server) == "rebased"
+        if not steps or (factor == 1 and not rebased):
             return update
-        if seams.stale(occasion.phase.server) != "rebased":
-            return replace(
-                update, total={name: factor * leaf for name, leaf in update.total.items()}
-            )
+        if not rebased:
+            scaled = {name: factor * leaf for name, leaf in update.total.items()}
+            return replace(update, total=scaled)
         base, total = self._bases[flight.row.round], dict(update.total)
         for name, leaf in update.total.items():
             weight = update.weight_of(name)
@@ -216,44 +209,3 @@ class Window:
             "staleness": sum(steps) / max(len(steps), 1),
             "at_work": float(len(self._flights)),
         }
-
-
-@dataclass
-class Gathered:
-    """A server that only keeps the updates that it was given, and publishes what another
-    one does.
-    """
-
-    server: Server
-    updates: dict[str, Update] = field(default_factory=dict)
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish what the other server does."""
-        return seams.published(self.server, state, round, version)
-
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Keep the updates."""
-        if kept := seams.gathered(reducer, Keep):
-            self.updates = kept.updates
-        return state, {}
-
-
-class Waiting:
-    """A pool whose clients' memories are settled later, when their answers arrive."""
-
-    def __init__(self, pool: ClientPool) -> None:
-        self.profiles, self.restore, self.memories = pool.profiles, pool.restore, pool.memories
-        self.kept: dict[str, Tree] = {}
-        self._pool = pool
-
-    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Answer tasks, and note what clients will keep."""
-        for task, outcome in self._pool.map(sides, tasks):
-            if isinstance(outcome, Reply):
-                self.kept[task.client] = outcome.memory
-            yield task, outcome
-
-    def settle(self, client: str, accepted: bool) -> None:
-        """Drop the memory of a refused answer now."""
-        if not accepted:
-            self._pool.settle(client, False)

@@ -1,23 +1,77 @@
-"""`RecordFile`: the records of a run in a file, a line each, of which only the one that is looked
-at is in memory.
+"""Records of rounds as lines of JSON, and `RecordFile`: those of a run in a file, of which only the
+one that is looked at is in memory.
+
+Figures keep all their bits, and fields with their default value are left out.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import weakref
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, Any, overload
 
+from bayesfed.data.files import pour
 from bayesfed.errors import CheckpointError
-from bayesfed.federated.engine.records import from_line, to_line
+from bayesfed.federated.core import Cost
+from bayesfed.federated.engine.ledger import Row
 from bayesfed.federated.engine.reports import Record
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 FILE = "records.jsonl"
 BLOCK = 1 << 20
+
+
+def to_line(record: Record) -> bytes:
+    """Return a record as one line of JSON."""
+    rows = [_changed(row) | {"cost": _changed(row.cost)} for row in record.rows]
+    return (
+        json.dumps(_figures(record) | {"rows": rows}, separators=(",", ":"), default=float).encode()
+        + b"\n"
+    )
+
+
+def from_line(line: bytes) -> Record:
+    """Return the record that `to_line` wrote as `line`.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError
+        If the line is not such a record.
+    """
+    content = json.loads(line)
+    rows = tuple(Row(**{**row, "cost": Cost(**row["cost"])}) for row in content.pop("rows"))
+    return Record(rows=rows, **content)
+
+
+def untimed(record: Record) -> Record:
+    """Return a record without measured times, so that two runs with the same bits have equal
+    records.
+    """
+    return replace(
+        record, seconds=0.0, rows=tuple(replace(row, seconds=0.0) for row in record.rows)
+    )
+
+
+def _figures(record: Record) -> dict[str, Any]:
+    # Only the fields of `Record`: a `RoundReport` has further ones.
+    return {part.name: getattr(record, part.name) for part in fields(Record) if part.name != "rows"}
+
+
+def _changed(value: DataclassInstance) -> dict[str, Any]:
+    contents = ((part, getattr(value, part.name)) for part in fields(value))
+    return {
+        part.name: content
+        for part, content in contents
+        if part.default is MISSING or content != part.default
+    }
 
 
 class RecordFile(Sequence[Record]):
@@ -58,14 +112,13 @@ class RecordFile(Sequence[Record]):
 
     def append(self, record: Record) -> None:
         """Write one more record."""
-        line, end = memoryview(to_line(record)), self._ends[-1]
+        line, end = to_line(record), self._ends[-1]
         try:
-            while line:
-                written = os.pwrite(self._file, line, end)
-                end, line = end + written, line[written:]
+            os.lseek(self._file, end, os.SEEK_SET)
+            pour(self._file, line)
         except OSError as problem:
             raise self._error(problem) from problem
-        self._ends.append(end)
+        self._ends.append(end + len(line))
 
     def cut(self, count: int) -> None:
         """Remove all but the first `count` records."""

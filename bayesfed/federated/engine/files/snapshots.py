@@ -25,9 +25,8 @@ import torch
 
 from bayesfed.data.files import digest, digest_of_file, write_whole
 from bayesfed.errors import CheckpointError, WireError
+from bayesfed.federated.clients import Versions, from_safetensors, to_safetensors
 from bayesfed.federated.clients.memory.log import StoredMemories
-from bayesfed.federated.clients.rosters import Versions
-from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.engine.files.records import RecordFile
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree

@@ -9,13 +9,15 @@ from typing import ClassVar
 
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.variational.fusion.rule import (
+    VALUE,
     Fused,
     FusionKind,
     Start,
     WeightedSum,
     require_blocks,
+    valued,
 )
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, under
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,11 @@ class _Averages:
 
     def sent(self, parameters: Tree, fused: Fused) -> Tree:
         """Return the guide's parameters in the form that is averaged: themselves."""
-        return parameters
+        return valued(parameters)
 
     def parameters(self, state: Tree, fused: Fused) -> Tree:
         """Return the guide's parameters for an average."""
-        return state
+        return under(state, VALUE)
 
     def publish(self, state: Tree) -> Tree:
         """Publish the state."""
@@ -111,23 +113,23 @@ class Wasserstein(_Averages):
         """Return the guide's parameters for these means and sds."""
         result: Tree = {}
         for block in fused.layout.blocks:
-            lowest = float(state[f"{block.name}.sd"].min())
+            lowest = float(state[f"sd/{block.name}"].min())
             if not lowest > 0:
                 hint = "a higher SNR, or SummedGradients(), whose sum may be noisy"
                 raise PosteriorError(
                     f"the posterior of {block.name!r}", "standard deviations above 0", lowest, hint
                 )
             result |= block.write(
-                fused.pair, {"loc": state[f"{block.name}.mean"], "scale": state[f"{block.name}.sd"]}
+                fused.pair, {"loc": state[f"mean/{block.name}"], "scale": state[f"sd/{block.name}"]}
             )
         return result
 
     def sent(self, parameters: Tree, fused: Fused) -> Tree:
-        """Return ``NAME.mean`` and ``NAME.sd``."""
+        """Return ``mean/NAME`` and ``sd/NAME``."""
         result: Tree = {}
         for block in fused.layout.blocks:
             usual = block.read(fused.pair, parameters)
-            result |= {f"{block.name}.mean": usual["loc"], f"{block.name}.sd": usual["scale"]}
+            result |= {f"mean/{block.name}": usual["loc"], f"sd/{block.name}": usual["scale"]}
         return result
 
 

@@ -8,7 +8,14 @@ from typing import ClassVar
 import torch
 
 from bayesfed.errors import ArgumentError, PosteriorError
-from bayesfed.inference.variational.fusion.rule import Fused, FusionKind, Start, WeightedSum
+from bayesfed.inference.variational.fusion.rule import (
+    VALUE,
+    Fused,
+    FusionKind,
+    Start,
+    WeightedSum,
+    valued,
+)
 from bayesfed.trees import Tree, under, without
 
 MOMENTS, FIRST, SECOND, COUNT = "adam/", "adam/first/", "adam/second/", "adam/steps"
@@ -56,7 +63,7 @@ class SummedGradients:
 
     def initial(self, fused: Fused) -> Tree:
         """Return the parameters themselves and moments of zero."""
-        parameters = fused.first
+        parameters = valued(fused.first)
         zeros = {
             f"{prefix}{name}": torch.zeros_like(leaf)
             for prefix in (FIRST, SECOND)
@@ -70,13 +77,13 @@ class SummedGradients:
 
     def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:
         """Stay at the server's parameters."""
-        return Start(state, share)
+        return Start(under(state, VALUE), share)
 
     def finish(
         self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused
     ) -> tuple[Tree, Tree]:
         """Send the gradients."""
-        return parameters, {}
+        return valued(parameters), {}
 
     def step(self, state: Tree, answers: WeightedSum, rate: float, fused: Fused) -> Tree:
         """Take one step of Adam on the sum, its learning rate times `rate`."""
@@ -98,5 +105,5 @@ class SummedGradients:
         return {**moved, **moments, COUNT: steps}
 
     def parameters(self, state: Tree, fused: Fused) -> Tree:
-        """Return the state."""
-        return state
+        """Return the parameters in the state."""
+        return under(state, VALUE)

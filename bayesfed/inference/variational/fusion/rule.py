@@ -23,6 +23,14 @@ FusionKind = Literal["value", "delta", "moments", "natural", "gradient"]
 parameters, or gradients of the ELBO.
 """
 
+# What the guide's own parameters are called in a state and a payload.
+VALUE = "value/"
+
+
+def valued(parameters: Tree) -> Tree:
+    """Return the guide's parameters as leaves of a state."""
+    return {f"{VALUE}{name}": leaf for name, leaf in parameters.items()}
+
 
 class Start(NamedTuple):
     """Where a client's round begins.
