@@ -12,7 +12,6 @@ from bayesfed.running.experiments import names
 from bayesfed.running.experiments.experiment import Split
 from bayesfed.running.experiments.kinds import options
 from bayesfed.running.experiments.names import required
-from bayesfed.running.experiments.scope import members
 from bayesfed.running.folders import installed, versions
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -63,7 +62,7 @@ def data() -> list[list[str]]:
         "minilm_folder": names.public()["minilm_folder"],
     }.items():
         needed = [key for key in required(read) if key != "key"]
-        if any(str not in members(names.parameters(read)[key].annotation) for key in needed):
+        if any(str not in names.members(names.parameters(read)[key].annotation) for key in needed):
             # Made of other data.
             continue
         if needed:

@@ -9,15 +9,56 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partialmethod
 from pathlib import Path
+from types import FrameType
 
 from bayesfed import __version__
-from bayesfed.cli.interrupts import after_imports
 from bayesfed.errors import BayesfedError
+
+# Seconds after which an interrupt that came during an import is tried again.
+AGAIN_S = 0.05
+IMPORTING = "<frozen importlib._bootstrap>"
+
+
+@contextmanager
+def after_imports() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` inside the block only where nothing is being imported, and as soon
+    as that is so: a module that is imported by half fails later, in ways that say nothing of it.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORTING:
+            later = threading.Timer(AGAIN_S, _again)
+            later.daemon = True
+            later.start()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _again() -> None:
+    # Unlike `interrupt_main` this wakes a thread that sleeps or waits.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
 
 # Exit status: 0 all is well, 1 it was tried and failed, 2 what was asked for cannot be.
 FAILED, REFUSED = 1, 2
@@ -46,9 +87,8 @@ def _no_bars(quiet: bool) -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.pictures import draw
-    from bayesfed.cli.runs import run_file
-    from bayesfed.running.comparison import comparison
+    from bayesfed.cli.runs import draw, run_file
+    from bayesfed.running import comparison
     from bayesfed.running.experiments import experiment
     from bayesfed.running.experiments.build import build, seeds
 
@@ -81,22 +121,22 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.compare import compare
+    from bayesfed.cli.runs import compare
 
     compare(arguments.experiments, arguments.out, say=say, progress=not arguments.quiet)
     return 0
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.pictures import draw
-    from bayesfed.running.folders import Folder
+    from bayesfed.cli.runs import draw
+    from bayesfed.running import Folder
 
     say("\n".join(map(str, draw(Folder(arguments.result)))))
     return 0
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from bayesfed.running.reporting.page import report
+    from bayesfed.running import report
 
     first: Path = arguments.results[0]
     default = first if len(arguments.results) == 1 else first.resolve().parent

@@ -4,6 +4,7 @@ recipes use.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -13,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
+from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode, Reader, Writer
 from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.floats import Float
@@ -63,7 +63,7 @@ class Coded:
             check(
                 f"Coded, {name}",
                 codec,
-                having(("write", "read", "bound"), "a codec of leaves", "TopK(0.1), Qsgd(8)"),
+                having(("write", "read"), "a codec of leaves", "TopK(0.1), Qsgd(8)"),
             )
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
@@ -126,7 +126,7 @@ class Coded:
             )
         else:
             values, most = (
-                self.integers.read(source, int(np.prod(leaf.shape, dtype=np.int64))),
+                self.integers.read(source, math.prod(leaf.shape)),
                 torch.iinfo(dtype),
             )
             if len(values) and not (most.min <= values.min() and values.max() <= most.max):
@@ -139,5 +139,4 @@ class Coded:
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    rows = int(np.prod(shape[:-1], dtype=np.int64))
-    return rows, int(shape[-1]) if shape else 1
+    return math.prod(shape[:-1]), shape[-1] if shape else 1

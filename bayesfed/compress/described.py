@@ -16,11 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from bayesfed.compress.budgets.budgeted import Budgeted
-from bayesfed.compress.budgets.flexible_map import FlexibleMap, Setting
-from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.compress.budgets.budgeted import Budgeted, FlexibleMap, Setting
+from bayesfed.compress.codecs import Cast, Codec, ErrorFeedback
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.compress.flexible import Flexible
 from bayesfed.compress.lossless.bits import Fixed
 from bayesfed.compress.lossless.cheapest import Cheapest
@@ -31,14 +29,11 @@ from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.posterior import PosteriorGrid
-from bayesfed.compress.quantisers.exact import Exact
-from bayesfed.compress.quantisers.floats import Float
+from bayesfed.compress.quantisers.floats import Exact, Float, Uniform
 from bayesfed.compress.quantisers.lattice import Lattice
-from bayesfed.compress.quantisers.probabilistic import Probabilistic
-from bayesfed.compress.quantisers.qsgd import Qsgd
+from bayesfed.compress.quantisers.probabilistic import Probabilistic, Qsgd
 from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
 from bayesfed.compress.quantisers.ternary import Ternary
-from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.wire import pack, unpack
 from bayesfed.errors import ArgumentError, WireError
 

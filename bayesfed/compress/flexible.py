@@ -22,36 +22,34 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.leaf import IntegerCode, LeafCodec, Mask, MaskCode
+from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
 from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.entries import (
-    Reals,
-    Singles,
-    check_levels,
-    check_share,
     energy,
     entries,
     largest,
     share_of,
 )
-from bayesfed.compress.quantisers.probabilistic import MOST_LEVELS, Probabilistic
+from bayesfed.compress.quantisers.probabilistic import MANY, Probabilistic
 from bayesfed.compress.quantisers.sparsify import Dense, KernelWise, as_rows, squared_norms
 from bayesfed.compress.wire import MAX_BYTES, Meta, unseal
-from bayesfed.errors import ArgumentError, WireError
+from bayesfed.errors import WireError
+from bayesfed.errors.checks import SHARE, checked_class, one_of
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 LEVELS = "flexible.levels"
 
 
+@checked_class(share=SHARE, levels=MANY, dense=one_of(Dense, "'row'"))
 @dataclass(frozen=True)
 class Flexible:
     """Keep the kernels of largest Euclidean norm, and round their entries to L + 1 magnitudes.
@@ -117,17 +115,6 @@ class Flexible:
     code: IntegerCode = Cheapest()
     limit: int = MAX_BYTES
 
-    def __post_init__(self) -> None:
-        check_share("Flexible", self.share)
-        check_levels("Flexible", "levels", self.levels, MOST_LEVELS)
-        if self.dense not in get_args(Dense):
-            raise ArgumentError(
-                "Flexible",
-                "dense 'row' or 'entry'",
-                repr(self.dense),
-                "Flexible(0.1, 16)",
-            )
-
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Threshold, round and write the message, with L in its meta."""
         if LEVELS in meta:
@@ -144,15 +131,10 @@ class Flexible:
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
         """Read a message of any rho and L."""
         _, meta = unseal(message, limit=self.limit)
-        levels = meta.get(LEVELS)
-        if (
-            not isinstance(levels, int)
-            or isinstance(levels, bool)
-            or not 1 <= levels <= MOST_LEVELS
-        ):
-            raise WireError(
-                "message", f"{LEVELS}: 1 to {MOST_LEVELS}", repr(levels), "a message of this codec"
-            )
+        levels: Any = meta.get(LEVELS)
+        if not MANY.fits(levels):
+            where, hint = f"message, {LEVELS}", "a message of this codec"
+            raise WireError(where, MANY.expected, repr(levels), hint)
         tree, meta = self._coded(levels).decode(message, key)
         del meta[LEVELS]
         return tree, meta
@@ -171,32 +153,32 @@ class Flexible:
             for name, leaf in tree.items()
             if leaf.is_floating_point()
         }
-        result = dict(tree)
-        for name, kept in self._choose(
-            {name: squared_norms(rows) for name, rows in kernels.items() if rows.size}
-        ).items():
-            result[name] = _thinned(kernels[name], kept, tuple(tree[name].shape))
+        norms = {name: squared_norms(rows) for name, rows in kernels.items() if rows.size}
+        result, every = dict(tree), np.concatenate([*norms.values(), np.zeros(0)])
+        kept = largest(every, share_of(self.share, len(every)))
+        ends = np.cumsum([len(own) for own in norms.values()], dtype=np.int64)
+        # Without kernels there is still one part, of none of them.
+        for name, own in zip(norms, np.split(kept, ends[:-1]), strict=False):
+            thinned = np.where(own[:, None], kernels[name], np.float32(0))
+            result[name] = torch.from_numpy(thinned).reshape(tree[name].shape)
         return result
 
     def variance(self, tree: Mapping[str, Tensor]) -> float:
         """Return the expected squared error over all entries: the loss of (2) plus the exact
         variance of (4).
         """
-        sparse, leaf_codec = self.sparse(tree), self._leaf_codec(self.levels)
+        sparse, rounded = self.sparse(tree), Probabilistic(self.levels)
         floats = [name for name, leaf in tree.items() if leaf.is_floating_point()]
         lost = (
             energy((tree[name].detach().cpu().float() - sparse[name]).reshape(-1).numpy())
             for name in floats
         )
-        return math.fsum([*lost, *(leaf_codec.variance(sparse[name]) for name in floats)])
+        return math.fsum([*lost, *(rounded.variance(self._sent(sparse[name])) for name in floats)])
 
-    def _choose(self, norms: Mapping[str, Reals]) -> dict[str, Mask]:
-        if not norms:
-            return {}
-        every = np.concatenate(list(norms.values()))
-        kept = largest(every, share_of(self.share, len(every)))
-        ends = np.cumsum([len(own) for own in norms.values()])
-        return dict(zip(norms, np.split(kept, ends[:-1]), strict=True))
+    def _sent(self, sparse: Tensor) -> Tensor:
+        """Return the kernels of a leaf that are not zero; a vector or a scalar is sent whole."""
+        kernels = sparse.reshape(as_rows(tuple(sparse.shape), self.dense))
+        return kernels[kernels.any(1)] if sparse.ndim > 1 else sparse
 
     def _leaf_codec(self, levels: int) -> LeafCodec:
         # The leaves are thresholded already; what remains is to send the kernels that are not zero.
@@ -204,7 +186,3 @@ class Flexible:
 
     def _coded(self, levels: int) -> Coded:
         return Coded(self._leaf_codec(levels), limit=self.limit)
-
-
-def _thinned(kernels: Singles, kept: Mask, shape: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(np.where(kept[:, None], kernels, np.float32(0))).reshape(shape)

@@ -25,7 +25,8 @@ from bayesfed.compress.coded import Coded
 from bayesfed.compress.quantisers.entries import Reals, parts, peak
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.wire import Meta
-from bayesfed.errors import ArgumentError, WireError
+from bayesfed.errors import WireError
+from bayesfed.errors.checks import POSITIVE, checked_class
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, is_finite
 
@@ -34,6 +35,7 @@ MEAN, SD, SHARED = "mean/", "sd/", "shared/sd"
 LARGEST = 2.0**40
 
 
+@checked_class(nats=POSITIVE)
 @dataclass(frozen=True)
 class PosteriorGrid:
     """Code ``mean/NAME`` on a grid whose step follows from its posterior sd, ``sd/NAME`` or
@@ -61,10 +63,6 @@ class PosteriorGrid:
 
     nats: float = 0.01
     inner: Coded = Coded(exceptions={SHARED: Float(32), SD + "*": Float(32)})
-
-    def __post_init__(self) -> None:
-        if not 0 < self.nats < math.inf:
-            raise ArgumentError("PosteriorGrid", "nats > 0", self.nats, "0.01")
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Round the sds, then the means with the sds that the receiver will decode."""

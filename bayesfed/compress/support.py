@@ -21,7 +21,9 @@ def gather_active(tree: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tr
     NAME; other leaves stay whole.
     """
     return {
-        name: leaf[mask] if (mask := _mask_of(name, leaf, masks)) is not None else leaf
+        name: leaf[mask]
+        if leaf.dtype is not torch.bool and (mask := mask_of(name, leaf, masks)) is not None
+        else leaf
         for name, leaf in tree.items()
     }
 
@@ -48,18 +50,6 @@ def scatter_active(values: Tensor, mask: Tensor) -> Tensor:
     return dense
 
 
-def move_active(values: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """Return the values of the entries that are active in `after`, given those of the entries
-    active in `before`: zero for all others.
-
-    Raises
-    ------
-    WireError
-        If the number of values is not the number of entries active in `before`.
-    """
-    return scatter_active(values, before)[after]
-
-
 def supports_of(tree: Mapping[str, Tensor]) -> Tree:
     """Return the masks that a tree has, by the names of what they are masks of."""
     return under(tree, SUPPORT)
@@ -82,19 +72,10 @@ def moved(name: str, leaf: Tensor, before: Tree, after: Tree) -> Tensor:
     old, new = old.to(leaf.device), new.to(leaf.device)
     if torch.equal(old, new) or len(leaf) != int(old.sum()):
         return leaf
-    return move_active(leaf, old, new)
+    return scatter_active(leaf, old)[new]
 
 
 def mask_of(name: str, leaf: Tensor, masks: Mapping[str, Tensor]) -> Tensor | None:
     """Return the mask of the entries that are sent of a leaf; None if all are."""
     mask = masks.get(name.partition("/")[2])
     return mask if mask is not None and mask.shape == leaf.shape else None
-
-
-def _mask_of(name: str, leaf: Tensor, masks: Mapping[str, Tensor]) -> Tensor | None:
-    mask = masks.get(name.partition("/")[2])
-    return (
-        mask
-        if mask is not None and mask.shape == leaf.shape and leaf.dtype is not torch.bool
-        else None
-    )

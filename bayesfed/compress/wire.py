@@ -83,9 +83,7 @@ class Leaf:
 
     @property
     def entries(self) -> int:
-        """Number of entries, with dimensions of length 0 counted as 1, since strides are products
-        of lengths.
-        """
+        """Number of entries; a dimension of length 0 counts as 1, as strides are products."""
         return math.prod(max(length, 1) for length in self.shape)
 
 

@@ -97,7 +97,7 @@ def as_targets(
     return as_tensor(values, where), tuple(classes)
 
 
-def _array(values: Any) -> np.ndarray[Any, Any]:
+def _array(values: Any) -> np.ndarray:
     return values if isinstance(values, np.ndarray) else np.asarray(values.to_numpy())
 
 

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Integral
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor
@@ -28,7 +27,7 @@ from torch.nn import functional
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import a, check, checked
+from bayesfed.errors.checks import a, check, checked, one_of, whole
 from bayesfed.keys import Key
 
 Corruption = Literal["noise", "blur", "rotation", "contrast", "occlusion"]
@@ -42,7 +41,7 @@ STRENGTHS: Mapping[Corruption, tuple[float, ...]] = {
 _DATA = a(Dataset, "a data set", "Dataset(inputs, targets)")
 
 
-@checked(data=_DATA)
+@checked(data=_DATA, corruption=one_of(Corruption, "'blur'"), severity=whole(1, "3", 5))
 def corrupted(
     data: Dataset, corruption: Corruption, severity: int = 3, *, key: Key | None = None
 ) -> Dataset:
@@ -70,15 +69,6 @@ def corrupted(
     --------
     >>> result.scores(corrupted(test, "blur", 3))
     """
-    if corruption not in get_args(Corruption):
-        known = ", ".join(map(repr, get_args(Corruption)))
-        raise ArgumentError("corrupted", f"one of {known}", repr(corruption), "'blur'")
-    if (
-        isinstance(severity, bool)
-        or not isinstance(severity, Integral)
-        or severity not in range(1, 6)
-    ):
-        raise ArgumentError("corrupted, severity", "1 to 5", repr(severity), "3")
     images, strength = _images("corrupted", data), STRENGTHS[corruption][severity - 1]
     if not len(data):
         return data
@@ -213,18 +203,10 @@ def _blur(images: Tensor, sd: float, noise: Generator) -> Tensor:
         / (2 * sd**2)
     )
     kernel, channels = kernel / kernel.sum(), images.shape[1]
-    down = functional.conv2d(
-        images,
-        kernel[None, None, :, None].expand(channels, 1, -1, 1),
-        padding=(half, 0),
-        groups=channels,
-    )
-    return functional.conv2d(
-        down,
-        kernel[None, None, None].expand(channels, 1, 1, -1),
-        padding=(0, half),
-        groups=channels,
-    ).clamp(0, 1)
+    for once, padding in ((kernel[:, None], (half, 0)), (kernel[None], (0, half))):
+        weight = once.expand(channels, 1, -1, -1)
+        images = functional.conv2d(images, weight, padding=padding, groups=channels)
+    return images.clamp(0, 1)
 
 
 def _rotated(images: Tensor, degrees: float, noise: Generator) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import KEY, LABELS, Role, a, checked, whole
+from bayesfed.errors.checks import KEY, LABELS, PART, POSITIVE, Role, a, checked, whole
 from bayesfed.keys import Key
 
 Partition = list[Tensor]
@@ -47,7 +47,9 @@ def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
     return _tensors(np.array_split(key.numpy().permutation(rows), clients), key, minimum)
 
 
-@checked(labels=LABELS, clients=whole(0, "10"), alpha=a((int, float), "a number", "0.5"), key=KEY)
+@checked(
+    labels=LABELS, clients=whole(0, "10"), alpha=Role(POSITIVE.fits, "alpha > 0", "0.5"), key=KEY
+)
 def dirichlet(
     labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: int = 0
 ) -> Partition:
@@ -78,8 +80,6 @@ def dirichlet(
         `minimum` asks for.
     """
     _check(len(labels), clients, minimum)
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise ArgumentError("dirichlet", "alpha > 0", alpha, "0.5")
     random = key.numpy()
     values = labels.cpu().numpy()
     held: list[list[np.ndarray]] = [[] for _ in range(clients)]
@@ -101,7 +101,7 @@ def dirichlet(
     return _tensors(parts, key, minimum)
 
 
-@checked(labels=LABELS, clients=whole(0, "10"), per_client=whole(0, "2"), key=KEY)
+@checked(labels=LABELS, clients=whole(0, "10"), per_client=whole(1, "2"), key=KEY)
 def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition:
     """Sort by label, cut into ``clients * per_client`` shards, and give `per_client` random ones to
     each client (McMahan et al., 2017).
@@ -123,8 +123,6 @@ def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition
         If there are no clients, or `per_client` is below 1.
     """
     _check(len(labels), clients, 0)
-    if per_client < 1:
-        raise ArgumentError("shards", "per_client >= 1", per_client, "2")
     pieces = np.array_split(np.argsort(labels.cpu().numpy(), kind="stable"), clients * per_client)
     order = key.numpy().permutation(len(pieces))
     dealt = [np.concatenate([pieces[i] for i in order[c::clients]]) for c in range(clients)]
@@ -178,6 +176,7 @@ def within_domains(
         "the stratum of each row",
         "train.targets.tolist(), or split_rows(train, key)",
     ),
+    share=PART,
     key=KEY,
 )
 def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tensor, Tensor]:
@@ -198,8 +197,6 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
     ArgumentError
         If `share` is not between 0 and 1.
     """
-    if not 0 < share < 1:
-        raise ArgumentError("held_out, share", "a number between 0 and 1", share, "0.2")
     sides: tuple[list[Tensor], list[Tensor]] = ([], [])
     for name, rows in by_domain(strata).items():
         shuffled = rows[torch.randperm(len(rows), generator=key.child(name).generator())]

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError
@@ -134,7 +135,7 @@ class Population(Mapping[str, Dataset]):
         return self._names
 
     @property
-    def samples(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def samples(self) -> NDArray[np.int64]:
         """Number of rows of each client ``(K,)``, in the order of the names."""
         return self._samples
 
@@ -172,7 +173,7 @@ class Population(Mapping[str, Dataset]):
         return f"Population({len(self)} clients, {int(self._samples.sum()):,} rows)"
 
 
-def _rows(samples: Any, names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _rows(samples: Any, names: Sequence[str]) -> NDArray[np.int64]:
     if isinstance(samples, Mapping):
         if missing := [name for name in names if name not in samples][:3]:
             raise ArgumentError(
@@ -194,8 +195,8 @@ def _rows(samples: Any, names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int
 
 
 def _sorted(
-    names: Sequence[str], rows: np.ndarray[Any, np.dtype[np.int64]]
-) -> tuple[Sequence[str], np.ndarray[Any, np.dtype[np.int64]]]:
+    names: Sequence[str], rows: NDArray[np.int64]
+) -> tuple[Sequence[str], NDArray[np.int64]]:
     """Return names in their order, and numbers of rows in the same order."""
     if odd := [name for name in names if not isinstance(name, str)][:1]:
         raise ArgumentError(

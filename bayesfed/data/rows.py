@@ -40,7 +40,7 @@ def as_inputs(rows: Iterable[object], scale: float | None, at: Callable[[int], s
         If there are no rows, a row holds anything but finite numbers, or rows differ in shape; the
         message names the row.
     """
-    arrays: list[np.ndarray[Any, Any]] = []
+    arrays: list[np.ndarray] = []
     for number, row in enumerate(rows):
         array = numbers_of(row, at(number))
         if arrays and array.shape != arrays[0].shape:
@@ -54,7 +54,7 @@ def as_inputs(rows: Iterable[object], scale: float | None, at: Callable[[int], s
     return torch.from_numpy(np.stack(arrays))
 
 
-def scaled(values: np.ndarray[Any, Any], scale: float | None) -> np.ndarray[Any, Any]:
+def scaled(values: np.ndarray, scale: float | None) -> np.ndarray:
     """Return numbers as float32 times a factor; None is that of `as_inputs`."""
     factor = (1 / 255 if values.dtype == np.uint8 else 1.0) if scale is None else scale
     return values.astype(np.float32) * np.float32(factor)
@@ -88,7 +88,7 @@ def labelled(
     return Dataset(inputs, *found, domains)
 
 
-def numbers_of(row: object, where: str) -> np.ndarray[Any, Any]:
+def numbers_of(row: object, where: str) -> np.ndarray:
     """Return one row as an array.
 
     Raises
@@ -124,7 +124,7 @@ def check_mode(picture: Any, where: str) -> None:
         raise DataError(where, "a picture with a byte a colour", actual, "converting it to 8 bits")
 
 
-def _pixels(picture: Any, where: str) -> np.ndarray[Any, Any]:
+def _pixels(picture: Any, where: str) -> np.ndarray:
     check_mode(picture, where)
     if picture.mode in _GREY:
         return np.asarray(picture.convert("L"))

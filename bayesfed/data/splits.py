@@ -16,12 +16,13 @@ from bayesfed.data.population import Population
 from bayesfed.data.texts.texts import Texts
 from bayesfed.data.texts.tokens import tokenised
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import KEY, Role, a, check, checked
+from bayesfed.errors.checks import KEY, PART, Role, a, checked
 from bayesfed.keys import Key
 
 __all__ = ["held_out_rows", "split_clients", "split_rows", "split_texts"]
 
 
+@checked(data=a(Dataset, "a data set", "Dataset(inputs, targets)"))
 def held_out_rows(data: Dataset, share: float, key: Key) -> tuple[Dataset, Dataset]:
     """Return (train, test): data sets, with `share` of the rows of every class and domain in the
     test set, rounded to the nearest row.
@@ -40,7 +41,6 @@ def held_out_rows(data: Dataset, share: float, key: Key) -> tuple[Dataset, Datas
     ArgumentError
         If `data` is no data set, or `share` is not between 0 and 1.
     """
-    check("held_out_rows, data", data, a(Dataset, "a data set", "Dataset(inputs, targets)"))
     labels = (
         [0] * len(data)
         if data.targets.is_floating_point()
@@ -115,6 +115,7 @@ Given = TypeVar("Given", Population, Clients)
         "a data set for each client by name",
         "bf.federate(train, parts)",
     ),
+    share=PART,
     key=KEY,
 )
 def split_clients(
@@ -147,8 +148,6 @@ def split_clients(
     >>> seen, unseen = split_clients(clients, 0.2)
     >>> run(fed_avg(net), seen, rounds=40, test=concatenated(list(unseen.values())))
     """
-    if not 0 < share < 1:
-        raise ArgumentError("split_clients, share", "a number between 0 and 1", share, "0.2")
     if len(clients) < 2:
         raise ArgumentError(
             "split_clients", "at least two clients", len(clients), "split_rows(clients, 0.2)"

@@ -8,6 +8,9 @@ working. A message says where the problem is, what was expected, what was found 
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 
 class Complaint(str):
     """Text of an error that carries its four parts: ``where``, ``expected``, ``actual``, ``hint``.
@@ -138,6 +141,21 @@ class MissingExtraError(BayesfedError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; try: pip install 'bayesfed[{extra}]'")
+
+
+def needs(module: str, extra: str, package: str = "") -> Any:
+    """Import a module of an optional package.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed; the message names the package, by default the module.
+    """
+    try:
+        import_module(module.partition(".")[0])
+        return import_module(module)
+    except ImportError as problem:
+        raise MissingExtraError(package or module, extra) from problem
 
 
 class OrderingWarning(UserWarning):

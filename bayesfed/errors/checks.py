@@ -9,12 +9,13 @@ that may be None by their default or their annotation are then not checked.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -86,15 +87,23 @@ def having(members: Sequence[str], expected: str, hint: str) -> Role:
     )
 
 
-def whole(least: int, hint: str) -> Role:
-    """Return the role of a whole number from `least`."""
+def whole(least: int, hint: str, most: float = math.inf) -> Role:
+    """Return the role of a whole number from `least` to `most`."""
     return Role(
         lambda value: (
-            isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+            isinstance(value, Integral)
+            and not isinstance(value, bool)
+            and least <= int(value) <= most
         ),
-        f"a whole number >= {least}",
+        f"a whole number >= {least}" if most == math.inf else f"an integer from {least} to {most}",
         hint,
     )
+
+
+def one_of(words: Any, hint: str) -> Role:
+    """Return the role of one of some words or numbers, or of those of a `Literal`."""
+    known = get_args(words) or words
+    return Role(lambda value: value in known, f"one of {', '.join(map(repr, known))}", hint)
 
 
 def number(interval: str, hint: str) -> Role:
@@ -126,6 +135,11 @@ NETS = Role(
     "a list of networks, the largest first",
     "[mlp([64, 32, 10], key), mlp([64, 16, 10], key)]",
 )
+SHARE = Role(lambda share: 0 < share <= 1, "a share above 0 and at most 1", "0.1")
+PART = Role(lambda share: 0 < share < 1, "a number between 0 and 1", "0.2")
+POSITIVE = Role(lambda value: 0 < value < math.inf, "a positive finite number", "1.0")
+NOT_NEGATIVE = Role(lambda value: 0 <= value < math.inf, "a finite number from 0 up", "0.0")
+COUNT = whole(1, "10")
 CALLABLE = Role(callable, "a function", "a lambda")
 LABELS = Role(
     lambda value: (
@@ -180,8 +194,8 @@ def checked(
 def checked_class(
     said: Mapping[str, str] = ELSEWHERE, **roles: Role
 ) -> Callable[[type[Value]], type[Value]]:
-    """Return a decorator of a class, outside of `dataclass`, that checks the keywords with which it
-    is made, and the arguments that have a role.
+    """Return a decorator of a class, outside of `dataclass`, that checks the keywords and, as
+    `checked`, the arguments with which it is made.
     """
 
     def decorated(kind: type[Value]) -> type[Value]:
@@ -193,7 +207,12 @@ def checked_class(
 
 def check(where: str, value: object, role: Role) -> None:
     """Raise `ArgumentError` unless a value fits its role."""
-    if not role.fits(value):
+    try:
+        fits = role.fits(value)
+    except TypeError:
+        # Something that cannot be compared with what is expected.
+        fits = False
+    if not fits:
         raise ArgumentError(where, role.expected, shown(value), role.hint)
 
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.errors import ArgumentError, MissingExtraError
+from bayesfed.errors import ArgumentError, needs
 from bayesfed.flower.messages import ACTION, content_of, record
 
 if TYPE_CHECKING:
@@ -40,14 +40,11 @@ def client_app() -> ClientApp:
     MissingExtraError
         If Flower is not installed.
     """
-    try:
-        from flwr.app import Message
-        from flwr.clientapp import ClientApp
-    except ImportError:
-        raise MissingExtraError("flwr", "flower") from None
-    made = ClientApp()
+    made: ClientApp = needs("flwr.clientapp", "flower", "flwr").ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
+        from flwr.app import Message
+
         answer = respond(content_of(message), context.node_config, context.run_config)
         return Message(record(answer), reply_to=message)
 

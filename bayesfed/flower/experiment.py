@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import COUNT, checked_class
 from bayesfed.federated import Algorithm, Callback, Sampler, everyone
 from bayesfed.federated.engine.reports import OnClientError
 
 
+@checked_class(save_every=COUNT)
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A run over Flower.
@@ -65,10 +67,6 @@ class Experiment:
     callbacks: Callable[[], Sequence[Callback]] = tuple
     save_every: int = 1
     codecs: tuple[type, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.save_every < 1:
-            raise ArgumentError("Experiment", "save_every >= 1", self.save_every, "1")
 
     @property
     def fingerprint(self) -> str:

@@ -29,8 +29,8 @@ from typing import Any
 from bayesfed.compress.described import describe, described
 from bayesfed.compress.wire import MAX_BYTES, Leaf, seal, unseal
 from bayesfed.errors import WireError
-from bayesfed.federated import Reply, Slot, Task
-from bayesfed.federated.core.protocols import Info, Link, Profile
+from bayesfed.federated import Link, Profile, Reply, Slot, Task
+from bayesfed.federated.core.protocols import Info
 
 VERSION = 2
 Fields = Mapping[str, str | int | float | bool]
@@ -233,17 +233,14 @@ def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
         info, seconds = _figures(meta["info"]), float(meta["seconds"])
         if type(meta["round"]) is not int or not seconds >= 0:
             raise ValueError("a round or seconds out of range")
+        texts = {name: str(meta[name]) for name in ("client", "phase", "stage", "reason", "field")}
         return Answer(
-            client=str(meta["client"]),
+            **texts,
             round=meta["round"],
-            phase=str(meta["phase"]),
             packed=sections["packed"],
             info=info,
             seconds=seconds,
             remembers=meta["remembers"] is True,
-            stage=str(meta["stage"]),
-            reason=str(meta["reason"]),
-            field=str(meta["field"]),
         )
 
 

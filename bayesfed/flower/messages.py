@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bayesfed.errors import MissingExtraError
+from bayesfed.errors import needs
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
@@ -48,10 +48,7 @@ class FlowerMail:
     """
 
     def __init__(self) -> None:
-        try:
-            import flwr.app  # noqa: F401
-        except ImportError:
-            raise MissingExtraError("flwr", "flower") from None
+        needs("flwr.app", "flower", "flwr")
 
     def outgoing(self, content: bytes, node: int, ttl_s: float) -> Message:
         """Return a message to a node, which may take `ttl_s` seconds including its answer."""

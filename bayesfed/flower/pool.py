@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError, ClientError, DataError, WireError
-from bayesfed.federated import Profile, Slot
+from bayesfed.federated import Profile, Reply, Slot, Task
 from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
+from bayesfed.federated.clients.turn import Outcome
 from bayesfed.flower.letters import Answer, Question, read_reply
 from bayesfed.flower.memories import RemoteMemories
 from bayesfed.flower.messages import FlowerMail, Received

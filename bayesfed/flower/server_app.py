@@ -25,14 +25,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.errors import ArgumentError, MissingExtraError
+from bayesfed.errors import ArgumentError, needs
 
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
 
-    from bayesfed.federated.engine.reports import RoundReport
-    from bayesfed.running.result import Result
+    from bayesfed.federated import RoundReport
+    from bayesfed.running import Result
 
 __all__ = ["app", "serve", "server_app"]  # noqa: F822 app is created at first use
 
@@ -45,11 +45,7 @@ def server_app() -> ServerApp:
     MissingExtraError
         If Flower is not installed.
     """
-    try:
-        from flwr.serverapp import ServerApp
-    except ImportError:
-        raise MissingExtraError("flwr", "flower") from None
-    made = ServerApp()
+    made: ServerApp = needs("flwr.serverapp", "flower", "flwr").ServerApp()
 
     def main(grid: Grid, context: Context) -> None:
         serve(grid, context.run_config)
@@ -76,10 +72,10 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
         If a key of the configuration is missing or wrong, a client has no secret, or there are
         checkpoints but `resume` is not set.
     """
-    from bayesfed.federated.engine.checkpoint import checkpoint, newest
+    from bayesfed.federated import checkpoint, newest
     from bayesfed.flower.experiment import load as experiment_of
     from bayesfed.flower.pool import Flower
-    from bayesfed.running.launch import run as run_of
+    from bayesfed.running import run as run_of
 
     if missing := {"experiment", "clients", "out"} - run.keys():
         raise ArgumentError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -34,6 +34,14 @@ AGAINST = {
 }
 LOGARITHMIC = ("megabytes", "joules")
 
+# What a round spends, by what is drawn against.
+SPENT: Mapping[str, Callable[[Record], float]] = {
+    "megabytes": lambda record: bits(record.rows) / 8e6,
+    "joules": lambda record: energy_j(record.rows),
+    "device_s": lambda record: latency_s(record.rows),
+    "seconds": lambda record: record.seconds,
+}
+
 Runs = Mapping[str, Sequence[Sequence[Record]]]
 
 
@@ -58,16 +66,7 @@ def spent(history: Sequence[Record], against: str) -> list[float]:
     """
     if against == "round":
         return [record.round + 1.0 for record in history]
-    if against == "megabytes":
-        return list(accumulate(bits(record.rows) / 8e6 for record in history))
-    if against == "joules":
-        return list(accumulate(energy_j(record.rows) for record in history))
-    return list(
-        accumulate(
-            latency_s(record.rows) if against == "device_s" else record.seconds
-            for record in history
-        )
-    )
+    return list(accumulate(SPENT[against](record) for record in history))
 
 
 def curves(runs: Runs) -> Panels:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ from bayesfed.inspect.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+# How probabilities are drawn.
+LOOK: dict[str, Any] = {"vmin": 0, "vmax": 1, "cmap": "viridis", "interpolation": "nearest"}
 
 
 def plot_support_maps(
@@ -47,14 +51,7 @@ def plot_support_maps(
     figure = new_figure(2.6 * len(frames) + 0.9, 2.6 * aspect + 0.8)
     panels: list[Axes] = list(figure.subplots(1, len(frames), squeeze=False, sharey=True)[0])
     for panel, (number, log_odds) in zip(panels, sorted(frames.items()), strict=True):
-        image = panel.imshow(
-            torch.sigmoid(log_odds).numpy(),
-            vmin=0,
-            vmax=1,
-            cmap="viridis",
-            aspect="auto",
-            interpolation="nearest",
-        )
+        image = panel.imshow(torch.sigmoid(log_odds).numpy(), aspect="auto", **LOOK)
         panel.set(title=f"round {number + 1}", xlabel="input")
         panel.text(
             0.5,
@@ -126,13 +123,7 @@ def plot_unit_maps(
     for panel in panels:
         panel.axis("off")
     for panel, unit in zip(panels, chosen, strict=False):
-        image = panel.imshow(
-            values[unit].reshape(size).numpy(),
-            vmin=0,
-            vmax=1,
-            cmap="viridis",
-            interpolation="nearest",
-        )
+        image = panel.imshow(values[unit].reshape(size).numpy(), **LOOK)
         panel.set_title(f"unit {unit}", fontsize=7)
     figure.colorbar(image, ax=panels, label="probability that the weight is active")
     if title:

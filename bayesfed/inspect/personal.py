@@ -24,6 +24,8 @@ from bayesfed.trees import Tree
 
 # Scores that are better the larger they are.
 LARGER = frozenset({"accuracy"})
+# What is counted, and no score.
+COUNTS = ("rows", "rounds")
 # A leaf that a pool names instead of a memory which lies at the client (`bayesfed.flower`).
 ELSEWHERE = "slot.round"
 
@@ -113,9 +115,7 @@ class PersonalScores:
 
     def figures(self) -> dict[str, float]:
         """Return mean and worst decile of every score, as ``own_SCORE`` and ``worst_SCORE``."""
-        names = [
-            name for name in next(iter(self.clients.values())) if name not in ("rows", "rounds")
-        ]
+        names = [name for name in next(iter(self.clients.values())) if name not in COUNTS]
         return {f"own_{name}": self.mean(name) for name in names} | {
             f"worst_{name}": self.worst_decile(name) for name in names
         }
@@ -126,17 +126,12 @@ class PersonalScores:
         rows: list[list[str | float | int]] = [
             [
                 client,
-                *(
-                    int(scores[name]) if name in ("rows", "rounds") else scores[name]
-                    for name in names
-                ),
+                *(int(scores[name]) if name in COUNTS else scores[name] for name in names),
             ]
             for client, scores in self.clients.items()
         ]
         for heading, figure in (("mean", self.mean), ("worst decile", self.worst_decile)):
-            rows.append(
-                [heading, *("" if name in ("rows", "rounds") else figure(name) for name in names)]
-            )
+            rows.append([heading, *("" if name in COUNTS else figure(name) for name in names)])
         return table(["client", *names], rows)
 
 

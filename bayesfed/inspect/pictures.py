@@ -49,12 +49,8 @@ def plot_series(
         )
     axes = given_or_new(axes)
     for name, points in series.items():
-        axes.plot(
-            [number + 1 for number, _ in points],
-            [value for _, value in points],
-            marker=".",
-            label=name,
-        )
+        rounds, values = zip(*points, strict=True) if points else ((), ())
+        axes.plot([number + 1 for number in rounds], values, marker=".", label=name)
     axes.set(xlabel="round", ylabel=label)
     axes.grid(alpha=0.3)
     if len(series) > 1:
@@ -116,9 +112,8 @@ def plot_against_bits(
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for name, points in curves.items():
-        axes.plot(
-            [x for x, _ in points], [y for _, y in points], marker=".", markersize=4, label=name
-        )
+        x, y = zip(*points, strict=True) if points else ((), ())
+        axes.plot(x, y, marker=".", markersize=4, label=name)
     axes.set(xlabel="megabytes sent, down and up", ylabel=label, xscale="log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from bayesfed.inspect import table
 from bayesfed.inspect.learning_curves import Runs, curves
-from bayesfed.inspect.tables import csv_of, table
+from bayesfed.inspect.tables import csv_of
 from bayesfed.running.folders import Folder
 
 # Uncertainties that tell rows of no class.
 KINDS = ("max_logit", "entropy", "max_probability", "mutual_information")
 # Heading, key of metrics.json, factor, digits after the point.
-COLUMNS = (
+Column = tuple[str, str, float, int]
+COLUMNS: tuple[Column, ...] = (
     ("accuracy %", "accuracy", 100.0, 2),
     ("RMSE", "rmse", 1.0, 4),
     ("NLL", "nll", 1.0, 3),
@@ -59,28 +61,50 @@ def cells(named: Mapping[str, Folder]) -> tuple[list[str], list[list[str]]]:
     figures = {
         name: [folder.metrics(seed) for seed in folder.finished] for name, folder in named.items()
     }
+    present = {
+        name: [
+            {key: one[key] for key in one if one[key] or key not in SOMETIMES} for one in several
+        ]
+        for name, several in figures.items()
+    }
+    headings, rows = filled(COLUMNS, present, _cell)
+    beginnings = [
+        [name, str(len(several)), str(int(several[0]["rounds"]))]
+        for name, several in figures.items()
+    ]
+    return ["experiment", "seeds", "rounds", *headings], [
+        beginning + row for beginning, row in zip(beginnings, rows, strict=True)
+    ]
+
+
+def filled(
+    columns: Sequence[Column],
+    figures: Mapping[str, Sequence[Mapping[str, float]]],
+    cell: Callable[[Sequence[float], int], str],
+    always: Sequence[str] = (),
+) -> tuple[list[str], list[list[str]]]:
+    """Return headings and cells of a table of figures by name and seed, without the columns in
+    which there is nothing, but for those that are always there.
+    """
     shown = [
         column
-        for column in COLUMNS
-        if any(metrics.get(column[1]) for several in figures.values() for metrics in several)
+        for column in columns
+        if column[1] in always
+        or any(one.get(column[1]) for several in figures.values() for one in several)
     ]
     rows = []
-    for name, several in figures.items():
-        known = {
-            key: [one[key] for one in several if key in one and (one[key] or key not in SOMETIMES)]
-            for _, key, *_ in shown
-        }
-        row = [
-            _cell([value * factor for value in known[key]], digits)
-            for _, key, factor, digits in shown
-        ]
-        rows.append([name, str(len(several)), str(int(several[0]["rounds"])), *row])
-    return ["experiment", "seeds", "rounds", *(heading for heading, *_ in shown)], rows
+    for several in figures.values():
+        values = [[one[key] * by for one in several if key in one] for _, key, by, _ in shown]
+        rows.append(
+            [
+                cell(known, one[-1]) if known else "-"
+                for known, one in zip(values, shown, strict=True)
+            ]
+        )
+    return [heading for heading, *_ in shown], rows
 
 
 def _cell(values: Sequence[float], digits: int) -> str:
-    if not values:
-        return "-"
     mean = f"{statistics.fmean(values):,.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean
 

@@ -36,7 +36,7 @@ from bayesfed.inspect.tables import csv_of
 from bayesfed.running.settings import settings_of
 
 if TYPE_CHECKING:
-    from bayesfed.federated.core.algorithm import Algorithm
+    from bayesfed.federated import Algorithm
     from bayesfed.running.experiments.experiment import ExperimentFile
     from bayesfed.running.result import Result
 
@@ -65,7 +65,7 @@ class Folder:
         kept = self.path / "experiment.toml"
         if kept.is_file():
             # Paths in the experiment begin at the folder that it came from.
-            settings = json.loads((self.path / "settings.json").read_text())
+            settings = read_json(self.path / "settings.json")
             return parse(
                 kept.read_text(encoding="utf-8"),
                 Path(settings["folder"]) / f"{settings['name']}.toml",
@@ -113,7 +113,7 @@ class Folder:
 
     def metrics(self, seed: int) -> dict[str, float]:
         """Return the final figures of a seed."""
-        metrics: dict[str, float] = json.loads((self.seed(seed) / "metrics.json").read_text())
+        metrics: dict[str, float] = read_json(self.seed(seed) / "metrics.json")
         return metrics
 
     def method(self, seed: int) -> dict[str, Any]:
@@ -121,10 +121,18 @@ class Folder:
         version wrote.
         """
         path = self.seed(seed) / "method.json"
-        method: dict[str, Any] = (
-            json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        )
+        method: dict[str, Any] = read_json(path) if path.is_file() else {}
         return method
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file has."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file as a whole."""
+    write_whole(path, json.dumps(content, indent=1, default=str).encode())
 
 
 def versions() -> dict[str, str]:
@@ -146,9 +154,9 @@ def note_versions(path: Path) -> None:
     """Add the versions of today to those of a folder, if they differ from the last ones."""
     path.mkdir(parents=True, exist_ok=True)
     kept = path / "versions.json"
-    earlier: list[dict[str, str]] = json.loads(kept.read_text()) if kept.is_file() else []
+    earlier: list[dict[str, str]] = read_json(kept) if kept.is_file() else []
     if earlier[-1:] != [versions()]:
-        write_whole(kept, json.dumps([*earlier, versions()], indent=1).encode())
+        write_json(kept, [*earlier, versions()])
 
 
 def save(
@@ -166,7 +174,7 @@ def save(
         "settings": settings_of(result.algorithm),
         "citation": _citation(result.algorithm),
     }
-    write_whole(path / "method.json", json.dumps(method, indent=1).encode())
+    write_json(path / "method.json", method)
     missing = ""
     if result.algorithm.posterior is not None:
         try:
@@ -185,7 +193,7 @@ def save(
     if own is not None:
         write_whole(path / "clients.csv", _clients(own).encode())
         figures |= own.figures()
-    write_whole(path / "metrics.json", json.dumps(figures, indent=1).encode())
+    write_json(path / "metrics.json", figures)
     return missing
 
 
@@ -209,7 +217,7 @@ def summary(history: Sequence[Record]) -> dict[str, float]:
 
 def _citation(algorithm: Algorithm) -> str:
     """Return the entries to cite for an algorithm; nothing if its recipe is not registered."""
-    from bayesfed.algorithms.citing import citation
+    from bayesfed.algorithms import citation
 
     try:
         return citation(algorithm)

@@ -11,8 +11,20 @@ from pathlib import Path
 
 from bayesfed.data import Dataset
 from bayesfed.errors.checks import checked
-from bayesfed.federated import Algorithm, ClientPool, FedBuff, InProcess, Sampler, everyone
-from bayesfed.federated.clients.ranks import Ranks, led
+from bayesfed.federated import (
+    Algorithm,
+    ClientPool,
+    FedBuff,
+    InProcess,
+    Ranks,
+    Record,
+    RecordFile,
+    RoundReport,
+    Sampler,
+    Snapshot,
+    everyone,
+)
+from bayesfed.federated.clients.ranks import led
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
@@ -23,9 +35,9 @@ from bayesfed.federated.engine.arguments import (
     check_test,
 )
 from bayesfed.federated.engine.checkpoint import Checkpoints
-from bayesfed.federated.engine.files.records import RecordFile, history_in
+from bayesfed.federated.engine.files.records import history_in
 from bayesfed.federated.engine.ranked import agreed
-from bayesfed.federated.engine.reports import OnClientError, Record, RoundReport, Snapshot
+from bayesfed.federated.engine.reports import OnClientError
 from bayesfed.running.result import Result
 from bayesfed.running.settling import warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker

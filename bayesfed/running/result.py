@@ -14,14 +14,13 @@ from torch import Tensor
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check
-from bayesfed.federated import Record, Row, Snapshot, bits
-from bayesfed.federated.core.algorithm import Algorithm, Posterior, Predictor
+from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Snapshot, bits
 from bayesfed.federated.core.protocols import Direction
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
-from bayesfed.inspect import round_table
+from bayesfed.inspect import Client, PersonalScores, round_table
 from bayesfed.inspect.at_clients import check_rows, predicting_posterior, scores_by_client
-from bayesfed.inspect.personal import Client, PersonalScores, client_of, personal_scores
+from bayesfed.inspect.personal import client_of, personal_scores
 from bayesfed.keys import Key
 from bayesfed.models import Belief, Likelihood
 from bayesfed.running.settling import Settling, settling
@@ -174,7 +173,7 @@ class Result:
         Held-out rows of clients by name, `own`, are scored as by `personal_scores`, and the scores
         are entered in ``federation``.
         """
-        from bayesfed.inspect.export import to_arviz
+        from bayesfed.inspect import to_arviz
 
         check_rows("Result.to_arviz", data)
         state, kept = self.snapshot.state, self.snapshot.memories
@@ -248,7 +247,7 @@ class Result:
             If the posterior has no importance weights, there are no rows or fewer than 100 draws,
             or rows are not by client, or not those of the clients, where local latents need them.
         """
-        from bayesfed.inspect.psis import k_hat_of
+        from bayesfed.inspect.compat import k_hat_of
 
         return k_hat_of(self.posterior, self.snapshot.memories, data, draws, Key(seed, "k_hat"))
 
@@ -292,7 +291,7 @@ class Result:
 
     def plot_elbo(self, axes: Axes | None = None) -> Axes:
         """Plot the ELBO per round; see `bayesfed.inspect.plot_series`."""
-        from bayesfed.inspect.pictures import plot_series
+        from bayesfed.inspect import plot_series
 
         return plot_series(
             {self.algorithm.name: self.series("elbo")}, label="ELBO (nats)", axes=axes

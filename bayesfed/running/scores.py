@@ -158,19 +158,14 @@ def further_scores(
                 algorithm,
                 state,
             )
-        held = (
-            predicted(concatenated([rows for rows in own.values() if len(rows)]))
-            if "conformal" in names
-            else None
-        )
-        if held is not None:
-            labels = concatenated([rows for rows in own.values() if len(rows)]).targets
-            sets = prediction_sets(inside.mean, threshold(histogram(held.mean, labels), LEVEL))
-            found = conformal_scores(sets, test.targets)
-            entered |= {
-                "conformal_coverage": found["coverage"],
-                "conformal_size": found["set_size"],
-            }
+        if "conformal" in names:
+            rows = concatenated([part for part in own.values() if len(part)])
+            if (held := predicted(rows)) is not None:
+                known = histogram(held.mean, rows.targets)
+                sets = prediction_sets(inside.mean, threshold(known, LEVEL))
+                found = conformal_scores(sets, test.targets)
+                entered["conformal_coverage"] = found["coverage"]
+                entered["conformal_size"] = found["set_size"]
         report.metrics.update(entered)
 
     return callback

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import POSITIVE, Role, checked
 from bayesfed.wireless.devices import Device
 from bayesfed.wireless.energy import RoundCost, device_rate, round_cost
 from bayesfed.wireless.optimum import Problem, clip, largest_alpha, sizeable, solve
@@ -22,6 +23,9 @@ from bayesfed.wireless.optimum import Problem, clip, largest_alpha, sizeable, so
 # Shares by which the budgets are cut before planning; the smallest at which the plan keeps to the
 # budgets in spite of rounding is used.
 _SHORT = (1e-15, 1e-12, 1e-9, 1e-6)
+
+
+_BUDGET = Role(lambda budget: budget >= 0, "a budget from 0 up", "math.inf for none")
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class Infeasible:
         return f"{self.binding}: needs {self.needed:.4g} {unit}, has {self.allowed:.4g} {unit}"
 
 
+@checked(cycles=POSITIVE, size_bits=POSITIVE, latency_s=_BUDGET, energy_j=_BUDGET)
 def plan(
     device: Device,
     gain: float,
@@ -134,7 +139,12 @@ def plan(
         If a figure is negative or not a number, or bounds are reversed or outside (0, 1].
     """
     energy_j = device.energy_j if energy_j is None else energy_j
-    _check(cycles, size_bits, latency_s, energy_j, (alpha_min, alpha_max), (beta_min, beta_max))
+    if not 0 < alpha_min <= alpha_max <= 1:
+        expected, actual = "0 < alpha_min <= alpha_max <= 1", (alpha_min, alpha_max)
+        raise ArgumentError("plan, alpha_min", expected, actual, "alpha_min=1/4")
+    if not 0 <= beta_min <= beta_max <= 1 or not beta_max:
+        expected, actual = "0 <= beta_min <= beta_max <= 1, beta_max > 0", (beta_min, beta_max)
+        raise ArgumentError("plan, beta_max", expected, actual, "beta_max=1/15")
     frequencies = device.min_frequency_hz, device.max_frequency_hz
     rate = device_rate(device, gain)
     fastest_s = alpha_min * cycles / frequencies[1]
@@ -197,28 +207,3 @@ def _diagnose(problem: Problem) -> Infeasible:
     frequency_hz = clip(cycles / (problem.latency_s - sending), problem.frequency_hz)
     energy_j = problem.epsilon * frequency_hz**2 * cycles + problem.power_w * sending
     return Infeasible("energy", max(energy_j, problem.energy_j), problem.energy_j)
-
-
-def _check(
-    cycles: float,
-    size_bits: float,
-    latency_s: float,
-    energy_j: float,
-    alpha: tuple[float, float],
-    beta: tuple[float, float],
-) -> None:
-    for name, value in (("cycles", cycles), ("size_bits", size_bits)):
-        if not 0 < value < math.inf:
-            hint = "work_cycles(...)" if name == "cycles" else "32 * parameters"
-            raise ArgumentError(f"plan.{name}", "a positive finite figure", value, hint)
-    for name, value in (("latency_s", latency_s), ("energy_j", energy_j)):
-        if not value >= 0:
-            raise ArgumentError(f"plan.{name}", "a budget from 0 up", value, "math.inf for none")
-    if not 0 < alpha[0] <= alpha[1] <= 1:
-        raise ArgumentError(
-            "plan.alpha_min", "0 < alpha_min <= alpha_max <= 1", alpha, "alpha_min=1/4"
-        )
-    if not 0 <= beta[0] <= beta[1] <= 1 or not beta[1]:
-        raise ArgumentError(
-            "plan.beta_max", "0 <= beta_min <= beta_max <= 1, beta_max > 0", beta, "beta_max=1/15"
-        )

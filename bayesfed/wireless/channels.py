@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import NOT_NEGATIVE, checked
 from bayesfed.keys import Key
 from bayesfed.trees import is_finite
 from bayesfed.wireless.power_control import Precoding, error_variance
@@ -183,6 +184,7 @@ class Received:
         return unpack(self.symbols, count, reals) / self.scale
 
 
+@checked(noise_w=NOT_NEGATIVE)
 def transmit(
     payloads: Iterable[tuple[str, Tensor]],
     gains: Mapping[str, complex],
@@ -221,8 +223,6 @@ def transmit(
     ArgumentError
         If the noise power is negative or not finite, or a client has no gain.
     """
-    if not 0 <= noise_w < math.inf:
-        raise ArgumentError("transmit", "a finite noise_w >= 0", noise_w, "1.0")
     total: Tensor | None = None
     spent: dict[str, Spent] = {}
     for client, symbols in payloads:

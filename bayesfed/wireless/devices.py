@@ -1,4 +1,4 @@
-"""Devices in a radio cell: their processor, their radio and their position.
+"""Devices in a radio cell, one or a random fleet: their processor, radio and position.
 
 A `Device` is twelve numbers, so it can travel in `Profile.device`. Its position is drawn anew in
 each round, uniformly over the ring between two distances (the whole cell by default), or stays
@@ -25,8 +25,8 @@ Li et al., AnycostFL, INFOCOM 2023, sections IV-A and V-A, as "the paper".
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 
 from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
@@ -93,15 +93,11 @@ class Device:
                 raise ArgumentError(
                     f"Device.{name}", "a finite figure that is positive", value, hint
                 )
-        for low, high in (
-            ("min_frequency_hz", "max_frequency_hz"),
-            ("min_distance_m", "max_distance_m"),
-        ):
-            bounds = (getattr(self, low), getattr(self, high))
-            if bounds[0] > bounds[1]:
-                raise ArgumentError(
-                    f"Device.{low}", f"at most {high}", bounds, "the bounds the other way round"
-                )
+        for what in ("frequency_hz", "distance_m"):
+            low, high = bounds = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
+            if low > high:
+                hint = "the bounds the other way round"
+                raise ArgumentError(f"Device.min_{what}", f"at most max_{what}", bounds, hint)
 
     def figures(self) -> dict[str, float]:
         """Return the figures by name, in the form of `Profile.device`:
@@ -157,3 +153,66 @@ class Device:
             )
         loss_db = self.loss_db_at_1_km + 10 * self.path_loss_exponent * math.log10(distance_m / 1e3)
         return float(10 ** (-loss_db / 10))
+
+
+Range = tuple[float, float]
+
+
+def fleet(
+    names: Sequence[str],
+    key: Key,
+    *,
+    joules_per_cycle_hz2: Range = (5e-27, 1e-26),
+    energy_j: Range = (1.5, 4.5),
+    distance_m: Range | None = None,
+    like: Device | None = None,
+) -> dict[str, Device]:
+    """Draw a device for each client. Each figure is uniform and has its own random stream.
+
+    The defaults are the paper's values for Fashion-MNIST (T_max of 5 s); for CIFAR-10 it doubles
+    `energy_j` to (3, 9) and T_max to 10 s. Budgets are drawn once and hold in every round.
+
+    Parameters
+    ----------
+    names
+        Names of the clients.
+    key
+        Key of the draws. The device of a name depends neither on the order nor on the number of
+        names.
+    joules_per_cycle_hz2
+        Least and largest energy coefficient.
+    energy_j
+        Least and largest energy budget of a round.
+    distance_m
+        Least and largest distance. It is drawn once, and the device stays there. None: the device
+        moves in the ring of `like`.
+    like
+        Device with all other figures. Default: ``Device()``.
+
+    Raises
+    ------
+    ArgumentError
+        If names are not distinct, or a range is not two positive finite numbers, the smaller one
+        first.
+    """
+    if len(set(names)) != len(names):
+        raise ArgumentError("fleet", "distinct names", sorted(names), "sorted(clients)")
+    ranges = {
+        "joules_per_cycle_hz2": joules_per_cycle_hz2,
+        "energy_j": energy_j,
+        **({} if distance_m is None else {"distance_m": distance_m}),
+    }
+    for what, (low, high) in ranges.items():
+        if not 0 < low <= high < math.inf:
+            raise ArgumentError(f"fleet.{what}", "0 < low <= high", (low, high), "(1.5, 4.5)")
+    like = Device() if like is None else like
+    devices = {}
+    for name in names:
+        drawn = {
+            what: float(key.child("device", name, what).numpy().uniform(*bounds))
+            for what, bounds in ranges.items()
+        }
+        if distance_m is not None:
+            drawn["min_distance_m"] = drawn["max_distance_m"] = drawn.pop("distance_m")
+        devices[name] = replace(like, **drawn)
+    return devices

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import NOT_NEGATIVE, POSITIVE, checked, whole
 from bayesfed.wireless.devices import Device
 
 
@@ -83,6 +83,13 @@ class Load:
         )
 
 
+@checked(
+    macs=POSITIVE,
+    samples=whole(1, "leaving this client out of the round"),
+    macs_per_cycle=POSITIVE,
+    epochs=POSITIVE,
+    passes=POSITIVE,
+)
 def work_cycles(
     macs: float, samples: int, *, macs_per_cycle: float, epochs: float = 1.0, passes: float = 3.0
 ) -> float:
@@ -108,17 +115,10 @@ def work_cycles(
     ArgumentError
         If the client has no data, or a figure is not positive and finite.
     """
-    if samples < 1:
-        raise ArgumentError(
-            "work_cycles.samples",
-            "at least one row",
-            samples,
-            "leaving this client out of the round",
-        )
-    _positive("work_cycles", macs=macs, macs_per_cycle=macs_per_cycle, epochs=epochs, passes=passes)
     return macs * passes * samples * epochs / macs_per_cycle
 
 
+@checked(gain=POSITIVE)
 def device_rate(device: Device, gain: float) -> float:
     """Return the rate of a device over its channel in bits per second,
     ``b log2(1 + |h| P / (N0 b))`` (8).
@@ -128,11 +128,11 @@ def device_rate(device: Device, gain: float) -> float:
     ArgumentError
         If the gain is not positive and finite.
     """
-    _positive("device_rate", gain=gain)
     noise_w = device.noise_w_per_hz * device.bandwidth_hz
     return device.bandwidth_hz * math.log1p(gain * device.power_w / noise_w) / math.log(2)
 
 
+@checked(cycles=NOT_NEGATIVE, bits=NOT_NEGATIVE, frequency_hz=POSITIVE)
 def round_cost(
     device: Device, gain: float, *, cycles: float, bits: float, frequency_hz: float
 ) -> RoundCost:
@@ -157,12 +157,6 @@ def round_cost(
     ArgumentError
         If gain or frequency is not positive, or cycles or bits are negative.
     """
-    _positive("round_cost", frequency_hz=frequency_hz)
-    for name, figure in (("cycles", cycles), ("bits", bits)):
-        if not 0 <= figure < math.inf:
-            raise ArgumentError(
-                f"round_cost.{name}", "a finite figure from 0 up", figure, "a figure in SI units"
-            )
     # (9), (6) and (7).
     uplink_s = bits / device_rate(device, gain)
     return RoundCost(
@@ -171,11 +165,3 @@ def round_cost(
         device.joules_per_cycle_hz2 * frequency_hz**2 * cycles,
         uplink_s * device.power_w,
     )
-
-
-def _positive(where: str, **figures: float) -> None:
-    for name, value in figures.items():
-        if not 0 < value < math.inf:
-            raise ArgumentError(
-                f"{where}.{name}", "a positive finite figure", value, "a figure in SI units"
-            )

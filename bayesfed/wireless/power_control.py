@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import COUNT, POSITIVE, Role, checked, checked_class, one_of
 
 MEAN_GAIN = math.sqrt(math.pi) / 2
 
@@ -27,6 +28,10 @@ def error_variance(where: str, value: float) -> None:
         )
 
 
+@checked(
+    snr_db=Role(math.isfinite, "a finite number of decibels", "25"),
+    noise_w=POSITIVE,
+)
 def transmit_power_w(snr_db: float, noise_w: float) -> float:
     """Return the transmit power ``N0 10^(snr_db / 10)`` in watts. Whether it is per symbol or per
     matrix is chosen in `common_amplitude`.
@@ -37,16 +42,12 @@ def transmit_power_w(snr_db: float, noise_w: float) -> float:
         If the SNR is not finite (for a noiseless channel, state the power itself) or N0 is not
         positive.
     """
-    if not (math.isfinite(snr_db) and 0 < noise_w < math.inf):
-        raise ArgumentError(
-            "transmit_power_w",
-            "a finite snr_db and noise_w > 0",
-            (snr_db, noise_w),
-            "transmit_power_w(25, 1.0)",
-        )
     return float(noise_w * 10 ** (snr_db / 10))
 
 
+@checked(
+    power_w=POSITIVE, energy=POSITIVE, uses=COUNT, per=one_of(("symbol", "matrix"), "'symbol'")
+)
 def common_amplitude(
     power_w: float, energy: float, uses: int, per: Literal["symbol", "matrix"]
 ) -> float:
@@ -68,17 +69,6 @@ def common_amplitude(
     ArgumentError
         If power or energy is not positive and finite, or there are no channel uses.
     """
-    if not (0 < power_w < math.inf and 0 < energy < math.inf and uses >= 1) or per not in (
-        "symbol",
-        "matrix",
-    ):
-        actual = (power_w, energy, uses, per)
-        raise ArgumentError(
-            "common_amplitude",
-            "power_w, energy > 0, uses >= 1, 'symbol' or 'matrix'",
-            actual,
-            "the energy of a payload",
-        )
     return math.sqrt(power_w / energy * (uses if per == "symbol" else 1))
 
 
@@ -132,6 +122,7 @@ def _nobody(where: str, count: int) -> UpdateError:
     )
 
 
+@checked_class(unbiased=one_of(("sum", "product"), "'sum'"))
 @dataclass(frozen=True)
 class Gbma:
     """Correct the phase and keep the modulus: ``p_k = a e^{-j arg h_k}`` (Xue and Lau, eq. 29; Sery
@@ -166,10 +157,6 @@ class Gbma:
 
     unbiased: Literal["sum", "product"] = "sum"
 
-    def __post_init__(self) -> None:
-        if self.unbiased not in ("sum", "product"):
-            raise ArgumentError("Gbma", "unbiased 'sum' or 'product'", repr(self.unbiased), "'sum'")
-
     def precode(
         self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0
     ) -> Precoding:
@@ -198,6 +185,7 @@ class Gbma:
         )
 
 
+@checked_class(constraint=one_of(("average", "peak", "weakest"), "'average'"))
 @dataclass(frozen=True)
 class ChannelInversion:
     """Invert the gain: ``p_k = a b / h_k`` if ``|h_k| >= threshold``; otherwise, with probability
@@ -239,13 +227,6 @@ class ChannelInversion:
     constraint: Literal["average", "peak", "weakest"] = "average"
 
     def __post_init__(self) -> None:
-        if self.constraint not in ("average", "peak", "weakest"):
-            raise ArgumentError(
-                "ChannelInversion",
-                "'average', 'peak' or 'weakest'",
-                repr(self.constraint),
-                "'average'",
-            )
         if not (
             0 <= self.threshold < math.inf and (self.threshold > 0 or self.constraint == "weakest")
         ):

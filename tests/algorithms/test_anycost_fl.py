@@ -31,9 +31,8 @@ from bayesfed.federated.engine.reports import energy_j, latency_s, macs
 from bayesfed.federated.links.deadline import Cell
 from bayesfed.models import Share, channel_graph, shrunk, shrunk_shares
 from bayesfed.trees import parameters, shapes, size
-from bayesfed.wireless.devices import Device
+from bayesfed.wireless.devices import Device, fleet
 from bayesfed.wireless.energy import round_cost, work_cycles
-from bayesfed.wireless.fleets import fleet
 from tests.conftest import tree_equal
 
 KEY = bf.Key(0, "anycost")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bayesfed.compress.buffer import Writer
+from bayesfed.compress.leaf import Writer
 from bayesfed.compress.lossless.bits import Fixed
 from bayesfed.compress.lossless.cheapest import STANDARD, Cheapest
 from bayesfed.compress.lossless.ranges import Range

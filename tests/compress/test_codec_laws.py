@@ -16,6 +16,7 @@ from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
 from bayesfed.testing import LawError, check_codec
+from tests.support.codecs import promises
 from tests.support.codecs.integers_and_masks import check_integer_code, check_mask_code
 from tests.support.codecs.leaves import check_leaf_codec
 from tests.support.codecs.shipped import INTEGER_CODES, LEAF_CODECS, MASK_CODES
@@ -76,7 +77,7 @@ def posterior_trees():
 def test_messages_of_coded_leaves(leaf):
     check_codec(
         Coded(leaf, exceptions={"b.*": Float(32)}),
-        bound=lambda name, tree: 0.0 if name == "b.c" else leaf.bound(tree[name]),
+        bound=lambda name, tree: 0.0 if name == "b.c" else promises.bound(leaf, tree[name]),
         damages=50,
     )
 
@@ -91,7 +92,9 @@ def test_messages_of_coded_leaves(leaf):
     ids=["cast 32", "cast 16", "feedback"],
 )
 def test_messages(codec, leaf):
-    check_codec(codec, bound=lambda name, tree: leaf.bound(tree[name]), further=posterior_trees())
+    check_codec(
+        codec, bound=lambda name, tree: promises.bound(leaf, tree[name]), further=posterior_trees()
+    )
 
 
 @pytest.mark.parametrize("nats", [0.001, 0.1])
@@ -105,7 +108,7 @@ def test_messages_of_posteriors(nats):
                 else tree[name].double() * (np.exp((12 * nats) ** 0.5 / 2) - 1) * 1.001
             )
         if not name.startswith("mean/"):
-            return Float(16).bound(tree[name])
+            return promises.bound(Float(16), tree[name])
         sd = tree.get(name.replace("mean/", "sd/"), tree.get("shared/sd")).double()
         wider = np.exp((12 * nats) ** 0.5 / 2) if sd.numel() > 1 else 1.0
         return (

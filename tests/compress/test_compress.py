@@ -79,7 +79,7 @@ def test_limits_and_dtypes():
         pack({"a": torch.zeros(2, dtype=torch.complex64)}, {})
     with pytest.raises(WireError, match="values that fit 16 bits"):
         Cast(16).encode({"a": torch.tensor([1e6])}, {}, Key(0))
-    with pytest.raises(ArgumentError, match="bits 16, 32 or 64"):
+    with pytest.raises(ArgumentError, match="bits: expected one of 16, 32, 64"):
         Cast(8)
 
 

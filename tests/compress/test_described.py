@@ -104,7 +104,7 @@ def cast(**fields):
 @pytest.mark.parametrize(
     ("codec", "words"),
     [
-        (cast(bits=7), "Cast: expected bits 16, 32 or 64"),
+        (cast(bits=7), "Cast, bits: expected one of 16, 32, 64"),
         (cast(more=1), "Cast has fields"),
         ({"is": "Cast", "with": {"bits": 32}}, "Cast has fields"),
         ({**cast(), "more": 1}, "is not a value"),

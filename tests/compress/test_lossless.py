@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Reader, Writer
 from bayesfed.compress.lossless import ranges
-from bayesfed.compress.lossless.alphabet import read_alphabet
 from bayesfed.compress.lossless.bits import Fixed, bit_length, pack, unpack, unzigzag, zigzag
 from bayesfed.compress.lossless.cheapest import STANDARD, Cheapest
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.lossless.ranges import Range
+from bayesfed.compress.lossless.splits import read_alphabet
 from bayesfed.errors import WireError
 from tests.compress.integer_sequences import (
     CODES,

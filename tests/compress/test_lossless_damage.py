@@ -8,12 +8,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Reader, Writer
 from bayesfed.compress.lossless import ranges
-from bayesfed.compress.lossless.alphabet import histogram, read_alphabet, write_alphabet
 from bayesfed.compress.lossless.bits import Fixed
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.lossless.ranges import Range
+from bayesfed.compress.lossless.splits import histogram, read_alphabet, write_alphabet
 from bayesfed.errors import WireError
 from tests.compress.integer_sequences import (
     CODES,

@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Reader, Writer
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.masks.clusters import ClusterMask
@@ -377,7 +377,7 @@ def forged(*parts):
     ("code", "message", "words"),
     [
         (PlainMask(), b"\x00\x00\x00", "more bytes"),
-        (PlainMask(), b"\xff\xff\xff\xff", "zeros after the last entry"),
+        (PlainMask(), b"\xff\xff\xff\xff", "zeros after the last"),
         (RunMask(), forged(2 * 14 + 1), "at most 27"),
         (RunMask(), forged(2 * 2, b"\x03", 3, b"\xa0", b"\xff\xff"), "."),
         (ClusterMask(), forged(4), "at most 3"),

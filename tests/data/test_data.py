@@ -137,7 +137,10 @@ def test_other_partitions_cover_exactly():
         (lambda: bf.iid(10, 4, bf.Key(0), minimum=3), "minimum 3 <= 10 rows"),
         (lambda: bf.dirichlet(torch.zeros(5), 2, 0.0, bf.Key(0)), "alpha > 0"),
         (lambda: bf.dirichlet(torch.zeros(5), 2, float("nan"), bf.Key(0)), "alpha > 0"),
-        (lambda: shards(torch.zeros(5), 2, 0, bf.Key(0)), "per_client >= 1"),
+        (
+            lambda: shards(torch.zeros(5), 2, 0, bf.Key(0)),
+            "per_client: expected a whole number >= 1",
+        ),
         (lambda: sparse_regression(bf.Key(0), block=50), "block in 1..6"),
         (lambda: bf.digits(test=0), "test in 1..1796"),
     ],

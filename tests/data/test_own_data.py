@@ -113,7 +113,7 @@ def test_nothing_is_unpickled(tmp_path):
             "integers or texts as labels, found float64; try regression=True",
         ),
         ({"inputs": [[1]], "targets": [[0, 1]]}, {}, "one-hot"),
-        ({"inputs": [[1]], "targets": ["a"]}, {"regression": True}, "expected numbers"),
+        ({"inputs": [[1]], "targets": ["a"]}, {"regression": True}, "an array of numbers"),
         (
             {"inputs": [[1]], "targets": ["  "]},
             {},

@@ -183,7 +183,7 @@ def test_damaged_files_are_noticed_and_made_again(folder, tmp_path, damage):
 
 
 def test_bad_lengths_and_absent_tokenizers_are_errors(folder, other, tmp_path):
-    with pytest.raises(ArgumentError, match="at least 1"):
+    with pytest.raises(ArgumentError, match="length: expected a whole number >= 1"):
         bf.tokenised(sentences(), folder, length=0)
     with pytest.raises(ArgumentError, match="more than the 2 tokens added"):
         bf.tokenised(sentences(), folder, length=2)

@@ -317,7 +317,7 @@ def test_an_experiment_is_checked(app):
     (app / "other.py").write_text("def f():\n    return 3\n")
     with pytest.raises(ArgumentError, match="other:f: expected an Experiment, found int"):
         load("other:f")
-    with pytest.raises(ArgumentError, match="save_every >= 1"):
+    with pytest.raises(ArgumentError, match="save_every: expected a whole number >= 1"):
         replace(load("experiment:experiment"), save_every=0)
 
 

@@ -9,7 +9,7 @@ import torch
 
 import bayesfed as bf
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.running.experiments import experiment, lines, names
+from bayesfed.running.experiments import experiment, names
 from bayesfed.running.experiments.build import build, seeds
 from bayesfed.running.experiments.experiment import ExperimentError
 from bayesfed.running.experiments.kinds import keys, options
@@ -119,7 +119,7 @@ WRONG = {
     "alpha below 0": (
         "alpha = 0.5",
         "alpha = -0.5",
-        "line 5, partition: dirichlet: expected alpha > 0, found -0.5",
+        "line 5, partition: dirichlet, alpha: expected alpha > 0, found -0.5",
         "try 0.5",
     ),
     "no alpha": (
@@ -185,7 +185,7 @@ WRONG = {
     "bits that there are not": (
         "bits = 16",
         "bits = 12",
-        "line 17, recipe.codec: Cast: expected bits 16, 32 or 64",
+        "line 17, recipe.codec: Cast, bits: expected one of 16, 32, 64",
         '{ kind = "Cast", bits = 32 } in a file',
     ),
     "a key at the wrong place": (
@@ -434,7 +434,7 @@ k = 2020-01-01
     ],
 )
 def test_lines_of_keys(path, line):
-    assert lines.line_of(TABLES, path) == line
+    assert experiment.line_of(TABLES, path) == line
 
 
 def test_what_a_file_may_name_is_what_the_package_exports():

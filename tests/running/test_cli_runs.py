@@ -13,8 +13,7 @@ import pytest
 
 import bayesfed as bf
 from bayesfed.cli import runs
-from bayesfed.cli.interrupts import after_imports
-from bayesfed.cli.main import main
+from bayesfed.cli.main import after_imports, main
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.engine.files.records import untimed
 from bayesfed.inspect.learning_curves import plot_curves

@@ -3,9 +3,8 @@
 """
 
 import base64
-import math
+import io
 import re
-import zlib
 from html.parser import HTMLParser
 
 import numpy as np
@@ -17,7 +16,6 @@ from bayesfed.cli.main import main
 from bayesfed.errors import ArgumentError
 from bayesfed.running import report, scoring
 from bayesfed.running.folders import Folder
-from bayesfed.running.reporting.charts import HEIGHT, WIDTH, _log_ticks, _ticks, charts
 from bayesfed.running.reporting.clients import client_table
 from bayesfed.running.reporting.supports import picture
 
@@ -103,9 +101,8 @@ def test_the_page_has_everything_and_loads_nothing(saved, tmp_path):
     assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert "default-src 'none'" in text
-    # Three metrics against rounds, megabytes and seconds; two layers with a support.
-    assert text.count('<figure class="chart">') == 9
-    assert page.images == 2
+    # The curves, and two layers with a support.
+    assert page.images == 3
     for words in (
         "train.local.local.objective.declared.likelihood",
         "TurboStep",
@@ -182,57 +179,28 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     assert not (tmp_path / "report.html").exists()
 
 
-def test_curves_are_inside_of_their_charts_and_break_where_a_run_diverged():
-    from bayesfed.federated import Record
-
-    def run(values):
-        return [
-            Record(round=i, rows=(), clients={}, server={}, seconds=1.0, metrics={"nll": value})
-            for i, value in enumerate(values)
-        ]
-
-    (against_rounds, against_seconds), *more = charts(
-        {"a": [run([1.0, math.nan, 2.0, math.inf]), run([2.0, 2.0, 2.0, 2.0])], "b": [run([90.0])]}
-    )
-    assert not more
-    assert (against_rounds.against, against_seconds.against) == (
-        "round",
-        "seconds of this computer's clock",
-    )
-    line, point = against_rounds.lines
-    assert line.path.count("M") == 2
-    assert [text for *_, text in line.points] == ["1.5 ± 0.71", "2 ± 0"]
-    assert len(point.points) == 1
-    # 60 times as large: a logarithmic axis.
-    assert [text for _, text in against_rounds.y_ticks] == ["2", "5", "10", "20", "50"]
-    for one in (line, point):
-        assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y, *_ in one.points)
-
-
-def test_ticks_are_round_numbers_inside_of_the_range():
-    assert _ticks(0.0, 1.0) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    assert _ticks(-3e-7, 4e-7) == [-2e-7, 0, 2e-7, 4e-7]
-    assert _log_ticks(0.9, 110) == [1, 2, 5, 10, 20, 50, 100]
-    assert _log_ticks(1.1, 1e6) == [10, 100, 1e3, 1e4, 1e5, 1e6]
-    assert len(_log_ticks(3.1, 4.4)) > 2
-
-
 def test_a_picture_is_the_matrix():
+    import matplotlib
+    from matplotlib.image import imread
+
     def pixels(shares):
         data = base64.b64decode(picture(shares).removeprefix("data:image/png;base64,"))
-        width, height = (int.from_bytes(data[start : start + 4]) for start in (16, 20))
-        begin = data.index(b"IDAT")
-        content = zlib.decompress(
-            data[begin + 4 : begin + 4 + int.from_bytes(data[begin - 4 : begin])]
-        )
-        return np.frombuffer(content, np.uint8).reshape(height, width + 1)[:, 1:]
+        return imread(io.BytesIO(data), format="png")
 
     shares = np.linspace(0, 1, 12).reshape(3, 4)
-    assert np.array_equal(pixels(shares), (shares * 255).round())
+    colours = matplotlib.colormaps["viridis"]
+    assert np.allclose(pixels(shares), colours(shares), atol=1 / 255)
     # Too large: means over blocks.
     large = np.zeros((1024, 300))
     large[:512] = 1
     found = pixels(large)
-    assert found.shape == (256, 256)
-    assert (found[:128] == 255).all()
-    assert (found[128:] == 0).all()
+    assert found.shape == (256, 256, 4)
+    assert np.allclose(found[:128], colours(1.0), atol=1 / 255)
+    assert np.allclose(found[128:], colours(0.0), atol=1 / 255)
+
+
+def test_a_page_of_runs_that_measured_nothing_has_no_curves(digits, clients, tmp_path):
+    net, work = bf.mlp([64, 6, 10], bf.Key(0, "net")), bf.Training(steps=1)
+    bf.run(bf.fed_avg(net, training=work), clients, rounds=1, progress=False).save(tmp_path / "a")
+    text = report(tmp_path / "a", tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Learning curves" not in Page(text).texts["h2"]

@@ -218,7 +218,7 @@ def on_devices():
     """Devices that cannot do the work in time count as clients that changed nothing."""
     from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices
     from bayesfed.models.elastic.shares import Share
-    from bayesfed.wireless.fleets import fleet
+    from bayesfed.wireless.devices import fleet
 
     algorithm = on_devices(private(), Planner((Share(1.0, 10**13, 3, 1, 1),), 5.0))
     devices = {name: one.figures() for name, one in fleet(list(CLIENTS), KEY).items()}

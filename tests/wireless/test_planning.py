@@ -18,14 +18,13 @@ from bayesfed.federated.core.protocols import Profile
 from bayesfed.inspect import plot_client_costs
 from bayesfed.models.costs import costs, total_cost
 from bayesfed.wireless.allocation import Infeasible, Plan, plan
-from bayesfed.wireless.devices import Device
+from bayesfed.wireless.devices import Device, fleet
 from bayesfed.wireless.energy import (
     RoundCost,
     device_rate,
     round_cost,
     work_cycles,
 )
-from bayesfed.wireless.fleets import fleet
 
 KEY = bf.Key(0, "planning")
 NAMES = [f"client-{k}" for k in range(60)]

@@ -14,7 +14,7 @@ from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.quantisers.qsgd import FedPaqQuantiser
+from bayesfed.compress.quantisers.probabilistic import FedPaqQuantiser
 from bayesfed.errors.checks import Role, check
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link

@@ -16,7 +16,7 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import LeafCodec
-from bayesfed.compress.quantisers.qsgd import Qsgd
+from bayesfed.compress.quantisers.probabilistic import Qsgd
 from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link

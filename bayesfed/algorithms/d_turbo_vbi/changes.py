@@ -22,10 +22,9 @@ from bayesfed.compress.codecs import Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.masks.cheapest import CheapestMask
-from bayesfed.compress.quantisers.floats import Float
+from bayesfed.compress.quantisers.floats import Float, Uniform
 from bayesfed.compress.quantisers.sparsify import Sparse
 from bayesfed.compress.quantisers.ternary import Ternary
-from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.support import SUPPORT
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.layers.exchange import Exchange

@@ -12,10 +12,9 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from bayesfed.compress.budgets.flexible_map import FlexibleMap, Setting, full_bits
-from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.budgets.budgeted import FlexibleMap, Setting, full_bits
 from bayesfed.compress.flexible import Flexible
-from bayesfed.compress.leaf import Mask, MaskCode
+from bayesfed.compress.leaf import Mask, MaskCode, Reader, Writer
 from bayesfed.compress.quantisers.entries import energy, entries
 from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key

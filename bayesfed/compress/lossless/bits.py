@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers
+from bayesfed.compress.leaf import Integers, Reader, Writer
 from bayesfed.errors import WireError
 
 Unsigned = NDArray[np.uint64]

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers
-from bayesfed.compress.lossless.alphabet import histogram
+from bayesfed.compress.leaf import Integers, Reader, Writer
 from bayesfed.compress.lossless.bits import Fixed, damaged
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.lossless.ranges import Range
+from bayesfed.compress.lossless.splits import histogram
 
 # Part of the format: the tag of each code. Tags 3 to 7 were those of codes that are gone.
 STANDARD: dict[int, Fixed | Golomb | Range] = {

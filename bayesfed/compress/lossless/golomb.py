@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers
+from bayesfed.compress.leaf import Integers, Reader, Writer
 from bayesfed.compress.lossless.bits import (
     HIGHEST,
     damaged,

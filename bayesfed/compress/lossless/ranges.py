@@ -7,6 +7,8 @@ becomes a token, made of the sign of v - c and of the position and the m + 1 lea
 remaining low bits of u are written unchanged. Tokens and low bits are those of JPEG XL's hybrid
 integers.
 
+The model is the counts rounded to a few bits, which both sides turn into shares of 2**24.
+
 The coder is `constriction` (R. Bamler, 2022). Its ``Categorical(probabilities, perfect=False)`` of
 A symbols computes, in float64, ``scale = (2**24 - A) / sum(probabilities)`` and starts symbol i at
 ``trunc(scale * cumulated_i) + i`` of 2**24. If the probabilities are integers w_i - 1 with w_i >= 1
@@ -28,20 +30,113 @@ import constriction
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers
-from bayesfed.compress.lossless.alphabet import alphabet_bits, histogram, rank, read_alphabet
-from bayesfed.compress.lossless.bits import damaged, pack, signed_bits, varint_bits, whole
-from bayesfed.compress.lossless.frequencies import (
-    PRECISION,
-    cross_entropy,
-    model_bits,
-    read_model,
-    rounded,
-    weights_of,
-    write_model,
+from bayesfed.compress.leaf import Integers, Reader, Writer
+from bayesfed.compress.lossless.bits import (
+    bit_length,
+    damaged,
+    pack,
+    signed_bits,
+    unpack,
+    unzigzag,
+    varint_bits,
+    whole,
+    zigzag,
 )
-from bayesfed.compress.lossless.splits import choose_split, merged, read_split, write_head
+from bayesfed.compress.lossless.golomb import Golomb
+from bayesfed.compress.lossless.splits import (
+    alphabet_bits,
+    choose_split,
+    histogram,
+    merged,
+    rank,
+    read_alphabet,
+    read_split,
+    write_head,
+)
+
+PRECISION = 24
+
+
+def rounded(counts: Integers) -> tuple[Integers, int]:
+    """Return the counts with only those bits below the highest that are worth sending, and the
+    number of these bits.
+    """
+    # Rounding up adds at most half, so the sum stays below 2**24.
+    counts = np.maximum(counts >> max(0, int(counts.sum()).bit_length() - PRECISION + 2), 1)
+    exponents = _exponents(counts)
+    best, least = (counts, 0), math.inf
+    for kept in range(min(int(exponents.max()), 10)):
+        dropped = np.maximum(exponents - 1 - kept, 0)
+        frequencies = counts + (1 << dropped >> 1) >> dropped << dropped
+        trial = cross_entropy(counts, frequencies) + float(np.minimum(exponents - 1, kept).sum())
+        # Each further bit saves less than the one before.
+        if trial >= least:
+            break
+        best, least = (frequencies, kept), trial
+    return best
+
+
+def cross_entropy(counts: Integers, frequencies: Integers) -> float:
+    """Return the length in bits of symbols with these counts under the model of these
+    frequencies.
+    """
+    return float(counts @ (PRECISION - np.log2(weights_of(frequencies))))
+
+
+def weights_of(frequencies: Integers) -> Integers:
+    """Return shares >= 1 that sum to 2**24, in integer arithmetic, so that the reader computes the
+    same.
+    """
+    stops = np.cumsum(frequencies)
+    shares: Integers = (stops << PRECISION) // stops[-1]
+    return np.diff(shares, prepend=0)
+
+
+def write_model(frequencies: Integers, kept: int, out: Writer) -> None:
+    """Append the number of bits kept below the highest, one byte; the lengths, Golomb of the zigzag
+    of differences; the kept bits.
+    """
+    exponents = _exponents(frequencies)
+    widths = np.minimum(exponents - 1, kept)
+    out.byte(kept)
+    Golomb().write(zigzag(np.diff(exponents, prepend=0)), out)
+    pack(((frequencies >> exponents - 1 - widths) ^ (1 << widths)).view(np.uint64), widths, out)
+
+
+def model_bits(frequencies: Integers, kept: int) -> float:
+    """Return the length in bits of `write_model`."""
+    exponents = _exponents(frequencies)
+    return (
+        8
+        + Golomb().predicted_bits(zigzag(np.diff(exponents, prepend=0)))
+        + whole(int(np.minimum(exponents - 1, kept).sum()))
+    )
+
+
+def read_model(source: Reader, size: int) -> Integers:
+    """Read the frequencies of `size` symbols."""
+    kept = source.byte()
+    exponents = unzigzag(Golomb().read(source, size)).cumsum()
+    if kept >= PRECISION or exponents.min() < 1 or exponents.max() > PRECISION:
+        raise damaged(
+            "Range",
+            f"frequencies of 1 to {PRECISION} bits",
+            f"{exponents.min()} to {exponents.max()}, {kept} kept",
+        )
+    widths = np.minimum(exponents - 1, kept)
+    frequencies: Integers = (
+        unpack(source, widths, size).view(np.int64) | 1 << widths
+    ) << exponents - 1 - widths
+    if int(frequencies.sum()) > 1 << PRECISION:
+        raise damaged(
+            "Range", f"frequencies that sum to at most {1 << PRECISION}", frequencies.sum()
+        )
+    return frequencies
+
+
+def _exponents(numbers: Integers) -> Integers:
+    return bit_length(numbers.view(np.uint64))
+
 
 _CHUNK = 1 << 20  # symbols decoded at a time
 

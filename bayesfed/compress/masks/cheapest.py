@@ -7,17 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Mask, MaskCode
+from bayesfed.compress.leaf import Mask, MaskCode, Reader, Writer
 from bayesfed.compress.lossless.bits import damaged
 from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask, require_matrix
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import Role, checked_class
 
 _EVEN = 2  # constant masks: all zeros, all ones
 
 
+@checked_class(
+    codes=Role(lambda codes: 1 <= len(codes) <= 256 - _EVEN, "1 to 254 codes", "CheapestMask()")
+)
 @dataclass(frozen=True)
 class CheapestMask:
     """Try codes and keep the shortest result. `ContextMask`, by far the slowest, is tried only if
@@ -38,12 +40,6 @@ class CheapestMask:
     """
 
     codes: tuple[MaskCode, ...] = (PlainMask(), RunMask(), ContextMask(), ClusterMask())
-
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.codes) <= 256 - _EVEN:
-            raise ArgumentError(
-                "CheapestMask.codes", "1 to 254 codes", len(self.codes), "CheapestMask()"
-            )
 
     def write(self, mask: Mask, out: Writer) -> None:
         """Append the mask."""

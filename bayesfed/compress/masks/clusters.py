@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers, Mask
+from bayesfed.compress.leaf import Integers, Mask, Reader, Writer
 from bayesfed.compress.lossless.bits import damaged, varint_bits
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.masks.runs import places_bits, read_places, require_matrix, write_places

@@ -23,8 +23,7 @@ import numpy as np
 from constriction import stream
 from numpy.typing import NDArray
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers, Mask
+from bayesfed.compress.leaf import Integers, Mask, Reader, Writer
 from bayesfed.compress.lossless.bits import damaged
 from bayesfed.compress.lossless.ranges import decoding
 from bayesfed.compress.masks.neighbours import (
@@ -147,8 +146,7 @@ def _decode(
     lanes = np.arange(shape[0]) // waves.height * 2 + np.arange(shape[0]) + 2
     lane = lanes[waves.cells // shape[1]]
     latest = np.zeros(int(lanes[-1]) + 1, np.int64)
-    word, part = np.zeros_like(latest), np.zeros_like(latest[2:])
-    here, above, higher = word[2:], latest[1:-1], latest[:-2]
+    word, above, higher = np.zeros_like(latest), latest[1:-1], latest[:-2]
     seen, symbols = np.zeros(len(lane), np.uint16), np.zeros(len(lane), np.bool_)
     counts = np.zeros((1, 1 << depth, 2), np.int64)
     chances, updates, start, counted = (
@@ -162,13 +160,7 @@ def _decode(
             latest <<= 1
             continue
         # Five entries of the row above, three to the left, two of the row above that.
-        np.bitwise_and(above, 31, out=here)
-        np.left_shift(here, 3, out=here)
-        np.bitwise_and(latest[2:], 7, out=part)
-        np.bitwise_or(here, part, out=here)
-        np.bitwise_and(higher, 48, out=part)
-        np.left_shift(part, 4, out=part)
-        np.bitwise_or(here, part, out=here)
+        word[2:] = (above & 31) << 3 | latest[2:] & 7 | (higher & 48) << 4
         at = lane[start:stop]
         pattern = straight[word[at]]
         new = decoder.decode(_MODEL, chances[pattern])

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers, Mask
-from bayesfed.compress.lossless.bits import damaged, varint_bits
+from bayesfed.compress.leaf import Integers, Mask, Reader, Writer
+from bayesfed.compress.lossless.bits import damaged, take_bits, varint_bits
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.errors import WireError
 
@@ -31,10 +30,8 @@ class PlainMask:
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
         """Read a mask of this shape."""
         size = math.prod(shape)
-        raw = source.raw(-(-size // 8))
-        if size % 8 and raw[-1] & (0xFF >> size % 8):
-            raise damaged("PlainMask", "zeros after the last entry", f"{raw[-1]:#x}")
-        return np.unpackbits(np.frombuffer(raw, np.uint8), count=size).view(np.bool_).reshape(shape)
+        raw = np.frombuffer(take_bits(source, size), np.uint8)
+        return np.unpackbits(raw, count=size).view(np.bool_).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,6 @@ class Cell:
     moment
         Mean squared distance from the centre over the cell, per dimension, in units of the spacing
         squared.
-    reach
-        Largest coordinate in the cell, which is the largest error of an entry.
     nearest
         Integer coordinates ``(m, L)`` of the lattice points nearest to points ``(m, L)``.
     points
@@ -52,7 +50,6 @@ class Cell:
     dimension: int
     box: tuple[float, ...]
     moment: float
-    reach: float
     nearest: Callable[[Reals], Integers]
     points: Callable[[Integers], Reals]
     streams: Callable[[Integers, Visitor], None]
@@ -154,15 +151,12 @@ CELLS: dict[int, Cell] = {
         1,
         (1.0,),
         1 / 12,
-        0.5,
         _nearest_integers,
         lambda coordinates: coordinates.astype(np.float64),
         _one_stream,
     ),
-    2: Cell(
-        2, (1.0, _ROOT3 / 2), 5 / 72, 1 / _ROOT3, _nearest_hexagonal, _hexagonal, _hexagonal_streams
-    ),
-    8: Cell(8, (2.0, *[1.0] * 6, 0.5), 929 / 12960, 1.0, _nearest_e8, _e8, _e8_streams),
+    2: Cell(2, (1.0, _ROOT3 / 2), 5 / 72, _nearest_hexagonal, _hexagonal, _hexagonal_streams),
+    8: Cell(8, (2.0, *[1.0] * 6, 0.5), 929 / 12960, _nearest_e8, _e8, _e8_streams),
 }
 """Cells by dimension. Normalised second moments (moment over side squared): 1/12, 5 / (36 sqrt(3))
 and 929/12960.

@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers, Mask, MaskCode
-from bayesfed.errors import ArgumentError, WireError
+from bayesfed.compress.leaf import Integers, Mask, MaskCode, Reader, Writer
+from bayesfed.errors import WireError
 from bayesfed.trees import is_finite
 
 Singles = NDArray[np.float32]
@@ -182,17 +181,3 @@ def largest(magnitudes: NDArray[Any], count: int) -> Mask:
 def share_of(share: float, total: int) -> int:
     """Return ``ceil(share * total)``, without the rounding error of the product: 0.1 of 30 is 3."""
     return min(total, math.ceil(share * total * (1 - 2.0**-50)))
-
-
-def check_share(where: str, share: float) -> None:
-    """Raise `ArgumentError` unless ``0 < share <= 1``."""
-    if not 0 < share <= 1:
-        raise ArgumentError(where, "a share above 0 and at most 1", share, f"{where}(0.01)")
-
-
-def check_levels(where: str, what: str, value: object, most: int) -> None:
-    """Raise `ArgumentError` unless `value` is an integer from 1 to `most`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise ArgumentError(
-            where, f"{what}: an integer from 1 to {most}", repr(value), f"{where}(8)"
-        )

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import IntegerCode, Integers
+from bayesfed.compress.leaf import IntegerCode, Integers, Reader, Writer
 from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.quantisers.cells import CELLS, Cell
 from bayesfed.compress.quantisers.entries import (
@@ -37,8 +36,6 @@ from bayesfed.compress.quantisers.entries import (
     energy,
     entries,
     parts,
-    peak,
-    rounding,
     tensor,
 )
 from bayesfed.errors import ArgumentError
@@ -102,11 +99,6 @@ class Lattice:
             )
 
     @property
-    def unbiased(self) -> bool:
-        """True."""
-        return True
-
-    @property
     def relative_step(self) -> float:
         """The step in units of the leaf's root mean square, given or computed from `bits`."""
         if self.step is not None:
@@ -155,30 +147,6 @@ class Lattice:
             return moved.reshape(-1)[: part.stop - part.start] * spacing
 
         return assembled(points, count, shape)
-
-    def bound(self, leaf: Tensor) -> float:
-        """Return the largest coordinate in the cell, in units of the entries, plus the rounding of
-        the result to float32.
-        """
-        flat = entries(leaf, "Lattice")
-        error = self._spacing(flat) * self._cell.reach
-        return error + rounding(peak(flat) + error) if error else 0.0
-
-    def variance(self, leaf: Tensor) -> float:
-        """Return the exact value, the number of entries times ``spacing**2 * Cell.moment``, plus
-        the rounding of the result to float32.
-        """
-        flat = entries(leaf, "Lattice")
-        spacing = self._spacing(flat)
-        return (
-            len(flat)
-            * (
-                spacing**2 * self._cell.moment
-                + rounding(peak(flat) + spacing * self._cell.reach) ** 2
-            )
-            if spacing
-            else 0.0
-        )
 
     def _write_points(self, coordinates: Integers, out: Writer) -> None:
         streams: list[Integers] = []

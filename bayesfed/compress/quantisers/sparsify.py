@@ -6,33 +6,29 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import LeafCodec, Mask, MaskCode
+from bayesfed.compress.leaf import LeafCodec, Mask, MaskCode, Reader, Writer
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.entries import (
     Reals,
     Singles,
     as_matrix,
-    check_share,
-    energy,
     entries,
     largest,
-    peak,
     read_positions,
     share_of,
     tensor,
     write_positions,
 )
-from bayesfed.compress.quantisers.exact import Exact
-from bayesfed.compress.quantisers.floats import Float
-from bayesfed.errors import ArgumentError, WireError
+from bayesfed.compress.quantisers.floats import Exact, Float
+from bayesfed.errors import WireError
+from bayesfed.errors.checks import SHARE, checked_class, one_of
 from bayesfed.keys import Key
 
 Dense = Literal["row", "entry"]
@@ -43,14 +39,8 @@ class _Kept(ABC):
     values by an inner codec.
     """
 
-    share: float | None
     values: LeafCodec
     mask: MaskCode
-
-    @property
-    def unbiased(self) -> bool:
-        """Whether everything is kept and the inner codec is unbiased."""
-        return self.share in {1, None} and self.values.unbiased
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
         """Append the positions of the kept rows, then their values."""
@@ -76,17 +66,6 @@ class _Kept(ABC):
             dense[chosen] = self.values.read(source, form, key.child("values")).numpy()
         return tensor(dense, shape)
 
-    def bound(self, leaf: Tensor) -> float:
-        """Return the largest dropped entry, or the bound of the inner codec if that is larger."""
-        rows, chosen = self._parted(leaf)
-        return max(peak(rows[~chosen]), self.values.bound(torch.from_numpy(rows[chosen])))
-
-    def variance(self, leaf: Tensor) -> float:
-        """Return the energy of the dropped rows plus the variance of the inner codec."""
-        rows, chosen = self._parted(leaf)
-        kept = torch.from_numpy(rows[chosen])
-        return energy(rows[~chosen].reshape(-1)) + self.values.variance(kept)
-
     @abstractmethod
     def _choose(self, rows: Singles) -> Mask:
         """Return which rows are kept."""
@@ -108,6 +87,7 @@ class _Kept(ABC):
         return rows, self._choose(rows)
 
 
+@checked_class(share=SHARE)
 @dataclass(frozen=True)
 class TopK(_Kept):
     """Keep the largest entries by magnitude and set the others to zero.
@@ -132,9 +112,6 @@ class TopK(_Kept):
     values: LeafCodec = Float(32)
     mask: MaskCode = CheapestMask()
 
-    def __post_init__(self) -> None:
-        check_share("TopK", self.share)
-
     def _choose(self, rows: Singles) -> Mask:
         count = min(share_of(self.share, len(rows)), int(np.count_nonzero(rows)))
         return largest(np.abs(rows), count) if count else np.zeros(len(rows), np.bool_)
@@ -155,12 +132,15 @@ class Sparse(_Kept):
 
     values: LeafCodec = Exact()
     mask: MaskCode = CheapestMask()
-    share: None = field(default=None, init=False, repr=False)
 
     def _choose(self, rows: Singles) -> Mask:
         return np.asarray(rows != 0)
 
 
+@checked_class(
+    share=replace(SHARE, fits=lambda share: share is None or SHARE.fits(share)),
+    dense=one_of(Dense, "'row'"),
+)
 @dataclass(frozen=True)
 class KernelWise(_Kept):
     """Keep the kernels of largest Euclidean norm and set the others to zero. AnycostFL (2).
@@ -195,14 +175,6 @@ class KernelWise(_Kept):
     mask: MaskCode = CheapestMask()
     dense: Dense = "row"
 
-    def __post_init__(self) -> None:
-        if self.share is not None:
-            check_share("KernelWise", self.share)
-        if self.dense not in get_args(Dense):
-            raise ArgumentError(
-                "KernelWise", "dense 'row' or 'entry'", repr(self.dense), "KernelWise(0.1)"
-            )
-
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
         """Append the positions of the kept kernels, then their values."""
         if leaf.ndim < 2:
@@ -215,14 +187,6 @@ class KernelWise(_Kept):
         if len(shape) < 2:
             return self.values.read(source, shape, key.child("values"))
         return super().read(source, shape, key)
-
-    def bound(self, leaf: Tensor) -> float:
-        """Return the largest dropped entry, or the bound of the inner codec if that is larger."""
-        return self.values.bound(leaf) if leaf.ndim < 2 else super().bound(leaf)
-
-    def variance(self, leaf: Tensor) -> float:
-        """Return the energy of the dropped kernels plus the variance of the inner codec."""
-        return self.values.variance(leaf) if leaf.ndim < 2 else super().variance(leaf)
 
     def _choose(self, rows: Singles) -> Mask:
         norms = squared_norms(rows)

@@ -10,27 +10,25 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Mask, MaskCode
+from bayesfed.compress.leaf import Mask, MaskCode, Reader, Writer
 from bayesfed.compress.masks.runs import RunMask
 from bayesfed.compress.quantisers.entries import (
     LARGEST,
     SMALLEST,
     Singles,
     as_matrix,
-    check_share,
-    energy,
     entries,
     largest,
-    peak,
     read_positions,
     share_of,
     tensor,
     write_positions,
 )
+from bayesfed.errors.checks import SHARE, checked, checked_class
 from bayesfed.keys import Key
 
 
+@checked_class(share=SHARE)
 @dataclass(frozen=True)
 class Ternary:
     """Keep the largest entries by magnitude and send their signs and one magnitude mu, the mean of
@@ -58,14 +56,6 @@ class Ternary:
     share: float = 0.01
     mask: MaskCode = RunMask()
 
-    def __post_init__(self) -> None:
-        check_share("Ternary", self.share)
-
-    @property
-    def unbiased(self) -> bool:
-        """False: small entries are always dropped."""
-        return False
-
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
         """Append the positions, mu, and one bit for each sign."""
         flat = entries(leaf, "Ternary")
@@ -88,21 +78,8 @@ class Ternary:
             dense[chosen] = np.where(negative, -magnitude, magnitude)
         return tensor(dense, shape)
 
-    def bound(self, leaf: Tensor) -> float:
-        """Return the exact value: the largest dropped entry, or the largest distance of a kept
-        magnitude from mu.
-        """
-        flat = entries(leaf, "Ternary")
-        chosen, magnitude = _choose(flat, self.share)
-        return max(peak(flat[~chosen]), peak(np.abs(flat[chosen]) - np.float64(magnitude)))
 
-    def variance(self, leaf: Tensor) -> float:
-        """Return the exact value, ``||x||**2 - k mu**2``, summed without cancellation."""
-        flat = entries(leaf, "Ternary")
-        chosen, magnitude = _choose(flat, self.share)
-        return energy(flat[~chosen]) + energy(np.abs(flat[chosen]) - np.float64(magnitude))
-
-
+@checked(share=SHARE)
 def ternary(leaf: Tensor, share: float) -> Tensor:
     """Return the tensor that `Ternary` would decode, for servers that compress and for error
     feedback.
@@ -121,7 +98,6 @@ def ternary(leaf: Tensor, share: float) -> Tensor:
     WireError
         If the tensor holds NaN or infinity.
     """
-    check_share("ternary", share)
     flat = entries(leaf, "ternary")
     chosen, magnitude = _choose(flat, share)
     return tensor(np.where(chosen, np.copysign(magnitude, flat), 0.0), tuple(leaf.shape)).to(

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.rows import as_inputs, check_mode, labelled, numbers_of
-from bayesfed.errors import ArgumentError, DataError, MissingExtraError
-from bayesfed.errors.checks import checked
+from bayesfed.errors import DataError, needs
+from bayesfed.errors.checks import Role, checked, one_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-@checked()
+@checked(
+    colour=one_of(("rgb", "grey"), "'rgb'"),
+    size=Role(
+        lambda size: len(size) == 2 and min(size) >= 1, "rows and columns, at least 1", "(32, 32)"
+    ),
+)
 def from_image_folder(
     folder: str | Path,
     *,
@@ -57,18 +62,9 @@ def from_image_folder(
         folders of the classes, a file is not an image or has more than 8 bits per colour, or sizes
         differ; the message names the file.
     """
-    if colour not in ("rgb", "grey"):
-        raise ArgumentError("from_image_folder, colour", "'rgb' or 'grey'", repr(colour), "'rgb'")
-    if size is not None and (len(size) != 2 or min(size) < 1):
-        raise ArgumentError(
-            "from_image_folder, size", "rows and columns, at least 1", size, "(32, 32)"
-        )
-    try:
-        from PIL import Image
-    except ImportError as problem:
-        raise MissingExtraError("Pillow", "images") from problem
     folder = Path(folder)
-    files = list(_files(folder, set(Image.registered_extensions())))
+    known = needs("PIL.Image", "images", "Pillow").registered_extensions()
+    files = list(_files(folder, set(known)))
     homes = [path.relative_to(folder).parts[0] for path in files]
 
     def at(row: int) -> str:
@@ -102,7 +98,7 @@ def _files(folder: Path, suffixes: set[str]) -> Iterator[Path]:
         yield from files
 
 
-def _picture(path: Path, size: tuple[int, int] | None, colour: str) -> np.ndarray[Any, Any]:
+def _picture(path: Path, size: tuple[int, int] | None, colour: str) -> np.ndarray:
     """Read one image as an array of bytes."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -57,47 +56,36 @@ def from_npz(
         rows, values are not finite, or labels are neither integers nor texts.
     """
     path = Path(path)
-    arrays = _arrays(path, inputs, targets)
-    values, labels = arrays[inputs], arrays[targets]
-    if values.dtype.kind not in "biuf":
-        raise DataError(
-            f"{path}, {inputs}", "an array of numbers", values.dtype, "encoding texts as numbers"
-        )
+    values, labels = _arrays(path, inputs, targets)
+    for name, array, kinds, hint in (
+        (inputs, values, "biuf", "encoding texts as numbers"),
+        (targets, labels, "biuf" if regression else "biuUS", f"regression={not regression}"),
+    ):
+        if array.dtype.kind not in kinds:
+            expected = "an array of numbers" if kinds == "biuf" else "integers or texts as labels"
+            raise DataError(f"{path}, {name}", expected, array.dtype, hint)
     if values.ndim == 0 or labels.ndim == 0 or len(values) != len(labels) or not len(values):
-        actual = f"shapes {values.shape} and {labels.shape}"
-        raise DataError(
+        where, actual = (
             f"{path}, {inputs} and {targets}",
-            "as many rows, at least one",
-            actual,
-            "saving them anew",
+            f"shapes {values.shape} and {labels.shape}",
         )
+        raise DataError(where, "as many rows, at least one", actual, "saving them anew")
     if channels_last:
         if values.ndim != 4:
-            actual = f"shape {values.shape}"
-            raise DataError(
-                f"{path}, {inputs}", "(N, rows, columns, channels)", actual, "channels_last=False"
-            )
+            where, actual = f"{path}, {inputs}", f"shape {values.shape}"
+            raise DataError(where, "(N, rows, columns, channels)", actual, "channels_last=False")
         values = np.moveaxis(values, -1, 1)
-    tensor = torch.from_numpy(scaled(values, scale))
-    where = f"{path}, {targets}"
+    tensor, where = torch.from_numpy(scaled(values, scale)), f"{path}, {targets}"
     if regression:
-        if labels.dtype.kind not in "biuf":
-            raise DataError(where, "numbers", labels.dtype, "regression=False")
         return Dataset(tensor, torch.from_numpy(labels.astype(np.float32)))
     if labels.ndim != 1:
-        raise DataError(
-            where,
-            "one label a row, (N,)",
-            f"shape {labels.shape}",
-            "labels.argmax(1) if they are one-hot",
-        )
-    if labels.dtype.kind not in "biuUS":
-        raise DataError(where, "integers or texts as labels", labels.dtype, "regression=True")
+        hint = "labels.argmax(1) if they are one-hot"
+        raise DataError(where, "one label a row, (N,)", f"shape {labels.shape}", hint)
     plain = (labels.astype(str) if labels.dtype.kind == "S" else labels).tolist()
     return labelled(tensor, plain, classes, lambda row: f"{where}, row {row}")
 
 
-def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]]:
+def _arrays(path: Path, *names: str) -> list[np.ndarray]:
     """Read arrays by name, without unpickling."""
     try:
         with zipfile.ZipFile(path):
@@ -113,7 +101,7 @@ def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]]:
                     else "np.savez(path, inputs=..., targets=...)"
                 )
                 raise DataError(str(path), f"an array {missing[0]!r}", actual, hint)
-            return {name: opened[name] for name in names}
+            return [opened[name] for name in names]
     except (OSError, EOFError, zipfile.BadZipFile) as problem:
         raise DataError(
             str(path), "a readable npz file", problem, "np.savez(path, ...)"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from bayesfed.errors import DataError, MissingExtraError
+from bayesfed.errors import DataError, needs
 
 Made = TypeVar("Made")
 
@@ -54,12 +54,9 @@ def model_folder(name: str | Path) -> Path:
     """
     if Path(name).is_dir():
         return Path(name)
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as problem:
-        raise MissingExtraError("transformers", "lora") from problem
+    hub = needs("huggingface_hub", "lora", "transformers")
     return Path(
-        offline("a folder", name, lambda: snapshot_download(str(name), local_files_only=True))
+        offline("a folder", name, lambda: hub.snapshot_download(str(name), local_files_only=True))
     )
 
 

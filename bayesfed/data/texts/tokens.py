@@ -22,12 +22,21 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.data.files import write_whole
 from bayesfed.data.texts.pretrained import model_folder, offline
 from bayesfed.data.texts.texts import Texts
-from bayesfed.errors import ArgumentError, CacheWarning, DataError, MissingExtraError, complain
+from bayesfed.errors import (
+    ArgumentError,
+    CacheWarning,
+    DataError,
+    MissingExtraError,
+    complain,
+    needs,
+)
+from bayesfed.errors.checks import COUNT, checked
 
 # Suffixes of a tokenizer's files, as opposed to weights in the same folder.
 _KINDS = (".json", ".txt", ".model", ".tiktoken", ".jinja")
 
 
+@checked(length=COUNT)
 def tokenised(
     texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: str | Path | None = None
 ) -> Dataset:
@@ -62,8 +71,6 @@ def tokenised(
     CacheWarning
         If the cached file is damaged; it is made again.
     """
-    if length < 1:
-        raise ArgumentError("tokenised, length", "at least 1", length, "64")
     folder, domains = model_folder(tokenizer), tuple(texts.domains)
     if cache is None:
         return Dataset(_tokens(texts.texts, folder, length), texts.labels, domains=domains)
@@ -86,14 +93,11 @@ def tokenised(
 
 def _tokens(texts: Sequence[str], folder: Path, length: int) -> Tensor:
     """Return the tokens of the texts ``(N, 2, length)``."""
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as problem:
-        raise MissingExtraError("transformers", "lora") from problem
+    tokenizers = needs("transformers", "lora")
     loaded = offline(
         "a tokenizer",
         folder,
-        lambda: AutoTokenizer.from_pretrained(
+        lambda: tokenizers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         ),
     )

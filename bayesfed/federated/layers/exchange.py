@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.compress import LeafCodec, Ternary, scatter_active
-from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Reader, Writer
 from bayesfed.compress.support import mask_of
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import checked_class, whole

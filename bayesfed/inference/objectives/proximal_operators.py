@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bayesfed.compress.quantisers.entries import check_share, share_of
+from bayesfed.compress.quantisers.entries import share_of
 from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import SHARE, check
 from bayesfed.trees import is_finite
 
 
@@ -134,7 +135,7 @@ class LargestShare:
     share: float
 
     def __post_init__(self) -> None:
-        check_share("LargestShare", self.share)
+        check("LargestShare", self.share, SHARE)
 
     def __call__(self, leaf: Tensor, rate: float) -> Tensor:
         """Zero the small entries of a leaf of any shape; any positive rate does the same."""

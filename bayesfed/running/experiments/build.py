@@ -62,9 +62,7 @@ def seeds(file: ExperimentFile) -> list[int]:
     """
     listed = list(Reader(file, Scope(0)).section("seeds"))
     if not listed or len(set(listed)) != len(listed) or min(listed) < 0:
-        raise file.error(
-            ("seeds",), expected="different whole numbers from 0", actual=listed, hint="[0, 1, 2]"
-        )
+        raise file.error(("seeds",), "different whole numbers from 0", listed, "[0, 1, 2]")
     return listed
 
 
@@ -81,18 +79,16 @@ def build(file: ExperimentFile, seed: int) -> Built:
     counts = {name: reader.section(name) for name in ("rounds", "draws", "save_every", "least")}
     for name, count in counts.items():
         if count < 1:
-            raise file.error(
-                (name,), expected="a whole number from 1", actual=count, hint=f"{name} = 10"
-            )
+            raise file.error((name,), "a whole number from 1", count, f"{name} = 10")
     scope.rounds = counts["rounds"]
     rows = reader.section("data")
     if isinstance(rows, Mapping):
         hint = 'domain = "column" in the data, and [partition] kind = "by_domain"'
         raise file.error(
             ("data",),
-            expected="rows, which [partition] gives to clients",
-            actual="rows by client",
-            hint=hint,
+            "rows, which [partition] gives to clients",
+            "rows by client",
+            hint,
         )
     scope.train, scope.test = (
         split_rows(rows, key=Key(seed, "data")) if isinstance(rows, Dataset) else rows
@@ -106,9 +102,9 @@ def build(file: ExperimentFile, seed: int) -> Built:
         if not 0 < share < 1:
             raise file.error(
                 ("own_rows",),
-                expected="a share from 0 to below 1",
-                actual=share,
-                hint="own_rows = 0.25",
+                "a share from 0 to below 1",
+                share,
+                "own_rows = 0.25",
             )
         clients, own = split_rows(clients, share, key=Key(seed, "own rows"))
         train = scope.train = concatenated(list(clients.values()))
@@ -116,7 +112,7 @@ def build(file: ExperimentFile, seed: int) -> Built:
     try:
         check_further(scores, test, own)
     except BayesfedError as problem:
-        raise file.error(("scores",), problem) from problem
+        raise file.error(("scores",), problem=problem) from problem
     scope.clients = sorted(clients)
     devices = {name: device.figures() for name, device in reader.section("devices").items()}
     scope.used.clear()
@@ -127,9 +123,7 @@ def build(file: ExperimentFile, seed: int) -> Built:
             hint = "leaving it out" + (
                 ", or fed_avg, d_turbo_vbi, fed_rlr, ..." if name == "link" else ""
             )
-            raise file.error(
-                (name,), expected=f"no [{name}]: {algorithm.name} {why}", actual="one", hint=hint
-            )
+            raise file.error((name,), f"no [{name}]: {algorithm.name} {why}", "one", hint)
     options = {
         "sampler": reader.section("sampler"),
         "on_client_error": reader.section("on_client_error"),
@@ -179,9 +173,7 @@ def _fitted(
             outputs = tuple(net.eval()(scope.pair).shape[1:])
     except (RuntimeError, TypeError, ValueError, IndexError, BayesfedError) as problem:
         actual = f"{type(problem).__name__}: {str(problem).splitlines()[0]}"
-        raise file.error(
-            ("net",), expected="a network that takes the data", actual=actual, hint=hint
-        ) from problem
+        raise file.error(("net",), "a network that takes the data", actual, hint) from problem
     finally:
         net.train(training)
     if numbers and (outputs, wanted) == ((1,), ()):
@@ -190,9 +182,7 @@ def _fitted(
             test, targets=test.targets[:, None]
         )
     if outputs != wanted and (numbers or len(outputs) != 1 or outputs[0] < scope.classes):
-        raise file.error(
-            ("net",), expected=f"outputs {wanted} a row", actual=f"{outputs}", hint=hint
-        )
+        raise file.error(("net",), f"outputs {wanted} a row", f"{outputs}", hint)
     return train, test
 
 
@@ -219,5 +209,5 @@ def _pool(
     try:
         pool: InProcess = made(clients, devices, None)
     except BayesfedError as problem:
-        raise file.error(("pool",), problem) from problem
+        raise file.error(("pool",), problem=problem) from problem
     return pool

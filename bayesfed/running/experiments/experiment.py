@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,42 @@ from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated import Algorithm, Link, Sampler, everyone
 from bayesfed.federated.engine.reports import OnClientError
 from bayesfed.running.experiments import own
-from bayesfed.running.experiments.lines import Place, line_of
 from bayesfed.running.scores import Further
 from bayesfed.wireless import Device
+
+Place = tuple[str | int, ...]
+
+MARK = "a-mark-that-no-file-has"
+
+
+def line_of(text: str, path: Place) -> int | None:
+    """Return the line, from 1, of a key or of a table in an array of tables; None if the text does
+    not have it there, as it has entries of other arrays.
+    """
+    *above, last = path
+    if isinstance(last, str):
+        # The first place where the key's name can be exchanged for the mark, so that the mark
+        # stands where the key stood.
+        for one in re.finditer(re.escape(last), text):
+            if _has(text[: one.start()] + MARK + text[one.end() :], (*above, MARK)):
+                return text.count("\n", 0, one.start()) + 1
+        return None
+    # The first header below which the mark falls into the entry.
+    lines = text.splitlines()
+    for number in range(1, len(lines) + 1):
+        if _has("\n".join([*lines[:number], f"{MARK} = 0", *lines[number:]]), (*path, MARK)):
+            return number
+    return None
+
+
+def _has(text: str, path: Place) -> bool:
+    try:
+        tree: Any = tomllib.loads(text)
+        reduce(getitem, path, tree)
+    except (tomllib.TOMLDecodeError, KeyError, IndexError, TypeError):
+        return False
+    return True
+
 
 Split = tuple[Dataset, Dataset]
 
@@ -137,7 +173,13 @@ class ExperimentFile:
         ).hexdigest()
 
     def error(
-        self, path: Place, problem: BayesfedError | None = None, **parts: Any
+        self,
+        path: Place,
+        expected: object = None,
+        actual: object = None,
+        hint: object = None,
+        *,
+        problem: BayesfedError | None = None,
     ) -> ExperimentError:
         """Return the error that says what is wrong with a key.
 
@@ -145,10 +187,10 @@ class ExperimentFile:
         ----------
         path
             Path of the key.
+        expected, actual, hint
+            The parts of `complain`; they replace those of `problem`.
         problem
             Error of whatever the key was given to. Its parts are taken over.
-        parts
-            `expected`, `actual` and `hint`, of `complain`; they replace those of `problem`.
         """
         lines = (line_of(self.text, path[:length]) for length in range(len(path), 0, -1))
         line = next((number for number in lines if number is not None), None)
@@ -159,11 +201,11 @@ class ExperimentFile:
             [self.path.name, *([f"line {line}"] if line else []), *([key] if key else [])]
         )
         if problem is not None and (told := problem.complaint) is not None:
-            where, parts = (
-                f"{where}: {told.where}",
-                {"expected": told.expected, "actual": told.actual, "hint": told.hint} | parts,
-            )
-        text = complain(where, **parts) if "expected" in parts else f"{where}: {problem}"
+            where = f"{where}: {told.where}"
+            expected, actual, hint = told.expected, told.actual, hint or told.hint
+        text = (
+            f"{where}: {problem}" if expected is None else complain(where, expected, actual, hint)
+        )
         return ExperimentError(text, self.path.name, line, key)
 
 

@@ -38,7 +38,7 @@ from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key
 from bayesfed.models import BayesianNet, Share
 from bayesfed.running.experiments import names
-from bayesfed.running.experiments.scope import is_given, members
+from bayesfed.running.experiments.scope import is_given
 from bayesfed.trees import Tree
 
 LISTS = (
@@ -110,10 +110,7 @@ SAID: dict[tuple[str, Any], tuple[str, Any]] = {
 
 def said(name: str, hint: Any) -> tuple[str, Any] | None:
     """Return the words and the type of a parameter that a file writes in another way."""
-    kinds = [one for one in members(hint) if one is not type(None)]
-    return next(
-        (other for key, other in SAID.items() if key[0] == name and kinds == [key[1]]), None
-    )
+    return None if hint is object else names.of_parameter(SAID, name, hint)
 
 
 def guides() -> dict[str, Any]:
@@ -185,7 +182,7 @@ def kinds_of(hint: Any, found: frozenset[str] | None = None) -> dict[str, tuple[
     """
     return {
         name: (made_by, one)
-        for one in members(hint)
+        for one in names.members(hint)
         for name, made_by in options(one, found).items()
     }
 
@@ -199,11 +196,12 @@ def field(name: str, hint: Any, found: frozenset[str] | None = None) -> Any:
             else ""
         )
         return Annotated[other[1], WithJsonSchema({"words": other[0] + more})]
-    parts = [NONE] if type(None) in members(hint) else []
+    parts = [NONE] if type(None) in names.members(hint) else []
     parts += [
         plain
-        for one in members(hint)
-        if not (one is str and Path in members(hint)) and (plain := _plain(one, found)) is not None
+        for one in names.members(hint)
+        if not (one is str and Path in names.members(hint))
+        and (plain := _plain(one, found)) is not None
     ]
     if kinds := kinds_of(hint, found):
         first = {
@@ -215,7 +213,7 @@ def field(name: str, hint: Any, found: frozenset[str] | None = None) -> Any:
             for one, parameter in first.items()
             if parameter is not None and parameter.annotation is float
         }
-        parts.append(_named(kinds, numbers=numbers, whole=Path in members(hint)))
+        parts.append(_named(kinds, numbers=numbers, whole=Path in names.members(hint)))
     if not [one for one in parts if one is not NONE]:
         return None
     return (

@@ -17,6 +17,8 @@ from typing_extensions import get_protocol_members, is_protocol
 
 import bayesfed
 
+Found = TypeVar("Found")
+
 # Names for authors of methods, which return an algorithm but are no recipes.
 AUTHORS = frozenset({"compose", "layered"})
 ROOMS = (
@@ -125,13 +127,32 @@ def makers(wanted: Any) -> Mapping[str, Any]:
 def _makes(made_by: Any, wanted: Any) -> bool:
     if inspect.isclass(made_by):
         return not is_protocol(made_by) and is_a(made_by, wanted)
-    returned = hints(made_by).get("return")
-    kinds = (
-        typing.get_args(returned)
-        if typing.get_origin(returned) in (typing.Union, types.UnionType)
-        else (returned,)
-    )
+    kinds = members(hints(made_by).get("return"))
     return inspect.isfunction(made_by) and any(is_a(kind, wanted) for kind in kinds)
+
+
+def of_parameter(known: Mapping[tuple[str, Any], Found], name: str, hint: Any) -> Found | None:
+    """Return what a table has for a parameter of this name and type, None apart; of one without a
+    type, what it has for the name.
+    """
+    kinds = [one for one in members(hint) if one is not type(None)]
+    return next(
+        (
+            found
+            for (one, kind), found in known.items()
+            if one == name and (hint is object or kinds == [kind])
+        ),
+        None,
+    )
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the type itself."""
+    return (
+        typing.get_args(hint)
+        if typing.get_origin(hint) in (typing.Union, types.UnionType)
+        else (hint,)
+    )
 
 
 def is_a(kind: Any, wanted: Any) -> bool:

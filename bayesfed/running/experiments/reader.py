@@ -17,8 +17,8 @@ from bayesfed.data.partition import Partition
 from bayesfed.errors import BayesfedError
 from bayesfed.keys import Key
 from bayesfed.models import BayesianNet, Likelihood, Share, channel_graph, shrunk_shares
-from bayesfed.running.experiments import complaints, names, own, words
-from bayesfed.running.experiments.experiment import ExperimentError, ExperimentFile, Settings
+from bayesfed.running.experiments import names, own, words
+from bayesfed.running.experiments.experiment import ExperimentError, ExperimentFile, Place, Settings
 from bayesfed.running.experiments.kinds import (
     Table,
     guides,
@@ -28,8 +28,7 @@ from bayesfed.running.experiments.kinds import (
     reader_of,
     said,
 )
-from bayesfed.running.experiments.lines import Place
-from bayesfed.running.experiments.scope import MISSING, Scope, given, members
+from bayesfed.running.experiments.scope import MISSING, Scope, given
 
 Kinds = Mapping[str, tuple[Any, Any]]
 
@@ -113,10 +112,10 @@ class Reader:
             str(error["loc"][0]) for error in errors if error["type"] == "extra_forbidden"
         ]:
             known = [one for one in keys(made_by) if one not in left]
-            parts = complaints.unknown(unknown[0], made_by, known, self.file.tree)
-            raise self.file.error((*path, unknown[0]), **parts)
-        at, parts = complaints.wrong(reader.json_schema()["properties"], errors, table)
-        raise self.file.error((*path, *at), **parts)
+            parts = words.unknown(unknown[0], made_by, known, self.file.tree)
+            raise self.file.error((*path, unknown[0]), *parts)
+        at, parts = words.wrong(reader.json_schema()["properties"], errors, table)
+        raise self.file.error((*path, *at), *parts)
 
     def _value(self, checked: Any, path: Place) -> Any:
         """Return a checked value with everything made that is named in it."""
@@ -136,9 +135,9 @@ class Reader:
             if table:
                 raise self.file.error(
                     (*path, next(iter(table))),
-                    expected=f"{kind} without keys",
-                    actual=list(table),
-                    hint=f'"{kind}"',
+                    f"{kind} without keys",
+                    list(table),
+                    f'"{kind}"',
                 )
             return made_by
         value = self.call(made_by, table, path)
@@ -146,9 +145,9 @@ class Reader:
             expected = " or ".join(dict.fromkeys(names.shown(hint) for _, hint in kinds.values()))
             raise self.file.error(
                 path,
-                expected=f"{expected} from {kind}",
-                actual=words.shown(value),
-                hint=f"a function that returns {expected}",
+                f"{expected} from {kind}",
+                words.shown(value),
+                f"a function that returns {expected}",
             )
         return value
 
@@ -161,9 +160,9 @@ class Reader:
         if kind is None:
             raise self.file.error(
                 at,
-                expected=f'kind = "...", one of {listed}',
-                actual="no `kind`",
-                hint=f'kind = "{first}"',
+                f'kind = "...", one of {listed}',
+                "no `kind`",
+                f'kind = "{first}"',
             )
         if own.is_own(kind):
             with self._told(at):
@@ -180,9 +179,7 @@ class Reader:
                 if near
                 else "`bayesfed list`"
             )
-            raise self.file.error(
-                at, expected=f"one of {listed}", actual=words.shown(kind), hint=hint
-            )
+            raise self.file.error(at, f"one of {listed}", words.shown(kind), hint)
         return kinds[kind][0], table, kind
 
     def _argument(
@@ -200,7 +197,7 @@ class Reader:
                 value = getattr(self, f"_{name}")(value, at)
         if isinstance(value, list | tuple) and name in ("ratios", "ranks", "nets", "nets_of"):
             self.scope.sizes = len(value)
-        if Likelihood in members(hint):
+        if Likelihood in names.members(hint):
             self.scope.likelihood = value
         return value
 
@@ -249,17 +246,14 @@ class Reader:
         except ExperimentError:
             raise
         except BayesfedError as problem:
-            more = (
-                {"hint": words.in_a_file(problem.complaint.hint)}
-                if made_by and problem.complaint
-                else {}
-            )
-            if more and isinstance(problem.__cause__, FileNotFoundError):
-                more["hint"] += (
+            told = problem.complaint
+            hint = words.in_a_file(told.hint) if made_by and told else ""
+            if hint and isinstance(problem.__cause__, FileNotFoundError):
+                hint += (
                     f"; paths begin at the folder of {self.file.path.name}, or where the "
                     "command is run"
                 )
-            raise self.file.error(path, problem, **more) from problem
+            raise self.file.error(path, hint=hint, problem=problem) from problem
         except (
             TypeError,
             ValueError,
@@ -273,10 +267,10 @@ class Reader:
             actual = f"{type(problem).__name__}: {problem}"
             raise self.file.error(
                 path,
-                expected="arguments that fit together",
-                actual=actual,
-                hint=f"bayesfed list {made_by}",
+                "arguments that fit together",
+                actual,
+                f"bayesfed list {made_by}",
             ) from problem
 
     def _missing(self, name: str, made_by: Any, path: Place) -> ExperimentError:
-        return self.file.error((*path, name), **complaints.missing(name, made_by))
+        return self.file.error((*path, name), *words.missing(name, made_by))

@@ -4,8 +4,6 @@ type, never by the recipe it belongs to.
 
 from __future__ import annotations
 
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +13,13 @@ from torch import Tensor, nn
 
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated import Link, LocalOptions, Sgd
-from bayesfed.federated.training.descent import Descent, draws_globally
+from bayesfed.federated import Descent, Link, LocalOptions, Sgd
+from bayesfed.federated.training.descent import draws_globally
 from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
-from bayesfed.running.experiments.lines import Place
+from bayesfed.running.experiments.experiment import Place
+from bayesfed.running.experiments.names import of_parameter
 from bayesfed.trees import Tree, parameters
 
 MISSING: Any = object()
@@ -172,24 +171,9 @@ _GIVEN: dict[tuple[str, Any], str] = {
 }
 
 
-def members(hint: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the type itself."""
-    return (
-        typing.get_args(hint)
-        if typing.get_origin(hint) in (typing.Union, types.UnionType)
-        else (hint,)
-    )
-
-
-def _entry(name: str, hint: Any) -> tuple[str, Any] | None:
-    kinds = [one for one in members(hint) if one is not type(None)]
-    known = (pair for pair in _GIVEN if pair[0] == name and (hint is object or kinds == [pair[1]]))
-    return next(known, None)
-
-
 def is_given(name: str, hint: Any) -> bool:
     """Return whether the run knows a parameter of this name and type."""
-    return _entry(name, hint) is not None
+    return of_parameter(_GIVEN, name, hint) is not None
 
 
 def given(scope: Scope, name: str, hint: Any, path: Place, *, optional: bool) -> Any:
@@ -197,10 +181,10 @@ def given(scope: Scope, name: str, hint: Any, path: Place, *, optional: bool) ->
     the keys of networks.
     """
     wanted = not optional or name == "link" or (name == "key" and path[:1] == ("net",))
-    if not wanted or (entry := _entry(name, hint)) is None:
+    if not wanted or (entry := of_parameter(_GIVEN, name, hint)) is None:
         return MISSING
     scope.used.add(name)
     if name == "key":
         return Key(scope.seed, *path)
-    found = getattr(scope, _GIVEN[entry])
+    found = getattr(scope, entry)
     return MISSING if found is None else found

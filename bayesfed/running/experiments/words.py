@@ -1,19 +1,23 @@
-"""Words for what a file may say and for what it says: read off the JSON schema that pydantic makes
-of a signature.
+"""Words for what a file may say, for what it says and for what is wrong with it: read off the JSON
+schema that pydantic makes of a signature.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from functools import reduce
+from operator import getitem
+from typing import Any, cast
 
 from bayesfed.running.experiments import names
-from bayesfed.running.experiments.kinds import ready
-from bayesfed.running.experiments.lines import Place
+from bayesfed.running.experiments.experiment import Place, Settings
+from bayesfed.running.experiments.kinds import keys, reader_of, ready
 
 Schema = Mapping[str, Any]
+# What was expected, what was found and what to try.
+Parts = tuple[str, str, str]
 _WORDS = {
     "boolean": "true or false",
     "integer": "a whole number",
@@ -178,41 +182,76 @@ def in_a_file(hint: str) -> str:
     """Add to a hint that calls a function what stands for the call in a file: what is a number or
     text there becomes a key.
     """
-    places = {one: hint.find(f"{one}(") for one in ready()}
-    called = [
-        (at, one)
-        for one, at in places.items()
-        if at >= 0 and not hint[max(at - 1, 0) : at].isidentifier()
-    ]
-    if not called:
+    calls = re.finditer(r"(?<!\w)(\w+)\(([^()]*)", hint)
+    if (call := next((one for one in calls if one[1] in ready()), None)) is None:
         return hint
-    at, name = min(called)
-    call = _call(hint[at:])
-    arguments = dict(zip(names.parameters(names.public()[name]), call.args, strict=False))
-    arguments |= {one.arg: one.value for one in call.keywords if one.arg}
-    plain = {
-        key: ast.unparse(one)
-        for key, one in arguments.items()
-        if isinstance(one, ast.UnaryOp | ast.Constant)
-    }
-    said = [
-        f"{key} = {text}"
-        for key, text in plain.items()
-        if text not in ("...", "None", "True", "False")
-    ]
-    table = ", ".join(
-        [f'kind = "{name}"', *said, *(["..."] if len(said) < max(1, len(arguments)) else [])]
+    keys, said = iter(names.parameters(names.public()[call[1]])), [f'kind = "{call[1]}"']
+    arguments = call[2].split(",")
+    for argument in arguments:
+        key, _, value = argument.rpartition("=")
+        key = key.strip() or next(keys, "")
+        if re.fullmatch(r"""-?[\d.]+(e-?\d+)?|'.*'|".*\"""", value.strip()):
+            said.append(f"{key} = {value.strip()}")
+    if len(said) <= len(arguments):
+        said.append("...")
+    return f"{hint}, which is {{ {', '.join(said)} }} in a file"
+
+
+def wrong(
+    schemas: Mapping[str, Schema], errors: Sequence[Any], table: Mapping[str, Any]
+) -> tuple[Place, Parts]:
+    """Return the place of a value of another type, and the parts of its error.
+
+    Parameters
+    ----------
+    schemas
+        JSON schemas of the table's keys.
+    errors
+        Pydantic's errors.
+    """
+    # Of the members of a union the one that got deepest into the table is meant. Parts of a place
+    # that name a member are left out.
+    at = max((place(error["loc"], table) for error in errors), key=len)
+    schema, raw = inside(schemas[str(at[0])], at[1:]), reduce(getitem, at, cast(Any, table))
+    near = nearest(raw, map(str, literals(schema))) if isinstance(raw, str) else ""
+    expected = words(schema)
+    hint = "" if expected.startswith("a list") else unquoted(raw)
+    return at, (expected, shown(raw), f'"{near}"' if near else hint or example(schema, raw))
+
+
+def unknown(name: str, made_by: Any, known: Sequence[str], file: Mapping[str, Any]) -> Parts:
+    """Return the parts of the error of a key that a callable does not have."""
+    recipe = file.get("recipe")
+    kind = recipe.get("kind") if isinstance(recipe, dict) else recipe
+    expected = "a key" if made_by is Settings else f"a key of {made_by.__name__}"
+    if made_by is Settings:
+        public = names.public()
+        below = isinstance(kind, str) and kind in public and name in keys(public[kind])
+        place = f"`{name}` below [recipe]" if below else ""
+    elif name in (own := names.parameters(made_by)):
+        place = (
+            f"a type of `{name}` in the signature"
+            if own[name].annotation is object
+            else "leaving it out, or Python: a file cannot write this one"
+        )
+    else:
+        top = name in names.parameters(Settings)
+        place = f"`{name}` at the top of the file, above the first [table]" if top else ""
+    near = f"`{nearest(name, known) or known[0]}`" if known else ""
+    return (
+        f"{expected}: {', '.join(known) or 'no more keys'}",
+        f"`{name}`",
+        place or near or "`bayesfed list`, which says what there is",
     )
-    return f"{hint}, which is {{ {table} }} in a file"
 
 
-def _call(text: str) -> ast.Call:
-    """Return the call that a text begins with, without arguments if it is not one."""
-    for end in (place + 1 for place, letter in enumerate(text) if letter == ")"):
-        try:
-            call = ast.parse(text[:end], mode="eval").body
-        except SyntaxError:
-            continue
-        if isinstance(call, ast.Call):
-            return call
-    return ast.Call(ast.Name(""), [], [])
+def missing(name: str, made_by: Any) -> Parts:
+    """Return the parts of the error of a key that is required."""
+    schema = reader_of(made_by).json_schema()["properties"].get(name)
+    wanted, near = (
+        (words(schema), f"{name} = {example(schema)}")
+        if schema
+        else ("a Python value, which no file can write", "Python")
+    )
+    hint = {"net": '[net] with kind = "mlp"', "count": "count = 2"}.get(name, near)
+    return f"`{name}`: {wanted}", "nothing", hint

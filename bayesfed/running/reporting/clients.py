@@ -12,22 +12,23 @@ from collections.abc import Mapping, Sequence
 
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Record
+from bayesfed.running.comparison import Column, filled
 from bayesfed.running.folders import Folder
 
-# Figure, heading, factor, digits after the point. Figures that no client has are left out.
-COLUMNS = (
-    ("samples", "rows", 1.0, 0),
+# Heading, figure, factor, digits after the point. Figures that no client has are left out.
+COLUMNS: tuple[Column, ...] = (
+    ("rows", "samples", 1.0, 0),
     ("rounds", "rounds", 1.0, 0),
-    ("left_out", "left out", 1.0, 0),
-    ("bits_down", "MB down", 1 / 8e6, 3),
-    ("bits_up", "MB up", 1 / 8e6, 3),
-    ("seconds", "clock s", 1.0, 2),
-    ("latency_s", "device s", 1.0, 2),
-    ("energy_j", "joules", 1.0, 2),
-    ("accuracy", "own accuracy %", 100.0, 2),
-    ("rmse", "own RMSE", 1.0, 4),
-    ("nll", "own NLL", 1.0, 3),
-    ("ece", "own ECE", 1.0, 3),
+    ("left out", "left_out", 1.0, 0),
+    ("MB down", "bits_down", 1 / 8e6, 3),
+    ("MB up", "bits_up", 1 / 8e6, 3),
+    ("clock s", "seconds", 1.0, 2),
+    ("device s", "latency_s", 1.0, 2),
+    ("joules", "energy_j", 1.0, 2),
+    ("own accuracy %", "accuracy", 100.0, 2),
+    ("own RMSE", "rmse", 1.0, 4),
+    ("own NLL", "nll", 1.0, 3),
+    ("own ECE", "ece", 1.0, 3),
 )
 ALWAYS = ("rounds", "left_out", "bits_down", "bits_up")
 # Scores of clients on their own rows, a line for each client, where a run has any.
@@ -46,30 +47,16 @@ def client_table(
         for seed, history in zip(folder.finished, histories, strict=True)
     ]
     names = sorted({name for one in seeds for name in one}, key=_by_number)
-    shown = [
-        column
-        for column in COLUMNS
-        if column[0] in ALWAYS
-        or any(figures.get(column[0]) for one in seeds for figures in one.values())
-    ]
-    rows = []
-    for name in names:
-        known = {
-            key: [one[name][key] for one in seeds if name in one and key in one[name]]
-            for key, *_ in shown
-        }
-        means = [
-            _text(factor * statistics.fmean(known[key]), digits) if known[key] else "-"
-            for key, _, factor, digits in shown
-        ]
-        rows.append([name, *means])
-    return ["client", *(heading for _, heading, *_ in shown)], rows
+    figures = {name: [one[name] for one in seeds if name in one] for name in names}
+    headings, rows = filled(COLUMNS, figures, _text, ALWAYS)
+    return ["client", *headings], [[name, *row] for name, row in zip(names, rows, strict=True)]
 
 
-def _text(value: float, digits: int) -> str:
-    """Return a number with so many digits after the point; a smaller one that is not 0 with two
+def _text(values: Sequence[float], digits: int) -> str:
+    """Return a mean with so many digits after the point; a smaller one that is not 0 with two
     significant digits.
     """
+    value = statistics.fmean(values)
     text = f"{value:,.{digits}f}"
     return text if value == 0 or text.strip("-0.") else f"{value:.2g}"
 

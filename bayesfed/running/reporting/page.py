@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from bayesfed import __version__
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.federated import Record
+from bayesfed.inspect.learning_curves import Runs, curves, plot_curves
 from bayesfed.running.comparison import LEGEND, cells
-from bayesfed.running.folders import Folder
-from bayesfed.running.reporting import charts
+from bayesfed.running.folders import Folder, read_json
 from bayesfed.running.reporting.clients import client_table
-from bayesfed.running.reporting.supports import Map, support_maps
+from bayesfed.running.reporting.supports import Map, address, support_maps
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ def report(folders: str | Path | Iterable[str | Path], path: str | Path) -> Path
     """Write one HTML page on experiments, from their folders of results: tables, curves, supports,
     clients, settings, versions, what to cite.
 
-    The page is self-contained: it loads no file and no address. Point at a curve to read its
-    values.
+    The page is self-contained: it loads no file and no address.
 
     Parameters
     ----------
@@ -61,6 +60,8 @@ def report(folders: str | Path | Iterable[str | Path], path: str | Path) -> Path
     ArgumentError
         If there is no folder, two have the same name, one has no finished seed, or a file in it
         cannot be read.
+    MissingExtraError
+        If matplotlib is not installed.
     """
     given = [Path(one) for one in ([folders] if isinstance(folders, str | Path) else folders)]
     named = {one.resolve().name: Folder(one) for one in given}
@@ -95,9 +96,7 @@ def _page(named: dict[str, Folder]) -> str:
 
     here = files("bayesfed.running.reporting")
     # Only what this package ships is taken as markup; everything from folders is escaped.
-    style, script = (
-        Markup(here.joinpath(f"page.{kind}").read_text(encoding="utf-8")) for kind in ("css", "js")
-    )
+    style = Markup(here.joinpath("page.css").read_text(encoding="utf-8"))
     template = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     ).from_string(here.joinpath("page.html").read_text(encoding="utf-8"))
@@ -107,17 +106,24 @@ def _page(named: dict[str, Folder]) -> str:
     citations = {entry: None for folder in named.values() for entry in _citations(folder)}
     return template.render(
         style=style,
-        script=script,
         version=__version__,
         today=date.today().isoformat(),
         experiments=[_experiment(name, folder, runs[name]) for name, folder in named.items()],
         summary=cells(named),
         versions=_versions(named),
         legend=LEGEND,
-        charts=charts.charts(runs),
-        size=charts,
+        curves=_curves(runs),
         citations=list(citations),
     )
+
+
+def _curves(runs: Runs) -> str:
+    """Return the picture of the learning curves; nothing where no run measured anything."""
+    if not any(row["round"] for row in curves(runs).values()):
+        return ""
+    drawn = BytesIO()
+    plot_curves(runs).savefig(drawn, dpi=130)
+    return address(drawn)
 
 
 def _experiment(name: str, folder: Folder, histories: list[list[Record]]) -> Experiment:
@@ -139,10 +145,7 @@ def _versions(named: dict[str, Folder]) -> tuple[list[str], list[list[str]]]:
     """Return a row for each package and a column for each set of folders with the same versions,
     with an arrow where one changed between rounds.
     """
-    entries = {
-        name: json.loads((folder.path / "versions.json").read_text())
-        for name, folder in named.items()
-    }
+    entries = {name: read_json(folder.path / "versions.json") for name, folder in named.items()}
     packages = list(
         dict.fromkeys(
             package for several in entries.values() for entry in several for package in entry
@@ -165,7 +168,7 @@ def _citations(folder: Folder) -> list[str]:
     """Return the BibTeX entries of a folder's method; of one that an earlier version wrote, those
     of the recipe in its experiment.
     """
-    from bayesfed.algorithms.citing import citation
+    from bayesfed.algorithms import citation
 
     text = str(folder.method(folder.finished[0]).get("citation", ""))
     if not text and folder.file is not None:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors import ArgumentError, needs
 from bayesfed.federated import Record
 from bayesfed.running.folders import Folder
 
 # Largest number of layers, and of pixels along a side.
 LAYERS, SIDE = 12, 256
-# Viridis at five places: readable on a dark page and on a light one.
-COLOURS = np.array(
-    [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=float
-)
 
 
 @dataclass(frozen=True)
@@ -74,31 +69,15 @@ def picture(shares: np.ndarray) -> str:
         shares = np.add.reduceat(shares, starts, axis=axis) / (
             lengths[:, None] if axis == 0 else lengths
         )
-    places = np.linspace(0, 1, len(COLOURS))
-    palette = np.stack(
-        [np.interp(np.linspace(0, 1, 256), places, colour) for colour in COLOURS.T], axis=1
-    ).astype(np.uint8)
-    pixels = (np.clip(shares, 0, 1) * 255).round().astype(np.uint8)
-    # A filter byte of 0 begins every line.
-    lines = np.pad(pixels, ((0, 0), (1, 0))).tobytes()
-    header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3, 0, 0, 0)
-    chunks = [
-        (b"IHDR", header),
-        (b"PLTE", palette.tobytes()),
-        (b"IDAT", zlib.compress(lines, 9)),
-        (b"IEND", b""),
-    ]
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+    drawn, images = BytesIO(), needs("matplotlib.image", "examples", "matplotlib")
+    # Viridis is readable on a dark page and on a light one.
+    images.imsave(drawn, shares, vmin=0, vmax=1, cmap="viridis", format="png")
+    return address(drawn)
 
 
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return (
-        struct.pack(">I", len(content))
-        + kind
-        + content
-        + struct.pack(">I", zlib.crc32(kind + content))
-    )
+def address(png: BytesIO) -> str:
+    """Return a picture as a data URI."""
+    return "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
 
 
 def _inclusions(path: Path) -> Iterator[tuple[str, np.ndarray]]:

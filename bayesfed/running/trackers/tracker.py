@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
@@ -29,7 +30,7 @@ class Sink(Protocol):
         ...
 
 
-class Tracker:
+class Tracker(AbstractContextManager["Tracker"]):
     """A callback that records every round, made by `tensorboard`, `mlflow` or `wandb`.
 
     `run` calls it after the callbacks that enter metrics, and closes it at the end, also after an
@@ -57,10 +58,6 @@ class Tracker:
         if self._next != report.round:
             self._open(report)
         self._record(report)
-
-    def __enter__(self) -> Tracker:
-        """Do nothing: the run begins with its first round."""
-        return self
 
     def __exit__(
         self,

@@ -23,7 +23,7 @@ import bayesfed as bf
 from bayesfed.algorithms.anycost_fl.recipe import ALPHAS
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.quantisers.qsgd import Qsgd
+from bayesfed.compress.quantisers.probabilistic import Qsgd
 from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Profile

@@ -25,7 +25,7 @@ from bayesfed.algorithms.fed_rlr.encodings import Factors, Points, Tangents, Tra
 from bayesfed.algorithms.fed_rlr.local import sent_shapes
 from bayesfed.algorithms.fed_rlr.recipe import fed_rlr
 from bayesfed.compress.lossless.bits import Fixed
-from bayesfed.compress.quantisers.uniform import Uniform
+from bayesfed.compress.quantisers.floats import Uniform
 from bayesfed.errors import BayesfedError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link

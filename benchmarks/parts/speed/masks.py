@@ -25,8 +25,7 @@ import numpy as np
 import torch
 from parts.shared.targets import target
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Mask, MaskCode
+from bayesfed.compress.leaf import Mask, MaskCode, Reader, Writer
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask

@@ -9,8 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import IntegerCode, Integers, Mask, MaskCode
+from bayesfed.compress.leaf import IntegerCode, Integers, Mask, MaskCode, Reader, Writer
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
 from bayesfed.testing.law import law, refuses

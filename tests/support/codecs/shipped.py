@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import torch
 
-from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.compress.codecs import Cast, Codec, ErrorFeedback
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.compress.flexible import Flexible
 from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
 from bayesfed.compress.lossless.cheapest import STANDARD, Cheapest
@@ -18,13 +17,11 @@ from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.posterior import PosteriorGrid
-from bayesfed.compress.quantisers.floats import Float
+from bayesfed.compress.quantisers.floats import Float, Uniform
 from bayesfed.compress.quantisers.lattice import Lattice
-from bayesfed.compress.quantisers.probabilistic import Probabilistic
-from bayesfed.compress.quantisers.qsgd import Qsgd
+from bayesfed.compress.quantisers.probabilistic import Probabilistic, Qsgd
 from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
 from bayesfed.compress.quantisers.ternary import Ternary
-from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.wire import MAX_BYTES
 from bayesfed.keys import Key
 from bayesfed.trees import Tree

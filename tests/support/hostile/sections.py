@@ -12,10 +12,9 @@ import struct
 import numpy as np
 import torch
 
-from bayesfed.compress.buffer import Writer
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
+from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode, Writer
 from bayesfed.compress.lossless.bits import Fixed
 from bayesfed.compress.lossless.cheapest import STANDARD
 from bayesfed.compress.lossless.golomb import Golomb
@@ -24,13 +23,11 @@ from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.posterior import PosteriorGrid
-from bayesfed.compress.quantisers.floats import Float
+from bayesfed.compress.quantisers.floats import Float, Uniform
 from bayesfed.compress.quantisers.lattice import Lattice
-from bayesfed.compress.quantisers.probabilistic import Probabilistic
-from bayesfed.compress.quantisers.qsgd import Qsgd
+from bayesfed.compress.quantisers.probabilistic import Probabilistic, Qsgd
 from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
 from bayesfed.compress.quantisers.ternary import Ternary
-from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.wire import Leaf, seal
 from bayesfed.keys import Key
 

@@ -1,1 +1,0 @@
-"""Pictures of uncertainty: `reliability`, and what uncertainty can tell (`telling`)."""
