@@ -26,7 +26,7 @@ from bayesfed.compress.quantisers.entries import Reals, parts, peak
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.wire import Meta
 from bayesfed.errors import WireError
-from bayesfed.errors.checks import POSITIVE, checked_class
+from bayesfed.errors.checks import checked_class, number
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, is_finite
 
@@ -35,7 +35,7 @@ MEAN, SD, SHARED = "mean/", "sd/", "shared/sd"
 LARGEST = 2.0**40
 
 
-@checked_class(nats=POSITIVE)
+@checked_class(nats=number("(0, inf)", "0.01"))
 @dataclass(frozen=True)
 class PosteriorGrid:
     """Code ``mean/NAME`` on a grid whose step follows from its posterior sd, ``sd/NAME`` or

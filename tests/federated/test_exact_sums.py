@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from bayesfed.federated.aggregation.robust import added
+from bayesfed.federated.aggregation.rules import added
 
 import bayesfed as bf
 from bayesfed.compress.wire import pack, unpack

@@ -17,7 +17,7 @@ import sys
 import warnings
 
 from bayesfed.keys import Key
-from bayesfed.testing import recipes
+from tests.support import recipes
 from tests.house.test_golden_states import after_two_rounds
 
 # Old names of leaves as a regular expression, and what they are now, by the beginning of the

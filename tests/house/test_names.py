@@ -20,7 +20,7 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.keys import Key
-from bayesfed.testing import recipes
+from tests.support import recipes
 
 PATHS = (
     "x.mean",

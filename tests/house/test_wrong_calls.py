@@ -236,7 +236,7 @@ WRONG = {
     "shards": (
         lambda: shards(DATA.targets, 2, 0, KEY),
         ArgumentError,
-        "expected per_client >= 1, found 0; try 2",
+        "per_client: expected a whole number >= 1, found 0; try 2",
     ),
     "federate swapped": (
         lambda: bf.federate(bf.iid(6, 2, KEY), DATA),
@@ -439,10 +439,22 @@ WRONG = {
         ArgumentError,
         "expected a whole number from 2 to 24, found 0;",
     ),
-    "qsgd levels": (lambda: bf.qsgd(net(), levels=0), ArgumentError, "; try Qsgd(8)"),
-    "stc share": (lambda: bf.stc(net(), share=2), ArgumentError, "; try Ternary(0.01)"),
+    "qsgd levels": (
+        lambda: bf.qsgd(net(), levels=0),
+        ArgumentError,
+        "Qsgd, levels: expected an integer from 1 to 16777216, found 0; try 16",
+    ),
+    "stc share": (
+        lambda: bf.stc(net(), share=2),
+        ArgumentError,
+        "Ternary, share: expected a share above 0 and at most 1, found 2; try 0.1",
+    ),
     "uveqfed bits": (lambda: bf.uveqfed(net(), bits=-1), ArgumentError, "; try Lattice(bits=4)"),
-    "dssm share": (lambda: bf.dssm(net(), share=0), ArgumentError, "; try TopK(0.01)"),
+    "dssm share": (
+        lambda: bf.dssm(net(), share=0),
+        ArgumentError,
+        "TopK, share: expected a share above 0 and at most 1, found 0; try 0.1",
+    ),
     "hetero_fl net": (
         lambda: bf.hetero_fl(net(), bf.fixed(["a", "b"], 1)),
         ArgumentError,
@@ -987,7 +999,11 @@ WRONG = {
     "Cast str": (lambda: bf.Cast("8"), ArgumentError, "; try Cast(32)"),
     "Coded": (lambda: bf.Coded("topk"), ArgumentError, "; try TopK(0.1), Qsgd(8)"),
     "Coded class": (lambda: bf.Coded(bf.compress.TopK), ArgumentError, "; try TopK(0.1), Qsgd(8)"),
-    "TopK": (lambda: bf.compress.TopK(0), ArgumentError, "; try TopK(0.01)"),
+    "TopK": (
+        lambda: bf.compress.TopK(0),
+        ArgumentError,
+        "TopK, share: expected a share above 0 and at most 1, found 0; try 0.1",
+    ),
     "ErrorFeedback": (lambda: bf.ErrorFeedback(8), ArgumentError, "; try Coded(TopK(0.1))"),
     "PosteriorGrid": (lambda: bf.PosteriorGrid(0), ArgumentError, "; try 0.01"),
     # infer

@@ -179,7 +179,7 @@ WRONG = {
     "a rate below 0": (
         "5e-3",
         "-1",
-        "line 16, recipe.training.optimiser: Adam.learning_rate: expected a positive number",
+        "line 16, recipe.training.optimiser: Adam, learning_rate: expected a number in (0, inf)",
         "try 1e-3",
     ),
     "bits that there are not": (

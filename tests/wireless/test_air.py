@@ -317,8 +317,8 @@ def test_rules_that_need_updates_apart_are_refused():
     [
         ({}, "snr_db or power_w"),
         ({"snr_db": 1.0, "power_w": 1.0}, "snr_db or power_w"),
-        ({"snr_db": float("nan")}, "a finite snr_db"),
-        ({"snr_db": float("inf")}, "a finite snr_db"),
+        ({"snr_db": float("nan")}, "snr_db: expected a finite number of decibels"),
+        ({"snr_db": float("inf")}, "snr_db: expected a finite number of decibels"),
         ({"power_w": 0.0}, "power_w: expected a number in"),
         ({"power_w": 1.0, "noise_w": -1.0}, "noise_w: expected a number in"),
         ({"power_w": 1.0, "reals": 3}, "1 or 2 reals"),

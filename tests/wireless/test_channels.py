@@ -437,9 +437,13 @@ def send(*payloads, gain=1.0, plan=BOTH, noise_w=0.0):
         (
             lambda: send(("ann", SENT), noise_w=-1.0),
             ArgumentError,
-            "transmit: expected a finite noise_w >= 0, found -1.0",
+            "transmit, noise_w: expected a finite number from 0 up, found -1.0",
         ),
-        (lambda: send(("ann", SENT), noise_w=math.inf), ArgumentError, "a finite noise_w"),
+        (
+            lambda: send(("ann", SENT), noise_w=math.inf),
+            ArgumentError,
+            "noise_w: expected a finite",
+        ),
         (
             lambda: fading(KEY, "ann", 0, estimate_variance=-0.1),
             ArgumentError,
@@ -461,17 +465,29 @@ def send(*payloads, gain=1.0, plan=BOTH, noise_w=0.0):
         (
             lambda: transmit_power_w(math.inf, 1.0),
             ArgumentError,
-            r"a finite snr_db and noise_w > 0, found \(inf, 1.0\)",
+            "snr_db: expected a finite number of decibels, found inf",
         ),
-        (lambda: transmit_power_w(math.nan, 1.0), ArgumentError, "a finite snr_db"),
-        (lambda: transmit_power_w(25, 0.0), ArgumentError, "noise_w > 0"),
+        (
+            lambda: transmit_power_w(math.nan, 1.0),
+            ArgumentError,
+            "snr_db: expected a finite number",
+        ),
+        (
+            lambda: transmit_power_w(25, 0.0),
+            ArgumentError,
+            "noise_w: expected a positive finite number",
+        ),
         (
             lambda: common_amplitude(1.0, 0.0, 3, "symbol"),
             ArgumentError,
-            "power_w, energy > 0, uses >= 1",
+            "energy: expected a positive finite number",
         ),
-        (lambda: common_amplitude(1.0, 1.0, 3, "round"), ArgumentError, "'symbol' or 'matrix'"),
-        (lambda: Gbma("mean"), ArgumentError, "unbiased 'sum' or 'product', found 'mean'"),
+        (lambda: common_amplitude(1.0, 1.0, 3, "round"), ArgumentError, "'symbol', 'matrix'"),
+        (
+            lambda: Gbma("mean"),
+            ArgumentError,
+            "unbiased: expected one of 'sum', 'product', found 'mean'",
+        ),
         (
             lambda: Gbma().precode({}, 1.0),
             UpdateError,
@@ -501,7 +517,7 @@ def send(*payloads, gain=1.0, plan=BOTH, noise_w=0.0):
         (
             lambda: ChannelInversion(0.3, "best"),
             ArgumentError,
-            "'average', 'peak' or 'weakest', found 'best'",
+            "'average', 'peak', 'weakest', found 'best'",
         ),
         (
             lambda: ChannelInversion(0.5).precode({"ann": 0.1, "ben": 0.2j}, 1.0),
