@@ -148,6 +148,8 @@ class Snapshot:
         (`bayesfed.federated.engine.settings`); empty if an earlier version wrote the snapshot.
     in_flight
         Answers that are on their way, in an asynchronous run (`FedBuff`); else empty.
+    owned
+        Whether leaves are named by their owners; False for a snapshot of 0.2.
     """
 
     algorithm: str
@@ -160,6 +162,7 @@ class Snapshot:
     history: Sequence[Record] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     in_flight: Tree = field(default_factory=dict)
+    owned: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

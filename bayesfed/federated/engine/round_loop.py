@@ -35,6 +35,7 @@ from bayesfed.federated.engine.exchange import exchange
 from bayesfed.federated.engine.ranked import agreed, ranked_exchange
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Row, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
+from bayesfed.federated.engine.files.migration import kept, migrated
 from bayesfed.federated.engine.settings import differences, settings_of_run
 from bayesfed.keys import Key
 
@@ -111,7 +112,7 @@ def rounds(
     check_call(algorithm, rounds, sampler, resume)
     check("on_client_error", on_client_error, choice("drop", "raise"))
     check("least", least, whole(1, "1"))
-    _check_resumed(algorithm, rounds, seed, resume)
+    resume = _resumed(algorithm, rounds, seed, resume)
     run_id = _run_id(algorithm, seed, resume, run_id)
     roster = Roster(pool.profiles)
     keyed = check_secrets("secrets", secrets, roster.names) if secrets is not None else {}
@@ -192,8 +193,12 @@ def rounds(
         )
 
 
-def _check_resumed(algorithm: Algorithm, rounds: int, seed: int, resume: Snapshot | None) -> None:
-    """Check that there are rounds to run, and that the snapshot is of this run."""
+def _resumed(
+    algorithm: Algorithm, rounds: int, seed: int, resume: Snapshot | None
+) -> Snapshot | None:
+    """Check that there are rounds to run, and that the snapshot is of this run. Return it with the
+    names that leaves have now.
+    """
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
         expected = f"more than the {done} rounds already made"
@@ -202,6 +207,7 @@ def _check_resumed(algorithm: Algorithm, rounds: int, seed: int, resume: Snapsho
         expected = f"a snapshot of {algorithm.name!r}, seed {seed}"
         actual = f"{resume.algorithm!r}, seed {resume.seed}"
         raise ArgumentError("resume", expected, actual, "the run's own arguments")
+    return migrated(resume, algorithm) if resume and not resume.owned else resume
 
 
 def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str | None) -> str:
@@ -229,7 +235,7 @@ def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tup
             hint = "resume_anyway=True, if settings and clients are those of the run"
             raise ArgumentError("resume", "a snapshot with the settings of its run", actual, hint)
         return ("settings, which are not known",)
-    changes = differences(resume.settings, settings)
+    changes = differences(resume.settings, settings if resume.owned else kept(settings))
     if changes and not anyway:
         told = [f"{name} {before}, now {now}" for name, (before, now) in changes.items()]
         if len(told) > 3:

@@ -33,12 +33,13 @@ from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
 
 # Of a snapshot with answers in flight, whose memories are in a file of their own, or whose versions
-# are among the tensors, the format is LARGE.
-FORMAT, LARGE = 1, 2
+# are among the tensors, the format is LARGE. Formats 1 and 2 are those of 0.2, whose leaves have no
+# owners.
+FORMAT, LARGE = 3, 4
 # Most versions that are written as JSON, and longest history in bytes that is read as a whole.
 FEW, SHORT = 10_000, 1 << 24
 # Fields of a snapshot that are not written as JSON beside the digests.
-APART = ("state", "memories", "history", "in_flight")
+APART = ("state", "memories", "history", "in_flight", "owned")
 
 
 def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path]:
@@ -125,6 +126,7 @@ def read(folder: Path, number: int) -> Snapshot:
             memories=known,
             history=tuple(history) if past["bytes"] <= SHORT else history,
             in_flight=parts["flight"],
+            owned=content["format"] >= FORMAT,
         )
     except (OSError, BayesfedError, LookupError, ValueError, TypeError, RecursionError) as problem:
         expected, hint = "an undamaged checkpoint", "an older one"
@@ -239,6 +241,6 @@ def _unsealed(raw: bytes) -> dict[str, Any]:
     content = {name: value for name, value in record.items() if name != "blake2b"}
     if _sealed(content) != raw:
         raise ValueError("another digest of itself")
-    if content["format"] not in (FORMAT, LARGE):
-        raise ValueError(f"format {content['format']}, not {FORMAT} or {LARGE}")
+    if content["format"] not in range(1, LARGE + 1):
+        raise ValueError(f"format {content['format']}, not one of 1 to {LARGE}")
     return content
