@@ -10,9 +10,15 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.federated import Algorithm, Average, Descent, Fit, Kind, Model
 from bayesfed.inference import MaximumLikelihood
-from bayesfed.trees import Tree, trainable, under, without
+from bayesfed.trees import Tree, trainable, under
 
-CONTROL = "control/"
+# The two kinds of leaves, in states, messages, payloads and memories.
+MODEL, CONTROL = "model/", "control/"
+
+
+def named(kind: str, tree: Tree) -> Tree:
+    """Return leaves by their full names, those of their kind."""
+    return {kind + name: leaf for name, leaf in tree.items()}
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class Controlled:
         """Return the trained model and, under names of their own, the proposed control variates;
         keep the client's.
         """
-        model, c = without(message, CONTROL), under(message, CONTROL)
+        model, c = under(message, MODEL), under(message, CONTROL)
         own = under(memory, CONTROL) or {name: torch.zeros_like(leaf) for name, leaf in c.items()}
         rates: list[float] = []
 
@@ -44,10 +50,9 @@ class Controlled:
         after = {
             name: own[name] - c[name] + (model[name] - fit.payload[name]) / sum(rates) for name in c
         }
-        proposed = {CONTROL + name: c[name] + leaf - own[name] for name, leaf in after.items()}
-        return Fit(
-            fit.payload | proposed, {CONTROL + name: leaf for name, leaf in after.items()}, fit.info
-        )
+        proposed = {name: c[name] + leaf - own[name] for name, leaf in after.items()}
+        payload = named(MODEL, fit.payload) | named(CONTROL, proposed)
+        return Fit(payload, named(CONTROL, after), fit.info)
 
 
 @bf.recipe(cites=("karimireddy2020scaffold",))
@@ -55,13 +60,14 @@ def my_scaffold(net: nn.Module, *, training: bf.Training | None = None) -> Algor
     """Train as `fed_avg` does, with control variates; all clients take part in every round."""
     work, model = training or bf.Training(), trainable(net)
     local = Controlled(work.descent(MaximumLikelihood(net, bf.Categorical()), net))
-    initial = model | {CONTROL + name: torch.zeros_like(leaf) for name, leaf in model.items()}
+    zeros = {name: torch.zeros_like(leaf) for name, leaf in model.items()}
     return bf.compose(
         "my_scaffold",
         net,
         local,
         Average(),
         training=work,
-        initial=initial,
-        predictor=lambda state: Model(net, without(state, CONTROL)),
+        initial=named(MODEL, model) | named(CONTROL, zeros),
+        predictor=lambda state: Model(net, under(state, MODEL)),
+        owner="",
     )

@@ -21,13 +21,12 @@ from bayesfed.algorithms.personal.bayes.objective import (
 from bayesfed.cli.main import main
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import load, save
-from bayesfed.federated.core.owners import owned
 from bayesfed.inspect import PersonalScores
 from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import build
 from bayesfed.running.experiments.experiment import ExperimentError
 from bayesfed.testing import check_local
-from bayesfed.trees import parameters
+from bayesfed.trees import parameters, under
 from tests.conftest import tree_equal
 
 WORK = bf.Training(steps=10, batch_size=16, optimiser=bf.Sgd(0.2))
@@ -83,11 +82,9 @@ def test_personal_models_serve_clients_that_contradict_each_other(name, unlike, 
     )
     assert not tree_equal(first, second)
     assert first.keys() == parameters(net).keys()
-    check_local(
-        result.algorithm.phases[0].local,
-        owned(result.snapshot.state, "model"),
-        train["client-000"][:20],
-    )
+    phase = result.algorithm.phases[0]
+    message, _ = phase.scope.parted(result.snapshot.state)
+    check_local(phase.local, message, train["client-000"][:20])
 
 
 def test_the_state_and_the_messages_have_no_head(unlike, net):
@@ -168,9 +165,10 @@ def test_fine_tuning_touches_what_is_chosen_and_begins_with_the_personal_model(u
     both = bf.run(
         bf.personalised(bf.fed_per(net, training=WORK), steps=5), train, rounds=2, progress=False
     )
-    assert {name.rpartition("/")[0] for name in both.snapshot.memories["client-000"]} == {
-        "model/own",
-        "tuned",
+    assert both.snapshot.memories["client-000"].keys() == {
+        "model/3.weight",
+        "model/3.bias",
+        *(f"tuned/{name}" for name in parameters(net)),
     }
     # Where clients are sent changes, it begins with the model that they make of them.
     plain = bf.stc(net, training=WORK)
@@ -235,7 +233,7 @@ def test_every_client_has_a_posterior_of_its_own(unlike, net):
         bf.p_fed_bayes(net, strength=0.02, training=ADAM), train, rounds=3, progress=False
     )
     client = result.clients["client-001"]
-    memory = owned(result.snapshot.memories["client-001"], "model")
+    memory = result.snapshot.memories["client-001"]
     assert all(
         torch.equal(leaf, memory[f"{OWN}{MEAN}{name}"])
         for name, leaf in client.posterior.mean.items()
@@ -251,12 +249,7 @@ def test_every_client_has_a_posterior_of_its_own(unlike, net):
         bf.p_fed_bayes(net, strength=1e4, training=ADAM), train, rounds=3, progress=False
     )
     distances = [
-        float(
-            divergence(
-                owned(one.snapshot.memories["client-001"], "model/own"),
-                owned(one.snapshot.state, "model"),
-            )
-        )
+        float(divergence(under(one.snapshot.memories["client-001"], OWN), one.snapshot.state))
         for one in (result, strong)
     ]
     assert distances[1] < 0.2 * distances[0]
@@ -294,11 +287,11 @@ def test_the_shared_distribution_has_the_moments_of_the_mixture_of_the_clients_p
 
 
 def mean_of(memory):
-    return memory["model/" + OWN + MEAN + "3.weight"]
+    return memory[OWN + MEAN + "3.weight"]
 
 
 def variance_of(memory):
-    return nn.functional.softplus(memory["model/" + OWN + RHO + "3.weight"]).square()
+    return nn.functional.softplus(memory[OWN + RHO + "3.weight"]).square()
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
         assert torch.allclose(flat(own.sd), covariance.diagonal().sqrt(), atol=1e-5)
         means.append(mean)
         variances.append(covariance.diagonal())
-    centre, state = torch.stack(means).mean(0), owned(result.snapshot.state, "model")
+    centre, state = torch.stack(means).mean(0), result.snapshot.state
     spread = torch.stack([(m - centre) ** 2 for m in means]).mean(0)
     variance = spread / (1 - torch.stack(variances).mean(0) / 0.7**2)
     assert torch.allclose(
@@ -127,7 +127,7 @@ def test_widths_of_the_population_are_found_and_intervals_cover():
         rounds=6,
     )
     assert torch.allclose(
-        flat(sds(owned(result.snapshot.state, "model"))),
+        flat(sds(result.snapshot.state)),
         torch.full((3,), 0.6, dtype=torch.float64),
         atol=0.15,
     )
@@ -167,7 +167,7 @@ def test_shares_of_classes_are_conjugate_and_leave_the_network_that_of_fed_avg()
     data["client-empty"] = data["client-0"][:0]
     result = fit(bf.pooled(net, local="classes", training=work), data, rounds=2)
     plain = fit(bf.fed_avg(net, training=work), data, rounds=2)
-    state = owned(result.snapshot.state, "model")
+    state = result.snapshot.state
     assert tree_equal(result.model.parameters, plain.model.parameters)
     base = (counts.sum(0) + 1) / (counts.sum() + 3)
     assert torch.allclose(state["shares/base"].double(), base)
@@ -194,7 +194,7 @@ def test_shares_of_classes_are_conjugate_and_leave_the_network_that_of_fed_avg()
         result.model.adapted(inputs, weight=0.0)
     still = fit(bf.pooled(net, local="classes", prior="fixed", shared="fixed", training=work), data)
     assert tree_equal(still.model.parameters, parameters(net))
-    assert still.snapshot.state["model/shares/total"] == 1
+    assert still.snapshot.state["shares/total"] == 1
 
 
 @pytest.mark.parametrize(("total", "most"), [(0.3, 0.3), (1.0, 0.25), (3.0, 0.2)])
@@ -239,11 +239,11 @@ def test_posteriors_of_factors_are_those_of_a_linear_model_with_known_loadings()
         codec=Cast(64),
     )
     result = fit(algorithm, data)
-    state = owned(result.snapshot.state, "model")
+    state = result.snapshot.state
     assert not state[MEAN + "factors"].any()
     assert sds(state)["factors"].allclose(torch.tensor(0.8, dtype=torch.float64))
-    fixed = torch.cat([state["weight"][0], state["bias"]])
-    loadings = torch.cat([state["weight_loadings"][:, 0], state["bias_loadings"]], 1)
+    fixed = torch.cat([state["model/weight"][0], state["model/bias"]])
+    loadings = torch.cat([state["model/weight_loadings"][:, 0], state["model/bias_loadings"]], 1)
     for name, part in data.items():
         x = design(part)
         along = x @ loadings.mT
@@ -280,9 +280,9 @@ def test_covariates_are_the_principal_components_of_mean_inputs_and_centres_of_t
         found[:7].mT @ found[:7] / 7, torch.eye(2, dtype=torch.float64), atol=1e-8
     )
     assert not found[7].any()
-    state = owned(result.snapshot.state, "model")
-    fixed = torch.cat([state["weight"][0], state["bias"]])
-    loadings = torch.cat([state["weight_loadings"][:, 0], state["bias_loadings"]], 1)
+    state = result.snapshot.state
+    fixed = torch.cat([state["model/weight"][0], state["model/bias"]])
+    loadings = torch.cat([state["model/weight_loadings"][:, 0], state["model/bias_loadings"]], 1)
     for (name, part), centre in zip(list(data.items())[:7], found, strict=False):
         x = design(part)
         along = x @ loadings.mT

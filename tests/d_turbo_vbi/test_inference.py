@@ -21,6 +21,7 @@ from bayesfed.keys import Key, forked
 from bayesfed.models import Gammas, MarkovGrid, SiteBelief, guide
 from bayesfed.testing import LawError, check_blocks
 from bayesfed.testing.beliefs import random_state
+from bayesfed.trees import under
 
 
 @pytest.mark.parametrize("blocks", [Structured(), MeanField()])
@@ -338,7 +339,7 @@ def test_the_loss_is_the_elbo_of_the_declared_pyro_model(count):
             for _ in range(count):
                 drawn = poutine.trace(guide).get_trace(belief)
                 scored = poutine.trace(poutine.replay(declared.model, trace=drawn)).get_trace(
-                    points, data.inputs, data.targets, scale=2.0
+                    under(points, "point/"), data.inputs, data.targets, scale=2.0
                 )
                 values.append(float(scored.log_prob_sum() - drawn.log_prob_sum()))
         return torch.tensor(values)

@@ -56,7 +56,7 @@ def test_more_rounds_change_nothing_and_a_run_resumes():
     assert once.model.parameters == {"heads": 4.5, "tails": 3.5}
     assert thrice.model.parameters == once.model.parameters
     assert found(rounds=3, resume=once.snapshot).snapshot.state == thrice.snapshot.state
-    assert set(once.snapshot.memories["a"]) == {"model/site/heads", "model/site/tails"}
+    assert set(once.snapshot.memories["a"]) == {"model/heads", "model/tails"}
 
 
 def test_clients_take_part_when_they_can():

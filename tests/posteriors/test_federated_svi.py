@@ -237,7 +237,7 @@ def test_arguments_are_checked():
             fitted(AutoNormal, rule, scale="global")
     for changes, words in [
         ({"scale": "both"}, "'local' or 'global'"),
-        ({"steps": 0}, "Training.steps"),
+        ({"steps": 0}, "Training, steps: expected a whole number >= 1, found 0"),
         ({"averaging": 2.0}, "averaging"),
         ({"example": rows(3)[:0]}, "example >= 1"),
     ]:
@@ -450,7 +450,7 @@ def test_modules_with_parameters_of_their_own():
     assert same(before, dict(model.named_parameters()))
     assert {"model.noise_unconstrained", "model.linear.bias"} <= set(result.posterior.layout.points)
     noise = result.posterior.pair.constrained(
-        "model.noise_unconstrained", result.snapshot.state["model/model.noise_unconstrained"]
+        "model.noise_unconstrained", result.snapshot.state["model/value/model.noise_unconstrained"]
     )
     assert float(noise) == pytest.approx(0.4, abs=0.12)
     with pytest.raises(PosteriorError, match="points"):
@@ -557,8 +557,11 @@ def test_the_elbo_of_all_rows_rises_round_by_round():
             callbacks=[evidence(data)],
             progress=False,
         )
-    with pytest.raises(ArgumentError, match="draws and every"):
-        evidence(data, draws=0)
+    for name in ("draws", "every"):
+        with pytest.raises(
+            ArgumentError, match=f"evidence, {name}: expected a whole number >= 1, found 0"
+        ):
+            evidence(data, **{name: 0})
 
 
 @pytest.mark.slow
