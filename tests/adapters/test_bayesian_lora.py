@@ -23,7 +23,7 @@ from bayesfed.federated.core.owners import of, owned
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.models import Drawn, merged
-from bayesfed.trees import leaf_of, shapes, size, trainable
+from bayesfed.trees import shapes, size, trainable
 from tests.conftest import tree_equal
 
 KEY, R, K = bf.Key(0, "bayesian_lora"), 4, 2
@@ -159,22 +159,28 @@ def test_the_mean_field_optimum_of_a_linear_layer_is_where_gradients_end(parts):
     model, data, precision, mean = linear(2)
     sd = precision.diagonal().rsqrt().reshape(mean.shape)
     shift = torch.randn(mean.shape, generator=bf.Key(0, "shift").generator()) * sd
-    at = summed(model, data, parts, {"0.lora_a.loc": mean, "0.lora_a.scale": sd.log()})
+    at = summed(model, data, parts, {"value/0.lora_a.loc": mean, "value/0.lora_a.scale": sd.log()})
     off = summed(
-        model, data, parts, {"0.lora_a.loc": mean + shift, "0.lora_a.scale": sd.log()}, steps=2
+        model,
+        data,
+        parts,
+        {"value/0.lora_a.loc": mean + shift, "value/0.lora_a.scale": sd.log()},
+        steps=2,
     )
     # Of a quadratic, mirrored pairs give the location's gradient exactly, however rows are dealt.
     slope = (precision @ shift.flatten()).reshape(mean.shape)
     assert torch.allclose(
-        off["0.lora_a.loc"], slope, rtol=1e-2, atol=1e-2 * float(slope.abs().max())
+        off["value/0.lora_a.loc"], slope, rtol=1e-2, atol=1e-2 * float(slope.abs().max())
     )
-    assert at["0.lora_a.loc"].abs().max() < 1e-2 * slope.abs().max()
+    assert at["value/0.lora_a.loc"].abs().max() < 1e-2 * slope.abs().max()
     # Of a log sd it is the mean of 1 - z^2 and of products of other draws.
-    assert at["0.lora_a.scale"].abs().max() < 0.8
-    assert at["0.lora_a.scale"].mean().abs() < 0.3
-    wide = summed(model, data, parts, {"0.lora_a.loc": mean, "0.lora_a.scale": (2 * sd).log()})
-    assert torch.allclose(wide["0.lora_a.scale"], torch.full_like(sd, 3.0), atol=3.0)
-    assert float(wide["0.lora_a.scale"].mean()) == pytest.approx(3.0, abs=0.8)
+    assert at["value/0.lora_a.scale"].abs().max() < 0.8
+    assert at["value/0.lora_a.scale"].mean().abs() < 0.3
+    wide = summed(
+        model, data, parts, {"value/0.lora_a.loc": mean, "value/0.lora_a.scale": (2 * sd).log()}
+    )
+    assert torch.allclose(wide["value/0.lora_a.scale"], torch.full_like(sd, 3.0), atol=3.0)
+    assert float(wide["value/0.lora_a.scale"].mean()) == pytest.approx(3.0, abs=0.8)
 
 
 def test_the_low_rank_guide_can_be_the_whole_covariance_of_a_slice():
@@ -189,14 +195,14 @@ def test_the_low_rank_guide_can_be_the_whole_covariance_of_a_slice():
     values, vectors = torch.linalg.eigh(precision.inverse())
     least = 0.9 * values[0]
     exact = {
-        "0.lora_a.loc": mean,
-        "0.lora_a.scale": least.sqrt().log().expand(mean.shape).clone(),
-        "0.lora_a.factor": (vectors * ((values - least) / least).sqrt())[None],
+        "value/0.lora_a.loc": mean,
+        "value/0.lora_a.scale": least.sqrt().log().expand(mean.shape).clone(),
+        "value/0.lora_a.factor": (vectors * ((values - least) / least).sqrt())[None],
     }
     alone = {
         **exact,
-        "0.lora_a.scale": precision.diagonal().rsqrt().log()[None],
-        "0.lora_a.factor": torch.zeros(1, 3, 3),
+        "value/0.lora_a.scale": precision.diagonal().rsqrt().log()[None],
+        "value/0.lora_a.factor": torch.zeros(1, 3, 3),
     }
     # At the exact posterior, log p(D, z) - log q(z) is log p(D), whatever z.
     spread = [
@@ -271,18 +277,24 @@ def test_leaves_are_found_whatever_stands_around_their_names():
     assert sliced(names, ["1", "0.1"]) == {names[0]: ("0.1", 0), names[1]: ("1", 1)}
     assert sliced(["x.lora_a"], [""]) == {"x.lora_a": ("", 0)}
     whole = {
-        "1.lora_b.scale": torch.arange(8.0).reshape(2, 4),
-        "1.lora_a.factor": torch.arange(24.0).reshape(4, 3, 2),
+        "value/1.lora_b.scale": torch.arange(8.0).reshape(2, 4),
+        "value/1.lora_a.factor": torch.arange(24.0).reshape(4, 3, 2),
         "head": torch.ones(2),
     }
     chosen = {"1": torch.tensor([1, 3])}
     part = cut_slices(whole, chosen)
-    assert shapes(part) == {"1.lora_b.scale": (2, 2), "1.lora_a.factor": (2, 3, 2), "head": (2,)}
+    assert shapes(part) == {
+        "value/1.lora_b.scale": (2, 2),
+        "value/1.lora_a.factor": (2, 3, 2),
+        "head": (2,),
+    }
     zeros = {name: torch.zeros_like(leaf) for name, leaf in whole.items()}
     back = put_slices(part, chosen, zeros)
-    assert torch.equal(back["1.lora_a.factor"][[1, 3]], whole["1.lora_a.factor"][[1, 3]])
-    assert not bool(back["1.lora_a.factor"][[0, 2]].any())
-    assert not bool(zeros["1.lora_b.scale"].any())
+    assert torch.equal(
+        back["value/1.lora_a.factor"][[1, 3]], whole["value/1.lora_a.factor"][[1, 3]]
+    )
+    assert not bool(back["value/1.lora_a.factor"][[0, 2]].any())
+    assert not bool(zeros["value/1.lora_b.scale"].any())
 
 
 # Sketches
@@ -362,7 +374,9 @@ def test_the_prior_and_entropy_of_slices_are_whole_on_average(digits):
         outside = [j for j in range(R) if j not in drawn.indices.tolist()]
         for name, (_, axis) in sliced(part, ["1"]).items():
             assert not bool(part[name].index_select(axis, torch.tensor(outside)).any())
-        assert torch.allclose(part["3.weight.scale"], whole["3.weight.scale"], atol=1e-6)
+        assert torch.allclose(
+            part["value/3.weight.scale"], whole["value/3.weight.scale"], atol=1e-6
+        )
     for name, leaf in whole.items():
         assert leaf.abs().max() > 0.01
         assert torch.allclose(
@@ -421,9 +435,9 @@ def test_averages_count_who_lacks_a_slice_at_its_present_value(digits):
     ]
     mean = {name: (sums[0].total[name] + sums[1].total[name]) / 40 - state[name] for name in state}
     held = sum(torch.bincount(view.indices["1"], minlength=R) for view in views) / 2
-    assert torch.allclose(mean["1.lora_a.loc"], held[:, None].expand(R, 64), atol=1e-5)
-    assert torch.allclose(mean["1.lora_b.scale"], held[None].expand(12, R), atol=1e-5)
-    assert torch.allclose(mean["3.bias.loc"], torch.ones(10), atol=1e-5)
+    assert torch.allclose(mean["value/1.lora_a.loc"], held[:, None].expand(R, 64), atol=1e-5)
+    assert torch.allclose(mean["value/1.lora_b.scale"], held[None].expand(12, R), atol=1e-5)
+    assert torch.allclose(mean["value/3.bias.loc"], torch.ones(10), atol=1e-5)
     assert sorted(set(held.tolist())) != [1.0]
 
 
@@ -460,8 +474,8 @@ def test_priors_are_cut_to_the_slices_of_a_client(digits):
         message, {}, clients["client-0"], KEY, replace(options, scale=0.0)
     )
     # q begins at the prior's centres, where its pull is nil.
-    assert not any(bool(fit.payload[f"{name}.loc"].any()) for name in model.priors)
-    assert bool(fit.payload["1.lora_a.scale"].any())
+    assert not any(bool(fit.payload[f"value/{name}.loc"].any()) for name in model.priors)
+    assert bool(fit.payload["value/1.lora_a.scale"].any())
 
 
 @pytest.mark.parametrize("q", [0, 2])
@@ -477,11 +491,11 @@ def test_slices_are_all_that_travels(digits, q):
     )
     message, view, options = message_of(algorithm)
     each = (2 + q) * (K * (12 + 64) + 10 * 12 + 10)
-    indices = message.pop(leaf_of("1", SKETCH))
+    indices = message.pop(f"{SKETCH}/1")
     assert (indices.dtype, indices.tolist()) == (torch.uint8, view.indices["1"].tolist())
     assert size(message) == each
     fit = algorithm.phases[0].local.fit(
-        {**of("model", message), "sketch/1": indices}, {}, clients["client-0"], KEY, options
+        {**message, "sketch/1": indices}, {}, clients["client-0"], KEY, options
     )
     assert size(fit.payload) == each
     result = run(algorithm, clients, rounds=1)
@@ -594,7 +608,7 @@ def test_anchored_slices_are_fitted_over_the_mean_of_the_others(digits, rule):
     assert shapes(fit.payload) == view.expected
     weights = local._anchors(
         local.anchor,
-        {name: leaf for name, leaf in message.items() if SKETCH not in name},
+        owned(message, "model"),
         view.indices,
         KEY,
     )

@@ -19,7 +19,7 @@ from bayesfed.algorithms.lora.stacking import refactored
 from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.compress.wire import unseal
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.core.owners import owned
+from bayesfed.federated.core.owners import of, owned
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.core.sums import Sum
 from bayesfed.models import (
@@ -345,14 +345,14 @@ def test_adapter_bytes_are_the_slices(k):
 
 def test_the_papers_broadcast_sends_all_slices_and_says_which():
     net = adapted(head=())
-    for sampling, extra in (("uniform", {}), ("importance", {"1.scale": 4 * 2})):
+    for sampling, extra in (("uniform", {}), ("importance", {"scale/1": 4 * 2})):
         algorithm = bf.fs_lora(net, [2], **ONE, anchored=False, broadcast=True, sampling=sampling)
         state = owned(algorithm.initial, "model")
         assignment = algorithm.phases[0].assign(state, 0, Profile("a", 7), KEY)
         message = assignment.down.encode(assignment.view.restrict(state), {}, KEY)
         assert (
             values(message)
-            == {"1.lora_b": 4 * R * 16, "1.lora_a": 4 * R * 64, "1.lora_sketch": 2} | extra
+            == {"model/1.lora_b": 4 * R * 16, "model/1.lora_a": 4 * R * 64, "sketch/1": 2} | extra
         )
 
 
@@ -491,9 +491,12 @@ def test_a_stack_of_one_client_is_its_adapter_merged(clients, digits):
     algorithm = bf.fed_stack_lora(net, [R], **ONE, training=WORK)
     done = run(algorithm, {name: clients[name]}, rounds=1)
     (local,) = algorithm.phases[0].local.locals
-    state, key = owned(algorithm.initial, "model"), bf.Key(0, "train", 0, name, "fit")
+    state, key = algorithm.initial, bf.Key(0, "train", 0, name, "fit")
     fit = local.fit(state, {}, clients[name], key, bf.LocalOptions())
-    plain, inputs = merged(net, fit.payload).eval(), digits[1].inputs[:20]
+    plain, inputs = (
+        merged(net, owned(fit.payload, "model") or fit.payload).eval(),
+        digits[1].inputs[:20],
+    )
     assert torch.allclose(done.model(inputs), plain(inputs), atol=1e-5)
     assert not torch.allclose(done.model(inputs), base().eval()(inputs), atol=1e-3)
 
@@ -502,8 +505,7 @@ def test_stacks_are_exact_and_the_delta_is_apart(clients):
     net = adapted()
     capacity = bf.fixed(sorted(clients), 2)
     done = run(bf.fed_stack_lora(net, [4, 2], capacity, training=WORK), clients, rounds=3)
-    state = owned(done.snapshot.state, "model")
-    memories = [owned(memory, "model") for memory in done.snapshot.memories.values()]
+    state, memories = done.snapshot.state, done.snapshot.memories.values()
     assert torch.equal(net.get_submodule("1").base.weight, base().get_submodule("1").weight)
     assert state["stack/b/1"].shape == (16, done.history[-1].server["stacked_slices"])
     # What a client held in the last round, and the stack that ended it.
@@ -531,10 +533,10 @@ def test_clients_that_missed_a_stack_are_sent_the_delta(clients):
 
     algorithm = bf.fed_stack_lora(net, [4, 2], bf.fixed(sorted(clients), 2), training=WORK)
     done = run(algorithm, clients, rounds=4, sampler=in_halves)
-    state, scale = owned(done.snapshot.state, "model"), net.get_submodule("1").scale
+    state, scale = done.snapshot.state, net.get_submodule("1").scale
     for name in sorted(clients)[:half]:
         held = (
-            done.snapshot.memories[name]["model/delta/1"]
+            done.snapshot.memories[name]["delta/1"]
             + (state["stack/b/1"] * scale) @ state["stack/a/1"]
         )
         assert torch.allclose(held, state["delta/1"], atol=1e-6)
@@ -584,14 +586,14 @@ def test_views_and_locals_keep_the_laws(digits):
             local.fit(view.restrict(leaves), {}, data, KEY, bf.LocalOptions()).payload,
             local.kind,
         )
-    state = {name: leaf for name, leaf in leaves.items() if not name.startswith("1.")}
+    head = {name: leaf for name, leaf in leaves.items() if not name.startswith("1.")}
     stack = {"stack/b/1": torch.randn(16, 5), "stack/a/1": torch.randn(5, 64)}
     (local,) = (
         bf.fed_stack_lora(net_at_zero := adapted(), [2], **ONE, training=WORK)
         .phases[0]
         .local.locals
     )
-    check_local(local, state | stack, data)
+    check_local(local, of("model", head) | stack, data)
     assert not bool(adapters(net_at_zero)["1"].lora_b.any())
 
 

@@ -93,7 +93,7 @@ def test_full_rank_and_no_steps_is_the_identity(make):
     view = Factored(layers, ranks, shapes(parameters(hybrid(net, ranks))))
     update = view.lift(view.restrict(state), 2.0, "value")
     for name, leaf in full.items():
-        assert torch.allclose(update.mean()[name], leaf, atol=1e-5)
+        assert torch.allclose(update.mean()[f"model/{name}"], leaf, atol=1e-5)
 
 
 def test_every_size_is_the_best_approximation_of_the_whole():
@@ -105,7 +105,7 @@ def test_every_size_is_the_best_approximation_of_the_whole():
         for name in layers:
             matrix, rank = parameters(net)[f"{name}.weight"], share.get(name)
             values = torch.linalg.svdvals(matrix)
-            error = float((back[f"{name}.weight"] - matrix).norm())
+            error = float((back[f"model/{name}.weight"] - matrix).norm())
             assert error == pytest.approx(float(values[rank:].norm()) if rank else 0.0, abs=1e-5)
 
 
@@ -133,7 +133,7 @@ def test_warm_factorisation_is_near_the_exact_one_and_says_how_near(clients):
     assert exact["svd_missed"] == 0
     assert 0 < warm["svd_missed"] <= warm["svd_error"] < 0.7
     assert warm["svd_error"] == pytest.approx(exact["svd_error"], rel=0.05)
-    state = owned(runs[True].snapshot.state, "model")
+    state = runs[True].snapshot.state
     assert spectra_of(state)
     for name, spectrum in spectra_of(state).items():
         matrix = whole_of(state)[f"{name}.weight"]
@@ -255,11 +255,12 @@ def test_what_a_rank_leaves_out_is_kept_or_lost():
         sent = view.restrict(state)
         kept = replace(view, base=state).lift(sent, 1.0, "value").mean()
         assert all(
-            torch.allclose(kept[name], leaf, atol=1e-6) for name, leaf in parameters(net).items()
+            torch.allclose(kept[f"model/{name}"], leaf, atol=1e-6)
+            for name, leaf in parameters(net).items()
         )
         dropped = view.lift(sent, 1.0, "value").mean()
         assert any(
-            float((dropped[f"{name}.weight"] - state[f"{name}.weight"]).norm()) > 0.1
+            float((dropped[f"model/{name}.weight"] - state[f"model/{name}.weight"]).norm()) > 0.1
             for name in view.ranks
         )
         trained = {name: leaf + 0.01 * torch.ones_like(leaf) for name, leaf in sent.items()}

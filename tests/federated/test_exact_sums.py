@@ -7,12 +7,12 @@ from fractions import Fraction
 
 import pytest
 import torch
-from bayesfed.federated.aggregation.rules import added
 
 import bayesfed as bf
 from bayesfed.compress.wire import pack, unpack
 from bayesfed.errors import UpdateError, WireError
 from bayesfed.federated import Keep, PartialSum, Sum, Update, rounds
+from bayesfed.federated.aggregation.rules import added
 from bayesfed.federated.core import limbs
 from bayesfed.trees import size
 

@@ -17,8 +17,8 @@ import sys
 import warnings
 
 from bayesfed.keys import Key
-from tests.support import recipes
 from tests.house.test_golden_states import after_two_rounds
+from tests.support import recipes
 
 # Old names of leaves as a regular expression, and what they are now, by the beginning of the
 # recipe's name. The first rule that fits is taken, after an owner ``member N/`` was set aside.

@@ -32,10 +32,10 @@ from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.window import Window
 from bayesfed.federated.engine.entries import Occasion
 from bayesfed.federated.engine.exchange import exchange
+from bayesfed.federated.engine.files.migration import kept, migrated
 from bayesfed.federated.engine.ranked import agreed, ranked_exchange
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Row, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
-from bayesfed.federated.engine.files.migration import kept, migrated
 from bayesfed.federated.engine.settings import differences, settings_of_run
 from bayesfed.keys import Key
 
