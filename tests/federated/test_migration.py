@@ -1,4 +1,4 @@
-"""Snapshots that 0.2 wrote: a run goes on from them as if leaves had always had the names of now."""
+"""Snapshots that 0.2 wrote: a run goes on from them as if leaves had always had names of now."""
 
 from dataclasses import replace
 from pathlib import Path
