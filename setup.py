@@ -1,4 +1,6 @@
-"""The long description: README with absolute addresses, since an index shows it away from the repository. Everything else is in pyproject.toml."""
+"""The long description: README with absolute addresses, since an index shows it away from the
+repository. Everything else is in pyproject.toml.
+"""
 
 import re
 import tomllib
@@ -11,7 +13,9 @@ RAW = {"https://github.com/": "https://raw.githubusercontent.com/"}
 
 
 def long_description(readme: str, repository: str, version: str) -> str:
-    """Return README with its relative links and pictures leading to the tag of a version in a repository on GitHub."""
+    """Return README with its relative links and pictures leading to the tag of a version in a
+    repository on GitHub.
+    """
     raw = repository
     for host, own in RAW.items():
         raw = raw.replace(host, own)
@@ -25,5 +29,7 @@ def long_description(readme: str, repository: str, version: str) -> str:
 
 if __name__ == "__main__":
     project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
-    text = long_description((HERE / "README.md").read_text(), project["urls"]["Repository"], project["version"])
+    text = long_description(
+        (HERE / "README.md").read_text(), project["urls"]["Repository"], project["version"]
+    )
     setup(long_description=text, long_description_content_type="text/markdown")

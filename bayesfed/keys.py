@@ -1,7 +1,8 @@
 """Named random streams: the only source of randomness in the package.
 
-A `Key` is a seed and a path of names. The same path gives the same stream on any machine, in any order and in any process,
-so the order of clients, the number of workers and resuming at round t do not change a bit of the result::
+A `Key` is a seed and a path of names. The same path gives the same stream on any machine, in any
+order and in any process, so the order of clients, the number of workers and resuming at round t do
+not change a bit of the result::
 
     Key(0, "fit", 3, "client-7").generator()
 """
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 Name = str | int
 
@@ -70,17 +71,20 @@ def _check(seed: int, path: tuple[Name, ...]) -> None:
     for what, value in (("seed", seed), *(("name", name) for name in path)):
         legal = isinstance(value, int) or (what == "name" and isinstance(value, str))
         if not legal or isinstance(value, bool):
-            raise ArgumentError(complain("Key", expected=f"an integer {what}", actual=repr(value), hint="Key(0, 'fit', 3)"))
+            raise ArgumentError("Key", f"an integer {what}", repr(value), "Key(0, 'fit', 3)")
 
 
 @contextmanager
 def forked(key: Key) -> Iterator[None]:
-    """Run a block with torch's global generators seeded by `key`, and restore their states afterwards.
+    """Run a block with torch's global generators seeded by `key`, and restore their states
+    afterwards.
 
-    For code that draws from the global generator and takes no other: Pyro's `sample`, dropout, module initialisers.
-    Do not use it in threads: they share the global generator.
+    For code that draws from the global generator and takes no other: Pyro's `sample`, dropout,
+    module initialisers. Do not use it in threads: they share the global generator.
     """
     # Named, since torch warns of several GPUs otherwise, and touches each of them.
-    with torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
+    with torch.random.fork_rng(
+        range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    ):
         torch.manual_seed(key.integer())
         yield

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 
 Tree = dict[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -27,23 +27,32 @@ def parameters(module: nn.Module) -> Tree:
 
 
 def trainable(module: nn.Module) -> Tree:
-    """Return a detached copy of every parameter that requires a gradient, by name: what a client trains and what travels.
+    """Return a detached copy of every parameter that requires a gradient, by name: what a client
+    trains and what travels.
 
-    Frozen ones (``requires_grad=False``: the base under adapters) stay where they are, in the one module that all clients share.
+    Frozen ones (``requires_grad=False``: the base under adapters) stay where they are, in the one
+    module that all clients share.
     """
-    return {name: value.detach().clone() for name, value in module.named_parameters() if value.requires_grad}
+    return {
+        name: value.detach().clone()
+        for name, value in module.named_parameters()
+        if value.requires_grad
+    }
 
 
 def placed(module: nn.Module, tree: Mapping[str, Tensor]) -> AbstractContextManager[None]:
-    """Let `module` use the tree's tensors as its parameters inside the block: a functional call held open for many calls.
+    """Let `module` use the tree's tensors as its parameters inside the block: a functional call
+    held open for many calls.
 
-    Tied parameters stay tied. A frozen parameter that the tree lacks is the module's own. The module's own are all back when the block ends.
+    Tied parameters stay tied. A frozen parameter that the tree lacks is the module's own. The
+    module's own are all back when the block ends.
     """
     return _placed(module, tree, "parameters")
 
 
 def placed_buffers(module: nn.Module, tree: Mapping[str, Tensor]) -> AbstractContextManager[None]:
-    """Let `module` use the tree's tensors as its buffers inside the block: what a forward pass counts in place, it counts in them.
+    """Let `module` use the tree's tensors as its buffers inside the block: what a forward pass
+    counts in place, it counts in them.
 
     Shared buffers stay shared. The module's own are back when the block ends, as they were.
     """
@@ -51,11 +60,17 @@ def placed_buffers(module: nn.Module, tree: Mapping[str, Tensor]) -> AbstractCon
 
 
 @contextmanager
-def _placed(module: nn.Module, tree: Mapping[str, Tensor], kind: Literal["parameters", "buffers"]) -> Iterator[None]:
+def _placed(
+    module: nn.Module, tree: Mapping[str, Tensor], kind: Literal["parameters", "buffers"]
+) -> Iterator[None]:
     named = getattr(module, f"named_{kind}")
     names = {id(value): name for name, value in named()}
     slots = [
-        (getattr(module.get_submodule(name.rpartition(".")[0]), f"_{kind}"), name.rpartition(".")[2], value)
+        (
+            getattr(module.get_submodule(name.rpartition(".")[0]), f"_{kind}"),
+            name.rpartition(".")[2],
+            value,
+        )
         for name, value in named(remove_duplicate=False)
     ]
     try:
@@ -72,15 +87,16 @@ def _placed(module: nn.Module, tree: Mapping[str, Tensor], kind: Literal["parame
 def running_statistics(module: nn.Module, *, certain: bool = False) -> list[str]:
     """Name the floating-point buffers that a forward pass in training mode may change.
 
-    A buffer that is not saved with its module (``persistent=False``, such as the frequencies of rotary embeddings) is a constant.
+    A buffer that is not saved with its module (``persistent=False``, such as the frequencies of
+    rotary embeddings) is a constant.
 
     Parameters
     ----------
     module
         Any module.
     certain
-        Leave out buffers that only a look at a forward pass can tell from constants: name those of batch and instance norm, and those called
-        ``running_...``.
+        Leave out buffers that only a look at a forward pass can tell from constants: name those of
+        batch and instance norm, and those called ``running_...``.
     """
     names = []
     for path, owner in module.named_modules():
@@ -94,8 +110,12 @@ def running_statistics(module: nn.Module, *, certain: bool = False) -> list[str]
 
 
 def has_ties(module: nn.Module) -> bool:
-    """Say whether two names share a parameter; a functional call need not look for ties where there are none."""
-    return len(list(module.named_parameters(remove_duplicate=False))) != len(list(module.named_parameters()))
+    """Say whether two names share a parameter; a functional call need not look for ties where there
+    are none.
+    """
+    return len(list(module.named_parameters(remove_duplicate=False))) != len(
+        list(module.named_parameters())
+    )
 
 
 def shapes(tree: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
@@ -131,11 +151,20 @@ def check(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) -> None:
     check_shapes(tree, expected, where=where)
     for name, leaf in tree.items():
         if leaf.is_complex():
-            raise UpdateError(complain(f"{where}, leaf {name!r}", expected="real numbers", actual=leaf.dtype, hint="its real part"), field="dtype")
+            raise UpdateError(
+                f"{where}, leaf {name!r}",
+                "real numbers",
+                leaf.dtype,
+                "its real part",
+                field="dtype",
+            )
         if not is_finite(leaf):
             count = int((~torch.isfinite(leaf)).sum())
             raise UpdateError(
-                complain(f"{where}, leaf {name!r}", expected="finite values", actual=f"{count} NaN or Inf", hint="a smaller learning rate"),
+                f"{where}, leaf {name!r}",
+                "finite values",
+                f"{count} NaN or Inf",
+                "a smaller learning rate",
                 field="values",
             )
 
@@ -145,19 +174,22 @@ def check_shapes(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) ->
     for name in sorted(expected.keys() ^ tree.keys()):
         state = "no such leaf" if name in expected else "an extra leaf"
         raise UpdateError(
-            complain(
-                f"{where}, leaf {name!r}",
-                expected=f"leaves {sorted(expected)}",
-                actual=state,
-                hint="the names published",
-            ),
+            f"{where}, leaf {name!r}",
+            f"leaves {sorted(expected)}",
+            state,
+            "the names published",
             field="leaves",
         )
     for name, shape in expected.items():
         if tuple(tree[name].shape) != tuple(shape):
             actual = tuple(tree[name].shape)
-            text = complain(f"{where}, leaf {name!r}", expected=f"shape {tuple(shape)}", actual=actual, hint="the shapes published")
-            raise UpdateError(text, field="shape")
+            raise UpdateError(
+                f"{where}, leaf {name!r}",
+                f"shape {tuple(shape)}",
+                actual,
+                "the shapes published",
+                field="shape",
+            )
 
 
 def is_finite(leaf: Tensor) -> bool:
@@ -165,7 +197,8 @@ def is_finite(leaf: Tensor) -> bool:
     if not leaf.is_floating_point() or not leaf.numel():
         return True
     values = leaf.detach()
-    # No sum with NaN or infinity is finite. One of finite numbers may overflow: then the slower pass says.
+    # No sum with NaN or infinity is finite. One of finite numbers may overflow: then the slower
+    # pass says.
     if math.isfinite(values.sum()):
         return True
     low, high = values.aminmax()
@@ -179,7 +212,9 @@ def to(tree: Mapping[str, Tensor], device: torch.device | str) -> Tree:
 
 def under(tree: Mapping[str, Tensor], prefix: str) -> Tree:
     """Return the leaves whose names begin with `prefix`, by the rest of their names."""
-    return {name.removeprefix(prefix): leaf for name, leaf in tree.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): leaf for name, leaf in tree.items() if name.startswith(prefix)
+    }
 
 
 def without(tree: Mapping[str, Tensor], prefix: str) -> Tree:

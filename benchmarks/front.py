@@ -1,11 +1,13 @@
-"""The front door: README's length, figures and sentences, what the pages lack, and how long a newcomer waits for a first picture.
+"""The front door: README's length, figures and sentences, what the pages lack, and how long a
+newcomer waits for a first picture.
 
     python benchmarks/front.py [--check] [--no-clone] [--list]
 
-A figure is a number of README's prose and tables outside of code. It is found in the records where the comment at the end of its line names the keys
-of `parts/front/figures.py`, the line says their setting, each number of the line is one of theirs. Collapsed docstrings are counted with the extra
-`docs`. The last target makes a fresh clone with README's main command, so that pip's cache should be warm; --no-clone leaves it out. --list prints
-what misses a target, and the figures by key.
+A figure is a number of README's prose and tables outside of code. It is found in the records where
+the comment at the end of its line names the keys of `parts/front/figures.py`, the line says their
+setting, each number of the line is one of theirs. Collapsed docstrings are counted with the extra
+`docs`. The last target makes a fresh clone with README's main command, so that pip's cache should
+be warm; --no-clone leaves it out. --list prints what misses a target, and the figures by key.
 """
 
 from __future__ import annotations
@@ -26,15 +28,23 @@ from parts.front.pages import ROOT, Page, numbers, site, words
 from parts.shared.targets import at_least, target
 
 README = ROOT / "README.md"
-SECTION = re.compile(r"^\s*(Parameters|Returns|Raises|References|Notes|Yields)\n\s*---", re.MULTILINE)
+SECTION = re.compile(
+    r"^\s*(Parameters|Returns|Raises|References|Notes|Yields)\n\s*---", re.MULTILINE
+)
 
 
 def main() -> int:
     """Measure and print; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="as without it; exit 1 if a target is missed")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="as without it; exit 1 if a target is missed"
+    )
     parser.add_argument("--no-clone", action="store_true", help="leave out the fresh clone")
-    parser.add_argument("--list", action="store_true", help="print figures by key, and what misses a target")
+    parser.add_argument(
+        "--list", action="store_true", help="print figures by key, and what misses a target"
+    )
     options = parser.parse_args()
     page, known = Page(README), figures()
     if options.list:
@@ -43,13 +53,17 @@ def main() -> int:
     found = [number for line, _ in page.lines for number in numbers(line)]
     lost = unfounded(page, known)
     bare = [
-        str(one.path.relative_to(ROOT)) for one in site() if one.path.parent.name == "tutorials" and one.path.stem != "index" and not one.pictures
+        str(one.path.relative_to(ROOT))
+        for one in site()
+        if one.path.parent.name == "tutorials" and one.path.stem != "index" and not one.pictures
     ]
     broken = [link for one in [page, *site()] for link in one.broken]
     met = [
         target("lines of README", len(page.text.splitlines()), 200),
         target("figures in README", len(found), 60),
-        at_least("share of README's figures found in records", 1 - len(lost) / max(1, len(found)), 1.0),
+        at_least(
+            "share of README's figures found in records", 1 - len(lost) / max(1, len(found)), 1.0
+        ),
         target("words a sentence in README", words(page), 20),
         target("tutorials without a picture", len(bare), 0),
         target("broken links inside README and pages", len(broken), 0),
@@ -72,20 +86,42 @@ def unfounded(page: Page, known: dict[str, Figure]) -> list[str]:
         lost += [f"{key}: no such figure" for key in missing]
         of_line = [known[key] for key in keys if key not in missing]
         told = [part for figure in of_line for part in (*figure.values, *numbers(figure.setting))]
-        lost += [f"{number}: not in the records of its line: {line.strip()[:60]}" for number in numbers(line) if number not in told]
-        lost += [f"{key}: {value} is not in its line" for key in keys if key in known for value in known[key].values if value not in numbers(line)]
-        lost += [f"{key}: its line does not say {known[key].setting!r}" for key in keys if key in known and known[key].setting not in line]
+        lost += [
+            f"{number}: not in the records of its line: {line.strip()[:60]}"
+            for number in numbers(line)
+            if number not in told
+        ]
+        lost += [
+            f"{key}: {value} is not in its line"
+            for key in keys
+            if key in known
+            for value in known[key].values
+            if value not in numbers(line)
+        ]
+        lost += [
+            f"{key}: its line does not say {known[key].setting!r}"
+            for key in keys
+            if key in known and known[key].setting not in line
+        ]
     return lost
 
 
 def collapsed() -> list[str]:
-    """Return the members shown in the reference whose docstring has sections that are not shown as such."""
+    """Return the members shown in the reference whose docstring has sections that are not shown as
+    such.
+    """
     sys.path.insert(0, str(ROOT / "docs"))
     griffe = importlib.import_module("griffe")
     extensions = griffe.load_extensions(str(ROOT / "docs" / "docstrings.py"))
-    package = griffe.load("bayesfed", search_paths=[str(ROOT)], extensions=extensions, docstring_parser="numpy")
+    package = griffe.load(
+        "bayesfed", search_paths=[str(ROOT)], extensions=extensions, docstring_parser="numpy"
+    )
     found = set()
-    for path in {path for page in site() for path in re.findall(r"^::: bayesfed\.(\S+)$", page.text, re.MULTILINE)}:
+    for path in {
+        path
+        for page in site()
+        for path in re.findall(r"^::: bayesfed\.(\S+)$", page.text, re.MULTILINE)
+    }:
         # mkdocstrings gives the object itself its parser; members read by the one that they carry.
         for name, member in package[path].members.items():
             docstring = None if name.startswith("_") or member.is_alias else member.docstring
@@ -95,13 +131,19 @@ def collapsed() -> list[str]:
 
 
 def first_picture() -> float:
-    """Return the seconds from the start of a clone of this repository to the first picture of README's main command."""
-    command = re.findall(r"<!-- main command -->\n```bash\n(.*?)\n```", README.read_text(), re.DOTALL)[0]
+    """Return the seconds from the start of a clone of this repository to the first picture of
+    README's main command.
+    """
+    command = re.findall(
+        r"<!-- main command -->\n```bash\n(.*?)\n```", README.read_text(), re.DOTALL
+    )[0]
     with tempfile.TemporaryDirectory() as folder:
         start, copy = time.perf_counter(), Path(folder, "bayesfed")
         subprocess.run(["git", "clone", "-q", str(ROOT), str(copy)], check=True)
         null = subprocess.DEVNULL
-        with subprocess.Popen(["bash", "-c", command], cwd=copy, start_new_session=True, stdout=null, stderr=null) as process:
+        with subprocess.Popen(
+            ["bash", "-c", command], cwd=copy, start_new_session=True, stdout=null, stderr=null
+        ) as process:
             while process.poll() is None and not list(copy.glob("results/*/*.png")):
                 time.sleep(0.2)
             seconds = time.perf_counter() - start
@@ -109,7 +151,9 @@ def first_picture() -> float:
                 # The shell and what it started: the run goes on after its first picture.
                 os.killpg(process.pid, signal.SIGTERM)
         if not list(copy.glob("results/*/*.png")):
-            raise RuntimeError(f"README's main command ended with {process.returncode} and made no picture")
+            raise RuntimeError(
+                f"README's main command ended with {process.returncode} and made no picture"
+            )
     return seconds
 
 

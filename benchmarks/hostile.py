@@ -1,13 +1,17 @@
 """What hostile clients, damaged messages and thieves of messages can do: nothing.
 
     python benchmarks/hostile.py [--check]
-    python benchmarks/hostile.py --only byzantine [--check]   # what several do to the mean and to robust rules: `parts/hostile/byzantine.py`
+    # what several do to the mean and to robust rules: `parts/hostile/byzantine.py`
+    python benchmarks/hostile.py --only byzantine [--check]
 
-- One hostile client of four, in 26 ways, against every recipe (`bayesfed.testing.hostile`): refused with a typed reason, or cast where the
-  codec reads other widths; the round is made, and the state is bit for bit that of the run without the client.
-- Mutants (`bayesfed.testing.hostile.mutations`) of the messages of every codec, and of every recipe's both ways: with their old digest each must be
-  refused, with a good one refused or read as what the header promises. Anything else than `WireError` stops the run.
-- Bombs: small messages that promise much. Time is processor time, the least of three refusals; memory the peak of what Python and NumPy allocate.
+- One hostile client of four, in 26 ways, against every recipe (`tests.support.hostile`): refused
+  with a typed reason, or cast where the codec reads other widths; the round is made, and the state
+  is bit for bit that of the run without the client.
+- Mutants (`tests.support.hostile.mutations`) of the messages of every codec, and of every
+  recipe's both ways: with their old digest each must be refused, with a good one refused or read as
+  what the header promises. Anything else than `WireError` stops the run.
+- Bombs: small messages that promise much. Time is processor time, the least of three refusals;
+  memory the peak of what Python and NumPy allocate.
 - Forged, replayed, wrong-round and wrong-client messages in keyed mode: all refused.
 - Canaries in clients' rows, memories and secrets: in no message of any recipe.
 
@@ -41,22 +45,34 @@ from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inspect import table
 from bayesfed.keys import Key
-from bayesfed.testing.codecs.shipped import message_codecs, small_trees
-from bayesfed.testing.hostile.bombs import bombs
-from bayesfed.testing.hostile.canaries import Canaries
-from bayesfed.testing.hostile.cases import cases
-from bayesfed.testing.hostile.mutations import KINDS, check_mutants, reseal
-from bayesfed.testing.hostile.pool import Arrivals, Between
-from bayesfed.testing.hostile.sections import section_bombs
-from bayesfed.testing.hostile.verdict import Hostilities
-from bayesfed.testing.recipes import tiny_recipes
 from bayesfed.trees import Tree
+from tests.support.codecs.shipped import message_codecs, small_trees
+from tests.support.hostile.bombs import bombs
+from tests.support.hostile.canaries import Canaries
+from tests.support.hostile.cases import cases
+from tests.support.hostile.mutations import KINDS, check_mutants, reseal
+from tests.support.hostile.pool import Arrivals, Between
+from tests.support.hostile.sections import section_bombs
+from tests.support.hostile.verdict import Hostilities
+from tests.support.recipes import tiny_recipes
 
 LIMIT, MUTANTS, FORGED, CANARIES, CHUNK, ROUNDS = 1 << 20, 100_000, 10_000, 10_000, 100, 4
 LETTERS = {
-    "values": "v", "norm": "n", "shape": "s", "header": "h", "dtype": "t", "leaves": "l", "meta": "m", "digest": "d", "message": "g",
-    "size": "z", "duplicate": "2", "round": "r", "cast": "C", "payload": "p",
-}  # fmt: skip
+    "values": "v",
+    "norm": "n",
+    "shape": "s",
+    "header": "h",
+    "dtype": "t",
+    "leaves": "l",
+    "meta": "m",
+    "digest": "d",
+    "message": "g",
+    "size": "z",
+    "duplicate": "2",
+    "round": "r",
+    "cast": "C",
+    "payload": "p",
+}
 
 
 @dataclass(frozen=True)
@@ -80,18 +96,33 @@ def main() -> int:
     """Run and print; return the exit status."""
     parser = command_line(__doc__)
     add_only(parser, (), aside=["byzantine"])
-    parser.add_argument("--data", choices=("digits", "fashion"), default="digits", help="byzantine: the rows (default: %(default)s)")
+    parser.add_argument(
+        "--data",
+        choices=("digits", "fashion"),
+        default="digits",
+        help="byzantine: the rows (default: %(default)s)",
+    )
     options = parser.parse_args()
     if options.only:
         return measured("hostile", options)
     times = 1 if options.check else 5
-    met = [*hostilities(), *mutated(times * MUTANTS), *exploded(), *forged(times * FORGED), *canaries(times * CANARIES)]
+    met = [
+        *hostilities(),
+        *mutated(times * MUTANTS),
+        *exploded(),
+        *forged(times * FORGED),
+        *canaries(times * CANARIES),
+    ]
     return 0 if all(met) else 1
 
 
 def hostilities() -> Iterator[bool]:
     """Run 26 cases against every recipe."""
-    names, recipes, suffered = [case.name for case in cases()], tiny_recipes(), dict[str, list[str]]()
+    names, recipes, suffered = (
+        [case.name for case in cases()],
+        tiny_recipes(),
+        dict[str, list[str]](),
+    )
     bad = list[str]()
     with tqdm(total=len(recipes) * len(names), unit="case", disable=None) as progress:
         for recipe, make in recipes.items():
@@ -104,33 +135,62 @@ def hostilities() -> Iterator[bool]:
                 if not verdict.good:
                     bad.append(f"{recipe}, {case.name}: {verdict.field} {verdict.reason}")
                 progress.update()
-    print("refused for: " + ", ".join(f"{letter} {field}" for field, letter in LETTERS.items() if field != "cast") + "; C cast to the codec's floats")
-    numbered = [[name, *(suffered[recipe][place] for recipe in recipes)] for place, name in enumerate(names)]
+    print(
+        "refused for: "
+        + ", ".join(f"{letter} {field}" for field, letter in LETTERS.items() if field != "cast")
+        + "; C cast to the codec's floats"
+    )
+    numbered = [
+        [name, *(suffered[recipe][place] for recipe in recipes)] for place, name in enumerate(names)
+    ]
     print("recipes: " + ", ".join(f"{number} {recipe}" for number, recipe in enumerate(recipes, 1)))
     print(table(["case", *map(str, range(1, len(recipes) + 1))], numbered))
     print("\n".join(bad))
-    yield at_least(f"cases of {len(recipes)} recipes that came out as they should", len(recipes) * len(names) - len(bad), len(recipes) * len(names))
+    yield at_least(
+        f"cases of {len(recipes)} recipes that came out as they should",
+        len(recipes) * len(names) - len(bad),
+        len(recipes) * len(names),
+    )
 
 
 def mutated(total: int) -> Iterator[bool]:
     """Decode mutants of messages of every codec and of every recipe."""
-    sources = {name: (codec, [codec.encode(tree, {"client": "k", "round": 3}, Key(0)) for tree in small_trees()], Key(0))
-               for name, codec in message_codecs(LIMIT).items()} | dict(travelled())  # fmt: skip
+    sources = {
+        name: (
+            codec,
+            [codec.encode(tree, {"client": "k", "round": 3}, Key(0)) for tree in small_trees()],
+            Key(0),
+        )
+        for name, codec in message_codecs(LIMIT).items()
+    } | dict(travelled())
     for codec, messages, key in sources.values():
         check_mutants(codec, messages, key, count=2 * len(KINDS))
-    before, start, tallies = peak(), time.perf_counter(), {name: Counter[tuple[str, str]]() for name in sources}
+    before, start, tallies = (
+        peak(),
+        time.perf_counter(),
+        {name: Counter[tuple[str, str]]() for name in sources},
+    )
     each = -(-total // (CHUNK * len(sources)))
     with tqdm(total=each * CHUNK * len(sources), unit="mutant", disable=None) as progress:
         for number, (name, (codec, messages, key)) in enumerate(sources.items()):
             for part in range(each):
-                tallies[name] += check_mutants(codec, messages, key, count=CHUNK, stream=part * len(sources) + number)
+                tallies[name] += check_mutants(
+                    codec, messages, key, count=CHUNK, stream=part * len(sources) + number
+                )
                 progress.update(CHUNK)
-    rows = [[name, *(f"{tally[kind, 'refused']} / {tally[kind, 'read']}" for kind in KINDS)] for name, tally in tallies.items()]
+    rows = [
+        [name, *(f"{tally[kind, 'refused']} / {tally[kind, 'read']}" for kind in KINDS)]
+        for name, tally in tallies.items()
+    ]
     print("refused / read as promised\n" + table(["message", *KINDS], rows), "\n")
     count = sum(sum(tally.values()) for tally in tallies.values())
-    print(f"{count} mutants of {len(sources)} types of message in {time.perf_counter() - start:.0f} s")
+    print(
+        f"{count} mutants of {len(sources)} types of message in {time.perf_counter() - start:.0f} s"
+    )
     yield at_least("mutated messages that did what they should", count, total)
-    yield target("growth of the greatest resident size, MiB", (peak() - before) / 2**20, 64 + LIMIT / 2**20)
+    yield target(
+        "growth of the greatest resident size, MiB", (peak() - before) / 2**20, 64 + LIMIT / 2**20
+    )
 
 
 def travelled() -> Iterator[tuple[str, tuple[Codec, list[bytes], Key]]]:
@@ -146,13 +206,31 @@ def travelled() -> Iterator[tuple[str, tuple[Codec, list[bytes], Key]]]:
         for _ in rounds(tiny.algorithm, Between(tiny.pool(), note), rounds=1):
             pass
         task = seen[0][0]
-        yield f"{name}, down", (Gated(task.down, LIMIT), [masked(task.message, task.envelope("down")) for task, _ in seen], task.key.child("down"))
-        yield f"{name}, up", (Gated(task.up, LIMIT), [masked(reply.packed, task.envelope("up")) for task, reply in seen], task.key.child("up"))
+        yield (
+            f"{name}, down",
+            (
+                Gated(task.down, LIMIT),
+                [masked(task.message, task.envelope("down")) for task, _ in seen],
+                task.key.child("down"),
+            ),
+        )
+        yield (
+            f"{name}, up",
+            (
+                Gated(task.up, LIMIT),
+                [masked(reply.packed, task.envelope("up")) for task, reply in seen],
+                task.key.child("up"),
+            ),
+        )
 
 
 def exploded() -> Iterator[bool]:
     """Send every bomb."""
-    codecs: list[Codec] = [Cast(limit=LIMIT), Coded(limit=LIMIT), PosteriorGrid(inner=Coded(limit=LIMIT))]
+    codecs: list[Codec] = [
+        Cast(limit=LIMIT),
+        Coded(limit=LIMIT),
+        PosteriorGrid(inner=Coded(limit=LIMIT)),
+    ]
     sent = [(what, codec, message) for codec in codecs for what, message in bombs(LIMIT).items()]
     sent += [(what, codec, message) for what, (codec, message) in section_bombs(LIMIT).items()]
     slowest, most = (0.0, ""), (0, "")
@@ -187,8 +265,14 @@ def forged(total: int) -> Iterator[bool]:
         return Task(client, round, "train", 0, b"", Cast(32), Cast(32), Digital(), "run")
 
     def sealed(task: Task, secret: bytes | None, **change: Any) -> bytes:
-        said: dict[str, str | int] = {"client": task.client, "round": task.round, "phase": task.phase}
-        return masked(Cast(32).encode(tree, said, task.key), replace(task.envelope("up"), **change), secret)
+        said: dict[str, str | int] = {
+            "client": task.client,
+            "round": task.round,
+            "phase": task.phase,
+        }
+        return masked(
+            Cast(32).encode(tree, said, task.key), replace(task.envelope("up"), **change), secret
+        )
 
     ways = (
         "no secret",
@@ -217,7 +301,11 @@ def forged(total: int) -> Iterator[bool]:
                 body = bytearray(honest[:-DIGEST])
                 body[-1 - int(random.integers(100))] ^= 1 + int(random.integers(255))
                 mask = _xor(digest_of(honest[:-DIGEST]), honest[-DIGEST:])
-                packed = bytes(body) + (honest[-DIGEST:] if way == "moved tag" else _xor(mask, reseal(bytes(body))[-DIGEST:]))
+                packed = bytes(body) + (
+                    honest[-DIGEST:]
+                    if way == "moved tag"
+                    else _xor(mask, reseal(bytes(body))[-DIGEST:])
+                )
             case "replay":
                 packed = sealed(asked(task.client, int(random.integers(task.round))), secret)
             case "another client's":
@@ -228,7 +316,11 @@ def forged(total: int) -> Iterator[bool]:
                 packed = sealed(task, secret, run="an earlier one")
             case _:
                 place = int(random.integers(len(honest)))
-                packed = honest[:place] + bytes([honest[place] ^ (1 << int(random.integers(8)))]) + honest[place + 1 :]
+                packed = (
+                    honest[:place]
+                    + bytes([honest[place] ^ (1 << int(random.integers(8)))])
+                    + honest[place + 1 :]
+                )
         gate = Gate(clients)
         gate.ask(task, tree)
         try:
@@ -238,9 +330,21 @@ def forged(total: int) -> Iterator[bool]:
         else:
             raise ValueError(f"{way}: was taken")
         gate.admit(task, Reply(honest, {}, {}, 0.0))
-    print(table(["forged: refused for", "messages"], [[what, count] for what, count in sorted(counts.items())]))
-    print(f"{total} in {time.perf_counter() - start:.0f} s, each followed by the honest one, which was taken")
-    yield at_least("forged, replayed, wrong-round and wrong-client messages refused", sum(counts.values()), total)
+    print(
+        table(
+            ["forged: refused for", "messages"],
+            [[what, count] for what, count in sorted(counts.items())],
+        )
+    )
+    print(
+        f"{total} in {time.perf_counter() - start:.0f} s, each followed by the honest one, "
+        "which was taken"
+    )
+    yield at_least(
+        "forged, replayed, wrong-round and wrong-client messages refused",
+        sum(counts.values()),
+        total,
+    )
 
 
 def canaries(total: int) -> Iterator[bool]:
@@ -251,7 +355,9 @@ def canaries(total: int) -> Iterator[bool]:
     for name, make in tqdm(recipes.items(), unit="recipe", disable=None):
         tiny = make()
         planted = Canaries(tiny.data)
-        searched[name] = sum(planted.watch(tiny.algorithm, tiny, ROUNDS, seed=seed) for seed in seeds)
+        searched[name] = sum(
+            planted.watch(tiny.algorithm, tiny, ROUNDS, seed=seed) for seed in seeds
+        )
     print(f"{sum(searched.values())} messages of {len(recipes)} recipes searched")
     yield at_least("messages without a canary", sum(searched.values()), total)
 

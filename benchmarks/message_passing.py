@@ -2,18 +2,22 @@
 
     python benchmarks/message_passing.py [--check] [--peers DIR]
 
-Two problems with the same potentials for everybody: "mild" keeps a neighbour's state with probability 0.7, "hard" with 0.9;
-evidence is N(0, 2^2). A sweep renews all four messages of every variable; sweeps are timed on the hard problem, from zero messages
-and without damping. A call's packing and unpacking are left out by taking the difference of two calls of different length, PGMax's
-compiling by a call before. PGMax and fbgbp answer from processes of their own, in turn, so nothing else of this program works
-while one is timed; their environment (pins in `peers/requirements.txt`; Python 3.11 or 3.12 and a C++ compiler, a quarter of
-a minute where pip's cache is warm) is made under DIR on first use.
+Two problems with the same potentials for everybody: "mild" keeps a neighbour's state with
+probability 0.7, "hard" with 0.9; evidence is N(0, 2^2). A sweep renews all four messages of every
+variable; sweeps are timed on the hard problem, from zero messages and without damping. A call's
+packing and unpacking are left out by taking the difference of two calls of different length,
+PGMax's compiling by a call before. PGMax and fbgbp answer from processes of their own, in turn, so
+nothing else of this program works while one is timed; their environment (pins in
+`peers/requirements.txt`; Python 3.11 or 3.12 and a C++ compiler, a quarter of a minute where pip's
+cache is warm) is made under DIR on first use.
 
-The limit: a sweep that keeps its messages in memory reads the unary odds and four messages of every variable and writes four
-messages, 36 bytes of float32. At the speed at which `torch.Tensor.copy_` moves bytes that is the floor; "of the floor" says how near
-the kernel is, with copies far beyond the last cache ("memory") and with copies of the kernel's own working set ("own size"). On two cores of an AMD
-EPYC (32 MiB of last cache) a sweep took 0.4 to 0.65 of the floor in memory at 784 x 256 and 512 x 512, 0.9 at 4096 x 1024, and 0.9 to 2.1
-of the floor at its own size: inside the cache it is the divisions that cost.
+The limit: a sweep that keeps its messages in memory reads the unary odds and four messages of every
+variable and writes four messages, 36 bytes of float32. At the speed at which `torch.Tensor.copy_`
+moves bytes that is the floor; "of the floor" says how near the kernel is, with copies far beyond
+the last cache ("memory") and with copies of the kernel's own working set ("own size"). On two cores
+of an AMD EPYC (32 MiB of last cache) a sweep took 0.4 to 0.65 of the floor in memory at 784 x 256
+and 512 x 512, 0.9 at 4096 x 1024, and 0.9 to 2.1 of the floor at its own size: inside the cache it
+is the divisions that cost.
 """
 
 from __future__ import annotations
@@ -60,8 +64,19 @@ def main() -> int:
     """Measure and print; return the exit status."""
     parser = command_line(__doc__)
     add_only(parser, (), aside=["accuracy"])
-    parser.add_argument("--out", type=Path, metavar="DIR", help="accuracy: draw the error against the stay probability there")
-    parser.add_argument("--peers", type=Path, default=Path("build/peers"), metavar="DIR", help="the peers' environment (default: %(default)s)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="accuracy: draw the error against the stay probability there",
+    )
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        default=Path("build/peers"),
+        metavar="DIR",
+        help="the peers' environment (default: %(default)s)",
+    )
     parser.add_argument("--child", choices=("memory", "first"), help=SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -71,9 +86,21 @@ def main() -> int:
         return measured("message_passing", options)
     repeats = 5 if options.check else 15
     python = environment(options.peers)
-    print(f"{torch.get_num_threads()} threads of torch, {len(os.sched_getaffinity(0))} cores, last cache {last_cache() / 2**20:.0f} MiB")
-    print(f"load average before the start: {os.getloadavg()[0]:.2f}; with others at work figures are no more than upper bounds\n")
-    met = [*against_peers(python, repeats), *against_copies(repeats), *to_convergence(python, repeats), *lowering(repeats), *memory()]
+    print(
+        f"{torch.get_num_threads()} threads of torch, {len(os.sched_getaffinity(0))} "
+        f"cores, last cache {last_cache() / 2**20:.0f} MiB"
+    )
+    print(
+        f"load average before the start: {os.getloadavg()[0]:.2f}; with others at work "
+        "figures are no more than upper bounds\n"
+    )
+    met = [
+        *against_peers(python, repeats),
+        *against_copies(repeats),
+        *to_convergence(python, repeats),
+        *lowering(repeats),
+        *memory(),
+    ]
     return 0 if all(met) else 1
 
 
@@ -83,28 +110,58 @@ def against_peers(python: Path, repeats: int) -> Iterator[bool]:
         grid, u, links = model(shape, HARD), evidence(shape), agreement(HARD)
         with peer(python, "pgmax", links, u) as pgmax, peer(python, "fbgbp", links, u) as fbgbp:
             work = {"PGMax": peer_sweep(pgmax, 10), "fbgbp": peer_sweep(fbgbp, 10)}
-            work |= {"bp, numba": sweep(grid, u, 200, backend="numba"), "bp, torch": sweep(grid, u, 60, backend="torch")}
+            work["bp"] = sweep(grid, u, 200)
             if shape == SQUARE:
                 work["tables 2 x 2"] = sweep(general(shape, links), weights(u), 16)
             seconds = turns(f"sweeps {name(shape)}", work, repeats)
         report(f"a sweep, {name(shape)}, hard", seconds, shape, against=("PGMax", "fbgbp"))
-        numba = seconds["bp, numba"]
-        yield at_least(f"PGMax / bp with numba, sweep, {name(shape)} (stretch 300)", ratio(seconds["PGMax"], numba), 150)
-        yield at_least(f"fbgbp / bp with numba, sweep, {name(shape)} (stretch 100)", ratio(seconds["fbgbp"], numba), 50)
-        yield at_least(f"PGMax / bp with torch, sweep, {name(shape)}", ratio(seconds["PGMax"], seconds["bp, torch"]), 30)
+        yield at_least(
+            f"PGMax / bp, sweep, {name(shape)} (stretch 300)",
+            ratio(seconds["PGMax"], seconds["bp"]),
+            150,
+        )
+        yield at_least(
+            f"fbgbp / bp, sweep, {name(shape)} (stretch 100)",
+            ratio(seconds["fbgbp"], seconds["bp"]),
+            50,
+        )
         if shape == SQUARE:
-            yield at_least(f"PGMax / tables 2 x 2, sweep, {name(shape)} (stretch 6)", ratio(seconds["PGMax"], seconds["tables 2 x 2"]), 3)
+            yield at_least(
+                f"PGMax / tables 2 x 2, sweep, {name(shape)} (stretch 6)",
+                ratio(seconds["PGMax"], seconds["tables 2 x 2"]),
+                3,
+            )
         print()
-    u, cells = evidence(CELLS), 0.3 * torch.randn(16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    u, cells = (
+        evidence(CELLS),
+        0.3 * torch.randn(16, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
+    )
     with peer(python, "pgmax", cells, u) as pgmax:
         graph = general(CELLS, cells)
-        seconds = turns("sweeps of cells", {"PGMax": peer_sweep(pgmax, 10), "tables of 16": sweep(graph, weights(u), 20)}, repeats)
-        report(f"a sweep, {name(CELLS)}, one table of 16 for each 2 x 2 cell", seconds, CELLS, against=("PGMax",))
+        seconds = turns(
+            "sweeps of cells",
+            {"PGMax": peer_sweep(pgmax, 10), "tables of 16": sweep(graph, weights(u), 20)},
+            repeats,
+        )
+        report(
+            f"a sweep, {name(CELLS)}, one table of 16 for each 2 x 2 cell",
+            seconds,
+            CELLS,
+            against=("PGMax",),
+        )
         pgmax.ask("settle", tol=1e-5, at_most=200)
         ours = infer(graph, weights(u), method="bp", tol=1e-5).marginals[..., 1].reshape(CELLS)
         gap = float((ours - pgmax.marginals(CELLS)).abs().max())
-    yield target(f"largest difference of a marginal between PGMax and tables of 16, {name(CELLS)}, x 1e6", 1e6 * gap, 1e3)
-    yield at_least(f"PGMax / tables of 16, sweep, {name(CELLS)} (stretch 6)", ratio(seconds["PGMax"], seconds["tables of 16"]), 3)
+    yield target(
+        f"largest difference of a marginal between PGMax and tables of 16, {name(CELLS)}, x 1e6",
+        1e6 * gap,
+        1e3,
+    )
+    yield at_least(
+        f"PGMax / tables of 16, sweep, {name(CELLS)} (stretch 6)",
+        ratio(seconds["PGMax"], seconds["tables of 16"]),
+        3,
+    )
     print()
 
 
@@ -116,19 +173,51 @@ def against_copies(repeats: int) -> Iterator[bool]:
     for shape in (LAYER, SQUARE, LARGE):
         count, steps = math.prod(shape), 24 if shape == LARGE else 200
         work = {
-            "bp": sweep(model(shape, HARD), evidence(shape), steps, backend="numba"),
+            "bp": sweep(model(shape, HARD), evidence(shape), steps),
             "memory": copies(size, 1),
             "own size": copies(WORKING_SET * count // 2, max(1, 20_000_000 // count)),
         }
         seconds = turns(f"copies {name(shape)}", work, 2 * repeats)
-        floors = {place: [FLOOR * count * value for value in seconds[place]] for place in ("memory", "own size")}
+        floors = {
+            place: [FLOOR * count * value for value in seconds[place]]
+            for place in ("memory", "own size")
+        }
         above = {place: ratio(seconds["bp"], floor) for place, floor in floors.items()}
         speed = [1e-9 / statistics.median(seconds[place]) for place in floors]
         median = statistics.median(seconds["bp"])
-        rows.append([name(shape), 1e3 * median, 1e9 * median / count, 1e-9 * FLOOR * count / median, *speed, *above.values()])
-        lines.append((f"bp sweep / (36 bytes a variable at copy speed in memory), {name(shape)} (stretch 1.1)", above["memory"]))
-    print(f"bp with numba against copies; memory: {size >> 20} MiB arrays, own size: {WORKING_SET} bytes a variable in all, bytes read and written")
-    headings = ["grid", "ms a sweep", "ns a variable", "GB/s", "GB/s memory", "GB/s own size", "x floor, memory", "x floor, own size"]
+        rows.append(
+            [
+                name(shape),
+                1e3 * median,
+                1e9 * median / count,
+                1e-9 * FLOOR * count / median,
+                *speed,
+                *above.values(),
+            ]
+        )
+        lines.append(
+            (
+                (
+                    f"bp sweep / (36 bytes a variable at copy speed in memory), {name(shape)} "
+                    "(stretch 1.1)"
+                ),
+                above["memory"],
+            )
+        )
+    print(
+        f"bp against copies; memory: {size >> 20} MiB arrays, own size: "
+        f"{WORKING_SET} bytes a variable in all, bytes read and written"
+    )
+    headings = [
+        "grid",
+        "ms a sweep",
+        "ns a variable",
+        "GB/s",
+        "GB/s memory",
+        "GB/s own size",
+        "x floor, memory",
+        "x floor, own size",
+    ]
     print(table(headings, rows))
     for line, value in lines:
         yield target(line, value, 1.25)
@@ -136,38 +225,81 @@ def against_copies(repeats: int) -> Iterator[bool]:
 
 
 def to_convergence(python: Path, repeats: int) -> Iterator[bool]:
-    """Time whole calls, from tensors in to the extrinsic out, and hold the solvers' marginals against each other."""
-    u, rows, calls, gaps = evidence(LAYER), list[Row](), list[tuple[str, float, float]](), dict[str, float]()
+    """Time whole calls, from tensors in to the extrinsic out, and hold the solvers' marginals
+    against each other.
+    """
+    u, rows, calls, gaps = (
+        evidence(LAYER),
+        list[Row](),
+        list[tuple[str, float, float]](),
+        dict[str, float](),
+    )
     for label, stay, limit in (("mild", MILD, 10.0), ("hard", HARD, 100.0)):
         grid = model(LAYER, stay)
-        work: dict[str, Callable[[], float]] = {"bp": partial(call, grid, u, "bp"), "strip": partial(call, grid, u, "strip")}
-        made = {"bp": infer(grid, u, method="bp", warn=False).sweeps, "strip": infer(grid, u, method="strip", warn=False).sweeps}
+        work: dict[str, Callable[[], float]] = {
+            "bp": partial(call, grid, u, "bp"),
+            "strip": partial(call, grid, u, "strip"),
+        }
+        made = {
+            "bp": infer(grid, u, method="bp", warn=False).sweeps,
+            "strip": infer(grid, u, method="strip", warn=False).sweeps,
+        }
         # On the hard problem PGMax without damping never settles.
-        with peer(python, "pgmax", agreement(stay), u) if label == "mild" else nullcontext() as pgmax:
+        with (
+            peer(python, "pgmax", agreement(stay), u) if label == "mild" else nullcontext() as pgmax
+        ):
             if pgmax is not None:
                 work["PGMax"] = lambda: pgmax.ask("settle", tol=1e-4, at_most=1000)["seconds"]
                 made["PGMax"] = int(pgmax.ask("settle", tol=1e-4, at_most=1000)["sweeps"])
-            seconds = turns(f"to convergence, {label}", work, 3 * repeats if pgmax is None else repeats)
+            seconds = turns(
+                f"to convergence, {label}", work, 3 * repeats if pgmax is None else repeats
+            )
             if pgmax is not None:
                 pgmax.ask("settle", tol=1e-6, at_most=1000)
                 gaps = differences(python, pgmax.marginals(u.shape), u)
         for method, values in seconds.items():
-            rows.append([label, method, made[method], 1e3 * statistics.median(values), 1e3 * min(values), ratio(values, seconds["bp"])])
-        calls.append((f"bp to 1e-4, {name(LAYER)}, {label}, ms a call", 1e3 * statistics.median(seconds["bp"]), limit))
+            rows.append(
+                [
+                    label,
+                    method,
+                    made[method],
+                    1e3 * statistics.median(values),
+                    1e3 * min(values),
+                    ratio(values, seconds["bp"]),
+                ]
+            )
+        calls.append(
+            (
+                f"bp to 1e-4, {name(LAYER)}, {label}, ms a call",
+                1e3 * statistics.median(seconds["bp"]),
+                limit,
+            )
+        )
     print(f"to convergence at 1e-4, {name(LAYER)}, whole calls")
     print(table(["problem", "method", "sweeps", "ms", "fastest", "times bp"], rows))
     for title, value, limit in calls:
         yield target(title, value, limit)
     for solver, gap in gaps.items():
-        yield target(f"largest difference of a marginal between PGMax and {solver}, {name(LAYER)}, mild, x 1e6", 1e6 * gap, 1e3)
+        yield target(
+            (
+                f"largest difference of a marginal between PGMax and {solver}, {name(LAYER)}, "
+                "mild, x 1e6"
+            ),
+            1e6 * gap,
+            1e3,
+        )
     print()
 
 
 def differences(python: Path, theirs: Tensor, u: Tensor) -> dict[str, float]:
     """Return how far everybody's marginals of the mild problem are from PGMax's."""
     grid = model(LAYER, MILD)
-    found = {f"bp with {backend}": infer(grid, u, method="bp", tol=1e-6, backend=backend).marginals for backend in ("numba", "torch")}
-    found["tables 2 x 2"] = infer(general(LAYER, agreement(MILD)), weights(u), method="bp", tol=1e-5).marginals[..., 1].reshape(LAYER)
+    found = {"bp": infer(grid, u, method="bp", tol=1e-6).marginals}
+    found["tables 2 x 2"] = (
+        infer(general(LAYER, agreement(MILD)), weights(u), method="bp", tol=1e-5)
+        .marginals[..., 1]
+        .reshape(LAYER)
+    )
     with peer(python, "fbgbp", agreement(MILD), u) as fbgbp:
         fbgbp.ask("settle", tol=1e-7, at_most=400)
         found["fbgbp"] = fbgbp.marginals(u.shape)
@@ -184,7 +316,9 @@ def lowering(repeats: int) -> Iterator[bool]:
             lowered.fields()
         return time.perf_counter() - start
 
-    seconds = turns("lowering", {"lazy": partial(lazy, False), "with fields": partial(lazy, True)}, 3 * repeats)
+    seconds = turns(
+        "lowering", {"lazy": partial(lazy, False), "with fields": partial(lazy, True)}, 3 * repeats
+    )
     say("building a networkx graph of 200,704 variables and 400,368 factors")
     graph = materialised(LAYER, MILD)
 
@@ -194,25 +328,47 @@ def lowering(repeats: int) -> Iterator[bool]:
         return time.perf_counter() - start
 
     seconds |= turns("networkx", {"networkx": wired}, max(2, repeats // 4))
-    yield target(f"FactorGraph.grid({name(LAYER)}) and lower, ms", 1e3 * statistics.median(seconds["lazy"]), 10.0)
-    yield target(f"FactorGraph.grid({name(LAYER)}), lower and fields, ms", 1e3 * statistics.median(seconds["with fields"]), 10.0)
-    yield target(f"from_networkx of {name(LAYER)} and lower, s", statistics.median(seconds["networkx"]), 3.0)
+    yield target(
+        f"FactorGraph.grid({name(LAYER)}) and lower, ms",
+        1e3 * statistics.median(seconds["lazy"]),
+        10.0,
+    )
+    yield target(
+        f"FactorGraph.grid({name(LAYER)}), lower and fields, ms",
+        1e3 * statistics.median(seconds["with fields"]),
+        10.0,
+    )
+    yield target(
+        f"from_networkx of {name(LAYER)} and lower, s", statistics.median(seconds["networkx"]), 3.0
+    )
     print()
 
 
 def memory() -> Iterator[bool]:
-    """Print what processes of their own report: memory of a call, and how long the very first call takes."""
+    """Print what processes of their own report: memory of a call, and how long the very first call
+    takes.
+    """
     say("memory")
     count = math.prod(LARGE)
-    # Every array in a mapping of its own: what the allocator keeps for later is not what a call needs.
+    # Every array in a mapping of its own: what the allocator keeps for later is not what a call
+    # needs.
     spent = child("memory", {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 16)})
-    print(f"memory of bp, {name(LARGE)}: {spent / 2**20:.0f} MiB. Peak resident size of a fresh process during the call, its result included,")
-    print("less the resident size just before it: evidence made, numba loaded and its kernels run on a small grid.")
+    print(
+        f"memory of bp, {name(LARGE)}: {spent / 2**20:.0f} MiB. Peak resident size of a "
+        "fresh process during the call, its result included,"
+    )
+    print(
+        "less the resident size just before it: evidence made, numba loaded and its "
+        "kernels run on a small grid."
+    )
     yield target(f"peak bytes a variable of a bp call, {name(LARGE)}", spent / count, 40.0)
     say("first calls")
     with tempfile.TemporaryDirectory() as folder:
         cold, cached = (child("first", {**os.environ, "NUMBA_CACHE_DIR": folder}) for _ in range(2))
-    print(f"first call in a process, compiling included: {cold:.2f} s, {cached:.2f} s where an earlier process left its kernels in numba's cache")
+    print(
+        f"first call in a process, compiling included: {cold:.2f} s, {cached:.2f} s where "
+        "an earlier process left its kernels in numba's cache"
+    )
 
 
 def model(shape: tuple[int, int], stay: float) -> Grid:
@@ -246,7 +402,9 @@ def general(shape: tuple[int, int], values: Tensor) -> Tables:
         corners = (index[:-1, :-1], index[:-1, 1:], index[1:, :-1], index[1:, 1:])
         scope = torch.stack([corner.reshape(-1) for corner in corners], 1)
     arity = scope.shape[1]
-    group = TableGroup(values.reshape(1, *(2,) * arity).float(), torch.zeros(len(scope), dtype=torch.long), scope)
+    group = TableGroup(
+        values.reshape(1, *(2,) * arity).float(), torch.zeros(len(scope), dtype=torch.long), scope
+    )
     return Tables(torch.full((index.numel(),), 2), torch.zeros(index.numel(), 2), (group,))
 
 
@@ -284,12 +442,14 @@ def sweep(graph: Grid | Tables, u: Tensor, steps: int, **options: Any) -> Callab
 def call(graph: Grid, u: Tensor, method: Literal["bp", "strip"]) -> float:
     """Measure a call to convergence."""
     start = time.perf_counter()
-    _ = infer(graph, u, method=method, backend="numba", warn=False).extrinsic
+    _ = infer(graph, u, method=method, warn=False).extrinsic
     return time.perf_counter() - start
 
 
 def copies(size: int, times: int) -> Callable[[], float]:
-    """Return a function that measures the seconds a byte moved takes, one array of `size` bytes copied to another."""
+    """Return a function that measures the seconds a byte moved takes, one array of `size` bytes
+    copied to another.
+    """
     source = torch.rand(size // 4)
     sink = torch.rand(size // 4)
 
@@ -305,7 +465,9 @@ def copies(size: int, times: int) -> Callable[[], float]:
 def turns(title: str, work: Mapping[str, Callable[[], float]], repeats: int) -> Seconds:
     """Take each measurement in turn, A B A B ..., after one warm-up each."""
     results: Seconds = {key: [] for key in work}
-    with tqdm(total=(repeats + 1) * len(work), desc=title, leave=False, delay=2.0, mininterval=1.0) as bar:
+    with tqdm(
+        total=(repeats + 1) * len(work), desc=title, leave=False, delay=2.0, mininterval=1.0
+    ) as bar:
         for number in range(repeats + 1):
             for key, measure in work.items():
                 gc.collect()
@@ -324,9 +486,30 @@ def report(title: str, seconds: Seconds, shape: tuple[int, int], against: tuple[
     for key, values in seconds.items():
         median = statistics.median(values)
         times = [ratio(seconds[other], values) for other in against]
-        rows.append([key, 1e3 * median, 1e3 * min(values), 1e3 * max(values), 1e9 * median / math.prod(shape), *times])
+        rows.append(
+            [
+                key,
+                1e3 * median,
+                1e3 * min(values),
+                1e3 * max(values),
+                1e9 * median / math.prod(shape),
+                *times,
+            ]
+        )
     print(title)
-    print(table(["", "ms", "fastest", "slowest", "ns a variable", *(f"times faster than {other}" for other in against)], rows))
+    print(
+        table(
+            [
+                "",
+                "ms",
+                "fastest",
+                "slowest",
+                "ns a variable",
+                *(f"times faster than {other}" for other in against),
+            ],
+            rows,
+        )
+    )
 
 
 def name(shape: tuple[int, int]) -> str:
@@ -336,7 +519,10 @@ def name(shape: tuple[int, int]) -> str:
 
 def last_cache() -> int:
     """Return the bytes of the largest cache, 32 MiB where the system does not say."""
-    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    sizes = [
+        path.read_text().strip()
+        for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    ]
     return max((int(size[:-1]) << 10 for size in sizes if size.endswith("K")), default=32 << 20)
 
 
@@ -347,7 +533,13 @@ def peer_sweep(server: Peer, count: int) -> Callable[[], float]:
 
 def child(what: str, variables: Mapping[str, str] | None = None) -> float:
     """Ask a fresh process of this program for a number."""
-    done = subprocess.run([sys.executable, __file__, "--child", what], check=True, stdout=subprocess.PIPE, text=True, env=variables)
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", what],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=variables,
+    )
     return float(json.loads(done.stdout))
 
 
@@ -372,7 +564,7 @@ def peak_bytes() -> float:
 
     watcher = threading.Thread(target=look)
     watcher.start()
-    result = infer(grid, u, method="bp", backend="numba", tol=0.0, max_sweeps=8, warn=False)
+    result = infer(grid, u, method="bp", tol=0.0, max_sweeps=8, warn=False)
     seen.append(resident())
     done.set()
     watcher.join()
@@ -380,7 +572,9 @@ def peak_bytes() -> float:
 
 
 def resident() -> int:
-    """Return the bytes this process holds, counted page by page: the kernel's running totals are off by tens of MiB on large machines."""
+    """Return the bytes this process holds, counted page by page: the kernel's running totals are
+    off by tens of MiB on large machines.
+    """
     return 1024 * int(Path("/proc/self/smaps_rollup").read_text().split("Rss:")[1].split()[0])
 
 

@@ -1,9 +1,12 @@
-"""Draw the pictures of README and of the documentation from `records/`, as SVG into `docs/pictures/`.
+"""Draw the pictures of README and of the documentation from `records/`, as SVG into
+`docs/pictures/`.
 
     python benchmarks/pictures.py [NAME ...]
-    python benchmarks/pictures.py --measure quickstart   # make a record anew, where this program makes it
+    # make a record anew, where this program makes it
+    python benchmarks/pictures.py --measure quickstart
 
-A picture in README has a twin for dark pages, `NAME-dark.svg`; the site colours its own. Pictures of tutorials are made by their pages.
+A picture in README has a twin for dark pages, `NAME-dark.svg`; the site colours its own. Pictures
+of tutorials are made by their pages.
 """
 
 from __future__ import annotations
@@ -32,8 +35,15 @@ MEASURED: dict[str, Callable[[], None]] = {
 
 def main() -> None:
     """Measure or draw what is named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(DRAWN)}; with --measure of {', '.join(MEASURED)}; default: all")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"of {', '.join(DRAWN)}; with --measure of {', '.join(MEASURED)}; default: all",
+    )
     parser.add_argument("--measure", action="store_true", help="make records in place of pictures")
     options = parser.parse_args()
     known = MEASURED if options.measure else DRAWN

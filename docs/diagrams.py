@@ -8,7 +8,8 @@ from pathlib import Path
 
 BLUE, ORANGE = "#4c78c8", "#d9822b"
 PICTURES = Path(__file__).parent / "pictures"
-# In a page the drawing takes the page's colour and this style is left out; alone it follows the reader's system.
+# In a page the drawing takes the page's colour and this style is left out; alone it follows the
+# reader's system.
 STYLE = (
     "<style>svg { color: #24292f; font-family: sans-serif } "
     "@media (prefers-color-scheme: dark) { svg { color: #d0d7de } }</style>"

@@ -1,7 +1,8 @@
 """How our docstrings differ from what mkdocstrings expects: what it is told when it reads them.
 
-Simple tables and ``::`` before a block of code, habits of reStructuredText, become Markdown; parameters that are described together stay
-together; and a function that is exported under the name of its file is shown in the place of the file.
+Simple tables and ``::`` before a block of code, habits of reStructuredText, become Markdown;
+parameters that are described together stay together; and a function that is exported under the name
+of its file is shown in the place of the file.
 """
 
 from __future__ import annotations

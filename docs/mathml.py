@@ -13,7 +13,8 @@ from latex2mathml.converter import convert
 FORMULA = re.compile(
     r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL
 )
-# Chromium ignores every variant but "normal", so a letter in another one becomes the Unicode letter of that style.
+# Chromium ignores every variant but "normal", so a letter in another one becomes the Unicode letter
+# of that style.
 STYLED = re.compile(r'<m(i|n) mathvariant="([a-z-]+)">([^<]+)</m\1>')
 STYLES = {
     "bold": "BOLD",

@@ -1,7 +1,8 @@
 """Run the code of pages and keep what it makes: `python docs/pages.py docs/tutorials/count-bits.md ...`.
 
-The text blocks under python blocks become what was printed, and SVG files that the code saved go to docs/pictures. Then the notebooks of tutorials
-are written anew: without arguments, nothing else is done.
+The text blocks under python blocks become what was printed, and SVG files that the code saved go to
+docs/pictures. Then the notebooks of tutorials are written anew: without arguments, nothing else is
+done.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""Learn digits over a noisy channel that adds what ten devices send at once, and ask whether the noise spoils what the models say of themselves.
+"""Learn digits over a noisy channel that adds what ten devices send at once, and ask whether the
+noise spoils what the models say of themselves.
 
 python examples/over_the_air.py [--rounds 25] [--seed 0] [--out results/over_the_air]
 
-Federated SVI sends gradients of the posterior's parameters, FedRLR tangent vectors at the broadcast weights of rank 8; both leave the fading as it is
-(`Gbma`). D-Turbo-VBI sends means and standard deviations, of active weights only, and a fading sum of those would make all of them larger or smaller
-together: it inverts the channel. SNR is per symbol: at 0 dB a device sends with the power of the noise. NLL and ECE are those of the posterior
-predictive, for FedRLR of the softmax of its point estimate.
+Federated SVI sends gradients of the posterior's parameters, FedRLR tangent vectors at the broadcast
+weights of rank 8; both leave the fading as it is (`Gbma`). D-Turbo-VBI sends means and standard
+deviations, of active weights only, and a fading sum of those would make all of them larger or
+smaller together: it inverts the channel. SNR is per symbol: at 0 dB a device sends with the power
+of the noise. NLL and ECE are those of the posterior predictive, for FedRLR of the softmax of its
+point estimate.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from pyro.infer.autoguide import AutoNormal, init_to_value
 import bayesfed as bf
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.engine.ledger import channel_uses
+from bayesfed.federated.engine.reports import channel_uses
 from bayesfed.inference.evaluation.scoring import calibration_bins, nll
 from bayesfed.inspect import plot_reliability, save, table
 
@@ -35,8 +38,12 @@ Figures = dict[str, float]
 
 
 def main() -> None:
-    """Run every method on both splits over every channel, print the table, draw reliability and scores against SNR."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Run every method on both splits over every channel, print the table, draw reliability and
+    scores against SNR.
+    """
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--rounds", type=int, default=25)
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--out", type=Path, default=Path("results/over_the_air"))
@@ -44,8 +51,13 @@ def main() -> None:
 
     train, test = bf.digits()
     key = bf.Key(chosen.seed, "partition")
-    splits = {"IID": bf.iid(len(train), 10, key), "Dirichlet 0.3": bf.dirichlet(train.targets, 10, 0.3, key)}
-    panels = dict(zip(splits, Figure(figsize=(10, 6.2), layout="constrained").subplots(1, 2), strict=True))
+    splits = {
+        "IID": bf.iid(len(train), 10, key),
+        "Dirichlet 0.3": bf.dirichlet(train.targets, 10, 0.3, key),
+    }
+    panels = dict(
+        zip(splits, Figure(figsize=(10, 6.2), layout="constrained").subplots(1, 2), strict=True)
+    )
     rows: list[list[str | float]] = []
     scores: dict[str, list[Figures]] = {}
     for split, partition in splits.items():
@@ -58,13 +70,30 @@ def main() -> None:
                 found = scored(result, probabilities, test)
                 scores.setdefault(f"{method}, {split}", []).append(found)
                 if method == "federated SVI" and snr in (None, 25.0, 0.0):
-                    drawn[label(snr)] = calibration_bins(probabilities.mean(0), test.targets, bins=10)
+                    drawn[label(snr)] = calibration_bins(
+                        probabilities.mean(0), test.targets, bins=10
+                    )
                 up = [row.cost.mean_power_w for row in result.ledger if row.direction == "up"]
                 costs = (f"{channel_uses(result.ledger):,}", f"{sum(up) / len(up):.1f}")
-                rows.append([split, method, label(snr), f"{100 * found['accuracy']:.1f} %", f"{found['NLL']:.3f}", f"{found['ECE']:.3f}", *costs])
+                rows.append(
+                    [
+                        split,
+                        method,
+                        label(snr),
+                        f"{100 * found['accuracy']:.1f} %",
+                        f"{found['NLL']:.3f}",
+                        f"{found['ECE']:.3f}",
+                        *costs,
+                    ]
+                )
         plot_reliability(drawn, axes=panels[split])
         panels[split].set_xlabel(f"confidence, federated SVI, {split}")
-    print(table(["split", "method", "link", "accuracy", "NLL", "ECE", "channel uses", "mean power, W"], rows))
+    print(
+        table(
+            ["split", "method", "link", "accuracy", "NLL", "ECE", "channel uses", "mean power, W"],
+            rows,
+        )
+    )
     save(panels["IID"], chosen.out / "reliability.png")
     save(plot_scores(scores), chosen.out / "noise.png")
     print(f"\nreliability.png and noise.png in {chosen.out}/")
@@ -74,7 +103,11 @@ def methods(train: bf.Dataset, seed: int) -> dict[str, Callable[[float | None], 
     """Return what makes each method's algorithm for an SNR, None for a digital link."""
     net = bf.mlp([64, 32, 10], bf.Key(seed, "net"))
     start = {name: value.detach() for name, value in net.named_parameters()}
-    declared = bf.declare(net, bf.Prior(support=bf.MarkovGrid(row=0.6, column=0.6)), likelihood=bf.Categorical(temperature=0.2))
+    declared = bf.declare(
+        net,
+        bf.Prior(support=bf.MarkovGrid(row=0.6, column=0.6)),
+        likelihood=bf.Categorical(temperature=0.2),
+    )
 
     def svi(snr: float | None) -> Algorithm:
         return bf.federated_svi(
@@ -89,11 +122,22 @@ def methods(train: bf.Dataset, seed: int) -> dict[str, Callable[[float | None], 
         )
 
     def rank_8(snr: float | None) -> Algorithm:
-        return bf.fed_rlr(net, 8, training=bf.Training(steps=5, batch_size=64, optimiser=bf.Sgd(0.3)), link=air(snr))
+        return bf.fed_rlr(
+            net,
+            8,
+            training=bf.Training(steps=5, batch_size=64, optimiser=bf.Sgd(0.3)),
+            link=air(snr),
+        )
 
     def turbo(snr: float | None) -> Algorithm:
         link = air(snr, bf.ChannelInversion(0.3))
-        return bf.d_turbo_vbi(declared, observations=len(train), training=bf.Training(steps=20, optimiser=bf.Adam(5e-3)), warm_up=5, link=link)
+        return bf.d_turbo_vbi(
+            declared,
+            observations=len(train),
+            training=bf.Training(steps=20, optimiser=bf.Adam(5e-3)),
+            warm_up=5,
+            link=link,
+        )
 
     return {"federated SVI": svi, "FedRLR": rank_8, "D-Turbo-VBI": turbo}
 
@@ -109,7 +153,9 @@ def label(snr: float | None) -> str:
 
 
 def predicted(result: bf.Result, test: bf.Dataset) -> torch.Tensor:
-    """Return probabilities ``(S, B, C)``: of 50 draws of the posterior, or of the point estimate."""
+    """Return probabilities ``(S, B, C)``: of 50 draws of the posterior, or of the point
+    estimate.
+    """
     if result.algorithm.posterior is None:
         return result.model(test.inputs).detach().softmax(-1)[None]
     return result.predictive(test.inputs, draws=50).probabilities
@@ -120,7 +166,11 @@ def scored(result: bf.Result, probabilities: torch.Tensor, test: bf.Dataset) -> 
     mean = probabilities.mean(0)
     right = float((mean.argmax(1) == test.targets).float().mean())
     score = float(nll(probabilities[:, torch.arange(len(test)), test.targets].log()))
-    return {"accuracy": right, "NLL": score, "ECE": float(calibration_bins(mean, test.targets, bins=10).error)}
+    return {
+        "accuracy": right,
+        "NLL": score,
+        "ECE": float(calibration_bins(mean, test.targets, bins=10).error),
+    }
 
 
 def plot_scores(scores: dict[str, list[Figures]]) -> Axes:
@@ -130,11 +180,19 @@ def plot_scores(scores: dict[str, list[Figures]]) -> Axes:
     for name, panel in zip(("NLL", "ECE"), axes, strict=True):
         for number, (curve, found) in enumerate(scores.items()):
             ours = number % (len(scores) // 2)
-            panel.plot([figures[name] for figures in found], color=f"C{ours}", marker="o", linestyle="-" if number == ours else "--", label=curve)
+            panel.plot(
+                [figures[name] for figures in found],
+                color=f"C{ours}",
+                marker="o",
+                linestyle="-" if number == ours else "--",
+                label=curve,
+            )
         panel.set_xticks(range(len(SNRS)), [label(snr) for snr in SNRS])
         panel.set(xlabel="link, SNR per symbol", ylabel=name, ylim=(0, None))
         panel.grid(alpha=0.3)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small"
+    )
     return axes[0]
 
 

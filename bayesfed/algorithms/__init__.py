@@ -1,7 +1,9 @@
-"""Federated methods: each folder or file holds one method whole, its recipe and the views, locals and servers that only it has.
+"""Federated methods: each folder or file holds one method whole, its recipe and the views, locals
+and servers that only it has.
 
-`composing` (the helper `compose`) and `registry` (the decorator `recipe`) are what recipes are written with; `baselines`, `federated_svi`,
-`d_turbo_vbi`, `fed_rlr`, `fed_hm`, `anycost_fl`, `lora` and `batch_statistics` are methods; `wrappers` turn a method into another.
+`composing` (the helper `compose`) and `registry` (the decorator `recipe`) are what recipes are
+written with; `baselines`, `federated_svi`, `d_turbo_vbi`, `fed_rlr`, `fed_hm`, `anycost_fl`, `lora`
+and `batch_statistics` are methods; `wrappers` turn a method into another.
 """
 
 import lazy_loader

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 
 from bayesfed.algorithms.registry import method, methods
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.errors import ArgumentError
+from bayesfed.federated.core.algorithm import Algorithm, Phase
 
-# Papers of what a method can be combined with: rules of fusion, wrappers, rules of `robust`, power control.
+# Papers of what a method can be combined with: rules of fusion, wrappers, rules of `robust`, power
+# control.
 _RULES: dict[str, tuple[str, ...]] = {
     "PVI": ("ashman2022partitioned",),
     "ProductOfExperts": ("hinton2002training",),
@@ -29,8 +31,8 @@ _RULES: dict[str, tuple[str, ...]] = {
     "Gbma": ("sery2020analog",),
     "ChannelInversion": ("xing2021federated",),
 }
-# Wrappers, by the server or link that they leave in an algorithm.
-_AROUND = {"Noised": "private", "OpenServer": "secure", "Cell": "on_devices"}
+# Wrappers, by what they leave in an algorithm.
+_AROUND = {"private": "private", "devices": "on_devices", "OpenServer": "secure"}
 
 
 def citation(algorithm: Algorithm | str) -> str:
@@ -39,9 +41,10 @@ def citation(algorithm: Algorithm | str) -> str:
     Parameters
     ----------
     algorithm
-        An algorithm, or the name of a recipe (``"fed_avg"``), of a rule (``"PVI"``, ``"Krum"``) or of a wrapper (``"private"``). For an algorithm,
-        the papers of its parts come after its own: its rule of fusion, the optimiser of its server, `robust` and its rule, `private`,
-        `secure`, `on_devices`, the power control of `OverTheAir`.
+        An algorithm, or the name of a recipe (``"fed_avg"``), of a rule (``"PVI"``, ``"Krum"``) or
+        of a wrapper (``"private"``). For an algorithm, the papers of its parts come after its own:
+        its rule of fusion, the optimiser of its server, `robust` and its rule, `private`, `secure`,
+        `on_devices`, the power control of `OverTheAir`.
 
     Raises
     ------
@@ -54,33 +57,47 @@ def citation(algorithm: Algorithm | str) -> str:
         known = [*methods(), *_RULES]
         close = get_close_matches(name, known, n=1, cutoff=0.4)
         hint = repr(close[0]) if close else ", ".join(map(repr, known))
-        raise ArgumentError(complain("citation", expected="a recipe or a rule", actual=repr(name), hint=hint))
+        raise ArgumentError("citation", "a recipe or a rule", repr(name), hint)
     keys = list(registered.cites if registered else _RULES[name])
     if not isinstance(algorithm, str):
         keys += [key for part in _parts(algorithm) for key in _RULES.get(part, ())]
     entries = _entries() | (_read(registered.bibtex) if registered else {})
     if missing := [key for key in keys if key not in entries]:
         hint = "recipe(cites=..., bibtex=...)"
-        raise ArgumentError(complain(f"citation of {name!r}", expected="a BibTeX entry for each key", actual=f"none for {missing}", hint=hint))
+        raise ArgumentError(
+            f"citation of {name!r}", "a BibTeX entry for each key", f"none for {missing}", hint
+        )
     return "\n\n".join(entries[key] for key in dict.fromkeys(keys))
 
 
-def _parts(algorithm: Algorithm) -> Iterator[str]:
-    """Yield the names of the parts of an algorithm's servers and links, the innermost first."""
-    for phase in algorithm.phases:
-        for whole, inner, parts in ((phase.server, "server", ("fusion", "rule", "optimiser")), (phase.link, "link", ("power",))):
-            nested: list[object] = [whole]
-            while (within := getattr(nested[-1], inner, None)) is not None:
-                nested.append(within)
-            for one in reversed(nested):
-                yield _AROUND.get(type(one).__name__, "")
-                yield from (type(getattr(one, part, None)).__name__ for part in parts)
+def _parts(value: object) -> Iterator[str]:
+    """Yield the names of what an algorithm's servers, layers and links are made of, the innermost
+    first.
+    """
+    if isinstance(value, Algorithm):
+        for phase in value.phases:
+            yield from _parts(phase)
+    elif isinstance(value, Phase):
+        yield from _parts(value.server)
+        for layer in reversed(value.layers):
+            yield from _parts(layer)
+            yield _AROUND.get(layer.owner, "")
+        yield from _parts(value.link)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _parts(getattr(value, field.name))
+        yield _AROUND.get(type(value).__name__, type(value).__name__)
 
 
 def _entries() -> dict[str, str]:
     """Return the entries of `references.bib` by key."""
-    return _read(files("bayesfed.algorithms").joinpath("references.bib").read_text(encoding="utf-8"))
+    return _read(
+        files("bayesfed.algorithms").joinpath("references.bib").read_text(encoding="utf-8")
+    )
 
 
 def _read(text: str) -> dict[str, str]:
-    return {entry.group(1): entry.group(0) for entry in re.finditer(r"^@\w+\{(\w+),$.*?^\}$", text, re.MULTILINE | re.DOTALL)}
+    return {
+        entry.group(1): entry.group(0)
+        for entry in re.finditer(r"^@\w+\{(\w+),$.*?^\}$", text, re.MULTILINE | re.DOTALL)
+    }

@@ -1,4 +1,6 @@
-"""`compose`: an algorithm from a local step and a server, with a view, weights, codecs and a schedule that most methods share."""
+"""`compose`: an algorithm from a local step and a server, with a view, weights, codecs and a
+schedule that most methods share.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,28 @@ from torch import nn
 from bayesfed.algorithms.registry import ROLES
 from bayesfed.algorithms.wrappers.chosen_prior import chosen_prior
 from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import NET, Role, checked, having
 from bayesfed.federated.aggregation.servers import Add, Average
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model, Personal, Phase, Posterior, Predictor, Server
+from bayesfed.federated.core.algorithm import (
+    Algorithm,
+    Model,
+    Personal,
+    Phase,
+    Posterior,
+    Predictor,
+    Server,
+)
+from bayesfed.federated.core.layering import check_order, of_core
+from bayesfed.federated.core.layers import Layer
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
+from bayesfed.federated.core.seams import inner_codec
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer
+from bayesfed.federated.layers.holding import feedback
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.batch_norm import Buffers, constant, predicting, travelling
 from bayesfed.federated.training.local_work import Training
@@ -28,7 +43,9 @@ from bayesfed.trees import Tree, shapes
 
 
 class Turn(NamedTuple):
-    """One client's turn in a round, from which its view is chosen; `size` is the number of the size that it trains, 0 where there is one."""
+    """One client's turn in a round, from which its view is chosen; `size` is the number of the size
+    that it trains, 0 where there is one.
+    """
 
     state: Tree
     round: int
@@ -59,7 +76,9 @@ def weighing(rows: bool) -> Callable[[Profile, int], float]:
     up=ROLES["up"],
     link=ROLES["link"],
     capacity=ROLES["capacity"],
-    local=Role(lambda local: not isinstance(local, type), "a local step", "an instance of its class"),
+    local=Role(
+        lambda local: not isinstance(local, type), "a local step", "an instance of its class"
+    ),
     server=having(("step",), "a server with a step", "Average(), or an instance of its class"),
 )
 def compose(
@@ -83,6 +102,8 @@ def compose(
     reducer: Callable[[], Reducer] = Sum,
     buffers: Buffers = "static",
     personal: Callable[[Tree, Tree], Personal] | None = None,
+    owner: str = MODEL,
+    layers: Sequence[Layer] = (),
 ) -> Algorithm:
     """Make a method of one exchange a round. What is not given is FedAvg's.
 
@@ -91,11 +112,14 @@ def compose(
     name
         Name of the method, for tables and checkpoints.
     net
-        The network. Its trained parameters are the state before round 0, and the state's parameters in it are the model that counts.
+        The network. Its trained parameters are the state before round 0, and the state's parameters
+        in it are the model that counts.
     local
-        What a client computes: a `Local`, or one for each size with `capacity`. Default: ``training.fitting(net)``.
+        What a client computes: a `Local`, or one for each size with `capacity`. Default:
+        ``training.fitting(net)``.
     server
-        What the sum does to the state. Default: `Average` of values; `Add` where the local's kind is "delta".
+        What the sum does to the state. Default: `Average` of values; `Add` where the local's kind
+        is "delta".
     training
         Local work, whose schedule and epochs become the options of a turn. Default: `Training()`.
     initial, predictor, posterior, sizes
@@ -117,12 +141,19 @@ def compose(
     buffers
         Policy of running statistics, as in `fed_avg`.
     personal
-        ``(state, memory) -> Personal``, for methods in which every client has a model of its own, as in `Algorithm`.
+        ``(state, memory) -> Personal``, for methods in which every client has a model of its own,
+        as in `Algorithm`.
+    owner
+        Owner of the core's leaves, as in `Phase`. All functions that are given here are functions
+        of the core's leaves.
+    layers
+        Layers around the core, outermost first. Error feedback of `up` is around them.
 
     Raises
     ------
     ArgumentError
-        If the network has running statistics and `buffers` is "static", or there are several locals and no capacity.
+        If the network has running statistics and `buffers` is "static", or there are several locals
+        and no capacity.
 
     Examples
     --------
@@ -137,18 +168,39 @@ def compose(
     chosen = Whole(shapes(begin)) if view is None else view
     step = _step(name, work.fitting(net, buffers=buffers) if local is None else local, capacity)
     adds = step.kind == "delta"
-    down = codec or Cast(32)
+    up, feeds = inner_codec(up or codec or Cast(32))
+    down, _ = inner_codec(codec or Cast(32))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         turn = Turn(state, round, profile, key, capacity(profile, round, key) if capacity else 0)
         told = options(turn) if options else work.options(round, profile.samples, size=turn.size)
-        return Assignment(chosen(turn) if callable(chosen) else chosen, weight(profile, turn.size), down, up or down, told)
+        return Assignment(
+            chosen(turn) if callable(chosen) else chosen, weight(profile, turn.size), down, up, told
+        )
 
     if buffers == "static":
         step = constant(step, net)
-    phase = Phase("train", assign, step, server or (Add() if adds else Average()), link or Digital(), reducer)
+    phase = Phase(
+        "train",
+        assign,
+        step,
+        server or (Add() if adds else Average()),
+        link or Digital(),
+        reducer,
+        owner=owner,
+        layers=(*((feedback(),) if feeds else ()), *layers),
+    )
+    check_order(phase, name)
     served = predicting(net, buffers)
-    made = Algorithm(name, begin, (phase,), predictor or (lambda state: Model(served, state)), posterior, sizes or {}, personal=personal)
+    made = of_core(
+        name,
+        begin,
+        (phase,),
+        predictor or (lambda state: Model(served, state)),
+        posterior,
+        sizes=sizes,
+        personal=personal,
+    )
     return chosen_prior(made) if work.prior_precision == "auto" else made
 
 
@@ -156,5 +208,5 @@ def _step(name: str, local: Local | Sequence[Local], capacity: Capacity | None) 
     if not isinstance(local, Sequence):
         return local
     if capacity is None:
-        raise ArgumentError(complain(name, expected="a capacity for several locals", actual="none", hint="fixed(clients, 2)"))
+        raise ArgumentError(name, "a capacity for several locals", "none", "fixed(clients, 2)")
     return Sized(tuple(local))

@@ -1,11 +1,13 @@
-"""The one registration of a method: its name, its function and what to cite. Citations, the command line, tests and the reference read it.
+"""The one registration of a method: its name, its function and what to cite. Citations, the command
+line, tests and the reference read it.
 
 A recipe is registered where it is written::
 
     @recipe(cites=("mcmahan2017communication",))
     def fed_avg(net, *, training=Training(), ...): ...
 
-Recipes of this package are also listed in `algorithms/__init__.pyi`, from which `bayesfed` and `bayesfed.algorithms` import them at first use.
+Recipes of this package are also listed in `algorithms/__init__.pyi`, from which `bayesfed` and
+`bayesfed.algorithms` import them at first use.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from typing import ParamSpec
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import CALLABLE, KEY, NET, NETS, Role, a, checked, having, whole
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.training.local_work import Training
@@ -31,21 +33,37 @@ ROLES: dict[str, Role] = {
     "nets": NETS,
     "declared": a(Declared, "a declared network", "declare(net)"),
     "training": a(Training, "a Training", "Training(steps=50, batch_size=64)"),
-    "likelihood": having(("loss", "check", "distribution"), "a likelihood", "Categorical(), or Normal(sd=1.0) for numbers"),
+    "likelihood": having(
+        ("loss", "check", "distribution"),
+        "a likelihood",
+        "Categorical(), or Normal(sd=1.0) for numbers",
+    ),
     "codec": CODEC,
     "up": CODEC,
     "link": having(("pack", "collect"), "a link", "Digital(), or OverTheAir(snr_db=20.0)"),
-    "capacity": Role(CALLABLE.fits, "a function that chooses a client's size", "fixed(sorted(clients), 2), dynamic(2) or by_device(...)"),
-    "ratios": Role(lambda value: isinstance(value, list | tuple), "a list of ratios, the largest first", "[1.0, 0.5, 0.25]"),
+    "capacity": Role(
+        CALLABLE.fits,
+        "a function that chooses a client's size",
+        "fixed(sorted(clients), 2), dynamic(2) or by_device(...)",
+    ),
+    "ratios": Role(
+        lambda value: isinstance(value, list | tuple),
+        "a list of ratios, the largest first",
+        "[1.0, 0.5, 0.25]",
+    ),
     "example": a(Dataset, "a data set of a few rows", "train[:2]"),
     "observations": whole(0, "len(train)"),
     "elbo": having(("loss_and_grads",), "one of Pyro's bounds", "Trace_ELBO()"),
-    "statistics": Role(CALLABLE.fits, "a function of a client's rows", "lambda rows: {'h': rows.targets.sum()}"),
+    "statistics": Role(
+        CALLABLE.fits, "a function of a client's rows", "lambda rows: {'h': rows.targets.sum()}"
+    ),
     "samples": whole(1, "3"),
     "draws": whole(1, "10"),
     "begin": whole(0, "20"),
     "every": whole(1, "1"),
-    "field": Role(CALLABLE.fits, "a function of the round", "lambda round: -1.5, or ramp(-1.5, 30)"),
+    "field": Role(
+        CALLABLE.fits, "a function of the round", "lambda round: -1.5, or ramp(-1.5, 30)"
+    ),
     "key": KEY,
 }
 ALGORITHM = a(Algorithm, "an algorithm", "fed_avg(net)")
@@ -76,7 +94,9 @@ class Method:
 _REGISTERED: dict[str, Method] = {}
 
 
-def recipe(*, cites: tuple[str, ...] = (), bibtex: str = "") -> Callable[[Callable[Arguments, Algorithm]], Callable[Arguments, Algorithm]]:
+def recipe(
+    *, cites: tuple[str, ...] = (), bibtex: str = ""
+) -> Callable[[Callable[Arguments, Algorithm]], Callable[Arguments, Algorithm]]:
     """Register a function that returns an `Algorithm` as a recipe, under its own name.
 
     Parameters
@@ -89,7 +109,8 @@ def recipe(*, cites: tuple[str, ...] = (), bibtex: str = "") -> Callable[[Callab
     Raises
     ------
     ArgumentError
-        If a method of this package has that name. A name from elsewhere may be registered again, as a notebook does that runs twice.
+        If a method of this package has that name. A name from elsewhere may be registered again, as
+        a notebook does that runs twice.
     """
 
     def registered(make: Callable[Arguments, Algorithm]) -> Callable[Arguments, Algorithm]:
@@ -97,9 +118,13 @@ def recipe(*, cites: tuple[str, ...] = (), bibtex: str = "") -> Callable[[Callab
         other = _REGISTERED.get(name)
         if other and other.make.__module__ != make.__module__ and _is_shipped(other):
             actual = f"{name!r}, which {other.make.__module__} has"
-            raise ArgumentError(complain("recipe", expected="a name of its own", actual=actual, hint="another name"))
+            raise ArgumentError("recipe", "a name of its own", actual, "another name")
         # Methods of others may use the names of `ROLES` for something else.
-        entry = checked(said=None, **ROLES)(make) if make.__module__.partition(".")[0] == __name__.partition(".")[0] else make
+        entry = (
+            checked(said=None, **ROLES)(make)
+            if make.__module__.partition(".")[0] == __name__.partition(".")[0]
+            else make
+        )
         _REGISTERED[name] = Method(name, entry, cites, bibtex)
         return entry
 
@@ -111,7 +136,9 @@ def _is_shipped(one: Method) -> bool:
 
 
 def methods() -> Mapping[str, Method]:
-    """Return every registered recipe by name: those of this package, and those that were imported from elsewhere."""
+    """Return every registered recipe by name: those of this package, and those that were imported
+    from elsewhere.
+    """
     from bayesfed import algorithms
 
     for name in vars(algorithms)["__all__"]:

@@ -1,1 +1,3 @@
-"""The command line: `bayesfed run`, `compare`, `plot`, `report`, `list`, `pairs` and `doctor`, all on top of what `import bayesfed` offers."""
+"""The command line: `bayesfed run`, `compare`, `plot`, `report`, `list` and `doctor`, all
+on top of what `import bayesfed` offers.
+"""

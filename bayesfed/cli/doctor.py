@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from importlib.metadata import requires
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError
-from bayesfed.inspect.tables import table
+from bayesfed.inspect import table
 from bayesfed.running.experiments import names
 from bayesfed.running.experiments.experiment import Split
 from bayesfed.running.experiments.kinds import options
 from bayesfed.running.experiments.names import required
-from bayesfed.running.experiments.scope import members
 from bayesfed.running.folders import installed, versions
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -23,7 +22,11 @@ def report() -> str:
     """Return versions, extras and data, each with what to do where something is missing."""
     import torch
 
-    where = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device; clients run on the CPU"
+    where = (
+        f"{torch.cuda.device_count()} CUDA devices"
+        if torch.cuda.is_available()
+        else "no CUDA device; clients run on the CPU"
+    )
     parts = [
         table(["package", "version"], [[name, found] for name, found in versions().items()]),
         f"torch: {torch.get_num_threads()} threads, {where}",
@@ -49,11 +52,17 @@ def extras() -> list[list[str]]:
 
 
 def data() -> list[list[str]]:
-    """Return for every data set whether its rows are there; for readers of files, the keys they need."""
+    """Return for every data set whether its rows are there; for readers of files, the keys they
+    need.
+    """
     rows = []
-    for name, read in {**options(Split), **options(Dataset), "minilm_folder": names.public()["minilm_folder"]}.items():
+    for name, read in {
+        **options(Split),
+        **options(Dataset),
+        "minilm_folder": names.public()["minilm_folder"],
+    }.items():
         needed = [key for key in required(read) if key != "key"]
-        if any(str not in members(names.parameters(read)[key].annotation) for key in needed):
+        if any(str not in names.members(names.parameters(read)[key].annotation) for key in needed):
             # Made of other data.
             continue
         if needed:
@@ -74,4 +83,9 @@ def _tried(read: object) -> list[str]:
         return [f"missing: {told.where}: expected {told.expected}, found {told.actual}", told.hint]
     except OSError as problem:
         return [f"missing: {problem}", ""]
-    return [" + ".join(f"{len(part):,} rows" for part in parts) if isinstance(parts, tuple) else f"found: {parts}", ""]
+    return [
+        " + ".join(f"{len(part):,} rows" for part in parts)
+        if isinstance(parts, tuple)
+        else f"found: {parts}",
+        "",
+    ]

@@ -1,4 +1,6 @@
-"""Names that an experiment file may use, read off the package itself: one line each, or one name with its keys."""
+"""Names that an experiment file may use, read off the package itself: one line each, or one name
+with its keys.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +9,20 @@ from typing import Any
 
 from torch import nn
 
-from bayesfed.compress.codecs import Codec
-from bayesfed.compress.leaf import LeafCodec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Codec, LeafCodec
+from bayesfed.data import Dataset
 from bayesfed.data.partition import Homes, Partition
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.aggregation.robust import Rule
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.engine.samplers import Sampler
-from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.federated.training.optimisers import Optimiser
+from bayesfed.errors import ArgumentError
+from bayesfed.federated import Algorithm, Capacity, Link, Optimiser, Rule, Sampler
 from bayesfed.inference.variational.fusion import Fusion
-from bayesfed.inspect.tables import table
-from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.models.priors.weights import WeightPrior
-from bayesfed.models.random_fields.support_priors import Support
+from bayesfed.inspect import table
+from bayesfed.models import Likelihood, Support, WeightPrior
 from bayesfed.running.experiments import names
 from bayesfed.running.experiments.experiment import Settings, Split
 from bayesfed.running.experiments.kinds import keys, kinds_of, options, reader_of
 from bayesfed.running.experiments.scope import is_given
 from bayesfed.running.experiments.words import nearest, words
-from bayesfed.wireless.devices import Device
+from bayesfed.wireless import Device
 
 # Heading, with the keys that take such a name; type.
 KINDS: dict[str, Any] = {
@@ -50,17 +44,29 @@ KINDS: dict[str, Any] = {
     "robust rules (rule in robust)": Rule,
 }
 _END = """\
-A recipe, a network or data may also be a function of your own file: kind = "my_method.py:recipe", a path that begins at the experiment's folder.
-`bayesfed list NAME` says which keys a name takes, `bayesfed list experiment` those at the top of a file."""
+A recipe, a network or data may also be a function of your own file: kind = "my_method.py:recipe",\
+ a path that begins at the experiment's folder.
+`bayesfed list NAME` says which keys a name takes, `bayesfed list experiment` those at the top of\
+ a file."""
 
 
 def everything() -> str:
     """Return all kinds with their names, one line each."""
-    lines = {kind: {name: first_line(one) for name, (one, _) in kinds_of(hint).items()} for kind, hint in KINDS.items()}
-    python_only = {name: one for name, one in names.makers(Algorithm).items() if name not in options(Algorithm) and inspect.isfunction(one)}
+    lines = {
+        kind: {name: first_line(one) for name, (one, _) in kinds_of(hint).items()}
+        for kind, hint in KINDS.items()
+    }
+    python_only = {
+        name: one
+        for name, one in names.makers(Algorithm).items()
+        if name not in options(Algorithm) and inspect.isfunction(one)
+    }
     heading = "recipes for Python alone (their arguments are functions or tensors)"
     lines[heading] = {name: f"needs {', '.join(_beyond(one))}" for name, one in python_only.items()}
-    parts = ["\n".join([kind, *(f"  {name:<22} {line}" for name, line in listed.items())]) for kind, listed in lines.items()]
+    parts = [
+        "\n".join([kind, *(f"  {name:<22} {line}" for name, line in listed.items())])
+        for kind, listed in lines.items()
+    ]
     return "\n\n".join([*parts, _END])
 
 
@@ -75,10 +81,13 @@ def one(name: str) -> str:
     chosen: Any = Settings if name == "experiment" else names.public().get(name)
     if chosen is None or not callable(chosen):
         hint = nearest(name, names.public()) or "bayesfed list"
-        raise ArgumentError(complain("list", expected="a name that a file may use", actual=repr(name), hint=hint))
+        raise ArgumentError("list", "a name that a file may use", repr(name), hint)
     schema = reader_of(chosen).json_schema().get("properties", {})
     rows = [[key, _default(key, chosen), words(schema[key], short=True)] for key in keys(chosen)]
-    return f"{name}: {first_line(chosen)}\n\n{table(['key', 'default', 'what'], rows) if rows else 'no keys'}"
+    return (
+        f"{name}: "
+        f"{first_line(chosen)}\n\n{table(['key', 'default', 'what'], rows) if rows else 'no keys'}"
+    )
 
 
 def first_line(made_by: Any) -> str:
@@ -88,13 +97,27 @@ def first_line(made_by: Any) -> str:
 
 def _beyond(made_by: Any) -> list[str]:
     hints = {name: names.parameters(made_by)[name].annotation for name in names.required(made_by)}
-    return [name for name, hint in hints.items() if not is_given(name, hint) and name not in keys(made_by)]
+    return [
+        name
+        for name, hint in hints.items()
+        if not is_given(name, hint) and name not in keys(made_by)
+    ]
 
 
 def _default(key: str, made_by: Any) -> str:
     one = names.parameters(made_by)[key]
     if one.default is one.empty:
-        return "from the run" if made_by is not Settings and is_given(key, one.annotation) else "required"
+        return (
+            "from the run"
+            if made_by is not Settings and is_given(key, one.annotation)
+            else "required"
+        )
     function = inspect.isfunction(one.default) or inspect.isclass(one.default)
-    text = one.default.__name__ if function else "..." if repr(one.default) == "<factory>" else str(one.default)
+    text = (
+        one.default.__name__
+        if function
+        else "..."
+        if repr(one.default) == "<factory>"
+        else str(one.default)
+    )
     return text if len(text) <= 24 else text[:21] + "..."

@@ -1,6 +1,7 @@
 """The command `bayesfed`.
 
-Each command is a function ``(arguments) -> exit status``. It imports what it needs itself, so that ``--help`` comes at once.
+Each command is a function ``(arguments) -> exit status``. It imports what it needs itself, so that
+``--help`` comes at once.
 """
 
 from __future__ import annotations
@@ -8,15 +9,56 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partialmethod
 from pathlib import Path
+from types import FrameType
 
 from bayesfed import __version__
-from bayesfed.cli.interrupts import after_imports
 from bayesfed.errors import BayesfedError
+
+# Seconds after which an interrupt that came during an import is tried again.
+AGAIN_S = 0.05
+IMPORTING = "<frozen importlib._bootstrap>"
+
+
+@contextmanager
+def after_imports() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` inside the block only where nothing is being imported, and as soon
+    as that is so: a module that is imported by half fails later, in ways that say nothing of it.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORTING:
+            later = threading.Timer(AGAIN_S, _again)
+            later.daemon = True
+            later.start()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _again() -> None:
+    # Unlike `interrupt_main` this wakes a thread that sleeps or waits.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
 
 # Exit status: 0 all is well, 1 it was tried and failed, 2 what was asked for cannot be.
 FAILED, REFUSED = 1, 2
@@ -45,9 +87,8 @@ def _no_bars(quiet: bool) -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.pictures import draw
-    from bayesfed.cli.runs import run_file
-    from bayesfed.running.comparison import comparison
+    from bayesfed.cli.runs import draw, run_file
+    from bayesfed.running import comparison
     from bayesfed.running.experiments import experiment
     from bayesfed.running.experiments.build import build, seeds
 
@@ -55,10 +96,18 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.check:
         built = [build(file, seed) for seed in seeds(file)]
         first, tried = built[0], [one.seed for one in built]
-        rows = f"{len(first.train):,} rows to train on, {len(first.test):,} to test on, {len(first.clients)} clients"
-        say(f"{file.name}: {first.algorithm.name}, {rows}, {first.options['rounds']} rounds, seeds {tried}: fits together")
+        rows = (
+            f"{len(first.train):,} rows to train on, {len(first.test):,} to test on, "
+            f"{len(first.clients)} clients"
+        )
+        say(
+            f"{file.name}: {first.algorithm.name}, {rows}, {first.options['rounds']} "
+            f"rounds, seeds {tried}: fits together"
+        )
         return 0
-    folder = run_file(file, arguments.out, say=say, progress=not arguments.quiet, ranks=arguments.ranks)
+    folder = run_file(
+        file, arguments.out, say=say, progress=not arguments.quiet, ranks=arguments.ranks
+    )
     if arguments.ranks and int(os.environ.get("RANK", "0")):
         # Rank 0 says and draws what there is to see.
         return 0
@@ -72,22 +121,22 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.compare import compare
+    from bayesfed.cli.runs import compare
 
     compare(arguments.experiments, arguments.out, say=say, progress=not arguments.quiet)
     return 0
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.pictures import draw
-    from bayesfed.running.folders import Folder
+    from bayesfed.cli.runs import draw
+    from bayesfed.running import Folder
 
     say("\n".join(map(str, draw(Folder(arguments.result)))))
     return 0
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from bayesfed.running.reporting.page import report
+    from bayesfed.running import report
 
     first: Path = arguments.results[0]
     default = first if len(arguments.results) == 1 else first.resolve().parent
@@ -102,14 +151,6 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _pairs(arguments: argparse.Namespace) -> int:
-    from bayesfed.testing import pairs
-
-    axes = [pairs.axis(name) for name in arguments.tables or pairs.AXES]
-    whole = [pairs.show(axis, say) for axis in axes]
-    return 0 if all(whole) else FAILED
-
-
 def _doctor(arguments: argparse.Namespace) -> int:
     from bayesfed.cli import doctor
 
@@ -117,42 +158,87 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# Commands with a command line of their own: their ``main(arguments)`` is given what follows the name.
+# Commands with a command line of their own: their ``main(arguments)`` is given what follows the
+# name.
 ELSEWHERE = {
     "new": ("bayesfed.flower.starting", "write a bare Flower app"),
-    "worker": ("bayesfed.flower.worker", "keep a client's model and data alive beside its SuperNode"),
+    "worker": (
+        "bayesfed.flower.worker",
+        "keep a client's model and data alive beside its SuperNode",
+    ),
 }
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    whole = argparse.ArgumentParser(prog="bayesfed", description="Bayesian models learned over many devices: run and compare experiments.")
+    whole = argparse.ArgumentParser(
+        prog="bayesfed",
+        description="Bayesian models learned over many devices: run and compare experiments.",
+    )
     whole.add_argument("--version", action="version", version=f"bayesfed {__version__}")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, run: Callable[[argparse.Namespace], int], what: str) -> argparse.ArgumentParser:
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], what: str
+    ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what)
         command.set_defaults(run=run, quiet=False)
         return command
 
     run = add("run", _run, "run an experiment, or go on with one that was interrupted")
     run.add_argument("experiment", type=Path, metavar="EXPERIMENT.toml")
-    run.add_argument("--check", action="store_true", help="read the file, build everything, run nothing")
-    run.add_argument("--ranks", action="store_true", help="share the clients among the processes of torchrun, which starts this command")
-    compare = add("compare", _compare, "run what has not run, and print one table of several experiments")
-    compare.add_argument("experiments", nargs="+", metavar="EXPERIMENT.toml", help="experiment files, or folders of results")
+    run.add_argument(
+        "--check", action="store_true", help="read the file, build everything, run nothing"
+    )
+    run.add_argument(
+        "--ranks",
+        action="store_true",
+        help="share the clients among the processes of torchrun, which starts this command",
+    )
+    compare = add(
+        "compare", _compare, "run what has not run, and print one table of several experiments"
+    )
+    compare.add_argument(
+        "experiments",
+        nargs="+",
+        metavar="EXPERIMENT.toml",
+        help="experiment files, or folders of results",
+    )
     for command in (run, compare):
-        command.add_argument("--out", type=Path, default=Path("results"), help="folder of results (default: results)")
+        command.add_argument(
+            "--out", type=Path, default=Path("results"), help="folder of results (default: results)"
+        )
         command.add_argument("--quiet", action="store_true", help="no progress bars")
-    add("plot", _plot, "draw the pictures of a folder of results again").add_argument("result", type=Path, metavar="RESULT")
-    report = add("report", _report, "write one HTML page on folders of results, which needs no other file and no network")
+    add("plot", _plot, "draw the pictures of a folder of results again").add_argument(
+        "result", type=Path, metavar="RESULT"
+    )
+    report = add(
+        "report",
+        _report,
+        "write one HTML page on folders of results, which needs no other file and no network",
+    )
     report.add_argument("results", type=Path, nargs="+", metavar="FOLDER")
-    report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: report.html in the folder, or beside several folders)")
-    listed = add("list", _list, "what an experiment file can name: recipes, data, nets, codecs, links, priors")
-    listed.add_argument("name", nargs="?", help="one of them, for its keys; `experiment` for those at the top of a file")
-    pairs = add("pairs", _pairs, "which recipe runs with which net, link and data: one round of each, tried now")
-    pairs.add_argument("tables", nargs="*", metavar="TABLE", help="net, link, data (default: all)")
-    add("doctor", _doctor, "versions, extras and data: what is missing, and the command that gets it")
+    report.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: report.html in the folder, or beside several folders)",
+    )
+    listed = add(
+        "list",
+        _list,
+        "what an experiment file can name: recipes, data, nets, codecs, links, priors",
+    )
+    listed.add_argument(
+        "name",
+        nargs="?",
+        help="one of them, for its keys; `experiment` for those at the top of a file",
+    )
+    add(
+        "doctor",
+        _doctor,
+        "versions, extras and data: what is missing, and the command that gets it",
+    )
     for name, (_, what) in ELSEWHERE.items():
         commands.add_parser(name, help=what)
     return whole
@@ -172,7 +258,9 @@ def main(given: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"bayesfed: {problem}\n")
         return REFUSED
     except KeyboardInterrupt:
-        sys.stderr.write("bayesfed: interrupted; the same command goes on after the last checkpoint\n")
+        sys.stderr.write(
+            "bayesfed: interrupted; the same command goes on after the last checkpoint\n"
+        )
         return FAILED
     except BrokenPipeError:
         # Whoever read the output, such as `head`, has enough. Nothing must be written at exit.

@@ -1,44 +1,68 @@
-"""`bayesfed run`: all seeds of an experiment, continued where they stopped."""
+"""`bayesfed run`: all seeds of an experiment, continued where they stopped; `bayesfed plot`: the
+pictures of one folder of results; `bayesfed compare`: several in one table and one picture.
+"""
 
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from bayesfed.data.files import write_whole
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.clients.ranks import Ranks, led
+from bayesfed.errors import ArgumentError
+from bayesfed.federated import (
+    Callback,
+    ClientPool,
+    Ranks,
+    RoundReport,
+    Snapshot,
+    checkpoint,
+    newest,
+)
+from bayesfed.federated.clients.ranks import led
 from bayesfed.federated.clients.turn import one_thread
-from bayesfed.federated.engine.callbacks import Callback
-from bayesfed.federated.engine.checkpoint import checkpoint, newest
-from bayesfed.federated.engine.records import to_line
-from bayesfed.federated.engine.reports import RoundReport, Snapshot
+from bayesfed.federated.engine.files.records import to_line
+from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
+from bayesfed.inspect import plot_partition, plot_reliability, save
+from bayesfed.inspect.learning_curves import plot_curves
+from bayesfed.running import Folder, comparison, run, scoring
+from bayesfed.running.comparison import curves_csv
+from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
-from bayesfed.running.folders import Folder, note_versions, save
-from bayesfed.running.further_scores import further_scores
-from bayesfed.running.launch import run
-from bayesfed.running.scores import scoring
+from bayesfed.running.folders import note_versions, read_json, write_json
+from bayesfed.running.folders import save as save_run
+from bayesfed.running.scores import further_scores, predictive
 
 
 def folder_of(file: ExperimentFile, out: Path) -> Folder:
-    """Return the folder of an experiment under `out`: its own if there is one, else the first free one of NAME, NAME-2, NAME-3."""
+    """Return the folder of an experiment under `out`: its own if there is one, else the first free
+    one of NAME, NAME-2, NAME-3.
+    """
     for number in itertools.count(1):
         path = out / (file.name if number == 1 else f"{file.name}-{number}")
         settings = path / "settings.json"
-        if not path.exists() or (settings.is_file() and json.loads(settings.read_text()).get("digest") == file.digest):
+        if not path.exists() or (
+            settings.is_file() and read_json(settings).get("digest") == file.digest
+        ):
             break
     return Folder(path)
 
 
-def run_file(file: ExperimentFile, out: Path, *, say: Callable[[str], None], progress: bool = True, ranks: bool = False) -> Folder:
+def run_file(
+    file: ExperimentFile,
+    out: Path,
+    *,
+    say: Callable[[str], None],
+    progress: bool = True,
+    ranks: bool = False,
+) -> Folder:
     """Run all seeds of an experiment that have not run; continue one that was interrupted.
 
-    Everything runs on one intra-op thread, server steps included: results do not depend on the number of cores. With `ranks`, the clients are shared
-    among the processes of a job (`bayesfed.federated.Ranks`), of which rank 0 alone says anything and writes files.
+    Everything runs on one intra-op thread, server steps included: results do not depend on the
+    number of cores. With `ranks`, the clients are shared among the processes of a job
+    (`bayesfed.federated.Ranks`), of which rank 0 alone says anything and writes files.
 
     Raises
     ------
@@ -82,12 +106,19 @@ def _prepare(folder: Folder, file: ExperimentFile) -> None:
     folder.path.mkdir(parents=True, exist_ok=True)
     if not (folder.path / "settings.json").is_file():
         write_whole(folder.path / "experiment.toml", file.text.encode())
-        settings = {"name": file.name, "folder": str(file.path.parent.resolve()), "digest": file.digest, "settings": file.tree}
-        write_whole(folder.path / "settings.json", json.dumps(settings, indent=1, default=str).encode())
+        settings = {
+            "name": file.name,
+            "folder": str(file.path.parent.resolve()),
+            "digest": file.digest,
+            "settings": file.tree,
+        }
+        write_json(folder.path / "settings.json", settings)
     note_versions(folder.path)
 
 
-def _run(folder: Folder, built: Built, pool: ClientPool, say: Callable[[str], None], *, progress: bool) -> None:
+def _run(
+    folder: Folder, built: Built, pool: ClientPool, say: Callable[[str], None], *, progress: bool
+) -> None:
     path = folder.seed(built.seed)
 
     def begun() -> Snapshot | None:
@@ -95,7 +126,10 @@ def _run(folder: Folder, built: Built, pool: ClientPool, say: Callable[[str], No
         resume = newest(path / "checkpoints")
         if resume is not None:
             say(f"{path}: going on after round {resume.round - 1}")
-        write_whole(path / "rounds.jsonl", b"".join(to_line(record) for record in resume.history) if resume else b"")
+        write_whole(
+            path / "rounds.jsonl",
+            b"".join(to_line(record) for record in resume.history) if resume else b"",
+        )
         return resume
 
     resume = led(pool, begun)
@@ -107,14 +141,138 @@ def _run(folder: Folder, built: Built, pool: ClientPool, say: Callable[[str], No
     scores = scoring(built.test, built.likelihood, draws=built.draws, seed=built.seed)
     more = {"rounds": built.options["rounds"], "draws": built.draws, "seed": built.seed}
     further = further_scores(built.scores, built.test, built.own, built.likelihood, **more)
-    callbacks: list[Callback] = [scores, further, log, checkpoint(path / "checkpoints", every=built.save_every)]
+    callbacks: list[Callback] = [
+        scores,
+        further,
+        log,
+        checkpoint(path / "checkpoints", every=built.save_every),
+    ]
     test = None if built.test.targets.is_floating_point() else built.test
-    options = {"seed": built.seed, "callbacks": callbacks, "progress": progress, "resume": resume, **built.options}
+    options = {
+        "seed": built.seed,
+        "callbacks": callbacks,
+        "progress": progress,
+        "resume": resume,
+        **built.options,
+    }
     result = run(built.algorithm, pool, test=test, **options)
 
     def saved() -> None:
-        own = result.personal_scores(built.own, likelihood=built.likelihood, draws=built.draws, seed=built.seed) if built.own else None
-        if missing := save(path, result, built.test, built.seed, own):
+        own = (
+            result.personal_scores(
+                built.own, likelihood=built.likelihood, draws=built.draws, seed=built.seed
+            )
+            if built.own
+            else None
+        )
+        if missing := save_run(path, result, built.test, built.seed, own):
             say(f"{path}: no posterior.nc: {missing}")
 
     led(pool, saved)
+
+
+def draw(folder: Folder) -> list[Path]:
+    """Draw curves over all finished seeds, and of an experiment file with classes the first seed's
+    partition and calibration; return the files.
+
+    Raises
+    ------
+    ArgumentError
+        If no seed is finished.
+    MissingExtraError
+        If matplotlib is not installed.
+    """
+    if not (done := folder.finished):
+        raise ArgumentError(
+            str(folder.path), "a finished seed", "none", "bayesfed run, which goes on"
+        )
+    into = folder.path / "pictures"
+    into.mkdir(exist_ok=True)
+    plot_curves({folder.path.name: [folder.history(seed) for seed in done]}).savefig(
+        into / "curves.png", dpi=110
+    )
+    if folder.file is None:
+        return [into / "curves.png"]
+    built = build(folder.file, done[0])
+    if not built.test.targets.is_floating_point():
+        partition = plot_partition(built.clients)
+        partition.set_title(f"seed {built.seed}", loc="left", fontsize=9)
+        save(partition, into / "partition.png")
+        if bins := _bins(folder, built):
+            save(plot_reliability({f"seed {built.seed}": bins}), into / "reliability.png")
+    return sorted(into.glob("*.png"))
+
+
+def _bins(folder: Folder, built: Built) -> CalibrationBins | None:
+    snapshot = newest(folder.seed(built.seed) / "checkpoints")
+    if snapshot is None:
+        return None
+    found = predictive(
+        built.algorithm,
+        snapshot.state,
+        built.test,
+        built.likelihood,
+        draws=built.draws,
+        seed=built.seed,
+    )
+    return calibration_bins(found.probabilities.mean(0), built.test.targets) if found else None
+
+
+def compare(
+    given: Sequence[str | Path], out: Path, *, say: Callable[[str], None], progress: bool = True
+) -> Path:
+    """Run what has not run, read all folders, print a table; return the new folder with table,
+    curves and picture.
+
+    Folders of experiments that are given as files get their own pictures, as by `bayesfed run`.
+
+    Parameters
+    ----------
+    given
+        Experiment files, and folders of results.
+    out
+        Folder of all results.
+
+    Raises
+    ------
+    ArgumentError
+        If there is nothing to compare, or two have the same name.
+    BayesfedError
+        As `run_file`.
+    """
+    paths = [Path(one) for one in given]
+    files = {path: experiment.read(path) for path in paths if not path.is_dir()}
+    folders = [
+        run_file(files[path], out, say=say, progress=progress) if path in files else Folder(path)
+        for path in paths
+    ]
+    named = {folder.path.name: folder for folder in folders}
+    if len(named) != len(folders) or not folders:
+        hint = "experiment files of different names"
+        raise ArgumentError(
+            "compare", "experiments of different names", [f.path.name for f in folders], hint
+        )
+    if missing := [name for name, folder in named.items() if not folder.finished]:
+        raise ArgumentError(
+            "compare", "a finished seed of each", f"none of {missing}", "bayesfed run FILE"
+        )
+    text = comparison(named)
+    say(text)
+    taken = {path.name for path in out.glob("compare*")}
+    into = out / next(
+        name
+        for name in ("compare", *(f"compare-{number}" for number in range(2, len(taken) + 3)))
+        if name not in taken
+    )
+    into.mkdir(parents=True)
+    write_whole(into / "table.txt", (text + "\n").encode())
+    runs = {
+        name: [folder.history(seed) for seed in folder.finished] for name, folder in named.items()
+    }
+    write_whole(into / "curves.csv", curves_csv(runs).encode())
+    plot_curves(runs).savefig(into / "curves.png", dpi=110)
+    for path, folder in zip(paths, folders, strict=True):
+        if path in files:
+            draw(folder)
+    say(f"table, curves and picture: {into}")
+    return into

@@ -1,7 +1,10 @@
-"""`Coded`: a codec that codes each leaf of a message by its own leaf codec; the one that most recipes use."""
+"""`Coded`: a codec that codes each leaf of a message by its own leaf codec; the one that most
+recipes use.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -11,13 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
-from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode, Reader, Writer
+from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.wire import DTYPES, MAX_BYTES, NAMES, Leaf, Meta, seal, unseal
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 from bayesfed.errors.checks import check, having
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -25,24 +27,29 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Coded:
-    """Code each leaf of a message by itself: floats by a `LeafCodec`, masks and integers losslessly.
+    """Code each leaf of a message by itself: floats by a `LeafCodec`, masks and integers
+    losslessly.
 
     Parameters
     ----------
     floats
         Codec of floating-point leaves; they come back as float32.
     exceptions
-        Other codecs by pattern of the leaf's name, such as ``{"*.bias": Float(32)}``. The first pattern that matches is used.
+        Other codecs by pattern of the leaf's name, such as ``{"*.bias": Float(32)}``. The first
+        pattern that matches is used.
     masks, integers
-        Codes of boolean leaves, as matrices of the last dimension against the others, and of integer leaves.
+        Codes of boolean leaves, as matrices of the last dimension against the others, and of
+        integer leaves.
     limit
-        Largest size in bytes of a message, and of its decoded leaves at eight bytes an entry; larger messages are refused unread. Codes
-        decode to integers first, so decoding takes up to about six times the limit.
+        Largest size in bytes of a message, and of its decoded leaves at eight bytes an entry;
+        larger messages are refused unread. Codes decode to integers first, so decoding takes up to
+        about six times the limit.
 
     Raises
     ------
     WireError
-        On encoding values that a codec cannot represent, such as NaN, or on decoding a damaged message.
+        On encoding values that a codec cannot represent, such as NaN, or on decoding a damaged
+        message.
     """
 
     floats: LeafCodec = Float(16)
@@ -53,7 +60,11 @@ class Coded:
 
     def __post_init__(self) -> None:
         for name, codec in {"floats": self.floats, **self.exceptions}.items():
-            check(f"Coded, {name}", codec, having(("write", "read", "bound"), "a codec of leaves", "TopK(0.1), Qsgd(8)"))
+            check(
+                f"Coded, {name}",
+                codec,
+                having(("write", "read"), "a codec of leaves", "TopK(0.1), Qsgd(8)"),
+            )
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Write the message."""
@@ -64,17 +75,25 @@ class Coded:
         leaves, meta = unseal(message, limit=self.limit)
         if (needed := 8 * sum(leaf.entries for leaf in leaves)) > self.limit:
             raise WireError(
-                complain("message", expected=f"at most {self.limit // 8} entries", actual=needed // 8, hint="a higher limit if it is honest")
+                "message",
+                f"at most {self.limit // 8} entries",
+                needed // 8,
+                "a higher limit if it is honest",
             )
         return {leaf.name: self._opened(leaf, key.child(leaf.name)) for leaf in leaves}, meta
 
     def codec(self, name: str) -> LeafCodec:
         """Return the codec of a floating-point leaf."""
-        return next((codec for pattern, codec in self.exceptions.items() if fnmatchcase(name, pattern)), self.floats)
+        return next(
+            (codec for pattern, codec in self.exceptions.items() if fnmatchcase(name, pattern)),
+            self.floats,
+        )
 
     def _leaf(self, name: str, leaf: Tensor, key: Key) -> Leaf:
         if leaf.dtype not in NAMES:
-            raise WireError(complain(f"leaf {name!r}", expected=f"one of {sorted(DTYPES)}", actual=leaf.dtype, hint="a cast first"))
+            raise WireError(
+                f"leaf {name!r}", f"one of {sorted(DTYPES)}", leaf.dtype, "a cast first"
+            )
         out, leaf = Writer(), leaf.detach()
         try:
             if leaf.is_floating_point():
@@ -94,18 +113,30 @@ class Coded:
         if dtype is torch.float32:
             result = self.codec(leaf.name).read(source, leaf.shape, key)
         elif dtype is torch.bool:
-            result = torch.from_numpy(self.masks.read(source, _matrix(leaf.shape))).reshape(leaf.shape)
+            result = torch.from_numpy(self.masks.read(source, _matrix(leaf.shape))).reshape(
+                leaf.shape
+            )
         elif dtype.is_floating_point:
-            raise WireError(complain(f"leaf {leaf.name!r}", expected="float32", actual=dtype, hint="a message of this codec"), field="dtype")
+            raise WireError(
+                f"leaf {leaf.name!r}",
+                "float32",
+                dtype,
+                "a message of this codec",
+                field="dtype",
+            )
         else:
-            values, most = self.integers.read(source, int(np.prod(leaf.shape, dtype=np.int64))), torch.iinfo(dtype)
+            values, most = (
+                self.integers.read(source, math.prod(leaf.shape)),
+                torch.iinfo(dtype),
+            )
             if len(values) and not (most.min <= values.min() and values.max() <= most.max):
-                raise WireError(complain(f"leaf {leaf.name!r}", expected=f"integers of {dtype}", actual="larger ones", hint="sending it again"))
+                raise WireError(
+                    f"leaf {leaf.name!r}", f"integers of {dtype}", "larger ones", "sending it again"
+                )
             result = torch.from_numpy(values).to(dtype).reshape(leaf.shape)
         source.done()
         return result
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    rows = int(np.prod(shape[:-1], dtype=np.int64))
-    return rows, int(shape[-1]) if shape else 1
+    return math.prod(shape[:-1]), shape[-1] if shape else 1

@@ -1,9 +1,10 @@
 """Codecs as bytes, to tell a client in another process which codec to use.
 
-A description is a message of the wire format. Its meta holds the codec as JSON, with each object as ``{"is": name, "with": {field: value}}``; arrays
-are leaves. The reader has a list of classes and creates only these, with their own checks of parameters: nothing is imported, unpickled or executed.
+A description is a message of the wire format. Its meta holds the codec as JSON, with each object as
+``{"is": name, "with": {field: value}}``. The reader has a list of classes and
+creates only these, with their own checks of parameters: nothing is imported, unpickled or executed.
 
-A JSON array is a tuple, ``{"pairs": [[key, value], ...]}`` is a dictionary in its order, ``{"leaf": "0"}`` is a boolean matrix.
+A JSON array is a tuple, ``{"pairs": [[key, value], ...]}`` is a dictionary in its order.
 """
 
 from __future__ import annotations
@@ -15,47 +16,35 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-import numpy as np
-import torch
-
-from bayesfed.compress.budgets.budgeted import Budgeted
-from bayesfed.compress.budgets.flexible_map import FlexibleMap, Setting
-from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.compress.budgets.budgeted import Budgeted, FlexibleMap, Setting
+from bayesfed.compress.codecs import Cast, Codec, ErrorFeedback
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.compress.flexible import Flexible
 from bayesfed.compress.lossless.bits import Fixed
-from bayesfed.compress.lossless.elias import EliasDelta, EliasGamma
+from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.lossless.golomb import Golomb
-from bayesfed.compress.lossless.huffman import Huffman
 from bayesfed.compress.lossless.ranges import Range
-from bayesfed.compress.lossless.symbols import Cheapest, Signed
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.masks.clusters import ClusterMask
-from bayesfed.compress.masks.contexts import ChangedMask, ContextMask
+from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.posterior import PosteriorGrid
-from bayesfed.compress.quantisers.floats import Float
+from bayesfed.compress.quantisers.floats import Exact, Float, Uniform
 from bayesfed.compress.quantisers.lattice import Lattice
-from bayesfed.compress.quantisers.probabilistic import Probabilistic
-from bayesfed.compress.quantisers.qsgd import Qsgd
-from bayesfed.compress.quantisers.sparse import Sparse
-from bayesfed.compress.quantisers.sparsify import KernelWise, TopK
+from bayesfed.compress.quantisers.probabilistic import Probabilistic, Qsgd
+from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
 from bayesfed.compress.quantisers.ternary import Ternary
-from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.wire import pack, unpack
-from bayesfed.errors import ArgumentError, WireError, complain
-from bayesfed.trees import Tree
+from bayesfed.errors import ArgumentError, WireError
 
 # Every codec, leaf codec and code of the package.
 SHIPPED: tuple[type, ...] = (
     *(Budgeted, Cast, Coded, ErrorFeedback, Flexible, FlexibleMap, PosteriorGrid, Setting),
-    *(Float, KernelWise, Lattice, Probabilistic, Qsgd, Sparse, Ternary, TopK, Uniform),
-    *(Cheapest, EliasDelta, EliasGamma, Fixed, Golomb, Huffman, Range, Signed),
-    *(ChangedMask, CheapestMask, ClusterMask, ContextMask, PlainMask, RunMask),
+    *(Exact, Float, KernelWise, Lattice, Probabilistic, Qsgd, Sparse, Ternary, TopK, Uniform),
+    *(Cheapest, Fixed, Golomb, Range),
+    *(CheapestMask, ClusterMask, ContextMask, PlainMask, RunMask),
 )
-# Apart from its masks a description is small.
-LIMIT = 1 << 26
+LIMIT = 1 << 22
 DEPTH = 16
 
 
@@ -72,11 +61,14 @@ def describe(codec: Codec, also: Iterable[type] = ()) -> bytes:
     Raises
     ------
     ArgumentError
-        If the codec contains a value that is not an object of these classes, a scalar, a tuple, a dictionary or a boolean matrix.
+        If the codec contains a value that is not an object of these classes, a scalar, a tuple
+        or a dictionary.
     """
-    leaves: Tree = {}
-    text = json.dumps(_written(codec, dict.fromkeys((*SHIPPED, *also)), leaves, type(codec).__name__), separators=(",", ":"))
-    return pack(leaves, {"codec": text})
+    text = json.dumps(
+        _written(codec, dict.fromkeys((*SHIPPED, *also)), type(codec).__name__),
+        separators=(",", ":"),
+    )
+    return pack({}, {"codec": text})
 
 
 def described(message: bytes, also: Iterable[type] = ()) -> Codec:
@@ -92,57 +84,69 @@ def described(message: bytes, also: Iterable[type] = ()) -> Codec:
     Raises
     ------
     WireError
-        If the message is damaged, or names a class that is not on the list or fields that the class does not have.
+        If the message is damaged, or names a class that is not on the list or fields that the class
+        does not have.
     """
-    leaves, meta = unpack(message, limit=LIMIT)
+    _, meta = unpack(message, limit=LIMIT)
     known = {kind.__name__: kind for kind in (*SHIPPED, *also)}
     try:
-        codec: Codec = _read(json.loads(meta["codec"], parse_constant=_refused), known, leaves, DEPTH)
+        codec: Codec = _read(json.loads(meta["codec"], parse_constant=_refused), known, DEPTH)
         if not (hasattr(codec, "encode") and hasattr(codec, "decode")):
             raise ValueError(f"{type(codec).__name__} is not a codec of messages")
-    except (ArgumentError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as problem:
-        raise WireError(complain("description", expected="a codec on the list", actual=problem, hint="a message from describe")) from problem
+    except (
+        ArgumentError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+    ) as problem:
+        raise WireError(
+            "description", "a codec on the list", problem, "a message from describe"
+        ) from problem
     return codec
 
 
-def _written(value: object, known: Mapping[type, None], leaves: Tree, where: str) -> Any:
+def _written(value: object, known: Mapping[type, None], where: str) -> Any:
     match value:
         case None | bool() | int() | str():
             return value
         case float() if math.isfinite(value):
             return value
-        case np.ndarray() if value.dtype == np.bool_:
-            name = str(len(leaves))
-            leaves[name] = torch.from_numpy(np.ascontiguousarray(value))
-            return {"leaf": name}
         case _ if type(value) in known:
-            named = {name: _written(getattr(value, name), known, leaves, f"{where}.{name}") for name in _fields(type(value))}
+            named = {
+                name: _written(getattr(value, name), known, f"{where}.{name}")
+                for name in _fields(type(value))
+            }
             return {"is": type(value).__name__, "with": named}
         case tuple():
-            return [_written(item, known, leaves, where) for item in value]
+            return [_written(item, known, where) for item in value]
         case Mapping():
-            return {"pairs": [[_written(item, known, leaves, where) for item in pair] for pair in value.items()]}
+            return {
+                "pairs": [[_written(item, known, where) for item in pair] for pair in value.items()]
+            }
         case _:
             hint = "bayesfed's codecs, or your class in `also` on both sides"
-            raise ArgumentError(complain(where, expected="what can be described", actual=repr(value), hint=hint))
+            raise ArgumentError(where, "what can be described", repr(value), hint)
 
 
-def _read(value: object, known: Mapping[str, type], leaves: Tree, depth: int) -> Any:
+def _read(value: object, known: Mapping[str, type], depth: int) -> Any:
     if not depth:
         raise ValueError(f"objects more than {DEPTH} deep")
     match value:
         case None | bool() | int() | float() | str():
             return value
         case list():
-            return tuple(_read(item, known, leaves, depth - 1) for item in value)
-        case {"leaf": str(name), **rest} if not rest and leaves[name].dtype is torch.bool:
-            return leaves[name].numpy()
+            return tuple(_read(item, known, depth - 1) for item in value)
         case {"pairs": list(pairs), **rest} if not rest:
-            return {key: _read(item, known, leaves, depth - 1) for key, item in pairs}
+            return {key: _read(item, known, depth - 1) for key, item in pairs}
         case {"is": str(name), "with": dict(named), **rest} if not rest and name in known:
             if named.keys() != set(_fields(known[name])):
                 raise ValueError(f"{name} has fields {_fields(known[name])}, not {sorted(named)}")
-            return known[name](**{field: _read(item, known, leaves, depth - 1) for field, item in named.items()})
+            return known[name](
+                **{field: _read(item, known, depth - 1) for field, item in named.items()}
+            )
         case {"is": str(name), **_rest} if name not in known:
             raise ValueError(f"class {name!r} is not on the list")
         case _:

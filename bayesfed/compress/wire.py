@@ -1,15 +1,18 @@
-"""The wire format, version 1: a checked header, sections of bounded size, a digest. Nothing is unpickled.
+"""The wire format, version 1: a checked header, sections of bounded size, a digest. Nothing is
+unpickled.
 
 Layout of a message (little endian)::
 
     4 bytes   b"BFD1"
     4 bytes   H, length of the header
     H bytes   header, JSON: {"meta": {...}, "leaves": [[name, dtype, [shape], bytes], ...]}
-    ...       one section for each leaf, in the order of the header: plain values, or what a codec wrote
-    16 bytes  digest of everything before it: the first half of its SHA-256, for which processors have instructions
+    ...       one section for each leaf, in the order of the header: plain values, or what a codec
+              wrote
+    16 bytes  digest of everything before it: the first half of its SHA-256, for which processors
+              have instructions
 
-A damaged or hostile message raises `WireError` and nothing else. No tensor is created before the header has been checked against the number of bytes
-present and its memory against a limit.
+A damaged or hostile message raises `WireError` and nothing else. No tensor is created before the
+header has been checked against the number of bytes present and its memory against a limit.
 """
 
 from __future__ import annotations
@@ -22,19 +25,22 @@ import struct
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field, TypeAdapter
 from torch import Tensor
+from typing_extensions import TypedDict
 
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 from bayesfed.trees import Tree
 
 MAGIC = b"BFD1"
 DIGEST = 16
 MAX_BYTES = 1 << 30
-# Parsing a header takes up to about twenty times its length in memory, and every leaf, however small, takes a record.
+# Parsing a header takes up to about twenty times its length in memory, and every leaf, however
+# small, takes a record.
 HEADER_SHARE = 32
 LEAF_RECORD = 1 << 10
 MAX_DIMENSIONS = 64  # the most that NumPy supports
@@ -77,8 +83,20 @@ class Leaf:
 
     @property
     def entries(self) -> int:
-        """Number of entries, with dimensions of length 0 counted as 1, since strides are products of lengths."""
+        """Number of entries; a dimension of length 0 counts as 1, as strides are products."""
         return math.prod(max(length, 1) for length in self.shape)
+
+
+_Length = Annotated[int, Field(ge=0, lt=1 << 63)]
+_Shape = Annotated[tuple[_Length, ...], Field(max_length=MAX_DIMENSIONS)]
+
+
+class _Header(TypedDict):
+    meta: dict[str, Any]
+    leaves: list[tuple[str, str, _Shape, _Length]]
+
+
+_HEADER = TypeAdapter(_Header)
 
 
 class _Proven(threading.local):
@@ -90,25 +108,35 @@ class _Proven(threading.local):
 _proven = _Proven()
 
 
+def forget() -> None:
+    """Let go of the last message that this thread sealed or verified."""
+    _proven.message = None
+
+
 def seal(leaves: Iterable[Leaf], meta: Meta) -> bytes:
     """Return a message of sections and a flat dictionary of scalars.
 
     Raises
     ------
     WireError
-        If a value in `meta` is not a string, a boolean, a finite number or an integer of at most 64 bits.
+        If a value in `meta` is not a string, a boolean, a finite number or an integer of at most 64
+        bits.
     """
     leaves = list(leaves)
     for name, value in meta.items():
         if not _is_scalar(value):
-            raise WireError(complain(f"meta {name!r}", expected="a string, a boolean or a finite number", actual=repr(value), hint="a leaf"))
+            raise WireError(
+                f"meta {name!r}", "a string, a boolean or a finite number", repr(value), "a leaf"
+            )
     entries = [[leaf.name, leaf.dtype, list(leaf.shape), len(leaf.section)] for leaf in leaves]
     header = json.dumps({"meta": dict(meta), "leaves": entries}, separators=(",", ":")).encode()
     head = MAGIC + struct.pack("<I", len(header)) + header
     digest = hashlib.sha256(head)
     for leaf in leaves:
         digest.update(leaf.section)
-    _proven.message = message = b"".join([head, *(leaf.section for leaf in leaves), digest.digest()[:DIGEST]])
+    _proven.message = message = b"".join(
+        [head, *(leaf.section for leaf in leaves), digest.digest()[:DIGEST]]
+    )
     return message
 
 
@@ -120,8 +148,8 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
     message
         A message of the wire format.
     limit
-        Largest size in bytes of the message, and of its decoded leaves at a kibibyte more than their values each. The header may take a
-        32nd of it, or 64 KiB.
+        Largest size in bytes of the message, and of its decoded leaves at a kibibyte more than
+        their values each. The header may take a 32nd of it, or 64 KiB.
 
     Raises
     ------
@@ -129,35 +157,39 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
         If the message is damaged, not of this format or above the limit.
     """
     if not len(MAGIC) + 4 + DIGEST <= len(message) <= limit:
-        raise WireError(
-            complain("message", expected=f"24 to {limit} bytes", actual=f"{len(message)} bytes", hint="a higher limit if it is honest"), field="size"
-        )
+        raise _too_large("message", f"24 to {limit} bytes", f"{len(message)} bytes")
     body = memoryview(message)[:-DIGEST]
     if bytes(body[:4]) != MAGIC:
-        raise WireError(complain("message", expected=f"magic {MAGIC!r}", actual=bytes(body[:4]), hint="a message from seal"))
+        raise WireError("message", f"magic {MAGIC!r}", bytes(body[:4]), "a message from seal")
     if not is_intact(message):
-        raise WireError(complain("message", expected="a matching digest", actual="another one", hint="sending it again"), field="digest")
+        raise WireError(
+            "message", "a matching digest", "another one", "sending it again", field="digest"
+        )
     (length,) = struct.unpack_from("<I", body, 4)
     if length > max(limit // HEADER_SHARE, 1 << 16):
-        raise WireError(
-            complain("message header", expected=f"a {HEADER_SHARE}nd of {limit} bytes", actual=length, hint="a higher limit if it is honest"),
-            field="size",
-        )
+        raise _too_large("message header", f"a {HEADER_SHARE}nd of {limit} bytes", length)
     entries, meta = _header(bytes(body[8 : 8 + length]), length)
     if 8 + length + sum(size for *_, size in entries) != len(body):
         raise WireError(
-            complain("message", expected="the sections its header promises", actual=f"{len(body)} bytes", hint="sending it again"), field="header"
+            "message",
+            "the sections its header promises",
+            f"{len(body)} bytes",
+            "sending it again",
+            field="header",
         )
     leaves, start = [], 8 + length
     for name, dtype, shape, size in entries:
         leaves.append(Leaf(name, dtype, shape, body[start : start + size]))
         start += size
     _proven.message = message if type(message) is bytes else None
-    if (decoded := sum(leaf.entries * DTYPES[leaf.dtype].itemsize + LEAF_RECORD for leaf in leaves)) > limit:
-        raise WireError(
-            complain("message", expected=f"leaves of at most {limit} bytes", actual=decoded, hint="a higher limit if it is honest"), field="size"
-        )
+    decoded = sum(leaf.entries * DTYPES[leaf.dtype].itemsize + LEAF_RECORD for leaf in leaves)
+    if decoded > limit:
+        raise _too_large("message", f"leaves of at most {limit} bytes", decoded)
     return leaves, meta
+
+
+def _too_large(where: str, expected: str, actual: object) -> WireError:
+    return WireError(where, expected, actual, "a higher limit if it is honest", field="size")
 
 
 def digest_of(body: bytes | memoryview) -> bytes:
@@ -173,8 +205,11 @@ def with_digest(body: bytes | memoryview) -> bytes:
 
 def is_intact(message: bytes) -> bool:
     """Return whether a message ends with the digest of its body."""
-    # Bytes are immutable, so an object that this thread sealed or verified is not hashed again, for example by the gate and then by a codec.
-    return message is _proven.message or hmac.compare_digest(digest_of(memoryview(message)[:-DIGEST]), message[-DIGEST:])
+    # Bytes are immutable, so an object that this thread sealed or verified is not hashed again, for
+    # example by the gate and then by a codec.
+    return message is _proven.message or hmac.compare_digest(
+        digest_of(memoryview(message)[:-DIGEST]), message[-DIGEST:]
+    )
 
 
 def pack(tree: Mapping[str, Tensor], meta: Meta) -> bytes:
@@ -203,48 +238,51 @@ def unpack(message: bytes, *, limit: int = MAX_BYTES) -> tuple[Tree, dict[str, A
 def plain(name: str, leaf: Tensor) -> Leaf:
     """Return a leaf whose section holds its plain values, booleans with eight per byte."""
     if leaf.dtype not in NAMES:
-        raise WireError(complain(f"leaf {name!r}", expected=f"one of {sorted(DTYPES)}", actual=leaf.dtype, hint="a cast first"))
+        raise WireError(f"leaf {name!r}", f"one of {sorted(DTYPES)}", leaf.dtype, "a cast first")
     values = leaf.detach().cpu().contiguous().numpy()
     if leaf.dtype is torch.bool:
         values = np.packbits(values.reshape(-1))
-    return Leaf(name, NAMES[leaf.dtype], tuple(leaf.shape), values.data.cast("B") if values.size else b"")
+    return Leaf(
+        name, NAMES[leaf.dtype], tuple(leaf.shape), values.data.cast("B") if values.size else b""
+    )
 
 
 def opened(leaf: Leaf) -> Tensor:
     """Return the tensor of a leaf made by `plain`."""
     size = -(-leaf.size // 8) if leaf.dtype == "b1" else leaf.size
     if len(leaf.section) != size:
-        raise WireError(complain(f"leaf {leaf.name!r}", expected=f"{size} bytes", actual=len(leaf.section), hint="sending it again"), field="shape")
+        where, found = f"leaf {leaf.name!r}", len(leaf.section)
+        raise WireError(where, f"{size} bytes", found, "sending it again", field="shape")
     dtype = DTYPES[leaf.dtype]
     if not leaf.size:
         return torch.empty(leaf.shape, dtype=dtype)
     raw = np.frombuffer(leaf.section, np.uint8)
     if dtype is torch.bool:
-        return torch.from_numpy(np.unpackbits(raw, count=leaf.size).astype(np.bool_)).reshape(leaf.shape)
+        return torch.from_numpy(np.unpackbits(raw, count=leaf.size).astype(np.bool_)).reshape(
+            leaf.shape
+        )
     # A copy makes the tensor writable and aligned.
     return torch.from_numpy(raw.copy()).view(dtype).reshape(leaf.shape)
 
 
-def _header(raw: bytes, length: int) -> tuple[list[tuple[str, str, tuple[int, ...], int]], dict[str, Any]]:
+def _header(
+    raw: bytes, length: int
+) -> tuple[list[tuple[str, str, tuple[int, ...], int]], dict[str, Any]]:
     try:
         if len(raw) != length:
             raise ValueError("the header is cut short")
-        header = json.loads(raw, parse_constant=_not_finite, parse_float=_finite, parse_int=_short)
-        meta, entries = header["meta"], []
-        for name, dtype, shape, size in header["leaves"]:
-            lengths = (*shape, size)
-            if not isinstance(name, str) or dtype not in DTYPES or not all(type(n) is int and 0 <= n < 1 << 63 for n in lengths):
-                raise ValueError("a leaf is not a name, a dtype, a shape and a size")
-            if len(shape) > MAX_DIMENSIONS:
-                raise ValueError(f"a leaf of {len(shape)} dimensions")
-            entries.append((name, str(dtype), tuple(shape), size))
-        if len({entry[0] for entry in entries}) != len(entries):
+        header = _HEADER.validate_json(raw, strict=True)
+        meta, entries = header["meta"], header["leaves"]
+        if not all(dtype in DTYPES for _, dtype, *_ in entries):
+            raise ValueError("a leaf of another dtype")
+        if len({name for name, *_ in entries}) != len(entries):
             raise ValueError("a leaf appears twice")
-        if not isinstance(meta, dict) or not all(map(_is_scalar, meta.values())):
+        if not all(map(_is_scalar, meta.values())):
             raise ValueError("meta holds something that is not a scalar")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+    except ValueError as problem:
+        where, expected = "message header", "meta and leaves as JSON"
         raise WireError(
-            complain("message header", expected="meta and leaves as JSON", actual=problem, hint="a message from seal"), field="header"
+            where, expected, problem, "a message from seal", field="header"
         ) from problem
     return entries, meta
 
@@ -259,19 +297,3 @@ def _is_scalar(value: object) -> bool:
             return math.isfinite(value)
         case _:
             return False
-
-
-def _short(text: str) -> int:
-    # Parsing a number takes time quadratic in its length.
-    if len(text) > 20:
-        raise ValueError(f"an integer of {len(text)} digits")
-    return int(text)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    return value if math.isfinite(value) else _not_finite(text)
-
-
-def _not_finite(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a finite number")

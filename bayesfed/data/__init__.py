@@ -1,7 +1,8 @@
 """Data sets and how they are split over clients.
 
-From the bottom: `dataset` and `rows`, checked tensors; `readers`, real data sets from files and other libraries; `synthetic`, drawn data;
-`partition`, which rows each client holds; `texts`, labelled texts and their tokens.
+From the bottom: `dataset` and `rows`, checked tensors; `readers`, real data sets from files and
+other libraries; `synthetic`, drawn data; `partition`, which rows each client holds; `texts`,
+labelled texts and their tokens.
 """
 
 import lazy_loader

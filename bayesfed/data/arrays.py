@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.readers.labels import class_numbers
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 
 
 def as_tensor(values: object, where: str) -> Tensor:
@@ -19,7 +19,8 @@ def as_tensor(values: object, where: str) -> Tensor:
     Parameters
     ----------
     values
-        A tensor, a NumPy array, or a frame or series of pandas. Fractions become float32 and whole numbers int64; frames always become float32.
+        A tensor, a NumPy array, or a frame or series of pandas. Fractions become float32 and whole
+        numbers int64; frames always become float32.
     where
         Name of the values, for errors.
 
@@ -33,19 +34,31 @@ def as_tensor(values: object, where: str) -> Tensor:
     frame = hasattr(values, "to_numpy") and hasattr(values, "columns")
     if not isinstance(values, np.ndarray) and not hasattr(values, "to_numpy"):
         hint = "torch.tensor(rows), np.array(rows), or a reader (from_csv, from_npz, from_torch)"
-        raise DataError(complain(where, expected="a tensor, an array or a frame", actual=_article(type(values).__name__), hint=hint))
+        raise DataError(
+            where, "a tensor, an array or a frame", _article(type(values).__name__), hint
+        )
     _check_columns(values, where)
     array = _array(values)
     if array.dtype.kind not in "biuf":
-        actual = f"{array.dtype} such as {array.reshape(-1)[0]!r:.40}" if array.size else str(array.dtype)
-        hint = "numbers in place of texts and missing values; text labels become numbers if they are the targets"
-        raise DataError(complain(where, expected="numbers", actual=actual, hint=hint))
+        actual = (
+            f"{array.dtype} such as {array.reshape(-1)[0]!r:.40}"
+            if array.size
+            else str(array.dtype)
+        )
+        hint = (
+            "numbers in place of texts and missing values; text labels become numbers if they "
+            "are the targets"
+        )
+        raise DataError(where, "numbers", actual, hint)
     whole = array.dtype.kind in "biu" and not frame
     return torch.from_numpy(np.ascontiguousarray(array.astype(np.int64 if whole else np.float32)))
 
 
-def as_targets(values: object, classes: Sequence[str], where: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Return targets as `as_tensor` does, and the names of their classes; text labels become class numbers.
+def as_targets(
+    values: object, classes: Sequence[str], where: str
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return targets as `as_tensor` does, and the names of their classes; text labels become class
+    numbers.
 
     Parameters
     ----------
@@ -63,35 +76,58 @@ def as_targets(values: object, classes: Sequence[str], where: str) -> tuple[Tens
     """
     if isinstance(values, Tensor):
         return values, tuple(classes)
-    array = _array(values) if isinstance(values, np.ndarray) or hasattr(values, "to_numpy") else None
+    array = (
+        _array(values) if isinstance(values, np.ndarray) or hasattr(values, "to_numpy") else None
+    )
     if array is not None and array.dtype.kind in "OUST" and array.size:
         labels = array.reshape(len(array), -1)
         if labels.shape[1] == 1 and all(isinstance(label, str) for label in labels[:, 0]):
-            return class_numbers(labels[:, 0].tolist(), list(classes) or None, lambda row: f"{where}, row {row}")
+            return class_numbers(
+                labels[:, 0].tolist(), list(classes) or None, lambda row: f"{where}, row {row}"
+            )
         missing = sum(not isinstance(label, str) for label in labels.reshape(-1))
-        raise DataError(complain(where, expected="one label a row", actual=f"{missing} without, or several columns", hint="dropna(), one column"))
+        raise DataError(
+            where,
+            "one label a row",
+            f"{missing} without, or several columns",
+            "dropna(), one column",
+        )
     if hasattr(values, "columns") and array is not None and array.ndim == 2 and array.shape[1] == 1:
         values = array[:, 0]
     return as_tensor(values, where), tuple(classes)
 
 
-def _array(values: Any) -> np.ndarray[Any, Any]:
+def _array(values: Any) -> np.ndarray:
     return values if isinstance(values, np.ndarray) else np.asarray(values.to_numpy())
 
 
 def _check_columns(values: Any, where: str) -> None:
-    """Raise `DataError` if columns of a frame are no numbers, or cells are missing: all of them at once."""
+    """Raise `DataError` if columns of a frame are no numbers, or cells are missing: all of them at
+    once.
+    """
     if not hasattr(values, "columns"):
         return
-    texts = [str(name) for name, kind in values.dtypes.items() if getattr(kind, "kind", "O") not in "biuf"]
+    texts = [
+        str(name)
+        for name, kind in values.dtypes.items()
+        if getattr(kind, "kind", "O") not in "biuf"
+    ]
     if texts:
         raise DataError(
-            complain(where, expected="columns of numbers", actual=f"others: {', '.join(texts[:10])}", hint=f"frame.drop(columns={texts[:3]})")
+            where,
+            "columns of numbers",
+            f"others: {', '.join(texts[:10])}",
+            f"frame.drop(columns={texts[:3]})",
         )
     counts = {str(name): int(count) for name, count in values.isna().sum().items() if count}
     if counts:
-        actual = f"{sum(counts.values())} empty: {', '.join(f'{count} in {name!r}' for name, count in list(counts.items())[:10])}"
-        raise DataError(complain(where, expected="a number in every cell", actual=actual, hint="frame.dropna(), or frame.fillna(frame.mean())"))
+        actual = (
+            f"{sum(counts.values())} empty: "
+            f"{', '.join(f'{count} in {name!r}' for name, count in list(counts.items())[:10])}"
+        )
+        raise DataError(
+            where, "a number in every cell", actual, "frame.dropna(), or frame.fillna(frame.mean())"
+        )
 
 
 def _article(name: str) -> str:

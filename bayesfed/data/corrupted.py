@@ -1,6 +1,8 @@
-"""Images under corruptions of five severities, rows with other shares of classes, and inputs of no class.
+"""Images under corruptions of five severities, rows with other shares of classes, and inputs of no
+class.
 
-The corruptions are our own, in the spirit of ImageNet-C (Hendrycks and Dietterich, 2019). A severity changes only the strength; labels stay.
+The corruptions are our own, in the spirit of ImageNet-C (Hendrycks and Dietterich, 2019). A
+severity changes only the strength; labels stay.
 
 ==============  ==================================================  ===========================
 corruption      what it does                                        severities 1 to 5
@@ -17,16 +19,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Integral
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
-from bayesfed.errors.checks import a, check, checked
+from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import a, check, checked, one_of, whole
 from bayesfed.keys import Key
 
 Corruption = Literal["noise", "blur", "rotation", "contrast", "occlusion"]
@@ -40,8 +41,10 @@ STRENGTHS: Mapping[Corruption, tuple[float, ...]] = {
 _DATA = a(Dataset, "a data set", "Dataset(inputs, targets)")
 
 
-@checked(data=_DATA)
-def corrupted(data: Dataset, corruption: Corruption, severity: int = 3, *, key: Key | None = None) -> Dataset:
+@checked(data=_DATA, corruption=one_of(Corruption, "'blur'"), severity=whole(1, "3", 5))
+def corrupted(
+    data: Dataset, corruption: Corruption, severity: int = 3, *, key: Key | None = None
+) -> Dataset:
     """Return images under a corruption, with their labels as they are.
 
     Parameters
@@ -66,23 +69,23 @@ def corrupted(data: Dataset, corruption: Corruption, severity: int = 3, *, key: 
     --------
     >>> result.scores(corrupted(test, "blur", 3))
     """
-    if corruption not in get_args(Corruption):
-        known = ", ".join(map(repr, get_args(Corruption)))
-        raise ArgumentError(complain("corrupted", expected=f"one of {known}", actual=repr(corruption), hint="'blur'"))
-    if isinstance(severity, bool) or not isinstance(severity, Integral) or severity not in range(1, 6):
-        raise ArgumentError(complain("corrupted, severity", expected="1 to 5", actual=repr(severity), hint="3"))
     images, strength = _images("corrupted", data), STRENGTHS[corruption][severity - 1]
     if not len(data):
         return data
     noise = (key or Key(0, "corrupted")).child(corruption, severity).generator()
-    changed = {"noise": _noise, "blur": _blur, "rotation": _rotated, "contrast": _contrast, "occlusion": _occluded}[corruption](
-        images, strength, noise
-    )
+    changed = {
+        "noise": _noise,
+        "blur": _blur,
+        "rotation": _rotated,
+        "contrast": _contrast,
+        "occlusion": _occluded,
+    }[corruption](images, strength, noise)
     return Dataset(changed.reshape(data.inputs.shape), data.targets, data.classes, data.domains)
 
 
 def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Dataset:
-    """Return rows drawn without replacement such that the classes have other shares: as many rows as there are for it.
+    """Return rows drawn without replacement such that the classes have other shares: as many rows
+    as there are for it.
 
     Parameters
     ----------
@@ -96,35 +99,57 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
     Raises
     ------
     ArgumentError
-        If shares are negative or all zero, or a class that is wanted has no rows, or too few for one to be drawn.
+        If shares are negative or all zero, or a class that is wanted has no rows, or too few for
+        one to be drawn.
     DataError
         If the targets are no labels of these classes.
     """
     check("label_shifted, data", data, _DATA)
     wanted = torch.as_tensor(shares, dtype=torch.float64)
-    if data.targets.is_floating_point() or data.targets.ndim != 1 or (len(data) and int(data.targets.max()) >= len(wanted)):
+    if (
+        data.targets.is_floating_point()
+        or data.targets.ndim != 1
+        or (len(data) and int(data.targets.max()) >= len(wanted))
+    ):
         expected = f"labels 0 to {len(wanted) - 1}"
         raise DataError(
-            complain("label_shifted", expected=expected, actual=f"{tuple(data.targets.shape)} of {data.targets.dtype}", hint="a share a class")
+            "label_shifted",
+            expected,
+            f"{tuple(data.targets.shape)} of {data.targets.dtype}",
+            "a share a class",
         )
     counts = torch.bincount(data.targets, minlength=len(wanted)).double().cpu()
-    if bool((wanted < 0).any()) or not float(wanted.sum()) > 0 or bool(((wanted > 0) & (counts == 0)).any()):
+    if (
+        bool((wanted < 0).any())
+        or not float(wanted.sum()) > 0
+        or bool(((wanted > 0) & (counts == 0)).any())
+    ):
         hint = "shares of classes that have rows"
-        raise ArgumentError(complain("label_shifted, shares", expected="numbers >= 0, not all 0", actual=wanted.tolist(), hint=hint))
+        raise ArgumentError(
+            "label_shifted, shares", "numbers >= 0, not all 0", wanted.tolist(), hint
+        )
     # Rounded down, so that no class needs more rows than it has.
     size = float((counts[wanted > 0] / wanted[wanted > 0]).min())
     noise, parts = key.generator(), []
     for label, share in enumerate(wanted.tolist()):
         rows = (data.targets.cpu() == label).nonzero()[:, 0]
-        parts.append(rows[torch.randperm(len(rows), generator=noise)[: math.floor(share * size + 1e-9)]])
+        parts.append(
+            rows[torch.randperm(len(rows), generator=noise)[: math.floor(share * size + 1e-9)]]
+        )
         if share > 0 and not len(parts[-1]):
-            expected, actual = f"rows for a share of {share:g} of class {label}", f"classes of {counts.int().tolist()} rows"
-            raise ArgumentError(complain("label_shifted, shares", expected=expected, actual=actual, hint="more rows, or shares that differ less"))
+            expected, actual = (
+                f"rows for a share of {share:g} of class {label}",
+                f"classes of {counts.int().tolist()} rows",
+            )
+            raise ArgumentError(
+                "label_shifted, shares", expected, actual, "more rows, or shares that differ less"
+            )
     return data[torch.cat(parts).sort().values.to(data.targets.device)]
 
 
 def out_of_distribution(data: Dataset, key: Key) -> dict[str, Tensor]:
-    """Return inputs of no class in the shape of the images: ``inverted``, ``flipped`` upside down, ``shuffled`` pixels and uniform ``noise``.
+    """Return inputs of no class in the shape of the images: ``inverted``, ``flipped`` upside down,
+    ``shuffled`` pixels and uniform ``noise``.
 
     Parameters
     ----------
@@ -142,15 +167,28 @@ def out_of_distribution(data: Dataset, key: Key) -> dict[str, Tensor]:
     order = torch.randperm(images[0, 0].numel(), generator=key.child("order").generator())
     uniform = torch.rand(images.shape, generator=key.child("noise").generator())
     shuffled = images.flatten(2)[..., order].reshape(shape)
-    return {"inverted": (1 - images).reshape(shape), "flipped": images.flip(-2).reshape(shape), "shuffled": shuffled, "noise": uniform.reshape(shape)}
+    return {
+        "inverted": (1 - images).reshape(shape),
+        "flipped": images.flip(-2).reshape(shape),
+        "shuffled": shuffled,
+        "noise": uniform.reshape(shape),
+    }
 
 
 def _images(where: str, data: Dataset) -> Tensor:
     """Return the images ``(N, C, H, W)``."""
     inputs = data.inputs
-    if inputs.ndim not in (3, 4) or not inputs.is_floating_point() or (len(data) and not 0 <= float(inputs.min()) <= float(inputs.max()) <= 1):
-        actual = f"{inputs.dtype} of shape {tuple(inputs.shape)}" + (f", {float(inputs.min()):g} to {float(inputs.max()):g}" if len(data) else "")
-        raise DataError(complain(where, expected="images (N, H, W) or (N, C, H, W) from 0 to 1", actual=actual, hint="scaling to 0..1 first"))
+    if (
+        inputs.ndim not in (3, 4)
+        or not inputs.is_floating_point()
+        or (len(data) and not 0 <= float(inputs.min()) <= float(inputs.max()) <= 1)
+    ):
+        actual = f"{inputs.dtype} of shape {tuple(inputs.shape)}" + (
+            f", {float(inputs.min()):g} to {float(inputs.max()):g}" if len(data) else ""
+        )
+        raise DataError(
+            where, "images (N, H, W) or (N, C, H, W) from 0 to 1", actual, "scaling to 0..1 first"
+        )
     return inputs[:, None] if inputs.ndim == 3 else inputs
 
 
@@ -160,10 +198,15 @@ def _noise(images: Tensor, sd: float, noise: Generator) -> Tensor:
 
 def _blur(images: Tensor, sd: float, noise: Generator) -> Tensor:
     half = math.ceil(3 * sd)
-    kernel = torch.exp(-torch.arange(-half, half + 1, dtype=images.dtype, device=images.device).square() / (2 * sd**2))
+    kernel = torch.exp(
+        -torch.arange(-half, half + 1, dtype=images.dtype, device=images.device).square()
+        / (2 * sd**2)
+    )
     kernel, channels = kernel / kernel.sum(), images.shape[1]
-    down = functional.conv2d(images, kernel[None, None, :, None].expand(channels, 1, -1, 1), padding=(half, 0), groups=channels)
-    return functional.conv2d(down, kernel[None, None, None].expand(channels, 1, 1, -1), padding=(0, half), groups=channels).clamp(0, 1)
+    for once, padding in ((kernel[:, None], (half, 0)), (kernel[None], (0, half))):
+        weight = once.expand(channels, 1, -1, -1)
+        images = functional.conv2d(images, weight, padding=padding, groups=channels)
+    return images.clamp(0, 1)
 
 
 def _rotated(images: Tensor, degrees: float, noise: Generator) -> Tensor:
@@ -171,7 +214,10 @@ def _rotated(images: Tensor, degrees: float, noise: Generator) -> Tensor:
     angle = (sign * math.radians(degrees)).to(images)
     # The grid is in shares of the sides, which differ where images are not square.
     ratio = images.shape[-2] / images.shape[-1]
-    rows = torch.stack([angle.cos(), -angle.sin() * ratio, 0 * angle], 1), torch.stack([angle.sin() / ratio, angle.cos(), 0 * angle], 1)
+    rows = (
+        torch.stack([angle.cos(), -angle.sin() * ratio, 0 * angle], 1),
+        torch.stack([angle.sin() / ratio, angle.cos(), 0 * angle], 1),
+    )
     grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, align_corners=False).clamp(0, 1)
 
@@ -184,7 +230,12 @@ def _contrast(images: Tensor, factor: float, noise: Generator) -> Tensor:
 def _occluded(images: Tensor, share: float, noise: Generator) -> Tensor:
     height, width = images.shape[-2:]
     tall, wide = max(1, round(share * height)), max(1, round(share * width))
-    top, left = (torch.randint(length - side + 1, (len(images), 1), generator=noise) for length, side in ((height, tall), (width, wide)))
+    top, left = (
+        torch.randint(length - side + 1, (len(images), 1), generator=noise)
+        for length, side in ((height, tall), (width, wide))
+    )
     down, across = torch.arange(height), torch.arange(width)
-    inside = ((down >= top) & (down < top + tall))[:, :, None] & ((across >= left) & (across < left + wide))[:, None]
+    inside = ((down >= top) & (down < top + tall))[:, :, None] & (
+        (across >= left) & (across < left + wide)
+    )[:, None]
     return images.masked_fill(inside[:, None].to(images.device), 0.0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.arrays import as_targets, as_tensor
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.trees import is_finite
 
 
@@ -20,21 +20,24 @@ class Dataset:
     Parameters
     ----------
     inputs
-        Inputs ``(N, ...)``: a tensor, a NumPy array or a pandas frame. The fractions of arrays become float32, whole numbers stay whole; frames
-        become float32. Nothing is scaled.
+        Inputs ``(N, ...)``: a tensor, a NumPy array or a pandas frame. The fractions of arrays
+        become float32, whole numbers stay whole; frames become float32. Nothing is scaled.
     targets
-        Targets ``(N,)`` or ``(N, ...)``, in the same forms; integers are class labels from 0. Texts of an array or a series become class numbers, and
-        their names the classes.
+        Targets ``(N,)`` or ``(N, ...)``, in the same forms; integers are class labels from 0. Texts
+        of an array or a series become class numbers, and their names the classes.
     classes
-        Names of the classes in the order of their numbers, for reports. Empty: the classes have no names.
+        Names of the classes in the order of their numbers, for reports. Empty: the classes have no
+        names.
     domains
-        N names of the domains that rows are from, for partitions (`within_domains`). Empty: the domains are unknown.
+        N names of the domains that rows are from, for partitions (`within_domains`). Empty: the
+        domains are unknown.
 
     Raises
     ------
     DataError
-        If inputs or targets are no tensor, array or frame of numbers, the lengths differ, a value is NaN or infinite, a class label is negative, or a
-        label or a row has no name although names are given.
+        If inputs or targets are no tensor, array or frame of numbers, the lengths differ, a value
+        is NaN or infinite, a class label is negative, or a label or a row has no name although
+        names are given.
     """
 
     inputs: Tensor
@@ -45,36 +48,56 @@ class Dataset:
     def __post_init__(self) -> None:
         if not (isinstance(self.inputs, Tensor) and isinstance(self.targets, Tensor)):
             targets, classes = as_targets(self.targets, self.classes, "Dataset targets")
-            for name, value in (("inputs", as_tensor(self.inputs, "Dataset inputs")), ("targets", targets), ("classes", classes)):
-                object.__setattr__(self, name, value)
+            inputs = as_tensor(self.inputs, "Dataset inputs")
+            vars(self).update(inputs=inputs, targets=targets, classes=classes)
         if self.inputs.ndim == 0 or self.targets.ndim == 0 or len(self.inputs) != len(self.targets):
             raise DataError(
-                complain(
-                    "Dataset",
-                    expected="inputs and targets of one length",
-                    actual=f"shapes {tuple(self.inputs.shape)} and {tuple(self.targets.shape)}",
-                    hint="the same rows of both",
-                )
+                "Dataset",
+                "inputs and targets of one length",
+                f"shapes {tuple(self.inputs.shape)} and {tuple(self.targets.shape)}",
+                "the same rows of both",
             )
         for name, values in (("inputs", self.inputs), ("targets", self.targets)):
             if not is_finite(values):
-                rows = (~torch.isfinite(values)).reshape(len(values), -1).any(dim=1).nonzero().reshape(-1)
-                raise DataError(
-                    complain(
-                        f"Dataset {name}",
-                        expected="finite values",
-                        actual=f"NaN or Inf in {len(rows)} rows, first {int(rows[0])}",
-                        hint="dropping or imputing those rows",
-                    )
+                rows = (
+                    (~torch.isfinite(values))
+                    .reshape(len(values), -1)
+                    .any(dim=1)
+                    .nonzero()
+                    .reshape(-1)
                 )
-        if not self.targets.is_floating_point() and self.targets.numel() and int(self.targets.min()) < 0:
-            raise DataError(complain("Dataset targets", expected="class labels from 0", actual=int(self.targets.min()), hint="relabelling"))
-        if self.classes and (self.targets.is_floating_point() or (len(self) and int(self.targets.max()) >= len(self.classes))):
-            actual = "numbers with fractions" if self.targets.is_floating_point() else int(self.targets.max())
+                raise DataError(
+                    f"Dataset {name}",
+                    "finite values",
+                    f"NaN or Inf in {len(rows)} rows, first {int(rows[0])}",
+                    "dropping or imputing those rows",
+                )
+        if (
+            not self.targets.is_floating_point()
+            and self.targets.numel()
+            and int(self.targets.min()) < 0
+        ):
+            raise DataError(
+                "Dataset targets", "class labels from 0", int(self.targets.min()), "relabelling"
+            )
+        if self.classes and (
+            self.targets.is_floating_point()
+            or (len(self) and int(self.targets.max()) >= len(self.classes))
+        ):
+            actual = (
+                "numbers with fractions"
+                if self.targets.is_floating_point()
+                else int(self.targets.max())
+            )
             expected = f"labels from 0 to {len(self.classes) - 1}, as there are names"
-            raise DataError(complain("Dataset targets", expected=expected, actual=actual, hint="a name for every class"))
+            raise DataError("Dataset targets", expected, actual, "a name for every class")
         if self.domains and len(self.domains) != len(self):
-            raise DataError(complain("Dataset domains", expected=f"a name for each of {len(self)} rows", actual=len(self.domains), hint="domains=()"))
+            raise DataError(
+                "Dataset domains",
+                f"a name for each of {len(self)} rows",
+                len(self.domains),
+                "domains=()",
+            )
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -82,10 +105,19 @@ class Dataset:
     def __getitem__(self, rows: Tensor | slice) -> Dataset:
         if not isinstance(rows, slice | Tensor):
             raise DataError(
-                complain("rows of a Dataset", expected="a slice or a tensor", actual=repr(rows), hint="data[:5], data[torch.tensor([0, 2])]")
+                "rows of a Dataset",
+                "a slice or a tensor",
+                repr(rows),
+                "data[:5], data[torch.tensor([0, 2])]",
             )
-        # Rows of a checked data set need no second check, which would cost more than taking a batch.
-        return unchecked(self.inputs[rows], self.targets[rows], self.classes, self._domains(rows) if self.domains else ())
+        # Rows of a checked data set need no second check, which would cost more than taking a
+        # batch.
+        return unchecked(
+            self.inputs[rows],
+            self.targets[rows],
+            self.classes,
+            self._domains(rows) if self.domains else (),
+        )
 
     def _domains(self, rows: Tensor | slice) -> tuple[str, ...]:
         if isinstance(rows, slice):
@@ -98,18 +130,18 @@ class Dataset:
         return Dataset(self.inputs.to(device), self.targets.to(device), self.classes, self.domains)
 
 
-def unchecked(inputs: Tensor, targets: Tensor, classes: tuple[str, ...] = (), domains: tuple[str, ...] = ()) -> Dataset:
+def unchecked(
+    inputs: Tensor, targets: Tensor, classes: tuple[str, ...] = (), domains: tuple[str, ...] = ()
+) -> Dataset:
     """Return a data set without checks, of rows that were checked before."""
     data = object.__new__(Dataset)
-    object.__setattr__(data, "inputs", inputs)
-    object.__setattr__(data, "targets", targets)
-    object.__setattr__(data, "classes", classes)
-    object.__setattr__(data, "domains", domains)
+    vars(data).update(inputs=inputs, targets=targets, classes=classes, domains=domains)
     return data
 
 
 def concatenated(parts: Sequence[Dataset]) -> Dataset:
-    """Return the rows of all data sets as one, in order; with domains if every data set that has rows has domains.
+    """Return the rows of all data sets as one, in order; with domains if every data set that has
+    rows has domains.
 
     Raises
     ------
@@ -118,9 +150,28 @@ def concatenated(parts: Sequence[Dataset]) -> Dataset:
     """
     shapes = {(tuple(part.inputs.shape[1:]), tuple(part.targets.shape[1:])) for part in parts}
     if len(shapes) != 1:
-        raise DataError(complain("concatenated", expected="sets with rows of one shape", actual=sorted(shapes, key=str), hint="the same features"))
+        raise DataError(
+            "concatenated",
+            "sets with rows of one shape",
+            sorted(shapes, key=str),
+            "the same features",
+        )
     named = sorted({part.classes for part in parts})
     if len(named) != 1:
-        raise DataError(complain("concatenated", expected="sets with the same classes", actual=named[:2], hint="classes=train.classes when reading"))
-    domains = tuple(name for part in parts for name in part.domains) if all(part.domains for part in parts if len(part)) else ()
-    return Dataset(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]), named[0], domains)
+        raise DataError(
+            "concatenated",
+            "sets with the same classes",
+            named[:2],
+            "classes=train.classes when reading",
+        )
+    domains = (
+        tuple(name for part in parts for name in part.domains)
+        if all(part.domains for part in parts if len(part))
+        else ()
+    )
+    return Dataset(
+        torch.cat([part.inputs for part in parts]),
+        torch.cat([part.targets for part in parts]),
+        named[0],
+        domains,
+    )

@@ -13,7 +13,8 @@ PARTIAL = ".part"
 
 
 def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file atomically: after a crash at any moment the file is either the old one or the new one.
+    """Write a file atomically: after a crash at any moment the file is either the old one or the
+    new one.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
         file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
             for part in (content,) if isinstance(content, bytes) else content:
-                _pour(file, part)
+                pour(file, part)
             os.fsync(file)
         finally:
             os.close(file)
@@ -45,7 +46,8 @@ def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
 
 
 def append(path: Path, length: int, content: bytes) -> None:
-    """Append to a file after its first `length` bytes; what follows them, from an interrupted call, is cut off.
+    """Append to a file after its first `length` bytes; what follows them, from an interrupted call,
+    is cut off.
 
     Raises
     ------
@@ -56,7 +58,7 @@ def append(path: Path, length: int, content: bytes) -> None:
     try:
         os.ftruncate(file, length)
         os.lseek(file, 0, os.SEEK_END)
-        _pour(file, content)
+        pour(file, content)
         os.fsync(file)
     finally:
         os.close(file)
@@ -72,7 +74,9 @@ def sync(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files of interrupted writes from a folder that no other process writes to."""
+    """Remove the temporary files of interrupted writes from a folder that no other process writes
+    to.
+    """
     for path in folder.glob(f".*{PARTIAL}"):
         path.unlink(missing_ok=True)
 
@@ -83,7 +87,9 @@ def digest(content: bytes) -> str:
 
 
 def digest_of_file(path: Path, length: int | None = None) -> tuple[int, str]:
-    """Return the length and the BLAKE2b digest of a file, or of as much of its beginning, which is never in memory as a whole."""
+    """Return the length and the BLAKE2b digest of a file, or of as much of its beginning, which is
+    never in memory as a whole.
+    """
     hasher, read = blake2b(digest_size=32), 0
     with path.open("rb") as file:
         while part := file.read(1 << 20 if length is None else min(1 << 20, length - read)):
@@ -92,7 +98,8 @@ def digest_of_file(path: Path, length: int | None = None) -> tuple[int, str]:
     return read, hasher.hexdigest()
 
 
-def _pour(file: int, content: bytes) -> None:
+def pour(file: int, content: bytes) -> None:
+    """Write all of the content where the file stands."""
     view = memoryview(content)
     while view:
         view = view[os.write(file, view) :]

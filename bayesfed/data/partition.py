@@ -1,7 +1,7 @@
 """Partitions: which rows of a data set each client holds.
 
-A partition is a list of K index tensors that together contain each row exactly once. It depends on nothing but its arguments and its key.
-Clients without rows are legal unless `minimum` forbids them.
+A partition is a list of K index tensors that together contain each row exactly once. It depends on
+nothing but its arguments and its key. Clients without rows are legal unless `minimum` forbids them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.errors.checks import KEY, LABELS, Role, a, checked, whole
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import KEY, LABELS, PART, POSITIVE, Role, a, checked, whole
 from bayesfed.keys import Key
 
 Partition = list[Tensor]
@@ -47,13 +47,18 @@ def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
     return _tensors(np.array_split(key.numpy().permutation(rows), clients), key, minimum)
 
 
-@checked(labels=LABELS, clients=whole(0, "10"), alpha=a((int, float), "a number", "0.5"), key=KEY)
-def dirichlet(labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: int = 0) -> Partition:
+@checked(
+    labels=LABELS, clients=whole(0, "10"), alpha=Role(POSITIVE.fits, "alpha > 0", "0.5"), key=KEY
+)
+def dirichlet(
+    labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: int = 0
+) -> Partition:
     """Split each class over the clients with shares drawn from Dirichlet(alpha, ..., alpha).
 
-    With a small `alpha` each class goes to few clients; a large `alpha` tends to IID (Hsu, Qi and Brown, 2019).
-    Shares are normalised in log space from ``log Gamma(alpha) = log Gamma(alpha + 1) + log(U)/alpha``,
-    so alpha = 1e-3 with a thousand clients neither underflows nor fails.
+    With a small `alpha` each class goes to few clients; a large `alpha` tends to IID (Hsu, Qi and
+    Brown, 2019). Shares are normalised in log space from
+    ``log Gamma(alpha) = log Gamma(alpha + 1) + log(U)/alpha``, so alpha = 1e-3 with a thousand
+    clients neither underflows nor fails.
 
     Parameters
     ----------
@@ -71,29 +76,35 @@ def dirichlet(labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: 
     Raises
     ------
     ArgumentError
-        If alpha is not a positive finite number, there are no clients, or there are fewer rows than `minimum` asks for.
+        If alpha is not a positive finite number, there are no clients, or there are fewer rows than
+        `minimum` asks for.
     """
     _check(len(labels), clients, minimum)
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise ArgumentError(complain("dirichlet", expected="alpha > 0", actual=alpha, hint="0.5"))
     random = key.numpy()
     values = labels.cpu().numpy()
     held: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for label in np.unique(values):
         rows = random.permutation(np.flatnonzero(values == label))
-        logs = np.log(random.gamma(alpha + 1, size=clients)) + np.log1p(-random.random(clients)) / alpha
+        logs = (
+            np.log(random.gamma(alpha + 1, size=clients))
+            + np.log1p(-random.random(clients)) / alpha
+        )
         shares = np.exp(logs - logs.max())
         cuts = np.round(np.cumsum(shares / shares.sum())[:-1] * len(rows)).astype(np.int64)
-        # A new order of clients for each class; otherwise rounding would leave the same clients empty every time.
-        for client, part in zip(random.permutation(clients), np.split(rows, np.clip(cuts, 0, len(rows))), strict=True):
+        # A new order of clients for each class; otherwise rounding would leave the same clients
+        # empty every time.
+        for client, part in zip(
+            random.permutation(clients), np.split(rows, np.clip(cuts, 0, len(rows))), strict=True
+        ):
             held[client].append(part)
     parts = [np.concatenate(chunks) if chunks else np.empty(0, np.int64) for chunks in held]
     return _tensors(parts, key, minimum)
 
 
-@checked(labels=LABELS, clients=whole(0, "10"), per_client=whole(0, "2"), key=KEY)
+@checked(labels=LABELS, clients=whole(0, "10"), per_client=whole(1, "2"), key=KEY)
 def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition:
-    """Sort by label, cut into ``clients * per_client`` shards, and give `per_client` random ones to each client (McMahan et al., 2017).
+    """Sort by label, cut into ``clients * per_client`` shards, and give `per_client` random ones to
+    each client (McMahan et al., 2017).
 
     Parameters
     ----------
@@ -112,8 +123,6 @@ def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition
         If there are no clients, or `per_client` is below 1.
     """
     _check(len(labels), clients, 0)
-    if per_client < 1:
-        raise ArgumentError(complain("shards", expected="per_client >= 1", actual=per_client, hint="2"))
     pieces = np.array_split(np.argsort(labels.cpu().numpy(), kind="stable"), clients * per_client)
     order = key.numpy().permutation(len(pieces))
     dealt = [np.concatenate([pieces[i] for i in order[c::clients]]) for c in range(clients)]
@@ -134,29 +143,45 @@ def by_domain(domains: Sequence[str | int]) -> Homes:
     return Homes({name: torch.tensor(held[name]) for name in sorted(held)})
 
 
-def within_domains(domains: Sequence[str], split: Callable[[Tensor, Key], Partition], key: Key) -> Homes:
-    """Split each domain over its own clients, named ``DOMAIN-000`` and so on, so that no client has rows of two domains.
+def within_domains(
+    domains: Sequence[str], split: Callable[[Tensor, Key], Partition], key: Key
+) -> Homes:
+    """Split each domain over its own clients, named ``DOMAIN-000`` and so on, so that no client has
+    rows of two domains.
 
     Parameters
     ----------
     domains
         N names, as in `Dataset.domains` and `Texts.domains`.
     split
-        ``(rows of a domain, key) -> positions among them`` for each client, such as ``lambda rows, key: iid(len(rows), 5, key)`` or
+        ``(rows of a domain, key) -> positions among them`` for each client, such as
+        ``lambda rows, key: iid(len(rows), 5, key)`` or
         ``lambda rows, key: dirichlet(labels[rows], 5, 0.5, key)``.
     key
         Key of the splits.
     """
     homes = by_domain(domains)
-    return Homes({f"{name}-{i:03d}": rows[part] for name, rows in homes.items() for i, part in enumerate(split(rows, key.child(name)))})
+    return Homes(
+        {
+            f"{name}-{i:03d}": rows[part]
+            for name, rows in homes.items()
+            for i, part in enumerate(split(rows, key.child(name)))
+        }
+    )
 
 
 @checked(
-    strata=Role(lambda strata: not isinstance(strata, Dataset), "the stratum of each row", "train.targets.tolist(), or split_rows(train, key)"),
+    strata=Role(
+        lambda strata: not isinstance(strata, Dataset),
+        "the stratum of each row",
+        "train.targets.tolist(), or split_rows(train, key)",
+    ),
+    share=PART,
     key=KEY,
 )
 def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tensor, Tensor]:
-    """Return the rows of (train, test) in ascending order, with `share` of each stratum, rounded to the nearest row, in the test set.
+    """Return the rows of (train, test) in ascending order, with `share` of each stratum, rounded to
+    the nearest row, in the test set.
 
     Parameters
     ----------
@@ -172,21 +197,25 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
     ArgumentError
         If `share` is not between 0 and 1.
     """
-    if not 0 < share < 1:
-        raise ArgumentError(complain("held_out, share", expected="a number between 0 and 1", actual=share, hint="0.2"))
     sides: tuple[list[Tensor], list[Tensor]] = ([], [])
     for name, rows in by_domain(strata).items():
         shuffled = rows[torch.randperm(len(rows), generator=key.child(name).generator())]
         cut = len(rows) - round(share * len(rows))
         sides[0].append(shuffled[:cut])
         sides[1].append(shuffled[cut:])
-    train, test = (torch.cat([*parts, torch.empty(0, dtype=torch.int64)]).sort().values for parts in sides)
+    train, test = (
+        torch.cat([*parts, torch.empty(0, dtype=torch.int64)]).sort().values for parts in sides
+    )
     return train, test
 
 
 @checked(
     data=a(Dataset, "a data set", "Dataset(inputs, targets), and the partition after it"),
-    parts=Role(lambda parts: isinstance(parts, list | tuple | dict), "a partition: rows of each client", "iid(len(train), 10, Key(0))"),
+    parts=Role(
+        lambda parts: isinstance(parts, list | tuple | dict),
+        "a partition: rows of each client",
+        "iid(len(train), 10, Key(0))",
+    ),
 )
 def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, Dataset]:
     """Return each client's rows. The clients of a list are named ``client-000`` and so on.
@@ -196,7 +225,8 @@ def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, D
     data
         The data set to split.
     parts
-        Rows of each client, integers ``(N_k,)``, as returned by `iid`, `dirichlet`, `shards`, `by_domain` or `within_domains`.
+        Rows of each client, integers ``(N_k,)``, as returned by `iid`, `dirichlet`, `shards`,
+        `by_domain` or `within_domains`.
 
     Raises
     ------
@@ -205,25 +235,35 @@ def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, D
     """
     if not isinstance(parts, dict):
         parts = {f"client-{i:03d}": rows for i, rows in enumerate(parts)}
-    if beyond := [name for name, rows in parts.items() if len(rows) and not -len(data) <= int(rows.min()) <= int(rows.max()) < len(data)]:
-        expected, actual = f"numbers of rows below {len(data)}", f"{int(parts[beyond[0]].max())} for {beyond[0]!r}"
-        raise ArgumentError(complain("federate, parts", expected=expected, actual=actual, hint=f"a partition of {len(data)} rows"))
+    if beyond := [
+        name
+        for name, rows in parts.items()
+        if len(rows) and not -len(data) <= int(rows.min()) <= int(rows.max()) < len(data)
+    ]:
+        expected, actual = (
+            f"numbers of rows below {len(data)}",
+            f"{int(parts[beyond[0]].max())} for {beyond[0]!r}",
+        )
+        raise ArgumentError("federate, parts", expected, actual, f"a partition of {len(data)} rows")
     return {name: data[rows] for name, rows in parts.items()}
 
 
 def _check(rows: int, clients: int, minimum: int) -> None:
     if clients < 1:
-        raise ArgumentError(complain("partition", expected="at least one client", actual=clients, hint="clients=10"))
+        raise ArgumentError("partition", "at least one client", clients, "clients=10")
     if minimum < 0 or clients * minimum > rows:
         raise ArgumentError(
-            complain(
-                "partition", expected=f"{clients} clients x minimum {minimum} <= {rows} rows", actual=clients * minimum, hint="a smaller minimum"
-            )
+            "partition",
+            f"{clients} clients x minimum {minimum} <= {rows} rows",
+            clients * minimum,
+            "a smaller minimum",
         )
 
 
 def _tensors(parts: Sequence[np.ndarray], key: Key, minimum: int) -> Partition:
-    """Return the sorted rows of each part, after moving random rows from the largest parts to those below the minimum."""
+    """Return the sorted rows of each part, after moving random rows from the largest parts to those
+    below the minimum.
+    """
     held = [np.array(part, dtype=np.int64) for part in parts]
     random = key.child("minimum").numpy()
     for client in range(len(held)):

@@ -1,4 +1,6 @@
-"""`Population`: many clients whose rows are loaded only when they are asked, and `Names`, which are written only when they are read."""
+"""`Population`: many clients whose rows are loaded only when they are asked, and `Names`, which are
+written only when they are read.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,22 @@ from itertools import pairwise
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
 
 
 class Names(Sequence[str]):
-    """The names ``client-000``, ``client-001``, ..., as `federate` numbers clients. No name is kept.
+    """The names ``client-000``, ``client-001``, ..., as `federate` numbers clients. No name is
+    kept.
 
     Parameters
     ----------
     count
-        Number of names. All have as many digits as the last one, at least three, so that they are in the order of their numbers.
+        Number of names. All have as many digits as the last one, at least three, so that they are
+        in the order of their numbers.
     """
 
     def __init__(self, count: int) -> None:
@@ -44,7 +49,11 @@ class Names(Sequence[str]):
     def place(self, name: str) -> int | None:
         """Return the place of a name, or None."""
         digits = name.removeprefix("client-")
-        number = int(digits) if len(digits) < 20 and digits.isascii() and digits.isdigit() else self._count
+        number = (
+            int(digits)
+            if len(digits) < 20 and digits.isascii() and digits.isdigit()
+            else self._count
+        )
         return number if number < self._count and self._name(number) == name else None
 
 
@@ -59,15 +68,18 @@ def place_of(names: Sequence[str], name: object) -> int | None:
 
 
 class Population(Mapping[str, Dataset]):
-    """Clients by name, whose rows are loaded when they are asked and not before: ``population["client-000012"]`` calls `load`.
+    """Clients by name, whose rows are loaded when they are asked and not before:
+    ``population["client-000012"]`` calls `load`.
 
-    It is given to `run` or `InProcess` in place of a mapping of data sets, and gives the same bits as the mapping of the same clients. Loaded rows
-    are not kept. Where loading takes long, keep some: ``load=functools.lru_cache(1000)(load)``.
+    It is given to `run` or `InProcess` in place of a mapping of data sets, and gives the same bits
+    as the mapping of the same clients. Loaded rows are not kept. Where loading takes long, keep
+    some: ``load=functools.lru_cache(1000)(load)``.
 
     Parameters
     ----------
     names
-        Names of the clients, or their number: they are then called ``client-000`` and so on, with as many digits as the last one needs.
+        Names of the clients, or their number: they are then called ``client-000`` and so on, with
+        as many digits as the last one needs.
     samples
         Number of rows of each client: by name, or in the order of `names`, or one number for all.
     load
@@ -76,9 +88,11 @@ class Population(Mapping[str, Dataset]):
     Raises
     ------
     ArgumentError
-        If there is no client, a name is given twice, or there is not one number of rows, from 0, for each client.
+        If there is no client, a name is given twice, or there is not one number of rows, from 0,
+        for each client.
     DataError
-        From ``population[name]``, if `load` returns something else than a data set with the promised number of rows.
+        From ``population[name]``, if `load` returns something else than a data set with the
+        promised number of rows.
 
     Examples
     --------
@@ -91,13 +105,22 @@ class Population(Mapping[str, Dataset]):
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
-    def __init__(self, names: Sequence[str] | int, samples: Any, load: Callable[[str], Dataset]) -> None:
+    def __init__(
+        self, names: Sequence[str] | int, samples: Any, load: Callable[[str], Dataset]
+    ) -> None:
         if not callable(load):
             hint = "lambda name: Dataset(...)"
-            raise ArgumentError(complain("Population, load", expected="a function (name) -> data set", actual=shown(load), hint=hint))
+            raise ArgumentError(
+                "Population, load", "a function (name) -> data set", shown(load), hint
+            )
         given = Names(names) if isinstance(names, int) and not isinstance(names, bool) else names
         if isinstance(given, str) or not isinstance(given, Sequence) or not len(given):
-            raise ArgumentError(complain("Population, names", expected="a number of clients, or their names", actual=shown(names), hint="1_000_000"))
+            raise ArgumentError(
+                "Population, names",
+                "a number of clients, or their names",
+                shown(names),
+                "1_000_000",
+            )
         rows = _rows(samples, given)
         if isinstance(given, Names):
             self._names: Sequence[str] = given
@@ -112,14 +135,16 @@ class Population(Mapping[str, Dataset]):
         return self._names
 
     @property
-    def samples(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def samples(self) -> NDArray[np.int64]:
         """Number of rows of each client ``(K,)``, in the order of the names."""
         return self._samples
 
     def part(self, places: Sequence[int]) -> Population:
         """Return the population of the clients at these places of `names`."""
         chosen = np.asarray(sorted(places), dtype=np.int64)
-        return Population([self._names[place] for place in chosen.tolist()], self._samples[chosen], self._load)
+        return Population(
+            [self._names[place] for place in chosen.tolist()], self._samples[chosen], self._load
+        )
 
     def __len__(self) -> int:
         return len(self._names)
@@ -136,17 +161,24 @@ class Population(Mapping[str, Dataset]):
         data, rows = self._load(name), int(self._samples[place])
         if not isinstance(data, Dataset) or len(data) != rows:
             actual = f"{len(data)} rows" if isinstance(data, Dataset) else shown(data)
-            raise DataError(complain(f"Population, client {name!r}", expected=f"a Dataset of {rows} rows", actual=actual, hint="the right samples"))
+            raise DataError(
+                f"Population, client {name!r}",
+                f"a Dataset of {rows} rows",
+                actual,
+                "the right samples",
+            )
         return data
 
     def __repr__(self) -> str:
         return f"Population({len(self)} clients, {int(self._samples.sum()):,} rows)"
 
 
-def _rows(samples: Any, names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _rows(samples: Any, names: Sequence[str]) -> NDArray[np.int64]:
     if isinstance(samples, Mapping):
         if missing := [name for name in names if name not in samples][:3]:
-            raise ArgumentError(complain("Population, samples", expected="one for each name", actual=f"none for {missing}", hint="{name: 16, ...}"))
+            raise ArgumentError(
+                "Population, samples", "one for each name", f"none for {missing}", "{name: 16, ...}"
+            )
         samples = [samples[name] for name in names]
     try:
         rows = np.asarray(samples)
@@ -156,17 +188,25 @@ def _rows(samples: Any, names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int
         sound = False
     if not sound:
         expected = f"{len(names)} whole numbers from 0, or one for all"
-        raise ArgumentError(complain("Population, samples", expected=expected, actual=shown(samples), hint="[len(rows[name]) for name in names]"))
+        raise ArgumentError(
+            "Population, samples", expected, shown(samples), "[len(rows[name]) for name in names]"
+        )
     return rows.astype(np.int64)
 
 
-def _sorted(names: Sequence[str], rows: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[Sequence[str], np.ndarray[Any, np.dtype[np.int64]]]:
+def _sorted(
+    names: Sequence[str], rows: NDArray[np.int64]
+) -> tuple[Sequence[str], NDArray[np.int64]]:
     """Return names in their order, and numbers of rows in the same order."""
     if odd := [name for name in names if not isinstance(name, str)][:1]:
-        raise ArgumentError(complain("Population, names", expected="texts", actual=shown(odd[0]), hint="[f'{number:07d}' for number in ...]"))
+        raise ArgumentError(
+            "Population, names", "texts", shown(odd[0]), "[f'{number:07d}' for number in ...]"
+        )
     if not all(before < after for before, after in pairwise(names)):
         order = sorted(range(len(names)), key=names.__getitem__)
         names, rows = [names[place] for place in order], rows[order]
         if twice := [name for name, after in pairwise(names) if name == after][:3]:
-            raise ArgumentError(complain("Population, names", expected="distinct names", actual=f"twice {twice}", hint="sorted(set(names))"))
+            raise ArgumentError(
+                "Population, names", "distinct names", f"twice {twice}", "sorted(set(names))"
+            )
     return tuple(names), rows

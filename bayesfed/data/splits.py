@@ -1,4 +1,6 @@
-"""Rows split into those to train and those to test on: of one set, as an experiment file says in ``[data]``, of every client, or whole clients."""
+"""Rows split into those to train and those to test on: of one set, as an experiment file says in
+``[data]``, of every client, or whole clients.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,17 @@ from bayesfed.data.partition import held_out
 from bayesfed.data.population import Population
 from bayesfed.data.texts.texts import Texts
 from bayesfed.data.texts.tokens import tokenised
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.errors.checks import KEY, Role, a, check, checked
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import KEY, PART, Role, a, checked
 from bayesfed.keys import Key
 
 __all__ = ["held_out_rows", "split_clients", "split_rows", "split_texts"]
 
 
+@checked(data=a(Dataset, "a data set", "Dataset(inputs, targets)"))
 def held_out_rows(data: Dataset, share: float, key: Key) -> tuple[Dataset, Dataset]:
-    """Return (train, test): data sets, with `share` of the rows of every class and domain in the test set, rounded to the nearest row.
+    """Return (train, test): data sets, with `share` of the rows of every class and domain in the
+    test set, rounded to the nearest row.
 
     Parameters
     ----------
@@ -37,9 +41,16 @@ def held_out_rows(data: Dataset, share: float, key: Key) -> tuple[Dataset, Datas
     ArgumentError
         If `data` is no data set, or `share` is not between 0 and 1.
     """
-    check("held_out_rows, data", data, a(Dataset, "a data set", "Dataset(inputs, targets)"))
-    labels = [0] * len(data) if data.targets.is_floating_point() else [int(one) for one in data.targets.reshape(len(data), -1)[:, 0]]
-    strata: list[str | int] = [f"{label} {domain}" for label, domain in zip(labels, data.domains, strict=True)] if data.domains else [*labels]
+    labels = (
+        [0] * len(data)
+        if data.targets.is_floating_point()
+        else [int(one) for one in data.targets.reshape(len(data), -1)[:, 0]]
+    )
+    strata: list[str | int] = (
+        [f"{label} {domain}" for label, domain in zip(labels, data.domains, strict=True)]
+        if data.domains
+        else [*labels]
+    )
     train, test = held_out(strata, share, key)
     return data[train], data[test]
 
@@ -52,11 +63,14 @@ def split_rows(rows: Dataset, share: float = 0.2, *, key: Key) -> tuple[Dataset,
 
 
 @overload
-def split_rows(rows: Mapping[str, Dataset], share: float = 0.2, *, key: Key | None = None) -> tuple[Clients, Clients]: ...
+def split_rows(
+    rows: Mapping[str, Dataset], share: float = 0.2, *, key: Key | None = None
+) -> tuple[Clients, Clients]: ...
 
 
 def split_rows(rows: Any, share: float = 0.2, *, key: Key | None = None) -> Any:
-    """Hold out a share of the rows to test on, of every class alike; of a mapping of clients, a share of each client's rows.
+    """Hold out a share of the rows to test on, of every class alike; of a mapping of clients, a
+    share of each client's rows.
 
     Parameters
     ----------
@@ -70,7 +84,8 @@ def split_rows(rows: Any, share: float = 0.2, *, key: Key | None = None) -> Any:
     Returns
     -------
     tuple
-        Rows to train on and rows to test on, each of the form of `rows`. A client with few rows may have none to test on.
+        Rows to train on and rows to test on, each of the form of `rows`. A client with few rows may
+        have none to test on.
 
     Raises
     ------
@@ -85,15 +100,27 @@ def split_rows(rows: Any, share: float = 0.2, *, key: Key | None = None) -> Any:
     key = key or Key(0, "rows")
     if isinstance(rows, Mapping):
         parts = {name: split_rows(own, share, key=key.child(name)) for name, own in rows.items()}
-        return {name: train for name, (train, _) in parts.items()}, {name: test for name, (_, test) in parts.items()}
+        return {name: train for name, (train, _) in parts.items()}, {
+            name: test for name, (_, test) in parts.items()
+        }
     return held_out_rows(rows, share, key)
 
 
 Given = TypeVar("Given", Population, Clients)
 
 
-@checked(clients=Role(lambda clients: isinstance(clients, Mapping), "a data set for each client by name", "bf.federate(train, parts)"), key=KEY)
-def split_clients(clients: Given, share: float = 0.2, *, key: Key | None = None) -> tuple[Given, Given]:
+@checked(
+    clients=Role(
+        lambda clients: isinstance(clients, Mapping),
+        "a data set for each client by name",
+        "bf.federate(train, parts)",
+    ),
+    share=PART,
+    key=KEY,
+)
+def split_clients(
+    clients: Given, share: float = 0.2, *, key: Key | None = None
+) -> tuple[Given, Given]:
     """Hold out whole clients, with all their rows: to test a model on clients that it never met.
 
     Parameters
@@ -101,7 +128,8 @@ def split_clients(clients: Given, share: float = 0.2, *, key: Key | None = None)
     clients
         A data set for each client by name, or a `Population`, of which nothing is loaded.
     share
-        Share of the clients that are held out, between 0 and 1; at least one client is held out and one is not.
+        Share of the clients that are held out, between 0 and 1; at least one client is held out and
+        one is not.
     key
         Key of the draw. Default: ``Key(0, "clients")``.
 
@@ -120,10 +148,10 @@ def split_clients(clients: Given, share: float = 0.2, *, key: Key | None = None)
     >>> seen, unseen = split_clients(clients, 0.2)
     >>> run(fed_avg(net), seen, rounds=40, test=concatenated(list(unseen.values())))
     """
-    if not 0 < share < 1:
-        raise ArgumentError(complain("split_clients, share", expected="a number between 0 and 1", actual=share, hint="0.2"))
     if len(clients) < 2:
-        raise ArgumentError(complain("split_clients", expected="at least two clients", actual=len(clients), hint="split_rows(clients, 0.2)"))
+        raise ArgumentError(
+            "split_clients", "at least two clients", len(clients), "split_rows(clients, 0.2)"
+        )
     count = min(max(1, round(share * len(clients))), len(clients) - 1)
     order = torch.randperm(len(clients), generator=(key or Key(0, "clients")).generator()).tolist()
     sides = sorted(order[count:]), sorted(order[:count])
@@ -135,9 +163,16 @@ def split_clients(clients: Given, share: float = 0.2, *, key: Key | None = None)
 
 
 def split_texts(
-    texts: Texts, tokenizer: str | Path, key: Key, *, share: float = 0.2, length: int = 64, cache: str | Path | None = None
+    texts: Texts,
+    tokenizer: str | Path,
+    key: Key,
+    *,
+    share: float = 0.2,
+    length: int = 64,
+    cache: str | Path | None = None,
 ) -> tuple[Dataset, Dataset]:
-    """Hold out a share of the texts to test on, of every class and domain alike, and turn both into tokens.
+    """Hold out a share of the texts to test on, of every class and domain alike, and turn both into
+    tokens.
 
     Parameters
     ----------
@@ -150,4 +185,6 @@ def split_texts(
         As `tokenised` and `Texts.split`.
     """
     train, test = texts.split(share, key)
-    return tokenised(train, tokenizer, length=length, cache=cache), tokenised(test, tokenizer, length=length, cache=cache)
+    return tokenised(train, tokenizer, length=length, cache=cache), tokenised(
+        test, tokenizer, length=length, cache=cache
+    )

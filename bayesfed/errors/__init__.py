@@ -1,14 +1,21 @@
-"""Every error the package raises on purpose; `checks` has what tells a wrong argument where it is given.
+"""Every error the package raises on purpose; `checks` has what tells a wrong argument where it is
+given.
 
-Each class also derives from the builtin that a caller would expect, so `except ValueError` keeps working.
-A message says where the problem is, what was expected, what was found and what to try; `complain` formats these four parts.
+Each class also derives from the builtin that a caller would expect, so `except ValueError` keeps
+working. A message says where the problem is, what was expected, what was found and what to try;
+`complain` formats these four parts.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 
 class Complaint(str):
-    """Text of an error that carries its four parts: ``where``, ``expected``, ``actual``, ``hint``. Made by `complain`."""
+    """Text of an error that carries its four parts: ``where``, ``expected``, ``actual``, ``hint``.
+    Made by `complain`.
+    """
 
     __slots__ = ("actual", "expected", "hint", "where")
 
@@ -19,7 +26,18 @@ class Complaint(str):
 
 
 class BayesfedError(Exception):
-    """Base class of all errors that bayesfed raises on purpose."""
+    """Base class of all errors that bayesfed raises on purpose.
+
+    Parameters
+    ----------
+    text
+        The message, or where the problem is.
+    *parts
+        What was expected, what was found and what to try, as `complain` takes them.
+    """
+
+    def __init__(self, text: str = "", *parts: object) -> None:
+        super().__init__(complain(text, *parts) if parts else text)
 
     @property
     def complaint(self) -> Complaint | None:
@@ -49,13 +67,14 @@ class RefusedError(BayesfedError, ValueError):
     Parameters
     ----------
     field
-        A word for what is wrong with it, as in the rows of the ledger (`bayesfed.federated.engine.ledger.Row`).
+        A word for what is wrong with it, as in the rows of the ledger
+        (`bayesfed.federated.engine.reports.Row`).
     """
 
     field = "payload"
 
-    def __init__(self, text: str = "", *, field: str = "") -> None:
-        super().__init__(text)
+    def __init__(self, text: str = "", *parts: object, field: str = "") -> None:
+        super().__init__(text, *parts)
         if field:
             self.field = field
 
@@ -75,30 +94,46 @@ class PosteriorError(BayesfedError, ValueError):
 
 
 class ClientError(BayesfedError, RuntimeError):
-    """A client that failed, with its name, the round, the stage, the reason and the field of a refused message."""
+    """A client that failed, with its name, the round, the stage, the reason and the field of a
+    refused message.
+    """
 
     def __init__(self, client: str, round: int, stage: str, reason: str, field: str = "") -> None:
-        super().__init__(client, round, stage, reason, field)
-        self.client, self.round, self.stage, self.reason, self.field = client, round, stage, reason, field
+        RuntimeError.__init__(self, client, round, stage, reason, field)
+        self.client, self.round, self.stage, self.reason, self.field = (
+            client,
+            round,
+            stage,
+            reason,
+            field,
+        )
 
     def __str__(self) -> str:
         return f"client {self.client!r}, round {self.round}, stage {self.stage!r}: {self.reason}"
 
 
 class TooFewClientsError(ClientError):
-    """A round with too few clients in its sum. The round is not completed; the last snapshot or checkpoint is the state of the run."""
+    """A round with too few clients in its sum. The round is not completed; the last snapshot or
+    checkpoint is the state of the run.
+    """
 
 
 class CollapseError(BayesfedError, RuntimeError):
-    """A run whose local fit fell apart in several rounds in a row. The last report has the snapshot to look at."""
+    """A run whose local fit fell apart in several rounds in a row. The last report has the snapshot
+    to look at.
+    """
 
 
 class CheckpointError(BayesfedError, ValueError):
-    """A checkpoint or a client's memory that is damaged, cannot be written, or belongs to another run."""
+    """A checkpoint or a client's memory that is damaged, cannot be written, or belongs to another
+    run.
+    """
 
 
 class RankError(BayesfedError, RuntimeError):
-    """A process of a job over several ranks that is lost or does not answer, or an error of it that cannot be sent to the others."""
+    """A process of a job over several ranks that is lost or does not answer, or an error of it that
+    cannot be sent to the others.
+    """
 
 
 class MissingExtraError(BayesfedError, ImportError):
@@ -106,6 +141,21 @@ class MissingExtraError(BayesfedError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; try: pip install 'bayesfed[{extra}]'")
+
+
+def needs(module: str, extra: str, package: str = "") -> Any:
+    """Import a module of an optional package.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed; the message names the package, by default the module.
+    """
+    try:
+        import_module(module.partition(".")[0])
+        return import_module(module)
+    except ImportError as problem:
+        raise MissingExtraError(package or module, extra) from problem
 
 
 class OrderingWarning(UserWarning):
@@ -121,21 +171,28 @@ class MultistableWarning(UserWarning):
 
 
 class UnverifiedWarning(UserWarning):
-    """Message passing on a graph with cycles and strong couplings: nothing vouches for the marginals."""
+    """Message passing on a graph with cycles and strong couplings: nothing vouches for the
+    marginals.
+    """
 
 
 class ConvergenceWarning(UserWarning):
-    """Message passing that stopped before its messages converged, or a variational run that has not settled."""
+    """Message passing that stopped before its messages converged, or a variational run that has not
+    settled.
+    """
 
 
 class CollapseWarning(UserWarning):
-    """A layer without active weights, or a round that undid what a network had learned and was taken back."""
+    """A layer without active weights, or a round that undid what a network had learned and was
+    taken back.
+    """
 
 
 class UndeterminedWarning(UserWarning):
     """A strength that its rows do not determine, or a run that ended before what it is for.
 
-    A temperature at the end of its grid; a prior by the evidence of a network that fits exactly, or without held-out rows; SWAG before its models.
+    A temperature at the end of its grid; a prior by the evidence of a network that fits exactly, or
+    without held-out rows; SWAG before its models.
     """
 
 
@@ -147,8 +204,10 @@ class CacheWarning(UserWarning):
     """A damaged cache file, which is made again."""
 
 
-def complain(where: str, *, expected: object, actual: object, hint: str) -> Complaint:
-    """Lay out an error text: where, what was expected, what was found, what to try; the text carries these parts as attributes."""
+def complain(where: str, expected: object, actual: object, hint: object) -> Complaint:
+    """Lay out an error text: where, what was expected, what was found, what to try; the text
+    carries these parts as attributes.
+    """
     text = Complaint(f"{where}: expected {expected}, found {actual}; try {hint}")
-    text.where, text.expected, text.actual, text.hint = where, str(expected), str(actual), hint
+    text.where, text.expected, text.actual, text.hint = where, *map(str, (expected, actual, hint))
     return text

@@ -1,38 +1,52 @@
-"""Checks of the arguments of public functions, so that a wrong one is named where it was given and not where it first does harm.
+"""Checks of the arguments of public functions, so that a wrong one is named where it was given and
+not where it first does harm.
 
-A `Role` says what an argument must be and what to pass instead; `checked` makes a function check its arguments by their names, and name the nearest
-keyword if it has none of that name. Arguments whose default is None may be None.
+A `Role` says what an argument must be and what to pass instead; `checked` makes a function check
+its arguments by their names, and name the nearest keyword if it has none of that name. Arguments
+that may be None by their default or their annotation are then not checked.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, KeywordError, complain
+from bayesfed.errors import ArgumentError, KeywordError
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
 LONGEST = 60
 # What a keyword of other libraries is called here.
 ELSEWHERE = {
-    **dict.fromkeys(("lr", "learning_rate", "optimizer", "optim", "momentum"), "training=Training(optimiser=Sgd(0.1))"),
-    **dict.fromkeys(("steps", "epochs", "local_epochs", "local_steps", "batch_size", "optimiser", "schedule"), "training=Training(steps=50)"),
+    **dict.fromkeys(
+        ("lr", "learning_rate", "optimizer", "optim", "momentum"),
+        "training=Training(optimiser=Sgd(0.1))",
+    ),
+    **dict.fromkeys(
+        ("steps", "epochs", "local_epochs", "local_steps", "batch_size", "optimiser", "schedule"),
+        "training=Training(steps=50)",
+    ),
     **dict.fromkeys(("mu", "lam", "lambda_", "regularization"), "strength=0.01"),
     **dict.fromkeys(("loss", "criterion", "loss_fn"), "likelihood=Categorical()"),
     **dict.fromkeys(("num_rounds", "n_rounds", "global_rounds"), "rounds=10"),
     **dict.fromkeys(("test_data", "test_set", "validation"), "test=data"),
     **dict.fromkeys(("device", "cuda"), "data.to('cuda')"),
 }
-OF_TRAINING = {**dict.fromkeys(("lr", "learning_rate", "optimizer", "optim", "momentum"), "optimiser=Sgd(0.1)"), "local_epochs": "epochs=1.0"}
+OF_TRAINING = {
+    **dict.fromkeys(
+        ("lr", "learning_rate", "optimizer", "optim", "momentum"), "optimiser=Sgd(0.1)"
+    ),
+    "local_epochs": "epochs=1.0",
+}
 
 
 @dataclass(frozen=True)
@@ -57,35 +71,91 @@ class Role:
 def a(kind: type | tuple[type, ...], expected: str, hint: str) -> Role:
     """Return the role of an instance of a class; NumPy's numbers are numbers."""
     kind = Integral if kind is int else Real if kind == (int, float) else kind
-    return Role(lambda value: isinstance(value, kind) and not isinstance(value, bool), expected, hint)
+    return Role(
+        lambda value: isinstance(value, kind) and not isinstance(value, bool), expected, hint
+    )
 
 
 def having(members: Sequence[str], expected: str, hint: str) -> Role:
     """Return the role of an instance, and not a class, that has some members."""
-    return Role(lambda value: not isinstance(value, type) and all(hasattr(value, member) for member in members), expected, hint)
+    return Role(
+        lambda value: (
+            not isinstance(value, type) and all(hasattr(value, member) for member in members)
+        ),
+        expected,
+        hint,
+    )
 
 
-def whole(least: int, hint: str) -> Role:
-    """Return the role of a whole number from `least`."""
-    return Role(lambda value: isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least, f"a whole number >= {least}", hint)
+def whole(least: int, hint: str, most: float = math.inf) -> Role:
+    """Return the role of a whole number from `least` to `most`."""
+    return Role(
+        lambda value: (
+            isinstance(value, Integral)
+            and not isinstance(value, bool)
+            and least <= int(value) <= most
+        ),
+        f"a whole number >= {least}" if most == math.inf else f"an integer from {least} to {most}",
+        hint,
+    )
+
+
+def one_of(words: Any, hint: str) -> Role:
+    """Return the role of one of some words or numbers, or of those of a `Literal`."""
+    known = get_args(words) or words
+    return Role(lambda value: value in known, f"one of {', '.join(map(repr, known))}", hint)
+
+
+def number(interval: str, hint: str) -> Role:
+    """Return the role of a number in an interval: ``"(0, 1]"``, ``"[0, inf)"``."""
+    low, high = map(float, interval[1:-1].split(","))
+    a_number = a((int, float), "a number", hint)
+
+    def fits(value: Any) -> bool:
+        return (
+            a_number.fits(value)
+            and (low < value or (interval[0] == "[" and low == value))
+            and (value < high or (interval[-1] == "]" and value == high))
+        )
+
+    return Role(fits, f"a number in {interval}", hint)
+
+
+def choice(*values: str) -> Role:
+    """Return the role of one of some words."""
+    return Role(lambda value: value in values, " or ".join(map(repr, values)), repr(values[0]))
 
 
 KEY = having(("child", "generator"), "a Key", "Key(0, 'purpose')")
 NET = a(nn.Module, "a network, an instance of nn.Module", "mlp([64, 32, 10], Key(0))")
 NETS = Role(
-    lambda value: isinstance(value, list | tuple) and all(isinstance(one, nn.Module) for one in value),
+    lambda value: (
+        isinstance(value, list | tuple) and all(isinstance(one, nn.Module) for one in value)
+    ),
     "a list of networks, the largest first",
     "[mlp([64, 32, 10], key), mlp([64, 16, 10], key)]",
 )
+SHARE = Role(lambda share: 0 < share <= 1, "a share above 0 and at most 1", "0.1")
+PART = Role(lambda share: 0 < share < 1, "a number between 0 and 1", "0.2")
+POSITIVE = Role(lambda value: 0 < value < math.inf, "a positive finite number", "1.0")
+NOT_NEGATIVE = Role(lambda value: 0 <= value < math.inf, "a finite number from 0 up", "0.0")
+COUNT = whole(1, "10")
 CALLABLE = Role(callable, "a function", "a lambda")
 LABELS = Role(
-    lambda value: isinstance(value, Tensor) and value.ndim == 1 and value.dtype != torch.bool and bool((value == value.round()).all()),
+    lambda value: (
+        isinstance(value, Tensor)
+        and value.ndim == 1
+        and value.dtype != torch.bool
+        and bool((value == value.round()).all())
+    ),
     "class labels (N,), a tensor of whole numbers",
     "train.targets",
 )
 
 
-def checked(*, said: Mapping[str, str] | None = None, **roles: Role) -> Callable[[Callable[Arguments, Value]], Callable[Arguments, Value]]:
+def checked(
+    *, said: Mapping[str, str] | None = None, **roles: Role
+) -> Callable[[Callable[Arguments, Value]], Callable[Arguments, Value]]:
     """Return a decorator that checks the arguments of a function.
 
     Parameters
@@ -97,12 +167,18 @@ def checked(*, said: Mapping[str, str] | None = None, **roles: Role) -> Callable
     """
 
     def decorated(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
-        where = function.__qualname__.removesuffix(".__init__")
         parameters = inspect.signature(function).parameters
-        optional = {name for name, parameter in parameters.items() if parameter.default is None}
+        optional = {
+            name
+            for name, parameter in parameters.items()
+            if parameter.default is None or "None" in str(parameter.annotation)
+        }
 
         @wraps(function)
         def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
+            # A class may have the constructor of its base.
+            made = function.__name__ == "__init__"
+            where = type(args[0]).__name__ if made else function.__qualname__
             check_keywords(where, parameters, args, kwargs, ELSEWHERE if said is None else said)
             given = dict(zip(parameters, args, strict=False)) | kwargs
             for name, role in roles.items():
@@ -115,11 +191,15 @@ def checked(*, said: Mapping[str, str] | None = None, **roles: Role) -> Callable
     return decorated
 
 
-def checked_class(said: Mapping[str, str] = ELSEWHERE) -> Callable[[type[Value]], type[Value]]:
-    """Return a decorator of a class, outside of `dataclass`, that checks the keywords with which it is made."""
+def checked_class(
+    said: Mapping[str, str] = ELSEWHERE, **roles: Role
+) -> Callable[[type[Value]], type[Value]]:
+    """Return a decorator of a class, outside of `dataclass`, that checks the keywords and, as
+    `checked`, the arguments with which it is made.
+    """
 
     def decorated(kind: type[Value]) -> type[Value]:
-        type.__setattr__(kind, "__init__", checked(said=said)(kind.__init__))
+        type.__setattr__(kind, "__init__", checked(said=said, **roles)(kind.__init__))
         return kind
 
     return decorated
@@ -127,33 +207,61 @@ def checked_class(said: Mapping[str, str] = ELSEWHERE) -> Callable[[type[Value]]
 
 def check(where: str, value: object, role: Role) -> None:
     """Raise `ArgumentError` unless a value fits its role."""
-    if not role.fits(value):
-        raise ArgumentError(complain(where, expected=role.expected, actual=shown(value), hint=role.hint))
+    try:
+        fits = role.fits(value)
+    except TypeError:
+        # Something that cannot be compared with what is expected.
+        fits = False
+    if not fits:
+        raise ArgumentError(where, role.expected, shown(value), role.hint)
 
 
 def check_keywords(
-    where: str, parameters: Mapping[str, inspect.Parameter], args: Sequence[object], kwargs: Mapping[str, object], said: Mapping[str, str]
+    where: str,
+    parameters: Mapping[str, inspect.Parameter],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    said: Mapping[str, str],
 ) -> None:
-    """Raise `KeywordError` if a call has a keyword that is no parameter, lacks one, or gives one twice."""
+    """Raise `KeywordError` if a call has a keyword that is no parameter, lacks one, or gives one
+    twice.
+    """
     names = [name for name in parameters if name != "self"]
     free = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     if unknown := [name for name in kwargs if name not in parameters and not free]:
         near = get_close_matches(unknown[0], names, n=2)
-        # A hint of this very name, else the names that are near, else a hint of a name that is near.
-        told = [unknown[0]] if unknown[0] in said else [] if near else get_close_matches(unknown[0], said, n=1, cutoff=0.8)
+        # A hint of this very name, else the names that are near, else a hint of a name that is
+        # near.
+        told = (
+            [unknown[0]]
+            if unknown[0] in said
+            else []
+            if near
+            else get_close_matches(unknown[0], said, n=1, cutoff=0.8)
+        )
         hint = said[told[0]] if told else " or ".join(near or names[:3])
-        raise KeywordError(complain(where, expected=f"keywords among {', '.join(names)}", actual=unknown[0], hint=hint))
-    positional = [parameter for parameter in parameters.values() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+        raise KeywordError(where, f"keywords among {', '.join(names)}", unknown[0], hint)
+    positional = [
+        parameter
+        for parameter in parameters.values()
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
     many = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in positional)
     if len(args) > len(positional) and not many:
         actual = len(args) - (len(parameters) - len(names))
         hint = f"{names[min(actual, len(names)) - 1]}=..., by its name"
-        expected = f"at most {len(positional) - (len(parameters) - len(names))} arguments by position"
-        raise KeywordError(complain(where, expected=expected, actual=actual, hint=hint))
+        expected = (
+            f"at most {len(positional) - (len(parameters) - len(names))} arguments by position"
+        )
+        raise KeywordError(where, expected, actual, hint)
     given = {*list(parameters)[: len(args)], *kwargs}
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    if missing := [name for name, one in parameters.items() if one.default is one.empty and name not in given and one.kind not in kinds]:
-        raise KeywordError(complain(where, expected=f"a value for {missing[0]}", actual="none", hint=f"{missing[0]}=..."))
+    if missing := [
+        name
+        for name, one in parameters.items()
+        if one.default is one.empty and name not in given and one.kind not in kinds
+    ]:
+        raise KeywordError(where, f"a value for {missing[0]}", "none", f"{missing[0]}=...")
 
 
 def shown(value: object) -> str:
@@ -168,4 +276,8 @@ def shown(value: object) -> str:
         return f"a tensor {tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
     text = repr(value) if isinstance(value, list | tuple | dict) else ""
     name = type(value).__name__
-    return text if text and len(text) <= LONGEST else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    return (
+        text
+        if text and len(text) <= LONGEST
+        else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    )

@@ -1,16 +1,19 @@
 """The ClientApp: ``clientapp = "bayesfed.flower.client_app:app"``.
 
-Flower starts a process for every message. The app passes the bytes to a `Site` in this process or, if the node has a ``socket``, to the worker there,
-which keeps model and data in memory; then nothing heavy is imported here.
+Flower starts a process for every message. The app passes the bytes to a `Site` in this process or,
+if the node has a ``socket``, to the worker there, which keeps model and data in memory; then
+nothing heavy is imported here.
 
-====================  =====================================================================================
+====================  ==============================================================================
 ``--node-config``
-====================  =====================================================================================
-client                name of this client; without it ``client-000`` for ``partition-id=0`` and so on
+====================  ==============================================================================
+client                name of this client; without it ``client-000`` for ``partition-id=0`` and so
+                      on
 folder                folder of its memories; ``~/.bayesfed/memory`` by default
 secret-file           file of its key, in keyed runs
-socket                socket of its worker (`bayesfed.flower.worker`), which has these settings itself
-====================  =====================================================================================
+socket                socket of its worker (`bayesfed.flower.worker`), which has these settings
+                      itself
+====================  ==============================================================================
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, needs
 from bayesfed.flower.messages import ACTION, content_of, record
 
 if TYPE_CHECKING:
@@ -37,14 +40,11 @@ def client_app() -> ClientApp:
     MissingExtraError
         If Flower is not installed.
     """
-    try:
-        from flwr.app import Message
-        from flwr.clientapp import ClientApp
-    except ImportError:
-        raise MissingExtraError("flwr", "flower") from None
-    made = ClientApp()
+    made: ClientApp = needs("flwr.clientapp", "flower", "flwr").ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
+        from flwr.app import Message
+
         answer = respond(content_of(message), context.node_config, context.run_config)
         return Message(record(answer), reply_to=message)
 
@@ -72,13 +72,17 @@ def respond(letter: bytes, node: Mapping[str, Any], run: Mapping[str, Any]) -> b
 
         return forward(str(node["socket"]), letter)
     if "experiment" not in run:
-        raise ArgumentError(complain("run-config", expected="experiment", actual=sorted(run), hint='experiment="experiment:experiment"'))
+        raise ArgumentError(
+            "run-config", "experiment", sorted(run), 'experiment="experiment:experiment"'
+        )
     from bayesfed.flower.experiment import load
     from bayesfed.flower.site import Site
 
     secret = Path(str(node["secret-file"])).read_bytes() if "secret-file" in node else None
     folder = Path(str(node.get("folder", "~/.bayesfed/memory"))).expanduser()
-    return Site(client_name(node), load(str(run["experiment"])), folder, secret=secret).handle(letter)
+    return Site(client_name(node), load(str(run["experiment"])), folder, secret=secret).handle(
+        letter
+    )
 
 
 def client_name(node: Mapping[str, Any]) -> str:
@@ -93,7 +97,9 @@ def client_name(node: Mapping[str, Any]) -> str:
         return str(node["client"])
     if "partition-id" in node:
         return f"client-{int(node['partition-id']):03d}"
-    raise ArgumentError(complain("node-config", expected="client or partition-id", actual=sorted(node), hint="--node-config 'client=\"ward-a\"'"))
+    raise ArgumentError(
+        "node-config", "client or partition-id", sorted(node), "--node-config 'client=\"ward-a\"'"
+    )
 
 
 def __getattr__(name: str) -> Any:

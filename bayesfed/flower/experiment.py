@@ -1,4 +1,6 @@
-"""`Experiment`: what server and clients have in common, returned by one Python function that both call."""
+"""`Experiment`: what server and clients have in common, returned by one Python function that both
+call.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,20 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.engine.callbacks import Callback
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import COUNT, checked_class
+from bayesfed.federated import Algorithm, Callback, Sampler, everyone
 from bayesfed.federated.engine.reports import OnClientError
-from bayesfed.federated.engine.samplers import Sampler, everyone
 
 
+@checked_class(save_every=COUNT)
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A run over Flower.
 
-    A client uses the local steps of the algorithm, and `data` and `device`; the server uses everything else.
+    A client uses the local steps of the algorithm, and `data` and `device`; the server uses
+    everything else.
 
     Parameters
     ----------
@@ -65,15 +68,16 @@ class Experiment:
     save_every: int = 1
     codecs: tuple[type, ...] = ()
 
-    def __post_init__(self) -> None:
-        if self.save_every < 1:
-            raise ArgumentError(complain("Experiment", expected="save_every >= 1", actual=self.save_every, hint="1"))
-
     @property
     def fingerprint(self) -> str:
-        """A digest of what must agree on both sides: the name of the algorithm, its phases, and names, shapes and dtypes of its state."""
+        """A digest of what must agree on both sides: the name of the algorithm, its phases, and
+        names, shapes and dtypes of its state.
+        """
         algorithm = self.algorithm
-        shapes = [[name, str(leaf.dtype), list(leaf.shape)] for name, leaf in sorted(algorithm.initial.items())]
+        shapes = [
+            [name, str(leaf.dtype), list(leaf.shape)]
+            for name, leaf in sorted(algorithm.initial.items())
+        ]
         text = json.dumps([algorithm.name, [phase.name for phase in algorithm.phases], shapes])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -95,9 +99,16 @@ def load(reference: str) -> Experiment:
     try:
         function = getattr(importlib.import_module(module), name)
     except (ModuleNotFoundError, AttributeError, ValueError) as problem:
-        actual, hint = f"{reference!r}: {problem}", "module:function, the module beside the app's pyproject.toml"
-        raise ArgumentError(complain("experiment", expected="a function that can be imported", actual=actual, hint=hint)) from problem
+        actual, hint = (
+            f"{reference!r}: {problem}",
+            "module:function, the module beside the app's pyproject.toml",
+        )
+        raise ArgumentError(
+            "experiment", "a function that can be imported", actual, hint
+        ) from problem
     experiment = function()
     if not isinstance(experiment, Experiment):
-        raise ArgumentError(complain(reference, expected="an Experiment", actual=type(experiment).__name__, hint="return Experiment(...)"))
+        raise ArgumentError(
+            reference, "an Experiment", type(experiment).__name__, "return Experiment(...)"
+        )
     return experiment

@@ -1,15 +1,20 @@
-"""The letters between server and clients: sealed messages of the wire format, which contain the package's own messages.
+"""The letters between server and clients: sealed messages of the wire format, which contain the
+package's own messages.
 
-========  ===========================  ==========================================================================
+========  ===========================  =============================================================
 letter    from, to                     content
-========  ===========================  ==========================================================================
+========  ===========================  =============================================================
 Hello     server, node                 asks for its name
-Name      client, server               its name, rows and device figures, and the fingerprint of its experiment
-Question  server, client               a task, descriptions of its codecs, and the slot of the valid memory
-Answer    client, server               the packed payload, figures, seconds; or the stage and reason of a failure
-========  ===========================  ==========================================================================
+Name      client, server               its name, rows and device figures, and the fingerprint of its
+                                       experiment
+Question  server, client               a task, descriptions of its codecs, and the slot of the valid
+                                       memory
+Answer    client, server               the packed payload, figures, seconds; or the stage and reason
+                                       of a failure
+========  ===========================  =============================================================
 
-Reading checks everything: a letter that is damaged, of another kind or incomplete raises `WireError`.
+Reading checks everything: a letter that is damaged, of another kind or incomplete raises
+`WireError`.
 """
 
 from __future__ import annotations
@@ -21,16 +26,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from bayesfed.compress.described import describe, described
-from bayesfed.compress.wire import DTYPES, MAX_BYTES, Leaf, opened, plain, seal, unseal
-from bayesfed.errors import WireError, complain
-from bayesfed.federated.clients.memory.stores import Slot
-from bayesfed.federated.clients.turn import Reply, Task
-from bayesfed.federated.core.protocols import Info, Link, Profile
+from bayesfed.compress.wire import MAX_BYTES, Leaf, seal, unseal
+from bayesfed.errors import WireError
+from bayesfed.federated import Link, Profile, Reply, Slot, Task
+from bayesfed.federated.core.protocols import Info
 
-VERSION = 1
+VERSION = 2
 Fields = Mapping[str, str | int | float | bool]
 # Largest size in bytes of a letter without the message in it.
 ROOM = 1 << 26
@@ -67,9 +69,9 @@ class Name:
             "client": profile.name,
             "samples": profile.samples,
             "experiment": self.experiment,
-            "figures": json.dumps(list(profile.device)),
+            "figures": _text(profile.device),
         }
-        return _sealed("name", fields, {"device": _numbers("device", profile.device)})
+        return _sealed("name", fields)
 
 
 @dataclass(frozen=True)
@@ -99,13 +101,17 @@ class Question:
             If a codec cannot be described.
         """
         task, slot = self.task, self.slot
-        fields: Fields = {"client": task.client, "round": task.round, "phase": task.phase, "seed": str(task.seed), "run": task.run}
-        memory: Fields = {"slot_round": slot.round if slot else -1, "slot_phase": slot.phase if slot else ""}
-        return _sealed(
-            "question",
-            {**fields, **memory},
-            {"message": task.message, "down": describe(task.down, self.also), "up": describe(task.up, self.also)},
-        )
+        fields: Fields = {
+            "client": task.client,
+            "round": task.round,
+            "phase": task.phase,
+            "seed": str(task.seed),
+            "run": task.run,
+            "slot_round": slot.round if slot else -1,
+            "slot_phase": slot.phase if slot else "",
+        }
+        codecs = {"down": describe(task.down, self.also), "up": describe(task.up, self.also)}
+        return _sealed("question", fields, {"message": task.message, **codecs})
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,8 @@ class Answer:
     remembers
         Whether the client has a memory of this exchange.
     stage, reason, field
-        Stage and reason of a failure, and field of a refused message. An empty stage means no failure.
+        Stage and reason of a failure, and field of a refused message. An empty stage means no
+        failure.
     """
 
     client: str
@@ -146,19 +153,13 @@ class Answer:
 
     def write(self) -> bytes:
         """Return the letter."""
-        fields: Fields = {
-            "client": self.client,
-            "round": self.round,
-            "phase": self.phase,
-            "stage": self.stage,
-            "reason": self.reason,
-            "field": self.field,
-        }
-        more: Fields = {"field": self.field, "seconds": self.seconds, "remembers": self.remembers, "figures": json.dumps(list(self.info))}
-        return _sealed("answer", {**fields, **more}, {"packed": self.packed, "info": _numbers("info", self.info)})
+        fields = {name: value for name, value in vars(self).items() if name != "packed"}
+        return _sealed("answer", fields | {"info": _text(self.info)}, {"packed": self.packed})
 
 
-def read_request(letter: bytes, links: Mapping[str, Link], also: Iterable[type] = (), limit: int = MAX_BYTES) -> Hello | Question:
+def read_request(
+    letter: bytes, links: Mapping[str, Link], also: Iterable[type] = (), limit: int = MAX_BYTES
+) -> Hello | Question:
     """Read a letter of a server.
 
     Parameters
@@ -183,10 +184,24 @@ def read_request(letter: bytes, links: Mapping[str, Link], also: Iterable[type] 
     with _fields(kind, "question"):
         phase, slot = meta["phase"], Slot(int(meta["slot_round"]), str(meta["slot_phase"]))
         if phase not in links:
-            raise WireError(complain("question", expected=f"a phase among {sorted(links)}", actual=repr(phase), hint="one experiment on both sides"))
-        down, up = (described(bytes(sections[name].section), also) for name in ("down", "up"))
-        message = bytes(sections["message"].section)
-        task = Task(str(meta["client"]), int(meta["round"]), phase, int(meta["seed"]), message, down, up, links[phase], run=str(meta["run"]))
+            raise WireError(
+                "question",
+                f"a phase among {sorted(links)}",
+                repr(phase),
+                "one experiment on both sides",
+            )
+        down, up = (described(sections[name], also) for name in ("down", "up"))
+        task = Task(
+            str(meta["client"]),
+            int(meta["round"]),
+            phase,
+            int(meta["seed"]),
+            sections["message"],
+            down,
+            up,
+            links[phase],
+            run=str(meta["run"]),
+        )
     return Question(task, slot if slot.round >= 0 else None)
 
 
@@ -208,25 +223,24 @@ def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
     kind, meta, sections = _opened(letter, limit)
     if kind == "name":
         with _fields(kind, "name"):
-            device = _figures(meta["figures"], sections["device"])
+            device = _figures(meta["figures"])
             if type(meta["samples"]) is not int or meta["samples"] < 0:
                 raise ValueError(f"{meta['samples']!r} rows")
-            return Name(Profile(str(meta["client"]), meta["samples"], device), str(meta["experiment"]))
+            return Name(
+                Profile(str(meta["client"]), meta["samples"], device), str(meta["experiment"])
+            )
     with _fields(kind, "answer"):
-        info, seconds = _figures(meta["figures"], sections["info"]), float(meta["seconds"])
+        info, seconds = _figures(meta["info"]), float(meta["seconds"])
         if type(meta["round"]) is not int or not seconds >= 0:
             raise ValueError("a round or seconds out of range")
+        texts = {name: str(meta[name]) for name in ("client", "phase", "stage", "reason", "field")}
         return Answer(
-            client=str(meta["client"]),
+            **texts,
             round=meta["round"],
-            phase=str(meta["phase"]),
-            packed=bytes(sections["packed"].section),
+            packed=sections["packed"],
             info=info,
             seconds=seconds,
             remembers=meta["remembers"] is True,
-            stage=str(meta["stage"]),
-            reason=str(meta["reason"]),
-            field=str(meta["field"]),
         )
 
 
@@ -234,36 +248,39 @@ def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
 def _fields(kind: str, expected: str) -> Iterator[None]:
     """Raise `WireError` for a letter of another kind, or with missing or invalid fields."""
     if kind != expected:
-        raise WireError(complain("letter", expected=f"kind {expected!r}", actual=repr(kind), hint="one version of bayesfed on both sides"))
+        raise WireError(
+            "letter", f"kind {expected!r}", repr(kind), "one version of bayesfed on both sides"
+        )
     try:
         yield
     except WireError:
         raise
     except (KeyError, ValueError, TypeError) as problem:
-        raise WireError(complain("letter", expected=f"the fields of {kind!r}", actual=problem, hint="sending it again")) from problem
+        raise WireError(
+            "letter", f"the fields of {kind!r}", problem, "sending it again"
+        ) from problem
 
 
-def _sealed(kind: str, fields: Fields, sections: Mapping[str, bytes | Leaf] | None = None) -> bytes:
-    leaves = (part if isinstance(part, Leaf) else Leaf(name, "u1", (len(part),), part) for name, part in (sections or {}).items())
+def _sealed(kind: str, fields: Fields, sections: Mapping[str, bytes] | None = None) -> bytes:
+    leaves = (Leaf(name, "u1", (len(part),), part) for name, part in (sections or {}).items())
     return seal(leaves, {"kind": kind, "version": VERSION, **fields})
 
 
-def _opened(letter: bytes, limit: int) -> tuple[str, dict[str, Any], dict[str, Leaf]]:
+def _opened(letter: bytes, limit: int) -> tuple[str, dict[str, Any], dict[str, bytes]]:
     leaves, meta = unseal(letter, limit=limit + ROOM)
     if meta.get("version") != VERSION:
         hint = "one version of bayesfed on both sides"
-        raise WireError(complain("letter", expected=f"version {VERSION}", actual=repr(meta.get("version")), hint=hint))
-    return str(meta.get("kind")), meta, {leaf.name: leaf for leaf in leaves}
+        raise WireError("letter", f"version {VERSION}", repr(meta.get("version")), hint)
+    return str(meta.get("kind")), meta, {leaf.name: bytes(leaf.section) for leaf in leaves}
 
 
-def _numbers(name: str, figures: Mapping[str, float]) -> Leaf:
-    # As float64, so that NaN, for example from a client without rows, is preserved.
-    return plain(name, torch.tensor([float(value) for value in figures.values()], dtype=torch.float64))
+def _text(figures: Mapping[str, float]) -> str:
+    # NaN, for example from a client without rows, is preserved.
+    return json.dumps({name: float(value) for name, value in figures.items()})
 
 
-def _figures(names: str, leaf: Leaf) -> dict[str, float]:
-    listed = json.loads(names)
-    values = opened(leaf)
-    if DTYPES[leaf.dtype] is not torch.float64 or not isinstance(listed, list) or tuple(values.shape) != (len(listed),):
+def _figures(text: str) -> dict[str, float]:
+    figures = json.loads(text)
+    if not isinstance(figures, dict):
         raise ValueError("figures without names")
-    return {str(name): float(value) for name, value in zip(listed, values.tolist(), strict=True)}
+    return {name: float(value) for name, value in figures.items()}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from bayesfed.errors import MissingExtraError
+from bayesfed.errors import needs
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
@@ -15,22 +14,6 @@ if TYPE_CHECKING:
 ACTION = "bayesfed"
 TYPE = f"query.{ACTION}"
 RECORD, ARRAY, STYPE = "letter", "bytes", "bayesfed.letter"
-
-
-class Grid(Protocol):
-    """The part of Flower's grid that is used."""
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes that are online."""
-        ...
-
-    def push_messages(self, messages: Any) -> Iterable[str | None]:
-        """Send messages; return an id for each, None for one that could not be sent."""
-        ...
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Any]:
-        """Return the replies that have arrived."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -55,20 +38,8 @@ class Received:
     gone: bool = False
 
 
-class Mail(Protocol):
-    """Turns bytes into messages and back."""
-
-    def outgoing(self, content: bytes, node: int, ttl_s: float) -> Any:
-        """Return a message to a node, which may take `ttl_s` seconds including its answer."""
-        ...
-
-    def incoming(self, message: Any) -> Received:
-        """Return the content of a reply; never raises."""
-        ...
-
-
 class FlowerMail:
-    """Flower's own messages. The bytes are sent as an array, unchanged, in pieces of 5 MB.
+    """Turns bytes into Flower's own messages and back: an array, unchanged, in pieces of 5 MB.
 
     Raises
     ------
@@ -77,37 +48,42 @@ class FlowerMail:
     """
 
     def __init__(self) -> None:
-        try:
-            import flwr.app  # noqa: F401
-        except ImportError:
-            raise MissingExtraError("flwr", "flower") from None
+        needs("flwr.app", "flower", "flwr")
 
     def outgoing(self, content: bytes, node: int, ttl_s: float) -> Message:
-        """Return a message to a node."""
+        """Return a message to a node, which may take `ttl_s` seconds including its answer."""
         from flwr.app import Message
 
         return Message(record(content), node, TYPE, ttl=ttl_s)
 
     def incoming(self, message: Message) -> Received:
-        """Return the content of a reply."""
+        """Return the content of a reply; never raises."""
         from flwr.common.constant import ErrorCode
 
         id = str(message.metadata.reply_to_message_id)
         if message.has_error():
             error = message.error
-            gone = error.code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+            gone = error.code in (
+                ErrorCode.MESSAGE_UNAVAILABLE,
+                ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+                ErrorCode.NODE_UNAVAILABLE,
+            )
             return Received(id, error=f"Flower's error {error.code}, {error.reason}", gone=gone)
         try:
             return Received(id, content_of(message))
         except (KeyError, TypeError, AttributeError) as problem:
-            return Received(id, error=f"a reply without our bytes: {type(problem).__name__} {problem}")
+            return Received(
+                id, error=f"a reply without our bytes: {type(problem).__name__} {problem}"
+            )
 
 
 def record(content: bytes) -> RecordDict:
     """Return a record that holds these bytes."""
     from flwr.app import Array, ArrayRecord, RecordDict
 
-    return RecordDict({RECORD: ArrayRecord({ARRAY: Array("uint8", (len(content),), STYPE, content)})})
+    return RecordDict(
+        {RECORD: ArrayRecord({ARRAY: Array("uint8", (len(content),), STYPE, content)})}
+    )
 
 
 def content_of(message: Message) -> bytes:

@@ -1,33 +1,34 @@
 """`Flower`: a pool whose clients are SuperNodes of a Flower federation.
 
-Of Flower's grid only `get_node_ids`, `push_messages` and `pull_messages` are used. Messages, the order of sums and random streams are the same as
-with other pools, so a run over nodes equals a run in process bit for bit.
+Of Flower's grid only `get_node_ids`, `push_messages` and `pull_messages` are used. Messages, the
+order of sums and random streams are the same as with other pools, so a run over nodes equals a run
+in process bit for bit.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-
-from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError, WireError, complain
-from bayesfed.federated.clients.memory.stores import Slot
-from bayesfed.federated.clients.pools import Locals
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.errors import ArgumentError, ClientError, DataError, WireError
+from bayesfed.federated import Profile, Reply, Slot, Task
+from bayesfed.federated.clients.side import Sides
+from bayesfed.federated.clients.turn import Outcome
 from bayesfed.flower.letters import Answer, Question, read_reply
-from bayesfed.flower.messages import FlowerMail, Grid, Mail, Received
+from bayesfed.flower.memories import RemoteMemories
+from bayesfed.flower.messages import FlowerMail, Received
 from bayesfed.flower.roster import Roster
-from bayesfed.trees import Tree
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
 
 log = logging.getLogger("bayesfed.flower")
 # Flower compares the clocks of two machines, which may differ by this much.
 GRACE_S = 60.0
 LOOK_S = 1.0
-ROUND, PHASE = "slot.round", "slot.phase"
 
 
 @dataclass
@@ -42,13 +43,15 @@ class _Turn:
     outcome: Outcome | None = None
 
 
-class Flower:
+class Flower(RemoteMemories):
     """A pool of clients on the nodes of a Flower grid.
 
-    All tasks of a phase are sent before waiting for the first answer. If a client's SuperNode comes back under another number before the client has
-    answered, the client is asked again, and its figures have the number of ``attempts``. A client that fails, does not answer in time or has no node
-    is left out, with the reason in the report; an answer that comes too late is passed on with its own task, and the engine refuses it. Memories
-    stay with the clients: the pool keeps track of which memory of each client is valid and tells the client with every question.
+    All tasks of a phase are sent before waiting for the first answer. If a client's SuperNode comes
+    back under another number before the client has answered, the client is asked again, and its
+    figures have the number of ``attempts``. A client that fails, does not answer in time or has no
+    node is left out, with the reason in the report; an answer that comes too late is passed on with
+    its own task, and the engine refuses it. Memories stay with the clients: the pool keeps track of
+    which memory of each client is valid and tells the client with every question.
 
     Parameters
     ----------
@@ -57,7 +60,8 @@ class Flower:
     clients
         Number of clients or their names; the handshake waits for them.
     deadline_s
-        Longest time of a phase in seconds, from its first message. None: wait as long as the node is online.
+        Longest time of a phase in seconds, from its first message. None: wait as long as the node
+        is online.
     hello_s
         Longest time of the handshake in seconds.
     poll_s
@@ -72,7 +76,8 @@ class Flower:
     Raises
     ------
     ClientError
-        If not all clients are there in time, two nodes say the same name, or there are more clients than expected.
+        If not all clients are there in time, two nodes say the same name, or there are more clients
+        than expected.
     DataError
         If no client has rows.
     ArgumentError
@@ -91,32 +96,34 @@ class Flower:
         poll_s: float = 0.2,
         experiment: str = "",
         codecs: Iterable[type] = (),
-        mail: Mail | None = None,
+        mail: FlowerMail | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
+        super().__init__()
         times = {"deadline_s": deadline_s, "hello_s": hello_s, "poll_s": poll_s}
         if any(value is not None and not value > 0 for value in times.values()):
-            raise ArgumentError(complain("Flower", expected="times above 0", actual=times, hint="deadline_s=600.0"))
+            raise ArgumentError("Flower", "times above 0", times, "deadline_s=600.0")
         wanted = clients if isinstance(clients, int) else frozenset(clients)
         if not wanted or (isinstance(wanted, int) and wanted < 0):
-            raise ArgumentError(complain("Flower", expected="one client or more", actual=clients, hint="clients=3"))
+            raise ArgumentError("Flower", "one client or more", clients, "clients=3")
         self._grid, self._mail = grid, mail or FlowerMail()
         self._deadline_s, self._poll_s, self._codecs = deadline_s, poll_s, tuple(codecs)
         self._clock, self._wait, self._looked_at = clock, wait, float("-inf")
-        self._roster = Roster(experiment, lambda content, node: self._push(content, node, hello_s + GRACE_S))
+        self._roster = Roster(
+            experiment, lambda content, node: self._push(content, node, hello_s + GRACE_S)
+        )
         self._open: dict[str, _Turn] = {}
         self._closed: dict[str, Task] = {}
         self._late: list[tuple[Task, Outcome]] = []
-        self._slots: dict[str, Slot] = {}
-        self._fresh: dict[str, Slot | None] = {}
         self.bytes_sent, self.bytes_received = 0, 0
         self.profiles: tuple[Profile, ...] = self._greeted(wanted, hello_s)
 
-    def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Yield the outcomes of tasks in order, and between them late and second answers, each with its own task.
+    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+        """Yield the outcomes of tasks in order, and between them late and second answers, each
+        with its own task.
 
-        `locals` is not used: clients have the local steps of their own experiment.
+        `sides` is not used: clients have the local steps of their own experiment.
         """
         self._look(force=True)
         self._closed = {}
@@ -133,38 +140,6 @@ class Flower:
             yield from self._taken()
             yield turn.task, turn.outcome
         yield from self._taken()
-
-    def settle(self, client: str, accepted: bool) -> None:
-        """Record which memory of the client is valid: that of its latest answer, or the one before."""
-        if client in self._fresh:
-            slot = self._fresh.pop(client)
-            if accepted and slot is not None:
-                self._slots[client] = slot
-            elif accepted:
-                self._slots.pop(client, None)
-
-    def memories(self) -> dict[str, Tree]:
-        """Return the round and the phase of each client's memory as two leaves; the memory itself is on the client's disk."""
-        return {
-            client: {ROUND: torch.tensor(slot.round), PHASE: torch.tensor(list(slot.phase.encode()), dtype=torch.uint8)}
-            for client, slot in sorted(self._slots.items())
-        }
-
-    def restore(self, memories: Mapping[str, Tree]) -> None:
-        """Go back to these memories; each client does so with its next message.
-
-        Raises
-        ------
-        CheckpointError
-            If they are the memories themselves, from a run in process.
-        """
-        slots = {}
-        for client, tree in memories.items():
-            if tree.keys() != {ROUND, PHASE}:
-                hint = "a checkpoint of a run over Flower"
-                raise CheckpointError(complain(f"memory of {client!r}", expected=f"leaves {ROUND}, {PHASE}", actual=sorted(tree), hint=hint))
-            slots[client] = Slot(int(tree[ROUND]), bytes(tree[PHASE].tolist()).decode())
-        self._slots, self._fresh = slots, {}
 
     def _greeted(self, wanted: int | frozenset[str], hello_s: float) -> tuple[Profile, ...]:
         end, roster = self._clock() + hello_s, self._roster
@@ -183,11 +158,18 @@ class Flower:
         names = sorted(roster.nodes if isinstance(wanted, int) else wanted)
         profiles = tuple(roster.profiles[name] for name in names)
         if not any(profile.samples for profile in profiles):
-            raise DataError(complain("Flower", expected="a client with data", actual=f"{len(profiles)} clients, all empty", hint="the data function"))
+            raise DataError(
+                "Flower",
+                "a client with data",
+                f"{len(profiles)} clients, all empty",
+                "the data function",
+            )
         return profiles
 
     def _step(self, turns: list[_Turn], start: float) -> None:
-        """Receive answers, ask clients again that came back, and give up on those that are gone or late."""
+        """Receive answers, ask clients again that came back, and give up on those that are gone or
+        late.
+        """
         self._pull()
         self._look()
         late = self._deadline_s is not None and self._clock() - start >= self._deadline_s
@@ -197,11 +179,18 @@ class Flower:
             task, node = turn.task, self._roster.nodes.get(turn.task.client)
             if late:
                 where = f" by node {turn.node}" if turn.node is not None else ""
-                turn.outcome = ClientError(task.client, task.round, "deadline", f"not answered{where} within {self._deadline_s:g} s")
+                turn.outcome = ClientError(
+                    task.client,
+                    task.round,
+                    "deadline",
+                    f"not answered{where} within {self._deadline_s:g} s",
+                )
             elif node is not None and node != turn.node:
                 self._send(turn)
             elif node is None and not self._roster.greeted:
-                turn.outcome = ClientError(task.client, task.round, "node", turn.trouble or "its node is offline")
+                turn.outcome = ClientError(
+                    task.client, task.round, "node", turn.trouble or "its node is offline"
+                )
 
     def _look(self, *, force: bool = False) -> None:
         if force or self._clock() - self._looked_at >= LOOK_S:
@@ -227,12 +216,21 @@ class Flower:
         question = Question(turn.task, self._slots.get(turn.task.client), self._codecs)
         turn.node, turn.attempts, turn.sent_at = node, turn.attempts + 1, self._clock()
         if (id := self._push(question.write(), node, self._ttl_s)) is None:
-            turn.outcome = ClientError(turn.task.client, turn.task.round, "node", f"Flower did not take the message to node {node}")
+            turn.outcome = ClientError(
+                turn.task.client,
+                turn.task.round,
+                "node",
+                f"Flower did not take the message to node {node}",
+            )
         else:
             self._open[id] = turn
 
     def _pull(self) -> None:
-        self._open = {id: turn for id, turn in self._open.items() if self._clock() - turn.sent_at < self._ttl_s}
+        self._open = {
+            id: turn
+            for id, turn in self._open.items()
+            if self._clock() - turn.sent_at < self._ttl_s
+        }
         ids = [*self._roster.greeted, *self._open]
         for message in self._grid.pull_messages(ids) if ids else ():
             received = self._mail.incoming(message)
@@ -242,7 +240,9 @@ class Flower:
             elif received.id in self._open:
                 self._hear(self._open.pop(received.id), received)
             elif received.id in self._closed:
-                self._extra(self._closed[received.id], _outcome(self._closed[received.id], received)[0])
+                self._extra(
+                    self._closed[received.id], _outcome(self._closed[received.id], received)[0]
+                )
 
     def _hear(self, turn: _Turn, received: Received) -> None:
         client = turn.task.client

@@ -1,4 +1,6 @@
-"""`Roster`: which node is which client. Flower's node numbers are random, so clients say their names in a handshake."""
+"""`Roster`: which node is which client. Flower's node numbers are random, so clients say their
+names in a handshake.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bayesfed.errors import BayesfedError, ClientError
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated import Profile
 from bayesfed.flower.letters import Hello, Name, read_reply
 from bayesfed.flower.messages import Received
 
@@ -18,8 +20,9 @@ log = logging.getLogger("bayesfed.flower")
 class Roster:
     """The nodes and the names of their clients.
 
-    If a new node says a known name, it takes the name over: without node authentication a restarted SuperNode has a new number, and Flower takes a
-    minute to notice that the old one is dead. Nodes that give an invalid answer, or have another experiment, are listed in `strangers` and are not
+    If a new node says a known name, it takes the name over: without node authentication a restarted
+    SuperNode has a new number, and Flower takes a minute to notice that the old one is dead. Nodes
+    that give an invalid answer, or have another experiment, are listed in `strangers` and are not
     asked again.
 
     Parameters
@@ -80,7 +83,9 @@ class Roster:
         elif not isinstance(reply, Name):
             self._strange(node, f"{reply.stage}: {reply.reason}")
         elif self.experiment and reply.experiment != self.experiment:
-            self._strange(node, f"client {reply.profile.name!r} has another experiment than the server")
+            self._strange(
+                node, f"client {reply.profile.name!r} has another experiment than the server"
+            )
         else:
             self._enter(node, reply.profile)
 
@@ -88,7 +93,9 @@ class Roster:
         name = profile.name
         if name in self.nodes:
             self.twice.add(name)
-            log.warning("client %r is at node %s now, no longer at %s", name, node, self.nodes[name])
+            log.warning(
+                "client %r is at node %s now, no longer at %s", name, node, self.nodes[name]
+            )
         self.nodes[name] = node
         self.profiles.setdefault(name, profile)
 

@@ -2,17 +2,19 @@
 
 Flower returns no results, so they are written on the machine of the SuperLink.
 
-===============  ==============================================================================================
+===============  ===================================================================================
 run-config
-===============  ==============================================================================================
+===============  ===================================================================================
 experiment       ``"module:function"``; the function returns an `Experiment`
 clients          number of clients, or their names separated by commas
-out              folder of ``checkpoints``, ``rounds.jsonl`` (one report per line) and ``rounds.txt`` (a table)
+out              folder of ``checkpoints``, ``rounds.jsonl`` (one report per line) and
+                 ``rounds.txt`` (a table)
 deadline-s       longest time of a phase; 0 waits as long as a node is online; 600 by default
 hello-s          longest time until all clients have come; 300 by default
 resume           true: resume from the checkpoints in ``out``, if there are any
-secrets          folder of keys, with a file named after each client: a keyed run, under a new random run id
-===============  ==============================================================================================
+secrets          folder of keys, with a file named after each client: a keyed run, under a new
+                 random run id
+===============  ===================================================================================
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, needs
 
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
 
-    from bayesfed.federated.engine.reports import RoundReport
-    from bayesfed.running.result import Result
+    from bayesfed.federated import RoundReport
+    from bayesfed.running import Result
 
 __all__ = ["app", "serve", "server_app"]  # noqa: F822 app is created at first use
 
@@ -43,11 +45,7 @@ def server_app() -> ServerApp:
     MissingExtraError
         If Flower is not installed.
     """
-    try:
-        from flwr.serverapp import ServerApp
-    except ImportError:
-        raise MissingExtraError("flwr", "flower") from None
-    made = ServerApp()
+    made: ServerApp = needs("flwr.serverapp", "flower", "flwr").ServerApp()
 
     def main(grid: Grid, context: Context) -> None:
         serve(grid, context.run_config)
@@ -71,21 +69,30 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
     Raises
     ------
     ArgumentError
-        If a key of the configuration is missing or wrong, a client has no secret, or there are checkpoints but `resume` is not set.
+        If a key of the configuration is missing or wrong, a client has no secret, or there are
+        checkpoints but `resume` is not set.
     """
-    from bayesfed.federated.engine.checkpoint import checkpoint, newest
+    from bayesfed.federated import checkpoint, newest
     from bayesfed.flower.experiment import load as experiment_of
     from bayesfed.flower.pool import Flower
-    from bayesfed.running.launch import run as run_of
+    from bayesfed.running import run as run_of
 
     if missing := {"experiment", "clients", "out"} - run.keys():
-        raise ArgumentError(complain("run-config", expected=f"{sorted(missing)} too", actual=sorted(run), hint="the template's pyproject.toml"))
-    experiment, out, wanted = experiment_of(str(run["experiment"])), Path(str(run["out"])), run["clients"]
+        raise ArgumentError(
+            "run-config", f"{sorted(missing)} too", sorted(run), "the template's pyproject.toml"
+        )
+    experiment, out, wanted = (
+        experiment_of(str(run["experiment"])),
+        Path(str(run["out"])),
+        run["clients"],
+    )
     out.mkdir(parents=True, exist_ok=True)
     saved, log = out / "checkpoints", out / "rounds.jsonl"
     resume = newest(saved)
     if resume is not None and not run.get("resume"):
-        raise ArgumentError(complain("out", expected="a folder without checkpoints", actual=f"{out}, round {resume.round}", hint="resume=true"))
+        raise ArgumentError(
+            "out", "a folder without checkpoints", f"{out}, round {resume.round}", "resume=true"
+        )
     keys = _keys(Path(str(run["secrets"]))) if "secrets" in run else None
     pool = Flower(
         grid,
@@ -104,7 +111,11 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
         sampler=experiment.sampler,
         on_client_error=experiment.on_client_error,
         test=experiment.test() if experiment.test else None,
-        callbacks=[*experiment.callbacks(), checkpoint(saved, every=experiment.save_every), lambda report: _note(log, pool, report)],
+        callbacks=[
+            *experiment.callbacks(),
+            checkpoint(saved, every=experiment.save_every),
+            lambda report: _note(log, pool, report),
+        ],
         progress=False,
         resume=resume,
         secrets=keys,
@@ -120,7 +131,9 @@ def _keys(folder: Path) -> dict[str, bytes]:
     try:
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
     except OSError as problem:
-        raise ArgumentError(complain("secrets", expected="a folder with a file for every client", actual=problem, hint="its full path")) from problem
+        raise ArgumentError(
+            "secrets", "a folder with a file for every client", problem, "its full path"
+        ) from problem
 
 
 def _note(log: Path, pool: Any, report: RoundReport) -> None:

@@ -1,4 +1,6 @@
-"""`Site`: one client on the machine with its data. It takes and returns bytes, and keeps its memory on its own disk."""
+"""`Site`: one client on the machine with its data. It takes and returns bytes, and keeps its memory
+on its own disk.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,21 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError
-from bayesfed.federated.clients.memory.memories import ClientMemory
-from bayesfed.federated.clients.memory.stores import InFolder, Slot
-from bayesfed.federated.clients.turn import Reply, answer
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated import ClientMemory, InFolder, Profile, Reply, Slot, answer
+from bayesfed.federated.clients.side import ClientSide
 from bayesfed.flower.experiment import Experiment
 from bayesfed.flower.letters import Answer, Hello, Name, Question, read_request
 
 
 class Site:
-    """One client, which answers the letters of a server. All that lasts is in the folder, so there may be a new `Site` for every letter.
+    """One client, which answers the letters of a server. All that lasts is in the folder, so there
+    may be a new `Site` for every letter.
 
-    The memory made with an answer becomes valid only when the server's next question says that the answer was accepted. The memory of a straggler
-    that the server did not wait for is therefore unchanged. The same question always gets the same answer.
+    The memory made with an answer becomes valid only when the server's next question says that the
+    answer was accepted. The memory of a straggler that the server did not wait for is therefore
+    unchanged. The same question always gets the same answer.
 
     Parameters
     ----------
@@ -35,8 +37,20 @@ class Site:
         The client's key, in keyed runs.
     """
 
-    def __init__(self, client: str, experiment: Experiment, folder: str | Path, *, secret: bytes | None = None) -> None:
-        self.client, self.experiment, self.folder, self._secret = client, experiment, Path(folder), secret
+    def __init__(
+        self,
+        client: str,
+        experiment: Experiment,
+        folder: str | Path,
+        *,
+        secret: bytes | None = None,
+    ) -> None:
+        self.client, self.experiment, self.folder, self._secret = (
+            client,
+            experiment,
+            Path(folder),
+            secret,
+        )
         self._phases = {phase.name: phase for phase in experiment.algorithm.phases}
 
     @cached_property
@@ -49,38 +63,58 @@ class Site:
         where: tuple[str, int, str] = (self.client, -1, "")
         stage = "letter"
         try:
-            request = read_request(letter, {name: phase.link for name, phase in self._phases.items()}, self.experiment.codecs)
+            request = read_request(
+                letter,
+                {name: phase.link for name, phase in self._phases.items()},
+                self.experiment.codecs,
+            )
             stage = "data"
             if isinstance(request, Hello):
-                return Name(Profile(self.client, len(self.data), self._device()), self.experiment.fingerprint).write()
+                return Name(
+                    Profile(self.client, len(self.data), self._device()),
+                    self.experiment.fingerprint,
+                ).write()
             where = (request.task.client, request.task.round, request.task.phase)
             if request.task.client != self.client:
-                return Answer(*where, stage="letter", reason=f"this is client {self.client!r}").write()
+                return Answer(
+                    *where, stage="letter", reason=f"this is client {self.client!r}"
+                ).write()
             stage = "memory"
             return self._answer(request).write()
         except BayesfedError as problem:
             return Answer(*where, stage=stage, reason=str(problem)).write()
         except Exception as problem:
             # The user's data function may raise anything; it concerns this client only.
-            return Answer(*where, stage=stage, reason=f"{type(problem).__name__}: {problem}").write()
+            return Answer(
+                *where, stage=stage, reason=f"{type(problem).__name__}: {problem}"
+            ).write()
 
     def _answer(self, question: Question) -> Answer:
         task = question.task
         where = (task.client, task.round, task.phase)
         memory = self._memory(task.run)
         memory.agree(question.slot)
-        outcome = answer(task, self._phases[task.phase].local, self.data, memory.read(), self._secret)
+        outcome = answer(
+            task, ClientSide.of(self._phases[task.phase]), self.data, memory.read(), self._secret
+        )
         if not isinstance(outcome, Reply):
             return Answer(*where, stage=outcome.stage, reason=outcome.reason, field=outcome.field)
         if outcome.memory:
-            # Written before the reply is sent: after a crash in between a memory may be unused, but the server never relies on a missing one.
+            # Written before the reply is sent: after a crash in between a memory may be unused, but
+            # the server never relies on a missing one.
             memory.pend(Slot(task.round, task.phase), outcome.memory)
         return Answer(*where, outcome.packed, outcome.info, outcome.seconds, bool(outcome.memory))
 
     def _memory(self, run: str) -> ClientMemory:
-        # A server keeps two checkpoints, so it may go back by twice `save_every` rounds, each of as many exchanges as there are phases.
+        # A server keeps two checkpoints, so it may go back by twice `save_every` rounds, each of as
+        # many exchanges as there are phases.
         keep = (2 * self.experiment.save_every + 1) * len(self._phases)
-        return ClientMemory(InFolder(self.folder / f"run {quote(run, safe='')}" / f"client {quote(self.client, safe='')}"), keep=keep)
+        return ClientMemory(
+            InFolder(
+                self.folder / f"run {quote(run, safe='')}" / f"client {quote(self.client, safe='')}"
+            ),
+            keep=keep,
+        )
 
     def _device(self) -> Mapping[str, float]:
         return self.experiment.device(self.client) if self.experiment.device else {}

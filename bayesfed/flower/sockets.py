@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from multiprocessing.connection import Client
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 
 def forward(socket: str, letter: bytes) -> bytes:
@@ -21,4 +21,6 @@ def forward(socket: str, letter: bytes) -> bytes:
             return connection.recv_bytes()
     except (OSError, EOFError) as problem:
         hint = "python -m bayesfed.flower.worker --socket ..."
-        raise ArgumentError(complain(f"socket {socket!r}", expected="a worker that answers", actual=repr(problem), hint=hint)) from problem
+        raise ArgumentError(
+            f"socket {socket!r}", "a worker that answers", repr(problem), hint
+        ) from problem

@@ -1,7 +1,9 @@
-"""A client that stays alive beside its SuperNode, with model and data in memory: ``python -m bayesfed.flower.worker --socket ...``.
+"""A client that stays alive beside its SuperNode, with model and data in memory:
+``python -m bayesfed.flower.worker --socket ...``.
 
-Flower starts a process for every message; with a worker, that process only forwards bytes. The node finds the worker by
-``--node-config 'socket="/run/bayesfed/ward-a.sock"'``. Only the user who started the worker may write to the socket.
+Flower starts a process for every message; with a worker, that process only forwards bytes. The node
+finds the worker by ``--node-config 'socket="/run/bayesfed/ward-a.sock"'``. Only the user who
+started the worker may write to the socket.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from bayesfed.compress.wire import MAX_BYTES
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.flower.experiment import load
 from bayesfed.flower.letters import ROOM
 from bayesfed.flower.site import Site
@@ -43,12 +45,22 @@ def serve(site: Site, socket: str | Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="bayesfed worker", description="Keep a client's model and data alive beside its SuperNode.")
+    parser = argparse.ArgumentParser(
+        prog="bayesfed worker",
+        description="Keep a client's model and data alive beside its SuperNode.",
+    )
     parser.add_argument("--socket", type=Path, required=True, help="where to listen")
     parser.add_argument("--experiment", required=True, help="module:function, as the run's")
     parser.add_argument("--client", required=True, help="this client's name")
-    parser.add_argument("--folder", type=Path, default=Path("~/.bayesfed/memory"), help="where its memories are kept")
-    parser.add_argument("--path", type=Path, default=Path(), help="the folder of the experiment's module")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("~/.bayesfed/memory"),
+        help="where its memories are kept",
+    )
+    parser.add_argument(
+        "--path", type=Path, default=Path(), help="the folder of the experiment's module"
+    )
     parser.add_argument("--secret-file", type=Path, help="its key, in keyed runs")
     chosen = parser.parse_args(arguments)
     sys.path.insert(0, str(chosen.path.resolve()))
@@ -74,13 +86,17 @@ def _listener(socket: str) -> Listener:
         except OSError:
             Path(socket).unlink()
         else:
-            raise ArgumentError(complain("worker", expected="a socket of its own", actual=f"another worker at {socket}", hint="another --socket"))
+            raise ArgumentError(
+                "worker", "a socket of its own", f"another worker at {socket}", "another --socket"
+            )
     before = os.umask(0o077)
     try:
         return Listener(socket, family="AF_UNIX")
     except OSError as problem:
         hint = "a shorter path in a folder that is there"
-        raise ArgumentError(complain("worker", expected="a socket that can be made", actual=f"{socket}: {problem}", hint=hint)) from problem
+        raise ArgumentError(
+            "worker", "a socket that can be made", f"{socket}: {problem}", hint
+        ) from problem
     finally:
         os.umask(before)
 

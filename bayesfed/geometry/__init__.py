@@ -1,19 +1,20 @@
-"""The manifold of matrices of fixed rank, thin throughout: no function forms an ``M x N`` matrix unless its name says dense.
+"""The manifold of matrices of fixed rank, thin throughout: no function forms an ``M x N`` matrix
+unless its name says dense.
 
 Its files, lowest first:
 
-====================== ==================================================================================================================
-`thin`                 QR, SVD and norm of a product of thin factors, a randomised SVD
-`ranks`                ranks for a compression ratio: uniform, by energy, greedy
-`fixed_rank`           points ``u s v^T``: from dense matrices and factors and back, distance, a linear layer's product
-`tangents`             tangent vectors: the projection from two thin products, inner products, a linear layer's product
-`retractions`          metric and orthographic retraction, the latter's inverse, vector transport
-`sums`                 weighted sums of points, recompressed, and of tangents, exact
-`coordinates`          tangents as flat vectors, plain or with exactly as many numbers as there are dimensions
-`adaptation`           a rank that shrinks by energy and grows along the gradient
-====================== ==================================================================================================================
+====================== =============================================================================
+`thin`                 QR, SVD and norm of a product of thin factors
+`fixed_rank`           points ``u s v^T``: from dense matrices and factors and back, distance, a
+                       linear layer's product
+`ranks`                ranks for a compression ratio; a rank that shrinks by energy and grows
+`tangents`             tangent vectors: the projection from two thin products, inner products, a
+                       linear layer's product
+`retractions`          metric and orthographic retraction, vector transport
+`sums`                 weighted sums of points, recompressed
+====================== =============================================================================
 
-A step of Riemannian gradient descent on one layer (its laws are in `bayesfed.testing.check_fixed_rank`)::
+A step of Riemannian gradient descent on one layer::
 
     probe = zero_tangent(point, requires_grad=True)
     loss(apply(point, x) + apply_tangent(point, probe, x)).backward()
@@ -21,8 +22,9 @@ A step of Riemannian gradient descent on one layer (its laws are in `bayesfed.te
 
 References
 ----------
-Vandereycken (2013), Low-rank matrix completion by Riemannian optimization. Absil and Oseledets (2015), Low-rank retractions: a survey and new
-results. FedRLR is the federated Riemannian low-rank compression scheme with over-the-air aggregation; equation numbers are its own.
+Vandereycken (2013), Low-rank matrix completion by Riemannian optimization. Absil and Oseledets
+(2015), Low-rank retractions: a survey and new results. FedRLR is the federated Riemannian low-rank
+compression scheme with over-the-air aggregation; equation numbers are its own.
 """
 
 import lazy_loader

@@ -1,13 +1,16 @@
 """Points of the manifold of ``M x N`` matrices of rank R, stored thin (Vandereycken 2013).
 
-A point is ``X = u s v^T``: u ``(M, R)`` and v ``(N, R)`` have orthonormal columns, and the core s ``(R, R)`` is any invertible matrix. A full core
-costs R^2 numbers in addition to R (M + N), with two advantages: the orthographic retraction needs no further SVD, and u and v need not jump
-where two singular values cross, as singular vectors do. If you need a diagonal core, `canonical` gives singular vectors and values.
-``(u P, P^T s Q, v Q)`` is the same point for orthogonal P and Q, so compare points by `distance`, never by their factors.
+A point is ``X = u s v^T``: u ``(M, R)`` and v ``(N, R)`` have orthonormal columns, and the core s
+``(R, R)`` is any invertible matrix. A full core costs R^2 numbers in addition to R (M + N), with
+two advantages: the orthographic retraction needs no further SVD, and u and v need not jump where
+two singular values cross, as singular vectors do. If you need a diagonal core, `canonical` gives
+singular vectors and values. ``(u P, P^T s Q, v Q)`` is the same point for orthogonal P and Q, so
+compare points by `distance`, never by their factors.
 
-On the closure of the manifold, where rank(X) < R, u and v stay orthonormal and s is singular. All functions that read a point work there and
-are deterministic, but the tangent space is no longer unique, and `orthographic_retraction` may raise an error.
-Only `to_dense` and `from_dense` form an ``M x N`` matrix.
+On the closure of the manifold, where rank(X) < R, u and v stay orthonormal and s is singular. All
+functions that read a point work there and are deterministic, but the tangent space is no longer
+unique, and `orthographic_retraction` may raise an error. Only `to_dense` and `from_dense` form an
+``M x N`` matrix.
 """
 
 from __future__ import annotations
@@ -18,8 +21,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.geometry.thin import across, check_finite, check_matrices, check_rank, check_shape, gaussian, product_norm, product_svd, signed_svd
+from bayesfed.errors import ArgumentError
+from bayesfed.geometry.thin import (
+    across,
+    check_finite,
+    check_matrices,
+    check_rank,
+    check_shape,
+    gaussian,
+    product_norm,
+    product_svd,
+    signed_svd,
+)
 from bayesfed.keys import Key
 
 
@@ -39,7 +52,8 @@ class FixedRank:
     Raises
     ------
     ArgumentError
-        If shapes, dtypes or devices do not fit, or R is 0 or above min(M, N). Values are checked by `check_point` only.
+        If shapes, dtypes or devices do not fit, or R is 0 or above min(M, N). Values are checked by
+        `check_point` only.
     """
 
     u: Tensor
@@ -69,7 +83,8 @@ class FixedRank:
 
 
 def from_dense(matrix: Tensor, rank: int) -> FixedRank:
-    """Return the matrix of rank R nearest to a dense one, in canonical form (Eckart and Young 1936). Costs an SVD of the dense matrix.
+    """Return the matrix of rank R nearest to a dense one, in canonical form (Eckart and Young
+    1936). Costs an SVD of the dense matrix.
 
     Parameters
     ----------
@@ -93,7 +108,8 @@ def from_dense(matrix: Tensor, rank: int) -> FixedRank:
 def from_factors(a: Tensor, b: Tensor, rank: int) -> FixedRank:
     """Return the matrix of rank R nearest to ``A B^T``, in canonical form, in ``O((M + N) R'^2)``.
 
-    If the rank of the product is below R, the core has zeros on its diagonal, and further orthonormal columns complete u and v.
+    If the rank of the product is below R, the core has zeros on its diagonal, and further
+    orthonormal columns complete u and v.
 
     Parameters
     ----------
@@ -125,14 +141,18 @@ def to_dense(point: FixedRank) -> Tensor:
 
 
 def to_factors(point: FixedRank) -> tuple[Tensor, Tensor]:
-    """Return A ``(M, R)`` and B ``(N, R)`` with ``X = A B^T`` and ``A^T A = B^T B`` diagonal: equation (21) of FedRLR."""
+    """Return A ``(M, R)`` and B ``(N, R)`` with ``X = A B^T`` and ``A^T A = B^T B`` diagonal:
+    equation (21) of FedRLR.
+    """
     whole = canonical(point)
     root = whole.s.diagonal().clamp_min(0).sqrt()
     return whole.u * root, whole.v * root
 
 
 def canonical(point: FixedRank) -> FixedRank:
-    """Rotate u and v so that s is diagonal: singular vectors, and singular values in descending order."""
+    """Rotate u and v so that s is diagonal: singular vectors, and singular values in descending
+    order.
+    """
     left, s, right = signed_svd(point.s)
     return FixedRank(point.u @ left, s.diag(), point.v @ right)
 
@@ -144,7 +164,8 @@ def singular_values(point: FixedRank) -> Tensor:
 
 
 def apply(point: FixedRank, x: Tensor) -> Tensor:
-    """Return ``x X^T``, the product of a linear layer with weight X, in ``O(R (M + N))`` per row of x.
+    """Return ``x X^T``, the product of a linear layer with weight X, in ``O(R (M + N))`` per row of
+    x.
 
     Parameters
     ----------
@@ -163,7 +184,8 @@ def apply(point: FixedRank, x: Tensor) -> Tensor:
 
 
 def distance(left: FixedRank, right: FixedRank) -> Tensor:
-    """Return the Frobenius norm of the difference, a scalar; the ranks may differ. Half its square is the consensus penalty (11) of FedRLR.
+    """Return the Frobenius norm of the difference, a scalar; the ranks may differ. Half its square
+    is the consensus penalty (11) of FedRLR.
 
     Raises
     ------
@@ -171,13 +193,23 @@ def distance(left: FixedRank, right: FixedRank) -> Tensor:
         If the shapes differ.
     """
     _same_shape("distance", left, right)
-    return product_norm(torch.cat([left.u @ left.s, -right.u @ right.s], 1), torch.cat([left.v, right.v], 1))
+    return product_norm(
+        torch.cat([left.u @ left.s, -right.u @ right.s], 1), torch.cat([left.v, right.v], 1)
+    )
 
 
 def random_point(
-    rows: int, columns: int, rank: int, key: Key, *, std: float | None = None, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    rows: int,
+    columns: int,
+    rank: int,
+    key: Key,
+    *,
+    std: float | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
 ) -> FixedRank:
-    """Draw a point as the product of two Gaussian factors, with entries of mean 0 and standard deviation `std`.
+    """Draw a point as the product of two Gaussian factors, with entries of mean 0 and standard
+    deviation `std`.
 
     Parameters
     ----------
@@ -186,7 +218,8 @@ def random_point(
     key
         Random key; the draw is the same on every device.
     std
-        Standard deviation of an entry. Default: ``N ** -0.5``, with which a layer keeps the variance of x.
+        Standard deviation of an entry. Default: ``N ** -0.5``, with which a layer keeps the
+        variance of x.
     dtype, device
         Those of the point.
 
@@ -198,9 +231,12 @@ def random_point(
     check_rank("random_point", rank, min(rows, columns))
     std = columns**-0.5 if std is None else std
     if not (math.isfinite(std) and std > 0):
-        raise ArgumentError(complain("random_point", expected="a positive std", actual=std, hint="None"))
+        raise ArgumentError("random_point", "a positive std", std, "None")
     like = torch.empty((), dtype=dtype, device=device)
-    a, b = gaussian((rows, rank), key.child("u"), like), gaussian((columns, rank), key.child("v"), like)
+    a, b = (
+        gaussian((rows, rank), key.child("u"), like),
+        gaussian((columns, rank), key.child("v"), like),
+    )
     return from_factors(a * (std * rank**-0.5), b, rank)
 
 
@@ -214,7 +250,8 @@ def check_point(point: FixedRank, where: str, *, tolerance: float | None = None)
     where
         Origin of the point, for the error message.
     tolerance
-        Largest allowed entry, in size, of ``u^T u - 1`` and ``v^T v - 1``. Default: 1000 times the rounding error of the dtype.
+        Largest allowed entry, in size, of ``u^T u - 1`` and ``v^T v - 1``. Default: 1000 times the
+        rounding error of the dtype.
 
     Raises
     ------
@@ -224,18 +261,34 @@ def check_point(point: FixedRank, where: str, *, tolerance: float | None = None)
     check_finite(where, u=point.u, s=point.s, v=point.v)
     limit = 1000 * torch.finfo(point.u.dtype).eps if tolerance is None else tolerance
     for name, factor in (("u", point.u), ("v", point.v)):
-        off = float((across(factor, factor) - torch.eye(point.rank, dtype=factor.dtype, device=factor.device)).abs().max())
+        off = float(
+            (
+                across(factor, factor)
+                - torch.eye(point.rank, dtype=factor.dtype, device=factor.device)
+            )
+            .abs()
+            .max()
+        )
         if off > limit:
-            raise ArgumentError(complain(f"{where}, {name}", expected="orthonormal columns", actual=f"columns off by {off:g}", hint="from_factors"))
+            raise ArgumentError(
+                f"{where}, {name}", "orthonormal columns", f"columns off by {off:g}", "from_factors"
+            )
 
 
 def check_batch(where: str, point: FixedRank, x: Tensor) -> None:
     """Raise `ArgumentError` unless x is ``(..., N)``."""
     if not x.ndim or x.shape[-1] != point.shape[1]:
-        raise ArgumentError(complain(f"{where}, x", expected=f"shape (..., {point.shape[1]})", actual=f"shape {tuple(x.shape)}", hint="x.flatten(1)"))
+        raise ArgumentError(
+            f"{where}, x",
+            f"shape (..., {point.shape[1]})",
+            f"shape {tuple(x.shape)}",
+            "x.flatten(1)",
+        )
 
 
 def _same_shape(where: str, first: FixedRank, *others: FixedRank) -> None:
     for other in others:
         if other.shape != first.shape:
-            raise ArgumentError(complain(where, expected=f"points of shape {first.shape}", actual=other.shape, hint="one layer at a time"))
+            raise ArgumentError(
+                where, f"points of shape {first.shape}", other.shape, "one layer at a time"
+            )

@@ -1,33 +1,48 @@
-"""Retractions from a tangent vector to the manifold, and transport from one tangent space to another (Absil and Oseledets 2015).
+"""Retractions from a tangent vector to the manifold, and transport from one tangent space to
+another (Absil and Oseledets 2015).
 
-Both retractions are of second order: ``R(t Z) = X + t Z + O(t^2)``, and the part of order t^2 is normal to the manifold.
+Both retractions are of second order: ``R(t Z) = X + t Z + O(t^2)``, and the part of order t^2 is
+normal to the manifold.
 
-=================== ========================================= ==================================== =============================
-retraction          result                                    defined                              costs O((M + N) R^2) and
-=================== ========================================= ==================================== =============================
-metric              the matrix of rank R nearest to X + Z     always                               an SVD of a 2R x 2R matrix
-orthographic        X + Z plus a normal vector, of rank R     where ``s + core`` is invertible     a solve with an R x R matrix
-=================== ========================================= ==================================== =============================
+============  =====================================  ================================  =============
+retraction    result                                 defined                           costs O((M +
+                                                                                       N) R^2) and
+============  =====================================  ================================  =============
+metric        the matrix of rank R nearest to X + Z  always                            an SVD of a
+                                                                                       2R x 2R
+                                                                                       matrix
+orthographic  X + Z plus a normal vector, of rank R  where ``s + core`` is invertible  a solve with
+                                                                                       an R x R
+                                                                                       matrix
+============  =====================================  ================================  =============
 
-The orthographic retraction has an inverse that needs no iteration: the projection of the difference onto the tangent space.
+The orthographic retraction has an inverse that needs no iteration: the projection of the difference
+onto the tangent space.
 """
 
 from __future__ import annotations
 
 import torch
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.fixed_rank import FixedRank, _same_shape
-from bayesfed.geometry.tangents import Tangent, check_tangent, difference, project_factors, to_ambient
+from bayesfed.geometry.tangents import (
+    Tangent,
+    check_tangent,
+    project_factors,
+    to_ambient,
+)
 from bayesfed.geometry.thin import check_finite, product_svd, signed_qr
 
 
 def metric_retraction(point: FixedRank, tangent: Tangent) -> FixedRank:
     """Return the matrix of rank R nearest to ``X + Z``, in canonical form, by a truncated SVD.
 
-    ``X + Z`` has a rank of at most 2R, so two thin QRs and an SVD of a ``2R x 2R`` matrix suffice. The QRs are of ``[v, vp]`` and its counterpart for
-    u, not of vp alone. The result is therefore orthonormal to rounding after any number of steps, for small or dependent columns of vp, and
-    also where 2R > M. If ``X + Z`` has a rank below R, the core has zeros on its diagonal, and u and v are still orthonormal.
+    ``X + Z`` has a rank of at most 2R, so two thin QRs and an SVD of a ``2R x 2R`` matrix suffice.
+    The QRs are of ``[v, vp]`` and its counterpart for u, not of vp alone. The result is therefore
+    orthonormal to rounding after any number of steps, for small or dependent columns of vp, and
+    also where 2R > M. If ``X + Z`` has a rank below R, the core has zeros on its diagonal, and u
+    and v are still orthonormal.
 
     Raises
     ------
@@ -47,12 +62,14 @@ def metric_retraction(point: FixedRank, tangent: Tangent) -> FixedRank:
 
 
 def orthographic_retraction(point: FixedRank, tangent: Tangent) -> FixedRank:
-    """Return ``(u C + up) C^-1 (v C^T + vp)^T`` for ``C = s + core``, a matrix of rank R that differs from ``X + Z`` by a normal vector.
+    """Return ``(u C + up) C^-1 (v C^T + vp)^T`` for ``C = s + core``, a matrix of rank R that
+    differs from ``X + Z`` by a normal vector.
 
     Raises
     ------
     ArgumentError
-        If C is singular to rounding, where the retraction is not defined, or the tangent does not fit the point or is not finite.
+        If C is singular to rounding, where the retraction is not defined, or the tangent does not
+        fit the point or is not finite.
 
     References
     ----------
@@ -64,39 +81,19 @@ def orthographic_retraction(point: FixedRank, tangent: Tangent) -> FixedRank:
     values = torch.linalg.svdvals(core)
     if not bool(values[-1] > point.rank * torch.finfo(core.dtype).eps * values[0]):
         raise ArgumentError(
-            complain(
-                "orthographic_retraction",
-                expected="an invertible s + core",
-                actual=f"singular values from {float(values[0]):g} to {float(values[-1]):g}",
-                hint="a shorter step, or metric_retraction",
-            )
+            "orthographic_retraction",
+            "an invertible s + core",
+            f"singular values from {float(values[0]):g} to {float(values[-1]):g}",
+            "a shorter step, or metric_retraction",
         )
     u, left = signed_qr(point.u @ core + tangent.up)
     v, right = signed_qr(point.v @ core.mT + tangent.vp)
     return FixedRank(u, left @ torch.linalg.solve(core, right.mT), v)
 
 
-def inverse_orthographic(point: FixedRank, other: FixedRank) -> Tangent:
-    """Return the tangent at `point` that `orthographic_retraction` takes to `other`: the projection of ``other - point``.
-
-    With Y for `other`, this is exact wherever ``u^T Y v`` is invertible, that is for all points of the same rank, near or far, except for a null
-    set. A client's model that is sent as a tangent at the shared point is thus sent without loss.
-
-    Raises
-    ------
-    ArgumentError
-        If shapes or ranks differ. Between different ranks the projection exists (`difference`), but the retraction does not lead back.
-    """
-    _same_shape("inverse_orthographic", point, other)
-    if other.rank != point.rank:
-        raise ArgumentError(
-            complain("inverse_orthographic", expected=f"rank {point.rank}", actual=f"rank {other.rank}", hint="difference, with its error")
-        )
-    return difference(point, other)
-
-
 def transport(point: FixedRank, target: FixedRank, tangent: Tangent) -> Tangent:
-    """Transport a tangent at `point` to `target`, by projection onto the tangent space there, in ``O((M + N) R^2)``; its norm never grows.
+    """Transport a tangent at `point` to `target`, by projection onto the tangent space there, in
+    ``O((M + N) R^2)``; its norm never grows.
 
     Raises
     ------

@@ -1,7 +1,9 @@
-"""Sums over clients: of points, which leave the manifold and are projected back, and of tangents at one point, which stay tangent.
+"""Sums over clients: of points, which leave the manifold and are projected back, and of tangents at
+one point, which stay tangent.
 
-A weighted sum of K points is exactly the product of their concatenated factors, with K R columns. Recompressed, this is the digital form of factored
-aggregation, the projection (31) of FedRLR without a channel. There are no cross terms between clients, and `from_factors` loses only the part
+A weighted sum of K points is exactly the product of their concatenated factors, with K R columns.
+Recompressed, this is the digital form of factored aggregation, the projection (31) of FedRLR
+without a channel. There are no cross terms between clients, and `from_factors` loses only the part
 beyond rank R.
 """
 
@@ -13,13 +15,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.fixed_rank import FixedRank, _same_shape, from_factors
-from bayesfed.geometry.tangents import Tangent
 
 
-def concatenated(points: Sequence[FixedRank], weights: Sequence[float] | Tensor) -> tuple[Tensor, Tensor]:
-    """Return A ``(M, K R)`` and B ``(N, K R)`` with ``A B^T = sum_k w_k X_k``, exactly; the ranks may differ.
+def concatenated(
+    points: Sequence[FixedRank], weights: Sequence[float] | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return A ``(M, K R)`` and B ``(N, K R)`` with ``A B^T = sum_k w_k X_k``, exactly; the ranks
+    may differ.
 
     Parameters
     ----------
@@ -31,15 +35,20 @@ def concatenated(points: Sequence[FixedRank], weights: Sequence[float] | Tensor)
     Raises
     ------
     ArgumentError
-        If there is no point, the shapes differ, or the weights are not one finite number for each point.
+        If there is no point, the shapes differ, or the weights are not one finite number for each
+        point.
     """
     values = _weights("concatenated", weights, len(points))
     _same_shape("concatenated", *points)
-    a = torch.cat([weight * (point.u @ point.s) for point, weight in zip(points, values, strict=True)], 1)
+    a = torch.cat(
+        [weight * (point.u @ point.s) for point, weight in zip(points, values, strict=True)], 1
+    )
     return a, torch.cat([point.v for point in points], 1)
 
 
-def sum_points(points: Sequence[FixedRank], weights: Sequence[float] | Tensor, rank: int) -> FixedRank:
+def sum_points(
+    points: Sequence[FixedRank], weights: Sequence[float] | Tensor, rank: int
+) -> FixedRank:
     """Return the matrix of rank R nearest to a weighted sum of points, in ``O((M + N) (K R)^2)``.
 
     Parameters
@@ -57,30 +66,10 @@ def sum_points(points: Sequence[FixedRank], weights: Sequence[float] | Tensor, r
     return from_factors(*concatenated(points, weights), rank)
 
 
-def sum_tangents(tangents: Sequence[Tangent], weights: Sequence[float] | Tensor) -> Tangent:
-    """Return the weighted sum of tangents at one point, which is exact since their space is linear.
-
-    Parameters
-    ----------
-    tangents
-        K tangents at the same point.
-    weights
-        K finite numbers, of any sign and sum.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no tangent, their shapes differ, or the weights are not one finite number for each tangent.
-    """
-    values = _weights("sum_tangents", weights, len(tangents))
-    total = values[0] * tangents[0]
-    for tangent, weight in zip(tangents[1:], values[1:], strict=True):
-        total = total + weight * tangent
-    return total
-
-
 def _weights(where: str, weights: Sequence[float] | Tensor, count: int) -> list[float]:
     values = [float(weight) for weight in weights]
     if not count or len(values) != count or not all(map(math.isfinite, values)):
-        raise ArgumentError(complain(where, expected=f"one finite weight for each of {max(count, 1)}", actual=values, hint="[1 / K] * K"))
+        raise ArgumentError(
+            where, f"one finite weight for each of {max(count, 1)}", values, "[1 / K] * K"
+        )
     return values

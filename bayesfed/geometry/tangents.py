@@ -1,13 +1,15 @@
 """Tangent vectors of the fixed-rank manifold: a linear space of thin triples (Vandereycken 2013).
 
-A tangent at ``X = u s v^T`` is ``Z = u core v^T + up v^T + u vp^T``, with any core ``(R, R)``, up ``(M, R)`` with ``u^T up = 0``, and vp ``(N, R)``
-with ``v^T vp = 0``. The three terms are orthogonal, so inner products of tangents are sums of those of their parts. The triple does not hold its
-point and has no meaning without it, down to the signs of u and v: sender and receiver need the same bits of u and v. Tangents at one point add and
-scale like vectors.
+A tangent at ``X = u s v^T`` is ``Z = u core v^T + up v^T + u vp^T``, with any core ``(R, R)``, up
+``(M, R)`` with ``u^T up = 0``, and vp ``(N, R)`` with ``v^T vp = 0``. The three terms are
+orthogonal, so inner products of tangents are sums of those of their parts. The triple does not hold
+its point and has no meaning without it, down to the signs of u and v: sender and receiver need the
+same bits of u and v. Tangents at one point add and scale like vectors.
 
-The projection is equation (47) of FedRLR, ``U U^T G + G V V^T - U U^T G V V^T``. Of an ambient G it needs only ``G V`` and ``G^T U``. For the
-gradient of a loss, autograd gives both without G: pass three zeros that require gradients to `apply_tangent` and add its result to that of
-`apply`; ``G V`` and ``G^T U`` are then the gradients of ``up`` and ``vp``::
+The projection is equation (47) of FedRLR, ``U U^T G + G V V^T - U U^T G V V^T``. Of an ambient G it
+needs only ``G V`` and ``G^T U``. For the gradient of a loss, autograd gives both without G: pass
+three zeros that require gradients to `apply_tangent` and add its result to that of `apply`; ``G V``
+and ``G^T U`` are then the gradients of ``up`` and ``vp``::
 
     probe = zero_tangent(point, requires_grad=True)
     loss(apply(point, x) + apply_tangent(point, probe, x)).backward()
@@ -16,21 +18,28 @@ gradient of a loss, autograd gives both without G: pass three zeros that require
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.fixed_rank import FixedRank, _same_shape, check_batch
-from bayesfed.geometry.thin import accurate, across, check_finite, check_matrices, check_shape, gaussian
+from bayesfed.geometry.thin import (
+    accurate,
+    across,
+    check_finite,
+    check_matrices,
+    check_shape,
+    gaussian,
+)
 from bayesfed.keys import Key
 
 
 @dataclass(frozen=True, eq=False)
 class Tangent:
-    """A tangent vector, without its point; `+`, `-` and multiplication by a number act on all three parts.
+    """A tangent vector, without its point; `+`, `-` and multiplication by a number act on all three
+    parts.
 
     Parameters
     ----------
@@ -58,24 +67,18 @@ class Tangent:
         check_shape("Tangent, up", self.up, (self.up.shape[0], rank))
         check_shape("Tangent, vp", self.vp, (self.vp.shape[0], rank))
 
-    def _with(self, other: Tangent, function: Callable[[Tensor, Tensor], Tensor]) -> Tangent:
+    def __add__(self, other: Tangent) -> Tangent:
         for name in ("core", "up", "vp"):
             check_shape(f"sum of tangents, {name}", getattr(other, name), getattr(self, name).shape)
-        return Tangent(function(self.core, other.core), function(self.up, other.up), function(self.vp, other.vp))
-
-    def __add__(self, other: Tangent) -> Tangent:
-        return self._with(other, torch.add)
+        return Tangent(self.core + other.core, self.up + other.up, self.vp + other.vp)
 
     def __sub__(self, other: Tangent) -> Tangent:
-        return self._with(other, torch.sub)
+        return self + -1.0 * other
 
     def __mul__(self, scale: float | Tensor) -> Tangent:
         return Tangent(self.core * scale, self.up * scale, self.vp * scale)
 
     __rmul__ = __mul__
-
-    def __neg__(self) -> Tangent:
-        return Tangent(-self.core, -self.up, -self.vp)
 
 
 def project(point: FixedRank, gv: Tensor, gtu: Tensor) -> Tangent:
@@ -113,7 +116,8 @@ def project_factors(point: FixedRank, a: Tensor, b: Tensor) -> Tangent:
     point
         Point of the tangent space.
     a, b
-        ``(M, R')`` and ``(N, R')``. For the gradient of a linear layer: the outputs' gradients ``(B, M)`` and the inputs ``(B, N)``, transposed.
+        ``(M, R')`` and ``(N, R')``. For the gradient of a linear layer: the outputs' gradients
+        ``(B, M)`` and the inputs ``(B, N)``, transposed.
 
     Raises
     ------
@@ -129,7 +133,8 @@ def project_factors(point: FixedRank, a: Tensor, b: Tensor) -> Tangent:
 def difference(base: FixedRank, other: FixedRank) -> Tangent:
     """Project ``other - base`` onto the tangent space at `base`; the ranks may differ.
 
-    This is the consensus term of FedRLR, and the inverse of the orthographic retraction (`inverse_orthographic`).
+    This is the consensus term of FedRLR. Between points of one rank it is the inverse of the
+    orthographic retraction wherever ``u^T Y v`` is invertible, Y being `other`.
 
     Raises
     ------
@@ -150,7 +155,9 @@ def to_ambient(point: FixedRank, tangent: Tangent) -> tuple[Tensor, Tensor]:
         If the tangent does not fit the point.
     """
     check_tangent("to_ambient", point, tangent)
-    return torch.cat([point.u @ tangent.core + tangent.up, point.u], 1), torch.cat([point.v, tangent.vp], 1)
+    return torch.cat([point.u @ tangent.core + tangent.up, point.u], 1), torch.cat(
+        [point.v, tangent.vp], 1
+    )
 
 
 def tangent_to_dense(point: FixedRank, tangent: Tangent) -> Tensor:
@@ -160,7 +167,8 @@ def tangent_to_dense(point: FixedRank, tangent: Tangent) -> Tensor:
 
 
 def apply_tangent(point: FixedRank, tangent: Tangent, x: Tensor) -> Tensor:
-    """Return ``x Z^T`` ``(..., M)`` for x ``(..., N)``; here up and vp need not be orthogonal to u and v.
+    """Return ``x Z^T`` ``(..., M)`` for x ``(..., N)``; here up and vp need not be orthogonal to u
+    and v.
 
     Raises
     ------
@@ -180,33 +188,54 @@ def inner(left: Tangent, right: Tangent) -> Tensor:
 
 def norm(tangent: Tangent) -> Tensor:
     """Return the Frobenius norm of a tangent, a scalar."""
-    size: Tensor = torch.stack([torch.linalg.vector_norm(accurate(part)).to(part.dtype) for part in (tangent.core, tangent.up, tangent.vp)]).norm()
+    size: Tensor = torch.stack(
+        [
+            torch.linalg.vector_norm(accurate(part)).to(part.dtype)
+            for part in (tangent.core, tangent.up, tangent.vp)
+        ]
+    ).norm()
     return size
 
 
 def zero_tangent(point: FixedRank, *, requires_grad: bool = False) -> Tangent:
     """Return the zero of the tangent space; with `requires_grad`, its parts record gradients."""
-    return Tangent(*(torch.zeros_like(part, requires_grad=requires_grad) for part in (point.s, point.u, point.v)))
+    return Tangent(
+        *(
+            torch.zeros_like(part, requires_grad=requires_grad)
+            for part in (point.s, point.u, point.v)
+        )
+    )
 
 
 def random_tangent(point: FixedRank, key: Key) -> Tangent:
-    """Draw a standard normal vector of the tangent space: the projection of a matrix of independent standard normals.
+    """Draw a standard normal vector of the tangent space: the projection of a matrix of independent
+    standard normals.
 
     The mean of its squared norm is the dimension of the manifold.
     """
-    parts = (gaussian(tuple(part.shape), key.child(name), part) for name, part in (("core", point.s), ("up", point.u), ("vp", point.v)))
+    parts = (
+        gaussian(tuple(part.shape), key.child(name), part)
+        for name, part in (("core", point.s), ("up", point.u), ("vp", point.v))
+    )
     return to_tangent(point, Tangent(*parts))
 
 
 def to_tangent(point: FixedRank, tangent: Tangent) -> Tangent:
-    """Project a triple whose up and vp are not orthogonal to u and v, because it was received with noise or has drifted by rounding."""
+    """Project a triple whose up and vp are not orthogonal to u and v, because it was received with
+    noise or has drifted by rounding.
+    """
     check_tangent("to_tangent", point, tangent)
     u, v = point.u, point.v
-    return Tangent(tangent.core, tangent.up - u @ across(u, tangent.up), tangent.vp - v @ across(v, tangent.vp))
+    return Tangent(
+        tangent.core, tangent.up - u @ across(u, tangent.up), tangent.vp - v @ across(v, tangent.vp)
+    )
 
 
-def check_tangent(where: str, point: FixedRank, tangent: Tangent, *, tolerance: float | None = None) -> None:
-    """Check that a tangent has the shapes of its point and, if a tolerance is given, that it is finite and tangent.
+def check_tangent(
+    where: str, point: FixedRank, tangent: Tangent, *, tolerance: float | None = None
+) -> None:
+    """Check that a tangent has the shapes of its point and, if a tolerance is given, that it is
+    finite and tangent.
 
     Parameters
     ----------
@@ -215,14 +244,19 @@ def check_tangent(where: str, point: FixedRank, tangent: Tangent, *, tolerance: 
     point, tangent
         The tangent to check, and its point.
     tolerance
-        Largest allowed norms of ``u^T up`` and ``v^T vp`` over the norm of the tangent. Default: values are not checked.
+        Largest allowed norms of ``u^T up`` and ``v^T vp`` over the norm of the tangent. Default:
+        values are not checked.
 
     Raises
     ------
     ArgumentError
         If it does not fit; the message names the part.
     """
-    for name, part, like in (("core", tangent.core, point.s), ("up", tangent.up, point.u), ("vp", tangent.vp, point.v)):
+    for name, part, like in (
+        ("core", tangent.core, point.s),
+        ("up", tangent.up, point.u),
+        ("vp", tangent.vp, point.v),
+    ):
         check_shape(f"{where}, {name} of the tangent", part, like.shape)
     if tolerance is None:
         return
@@ -232,5 +266,8 @@ def check_tangent(where: str, point: FixedRank, tangent: Tangent, *, tolerance: 
         off = float(across(basis, part).norm())
         if off > tolerance * size:
             raise ArgumentError(
-                complain(f"{where}, {name} of the tangent", expected="a tangent", actual=f"{off:g} of {size:g} along the point", hint="to_tangent")
+                f"{where}, {name} of the tangent",
+                "a tangent",
+                f"{off:g} of {size:g} along the point",
+                "to_tangent",
             )

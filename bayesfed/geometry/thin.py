@@ -1,28 +1,29 @@
-"""Thin linear algebra: decompositions and norms of a product ``A B^T`` of tall factors that is never formed.
+"""Thin linear algebra: decompositions and norms of a product ``A B^T`` of tall factors that is
+never formed.
 
-Everything costs ``O((M + N) R'^2)`` for factors of R' columns: two thin QR decompositions and an SVD of their small product. Signs are
-deterministic: R of a QR has a nonnegative diagonal, and the largest entry in size of each left singular vector is positive.
+Everything costs ``O((M + N) R'^2)`` for factors of R' columns: two thin QR decompositions and an
+SVD of their small product. Signs are deterministic: R of a QR has a nonnegative diagonal, and the
+largest entry in size of each left singular vector is positive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 from bayesfed.trees import is_finite
 
 # Above this number of rows, sums over a column are taken in 64 bits.
 LONG = 1 << 15
-# A linear map of columns, (N, k) to (M, k): a matrix that is never formed.
-Product = Callable[[Tensor], Tensor]
 
 
 def signed_qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the thin QR decomposition with a nonnegative diagonal of R; Q is orthonormal whatever the rank of the matrix.
+    """Return the thin QR decomposition with a nonnegative diagonal of R; Q is orthonormal whatever
+    the rank of the matrix.
 
     Parameters
     ----------
@@ -37,8 +38,9 @@ def signed_qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def accurate(matrix: Tensor) -> Tensor:
     """Return a matrix in 64 bits if its columns are too long to be summed in 32.
 
-    At 10^6 rows the columns of a QR in 32 bits are off orthonormal by 6e-5, and inner products of columns by 4e-4. Neither is better than the sum
-    over a column, which BLAS and LAPACK compute term by term. Up to 32768 rows both stay below 1e-5, and nothing is converted.
+    At 10^6 rows the columns of a QR in 32 bits are off orthonormal by 6e-5, and inner products of
+    columns by 4e-4. Neither is better than the sum over a column, which BLAS and LAPACK compute
+    term by term. Up to 32768 rows both stay below 1e-5, and nothing is converted.
     """
     return matrix.double() if matrix.shape[0] > LONG else matrix
 
@@ -49,9 +51,11 @@ def across(left: Tensor, right: Tensor) -> Tensor:
 
 
 def signed_svd(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the thin SVD as U, singular values (descending) and V; the largest entry in size of each column of U is positive.
+    """Return the thin SVD as U, singular values (descending) and V; the largest entry in size of
+    each column of U is positive.
 
-    Columns that belong to equal singular values are an arbitrary orthonormal basis of their space, as LAPACK returns it.
+    Columns that belong to equal singular values are an arbitrary orthonormal basis of their space,
+    as LAPACK returns it.
     """
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     u, v = _signed(u, vh.mT)
@@ -64,7 +68,8 @@ def _signed(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def product_svd(a: Tensor, b: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the SVD of ``A B^T``, truncated, as U ``(M, R)``, singular values ``(R,)`` and V ``(N, R)``.
+    """Return the SVD of ``A B^T``, truncated, as U ``(M, R)``, singular values ``(R,)`` and V
+    ``(N, R)``.
 
     Parameters
     ----------
@@ -80,56 +85,18 @@ def product_svd(a: Tensor, b: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor
 
 
 def product_norm(a: Tensor, b: Tensor) -> Tensor:
-    """Return the Frobenius norm of ``A B^T``, a scalar, from the two triangles of QR, so that sums that cancel do so before they are squared."""
+    """Return the Frobenius norm of ``A B^T``, a scalar, from the two triangles of QR, so that sums
+    that cancel do so before they are squared.
+    """
     ra, rb = (torch.linalg.qr(accurate(factor), mode="r").R.to(factor.dtype) for factor in (a, b))
     size: Tensor = torch.linalg.matrix_norm(ra @ rb.mT)
     return size
 
 
-def randomised_svd(
-    product: Product, transposed: Product, columns: int, count: int, key: Key, like: Tensor, *, oversample: int = 8, passes: int = 2
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Find the leading singular triplets of a matrix G from its products alone (Halko, Martinsson and Tropp 2011, algorithms 4.4 and 5.1).
-
-    Parameters
-    ----------
-    product, transposed
-        Functions from X ``(N, k)`` to ``G X`` ``(M, k)``, and from Y ``(M, k)`` to ``G^T Y`` ``(N, k)``.
-    columns
-        N.
-    count
-        Number of triplets.
-    key
-        Random key of the probe.
-    like
-        A tensor whose dtype and device are used.
-    oversample
-        Number of columns of the probe beyond `count`.
-    passes
-        Number of power iterations. Each costs two products and divides the error of a slowly decaying spectrum by the square of its gap.
-
-    Returns
-    -------
-    tuple
-        U ``(M, count)``, singular values ``(count,)``, V ``(N, count)``.
-    """
-    q, _ = signed_qr(product(gaussian((columns, min(count + oversample, columns)), key, like)))
-    for _ in range(passes):
-        q, _ = signed_qr(transposed(q))
-        q, _ = signed_qr(product(q))
-    v, s, u = signed_svd(transposed(q))
-    left, right = _signed(q @ u, v)
-    return left[:, :count], s[:count], right[:, :count]
-
-
-def outside(basis: Tensor, matrix: Tensor) -> Tensor:
-    """Remove from the columns of a matrix their part in the space of an orthonormal basis; done twice, which leaves only rounding errors of it."""
-    matrix = matrix - basis @ across(basis, matrix)
-    return matrix - basis @ across(basis, matrix)
-
-
 def gaussian(shape: tuple[int, ...], key: Key, like: Tensor) -> Tensor:
-    """Draw standard normals with the dtype and device of `like`, on the CPU, so that a key gives the same numbers on every device."""
+    """Draw standard normals with the dtype and device of `like`, on the CPU, so that a key gives
+    the same numbers on every device.
+    """
     return torch.randn(shape, generator=key.generator(), dtype=like.dtype).to(like.device)
 
 
@@ -144,12 +111,17 @@ def check_matrices(where: str, **matrices: Tensor) -> None:
     first = next(iter(matrices.values()))
     for name, matrix in matrices.items():
         if matrix.ndim != 2:
-            raise ArgumentError(complain(f"{where}, {name}", expected="a matrix", actual=f"shape {tuple(matrix.shape)}", hint="flatten(1)"))
+            raise ArgumentError(
+                f"{where}, {name}", "a matrix", f"shape {tuple(matrix.shape)}", "flatten(1)"
+            )
         if matrix.dtype not in (torch.float32, torch.float64):
-            raise ArgumentError(complain(f"{where}, {name}", expected="float32 or float64", actual=matrix.dtype, hint=".float()"))
+            raise ArgumentError(f"{where}, {name}", "float32 or float64", matrix.dtype, ".float()")
         if (matrix.dtype, matrix.device) != (first.dtype, first.device):
             raise ArgumentError(
-                complain(f"{where}, {name}", expected=f"{first.dtype} on {first.device}", actual=f"{matrix.dtype} on {matrix.device}", hint=".to()")
+                f"{where}, {name}",
+                f"{first.dtype} on {first.device}",
+                f"{matrix.dtype} on {matrix.device}",
+                ".to()",
             )
 
 
@@ -157,14 +129,17 @@ def check_shape(where: str, matrix: Tensor, shape: Sequence[int]) -> None:
     """Raise `ArgumentError` unless the matrix has exactly this shape; it is not broadcast."""
     if tuple(matrix.shape) != tuple(shape):
         raise ArgumentError(
-            complain(where, expected=f"shape {tuple(shape)}", actual=f"shape {tuple(matrix.shape)}", hint="the point's shapes, (M, R) and (N, R)")
+            where,
+            f"shape {tuple(shape)}",
+            f"shape {tuple(matrix.shape)}",
+            "the point's shapes, (M, R) and (N, R)",
         )
 
 
 def check_rank(where: str, rank: int, largest: int) -> None:
     """Raise `ArgumentError` unless the rank is a whole number from 1 to `largest`."""
     if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= largest:
-        raise ArgumentError(complain(where, expected=f"a rank from 1 to {largest}", actual=rank, hint=f"{min(4, largest)}"))
+        raise ArgumentError(where, f"a rank from 1 to {largest}", rank, f"{min(4, largest)}")
 
 
 def check_finite(where: str, **matrices: Tensor) -> None:
@@ -172,9 +147,16 @@ def check_finite(where: str, **matrices: Tensor) -> None:
     for name, matrix in matrices.items():
         if not is_finite(matrix):
             count = int((~torch.isfinite(matrix)).sum())
-            raise ArgumentError(complain(f"{where}, {name}", expected="finite values", actual=f"{count} NaN or Inf", hint="a smaller learning rate"))
+            raise ArgumentError(
+                f"{where}, {name}",
+                "finite values",
+                f"{count} NaN or Inf",
+                "a smaller learning rate",
+            )
 
 
 def squared_norm(left: Tensor, right: Tensor) -> Tensor:
-    """Return ``||U V^T||_F^2 = tr(U^T U V^T V)`` of factors ``(M, r)`` and ``(N, r)`` from two r x r matrices, without the product."""
+    """Return ``||U V^T||_F^2 = tr(U^T U V^T V)`` of factors ``(M, r)`` and ``(N, r)`` from two r x
+    r matrices, without the product.
+    """
     return ((left.mT @ left) * (right.mT @ right)).sum()

@@ -1,4 +1,6 @@
-"""How belief is updated: closed-form blocks, sum-product on support graphs, turbo exchange, the local ELBO."""
+"""How belief is updated: closed-form blocks, sum-product on support graphs, turbo exchange, the
+local ELBO.
+"""
 
 import lazy_loader
 

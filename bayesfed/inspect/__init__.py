@@ -1,7 +1,8 @@
 """Looking at a run: tables, plots and the export to ArviZ.
 
-From the bottom: `tables` and `partitions`; `figures`, and the plots in `pictures`, `maps`, `devices` and `reliability`; `compat`, the only import of
-ArviZ, with `psis` and `export` above it. Matplotlib and ArviZ are imported only where they are used.
+From the bottom: `tables` and `partitions`; `figures`, and the plots in `pictures`, `maps`,
+`devices` and `calibration`; `compat`, the only import of ArviZ, with k-hat, and `export` above it.
+Matplotlib and ArviZ are imported only where they are used.
 """
 
 import lazy_loader

@@ -1,10 +1,9 @@
-from .calibration.reliability import plot_reliability as plot_reliability
-from .calibration.selective import plot_risk_coverage as plot_risk_coverage
-from .calibration.shifted import plot_outside as plot_outside
-from .calibration.shifted import plot_severity as plot_severity
+from .calibration import plot_outside as plot_outside
+from .calibration import plot_reliability as plot_reliability
+from .calibration import plot_risk_coverage as plot_risk_coverage
+from .calibration import plot_severity as plot_severity
+from .compat import k_hat as k_hat
 from .devices import plot_client_costs as plot_client_costs
-from .devices import plot_device_costs as plot_device_costs
-from .devices import plot_plans as plot_plans
 from .export import to_arviz as to_arviz
 from .maps import plot_support_maps as plot_support_maps
 from .maps import plot_unit_maps as plot_unit_maps
@@ -17,7 +16,6 @@ from .pictures import plot_against_bits as plot_against_bits
 from .pictures import plot_forest as plot_forest
 from .pictures import plot_series as plot_series
 from .pictures import save as save
-from .psis import k_hat as k_hat
 from .tables import round_table as round_table
 from .tables import score_table as score_table
 from .tables import table as table

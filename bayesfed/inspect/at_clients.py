@@ -1,4 +1,6 @@
-"""What belongs to single clients: the part of a posterior that stays with them, and the rows that they fitted."""
+"""What belongs to single clients: the part of a posterior that stays with them, and the rows that
+they fitted.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from itertools import accumulate
 
 import numpy as np
 
-from bayesfed.data.dataset import Dataset, concatenated
-from bayesfed.errors import ArgumentError, PosteriorError, complain
+from bayesfed.data import Dataset, concatenated
+from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import a, check
-from bayesfed.federated.core.algorithm import Partial, Posterior
+from bayesfed.federated.core.algorithm import Posterior
+from bayesfed.federated.core.posteriors import Partial
 from bayesfed.inference.evaluation.predictive import Predictive, scores_together
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -48,7 +51,9 @@ class Part:
             If there are none.
         """
         if self.data is None:
-            raise ArgumentError(complain("rows", expected=f"those of {self.client!r}", actual="none", hint="a data set for each client by name"))
+            raise ArgumentError(
+                "rows", f"those of {self.client!r}", "none", "a data set for each client by name"
+            )
         return self.data
 
 
@@ -57,7 +62,13 @@ def stays(posterior: Posterior) -> tuple[str, ...]:
     return posterior.stays if isinstance(posterior, Partial) else ()
 
 
-def own_posterior(posterior: Posterior, memories: Mapping[str, Tree], client: str, data: Dataset | None, where: str) -> Posterior:
+def own_posterior(
+    posterior: Posterior,
+    memories: Mapping[str, Tree],
+    client: str,
+    data: Dataset | None,
+    where: str,
+) -> Posterior:
     """Return the posterior of one client: its own where a part stays with it, else the server's.
 
     Raises
@@ -73,7 +84,13 @@ def own_posterior(posterior: Posterior, memories: Mapping[str, Tree], client: st
         raise ArgumentError(f"{where}, client {client!r}: {problem}") from problem
 
 
-def parts_of(posterior: Posterior, memories: Mapping[str, Tree], data: Rows, where: str, fitted: Mapping[str, Dataset] | None = None) -> list[Part]:
+def parts_of(
+    posterior: Posterior,
+    memories: Mapping[str, Tree],
+    data: Rows,
+    where: str,
+    fitted: Mapping[str, Dataset] | None = None,
+) -> list[Part]:
     """Return the parts of some rows, with the posterior that predicts each.
 
     Parameters
@@ -83,8 +100,8 @@ def parts_of(posterior: Posterior, memories: Mapping[str, Tree], data: Rows, whe
     memories
         By client: what it keeps between rounds.
     data
-        Rows, or those of every client by name; clients without rows are left out. None: every client's posterior without rows, where parts of it
-        stay with clients.
+        Rows, or those of every client by name; clients without rows are left out. None: every
+        client's posterior without rows, where parts of it stay with clients.
     where
         Name of the caller, for errors.
     fitted
@@ -93,22 +110,38 @@ def parts_of(posterior: Posterior, memories: Mapping[str, Tree], data: Rows, whe
     Raises
     ------
     ArgumentError
-        If a part of the posterior stays with clients and rows are not given by client, or as `own_posterior`.
+        If a part of the posterior stays with clients and rows are not given by client, or as
+        `own_posterior`.
     """
     if data is None:
         shapes = fitted or {}
-        return [Part(name, None, own_posterior(posterior, memories, name, shapes.get(name), where)) for name in sorted(memories) if stays(posterior)]
+        return [
+            Part(name, None, own_posterior(posterior, memories, name, shapes.get(name), where))
+            for name in sorted(memories)
+            if stays(posterior)
+        ]
     if isinstance(data, Mapping):
         given = {name: part for name, part in data.items() if len(part)}
-        return [Part(name, part, own_posterior(posterior, memories, name, part, where)) for name, part in given.items()]
+        return [
+            Part(name, part, own_posterior(posterior, memories, name, part, where))
+            for name, part in given.items()
+        ]
     if kept := stays(posterior):
         expected = f"a data set for each client by name, since {kept[0]} stays with clients"
-        hint = "{name: rows}; for clients that never took part, Predictive(result.posterior, inputs, key)"
-        raise ArgumentError(complain(where, expected=expected, actual="one data set", hint=hint))
+        hint = (
+            "{name: rows}; for clients that never took part, Predictive(result.posterior, "
+            "inputs, key)"
+        )
+        raise ArgumentError(where, expected, "one data set", hint)
     return [Part("", data, posterior)] if len(data) else []
 
 
-def predicting_posterior(posterior: Posterior, memories: Mapping[str, Tree], client: str | None, fitted: Mapping[str, Dataset]) -> Posterior:
+def predicting_posterior(
+    posterior: Posterior,
+    memories: Mapping[str, Tree],
+    client: str | None,
+    fitted: Mapping[str, Dataset],
+) -> Posterior:
     """Return the posterior that predicts the inputs of a client, or of anyone.
 
     Parameters
@@ -130,15 +163,23 @@ def predicting_posterior(posterior: Posterior, memories: Mapping[str, Tree], cli
     where = "Result.predictive"
     if client is not None:
         rows = fitted.get(client)
-        return own_posterior(posterior, memories, client, rows if rows is not None and len(rows) else None, where)
+        return own_posterior(
+            posterior, memories, client, rows if rows is not None and len(rows) else None, where
+        )
     if kept := stays(posterior):
-        hint = "client='name'; for a client that never took part, Predictive(result.posterior, inputs, key)"
-        raise ArgumentError(complain(where, expected=f"a client, since {kept[0]} stays with clients", actual="none", hint=hint))
+        hint = (
+            "client='name'; for a client that never took part, Predictive(result.posterior, "
+            "inputs, key)"
+        )
+        raise ArgumentError(where, f"a client, since {kept[0]} stays with clients", "none", hint)
     return posterior
 
 
-def scores_by_client(posterior: Posterior, memories: Mapping[str, Tree], data: Rows, key: Key, draws: int) -> dict[str, dict[str, float]]:
-    """Return the scores of each client's rows by its name, and of all rows together as "all", as `Result.scores` does.
+def scores_by_client(
+    posterior: Posterior, memories: Mapping[str, Tree], data: Rows, key: Key, draws: int
+) -> dict[str, dict[str, float]]:
+    """Return the scores of each client's rows by its name, and of all rows together as "all", as
+    `Result.scores` does.
 
     Raises
     ------
@@ -146,22 +187,47 @@ def scores_by_client(posterior: Posterior, memories: Mapping[str, Tree], data: R
         If there are no rows, a client is called "all", or as `parts_of`.
     """
     check_rows("Result.scores", data)
-    given = {name: part for name, part in data.items() if len(part)} if isinstance(data, Mapping) else {}
+    given = (
+        {name: part for name, part in data.items() if len(part)}
+        if isinstance(data, Mapping)
+        else {}
+    )
     if "all" in given:
-        raise ArgumentError(complain("Result.scores", expected="clients of other names", actual="'all'", hint="renaming that client"))
+        raise ArgumentError(
+            "Result.scores", "clients of other names", "'all'", "renaming that client"
+        )
     together, ends = pooled("Result.scores", data), list(accumulate(map(len, given.values())))
-    groups = {name: slice(end - len(part), end) for end, (name, part) in zip(ends, given.items(), strict=True)} | {"all": slice(None)}
+    groups = {
+        name: slice(end - len(part), end)
+        for end, (name, part) in zip(ends, given.items(), strict=True)
+    } | {"all": slice(None)}
     if not stays(posterior):
-        return Predictive(posterior, together.inputs, key, count=draws).scores_of(together.targets, groups)
+        return Predictive(posterior, together.inputs, key, count=draws).scores_of(
+            together.targets, groups
+        )
     parts = parts_of(posterior, memories, data, "Result.scores")
-    return scores_together([(Predictive(part.posterior, part.rows.inputs, key, count=draws), part.rows.targets) for part in parts], groups)
+    return scores_together(
+        [
+            (Predictive(part.posterior, part.rows.inputs, key, count=draws), part.rows.targets)
+            for part in parts
+        ],
+        groups,
+    )
 
 
 def check_rows(where: str, data: object) -> None:
     """Raise `ArgumentError` unless rows are a data set, or one for each client by name."""
     for part in data.values() if isinstance(data, Mapping) else [data]:
         if part is not None:
-            check(where, part, a(Dataset, "a data set, or one for each client by name", "Dataset(inputs, targets)"))
+            check(
+                where,
+                part,
+                a(
+                    Dataset,
+                    "a data set, or one for each client by name",
+                    "Dataset(inputs, targets)",
+                ),
+            )
 
 
 def pooled(where: str, data: Rows) -> Dataset:
@@ -173,19 +239,31 @@ def pooled(where: str, data: Rows) -> Dataset:
         If there are none.
     """
     check_rows(where, data)
-    parts = [part for part in data.values() if len(part)] if isinstance(data, Mapping) else [] if data is None else [data]
-    if not sum(map(len, parts)):
-        raise ArgumentError(complain(where, expected="at least one row", actual="none", hint="a test set, or clients with rows"))
-    return concatenated(parts)
+    rows = all_rows(data)
+    if rows is None or not len(rows):
+        raise ArgumentError(where, "at least one row", "none", "a test set, or clients with rows")
+    return rows
+
+
+def all_rows(data: Rows) -> Dataset | None:
+    """Return the rows of all clients as one data set, in their order; None if there are none."""
+    if not isinstance(data, Mapping):
+        return data
+    parts = [part for part in data.values() if len(part)]
+    return concatenated(parts) if parts else None
 
 
 def are_fitted(data: Dataset, fitted: Iterable[Dataset]) -> np.ndarray:
-    """Return which rows are among those that were fitted, ``(N,)`` booleans. Rows are compared by all their bits."""
+    """Return which rows are among those that were fitted, ``(N,)`` booleans. Rows are compared by
+    all their bits.
+    """
     known = {digest for part in fitted for digest in _digests(part)}
     return np.array([digest in known for digest in _digests(data)], dtype=bool)
 
 
 def _digests(data: Dataset) -> Iterable[bytes]:
-    inputs, targets = (leaf.detach().cpu().contiguous().numpy() for leaf in (data.inputs, data.targets))
+    inputs, targets = (
+        leaf.detach().cpu().contiguous().numpy() for leaf in (data.inputs, data.targets)
+    )
     for row in range(len(data)):
         yield blake2b(inputs[row].tobytes() + targets[row].tobytes(), digest_size=16).digest()

@@ -1,20 +1,39 @@
-"""The only import of ArviZ: the functions that the package needs, for either of its major versions.
+"""The only import of ArviZ, for either of its major versions; and k-hat of Pareto-smoothed
+importance sampling: how close a variational posterior is to the exact one.
 
-ArviZ 0.x stores groups in `InferenceData`, ArviZ 1.x in xarray's `DataTree` (from arviz-base). Both are saved with
-``to_netcdf``. ArviZ 1.x computes with arviz-stats, through xarray's accessor ``azstats``.
+ArviZ 0.x stores groups in `InferenceData`, ArviZ 1.x in xarray's `DataTree` (from arviz-base). Both
+are saved with ``to_netcdf``. ArviZ 1.x computes with arviz-stats, through xarray's accessor
+``azstats``.
+
+Yao, Vehtari, Simpson and Gelman (2018), "Yes, but did it work? Evaluating variational inference":
+draw theta_s from q, weight them by ``r_s = p(D, theta_s) / q(theta_s)``, and fit a generalised
+Pareto distribution to the largest weights. Its shape k determines which moments of the weights
+exist (those below 1 / k); k-hat is the estimate of k.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import shown
+from bayesfed.federated import Posterior
+from bayesfed.federated.core.posteriors import Weighing
+from bayesfed.inference.variational.posterior import FittedGuide
+from bayesfed.inspect.at_clients import Rows, pooled
+from bayesfed.keys import Key
+from bayesfed.trees import Tree
 
 if TYPE_CHECKING:
     import xarray
+
 
 Groups = Mapping[str, Mapping[str, np.ndarray]]
 
@@ -30,14 +49,19 @@ def _module(backend: ModuleType | None) -> Any:
 
 
 def build(
-    groups: Groups, coords: Mapping[str, Any], dims: Mapping[str, list[str]], extra: Mapping[str, xarray.Dataset], backend: ModuleType | None = None
+    groups: Groups,
+    coords: Mapping[str, Any],
+    dims: Mapping[str, list[str]],
+    extra: Mapping[str, xarray.Dataset],
+    backend: ModuleType | None = None,
 ) -> Any:
     """Return the groups in ArviZ's own container.
 
     Parameters
     ----------
     groups
-        Variables by group of ArviZ and by name. Sampled variables start with the axes (chain, draw).
+        Variables by group of ArviZ and by name. Sampled variables start with the axes (chain,
+        draw).
     coords
         Coordinates by dimension.
     dims
@@ -51,12 +75,20 @@ def build(
     known = {name: dict(variables) for name, variables in groups.items() if variables}
     # ArviZ 1.3 also has the old name, with a warning, so only the module's own names are looked at.
     if "InferenceData" in vars(module):
-        data = module.from_dict(**known, coords=dict(coords), dims=dict(dims)) if known else module.InferenceData()
+        data = (
+            module.from_dict(**known, coords=dict(coords), dims=dict(dims))
+            if known
+            else module.InferenceData()
+        )
         data.add_groups(dict(extra), warn_on_custom_groups=False)
         return data
     import xarray
 
-    tree = module.from_dict(known, coords=dict(coords), dims=dict(dims)) if known else xarray.DataTree()
+    tree = (
+        module.from_dict(known, coords=dict(coords), dims=dict(dims))
+        if known
+        else xarray.DataTree()
+    )
     for name, dataset in extra.items():
         tree[name] = xarray.DataTree(dataset)
     return tree
@@ -68,7 +100,8 @@ def pareto_shape(log_weights: np.ndarray, backend: ModuleType | None = None) -> 
     Parameters
     ----------
     log_weights
-        ``(S,)``, with largest weight 0, of independent draws, so that the relative efficiency is 1. `k_hat` checks that there is a tail to fit.
+        ``(S,)``, with largest weight 0, of independent draws, so that the relative efficiency is 1.
+        `k_hat` checks that there is a tail to fit.
     backend
         The module to compute with. Default: `arviz`; `arviz_stats` is ArviZ 1.x without plots.
     """
@@ -77,6 +110,84 @@ def pareto_shape(log_weights: np.ndarray, backend: ModuleType | None = None) -> 
         return float(module.psislw(log_weights)[1])
     import xarray
 
-    # psislw of arviz-stats takes log likelihoods, which are negative log weights; pareto_khat takes the weights themselves.
+    # psislw of arviz-stats takes log likelihoods, which are negative log weights; pareto_khat takes
+    # the weights themselves.
     weights = xarray.DataArray(np.exp(log_weights), dims=["draw"])
     return float(weights.azstats.pareto_khat(sample_dims="draw", r_eff=1, tail="right"))
+
+
+# Number of draws needed for importance weights with k = 0.5: 10 ** (1 / (1 - k)) (Vehtari et al.
+# 2024, section 3.2.3).
+FEWEST = 100
+# Log weights that differ by less count as equal: a tail of such weights would consist of rounding
+# errors.
+EQUAL = 1e-3
+
+
+def k_hat(log_weights: Tensor, *, backend: ModuleType | None = None) -> float:
+    """Return the Pareto shape k-hat of importance weights: the smaller it is, the closer the
+    posterior.
+
+    Below 0.5 the approximation is good; up to 0.7 it is usable, preferably with importance weights;
+    above, q should not be trusted. r-hat and effective sample size say nothing here: draws of a
+    variational posterior are independent, so they are 1 and S however wrong q is. k-hat concerns
+    all parameters jointly and grows with their number: the mean-field posterior of a network is
+    usually far above 0.7 and may still predict well.
+
+    Parameters
+    ----------
+    log_weights
+        ``(S,)``: log p(D, theta_s) - log q(theta_s) of independent draws theta_s from q, up to a
+        constant, in nats. At least 100, better 1,000 or more. Compute them in 64 bits, since both
+        terms are large.
+    backend
+        The module to compute with. Default: `arviz`; `arviz_stats` is the one that ArviZ 1.x uses.
+        The two differ by about 0.01, since one rounds the length of the tail,
+        ``min(S / 5, 3 sqrt(S))``, up and the other down.
+
+    Returns
+    -------
+    float
+        0 if all weights of the tail are equal within 0.1 %, so that there is no tail. Infinity if,
+        in 64 bits, a quarter of the tail is 0 relative to the largest weight or equal to the weight
+        below the tail, so that there is nothing to fit.
+
+    Raises
+    ------
+    ArgumentError
+        If there are fewer than 100 weights, or one is not finite.
+    """
+    if log_weights.ndim != 1 or len(log_weights) < FEWEST or not log_weights.is_floating_point():
+        actual = f"{tuple(log_weights.shape)} of {log_weights.dtype}"
+        raise ArgumentError("k_hat", f"log weights (S,), at least {FEWEST}", actual, "1,000 draws")
+    if not bool(log_weights.isfinite().all()):
+        actual = f"{int((~log_weights.isfinite()).sum())} that are not"
+        raise ArgumentError(
+            "k_hat", "finite log weights", actual, "log p and log q of each draw in 64 bits"
+        )
+    values = log_weights.detach().cpu().double().sort().values
+    values = values - values[-1]
+    length = min(len(values) // 5, math.isqrt(9 * len(values)))
+    below, tail = values[-length - 1].exp(), values[-length:].exp()
+    if float(tail[0]) > 1 - EQUAL:
+        return 0.0
+    if float(tail[length // 4]) <= float(below):
+        return math.inf
+    return pareto_shape(values.numpy(), backend)
+
+
+def k_hat_of(
+    posterior: Posterior, memories: Mapping[str, Tree], data: Rows, draws: int, key: Key
+) -> float:
+    """Return k-hat of a posterior for the rows that were fitted, as `Result.k_hat` does."""
+    where = "Result.k_hat"
+    if isinstance(posterior, FittedGuide) and posterior.stays:
+        if not isinstance(data, Mapping):
+            expected = f"rows by client, since {posterior.stays[0]} stays with clients"
+            hint = "the clients that were fitted, {name: rows}"
+            raise ArgumentError(where, expected, shown(data), hint)
+        return k_hat(posterior.log_weights_with_clients(memories, data, key, draws=draws))
+    if not isinstance(posterior, Weighing):
+        found = type(posterior).__name__
+        raise ArgumentError(where, "a posterior with log_weights", found, "federated_svi")
+    return k_hat(posterior.log_weights(pooled(where, data), key, draws=draws))

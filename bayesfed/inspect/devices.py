@@ -1,16 +1,16 @@
-"""Plots of the cost of rounds for devices: stacked bars of computing and up-link, in seconds and joules."""
+"""Plots of the cost of rounds for devices: stacked bars of computing and up-link, in seconds and
+joules.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.engine.ledger import Row
 from bayesfed.inspect.figures import new_figure
-from bayesfed.wireless.energy import RoundCost
+from bayesfed.wireless import RoundCost
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,49 +18,20 @@ if TYPE_CHECKING:
 _COMPUTING, _UPLINK = "#3b6ea5", "#e39b3f"
 
 
-def plot_device_costs(costs: Mapping[str, Mapping[str, RoundCost]]) -> tuple[Axes, Axes]:
-    """Plot latency (top) and energy (bottom), with a group of bars for each device and a bar for each channel state, as in AnycostFL's Fig. 1.
-
-    Parameters
-    ----------
-    costs
-        Costs by device, then by channel state. All devices have the same states.
-
-    Raises
-    ------
-    ArgumentError
-        If there are no costs, or the states of devices differ.
-    MissingExtraError
-        If Matplotlib is not installed.
-    """
-    states = list(next(iter(costs.values()), {}))
-    if not states or any(list(by_state) != states for by_state in costs.values()):
-        actual = {device: list(by_state) for device, by_state in costs.items()}
-        hint = "{'Nano': {'good': ...}}"
-        raise ArgumentError(complain("plot_device_costs", expected="the same channel states of each device", actual=actual, hint=hint))
-    above, below = new_figure(2.4 + 0.55 * len(costs) * (len(states) + 1), 5.2).subplots(2, 1, sharex=True)
-    for axes, unit, label in ((above, "s", "latency of a round [s]"), (below, "j", "energy of a round [J]")):
-        places = [group * (len(states) + 1) + bar for group in range(len(costs)) for bar in range(len(states))]
-        _stack(axes, places, [by_state[state] for by_state in costs.values() for state in states], unit)
-        axes.set_ylabel(label)
-    below.set_xticks(places, states * len(costs), rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
-    for group, device in enumerate(costs):
-        middle = group * (len(states) + 1) + (len(states) - 1) / 2
-        above.annotate(device, (middle, 1), xycoords=("data", "axes fraction"), xytext=(0, 4), textcoords="offset points", ha="center")
-    below.set_xlabel("channel")
-    above.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
-    return above, below
-
-
 def plot_client_costs(
-    costs: Mapping[str, RoundCost | Cost], *, latency_s: float | None = None, energy_j: Mapping[str, float] | None = None
+    costs: Mapping[str, RoundCost | Cost],
+    *,
+    latency_s: float | None = None,
+    energy_j: Mapping[str, float] | None = None,
 ) -> tuple[Axes, Axes]:
-    """Plot the latency and energy of each client in a round, with the deadline as a line and energy budgets as marks.
+    """Plot the latency and energy of each client in a round, with the deadline as a line and energy
+    budgets as marks.
 
     Parameters
     ----------
     costs
-        Costs by client, from plans or from the ledger of a round, without the clients that did not take part.
+        Costs by client, from plans or from the ledger of a round, without the clients that did not
+        take part.
     latency_s
         Deadline in seconds.
     energy_j
@@ -74,59 +45,42 @@ def plot_client_costs(
         If Matplotlib is not installed.
     """
     if not costs:
-        raise ArgumentError(complain("plot_client_costs", expected="at least one client", actual="none", hint="{name: plan.cost}"))
+        raise ArgumentError("plot_client_costs", "at least one client", "none", "{name: plan.cost}")
     above, below = new_figure(max(4.0, 1.8 + 0.3 * len(costs)), 5.2).subplots(2, 1, sharex=True)
     places = [float(number) for number in range(len(costs))]
     for axes, unit, label in ((above, "s", "latency [s]"), (below, "j", "energy [J]")):
         _stack(axes, places, list(costs.values()), unit)
         axes.set_ylabel(label)
     if latency_s is not None:
-        above.axhline(latency_s, color="0.2", linestyle="--", linewidth=1, label=f"deadline {latency_s:g} s")
+        above.axhline(
+            latency_s, color="0.2", linestyle="--", linewidth=1, label=f"deadline {latency_s:g} s"
+        )
     if energy_j:
-        kept = [(place, energy_j[name]) for place, name in zip(places, costs, strict=True) if name in energy_j]
-        below.plot([place for place, _ in kept], [budget for _, budget in kept], "_", color="0.2", markersize=9, label="budget")
-    below.set_xticks(places, list(costs), rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+        kept = [
+            (place, energy_j[name])
+            for place, name in zip(places, costs, strict=True)
+            if name in energy_j
+        ]
+        below.plot(
+            [place for place, _ in kept],
+            [budget for _, budget in kept],
+            "_",
+            color="0.2",
+            markersize=9,
+            label="budget",
+        )
+    below.set_xticks(
+        places, list(costs), rotation=45, ha="right", rotation_mode="anchor", fontsize=8
+    )
     # The bars may fill the panels, so the legends are beside them.
     for axes in (above, below):
         axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
     return above, below
 
 
-def plot_plans(rows: Iterable[Row]) -> tuple[Axes, Axes]:
-    """Plot the plan of each client in each round: its share of the network's work (top), and the kilobits that it really sent (bottom).
-
-    Parameters
-    ----------
-    rows
-        Rows of the ledger of a run with a `Cell`. Rounds in which a client did not take part are blank.
-
-    Raises
-    ------
-    ArgumentError
-        If no row has a plan.
-    MissingExtraError
-        If Matplotlib is not installed.
-    """
-    planned = [row for row in rows if row.direction == "up" and row.cost.alpha]
-    if not planned:
-        raise ArgumentError(complain("plot_plans", expected="rows of clients with plans", actual="none", hint="anycost_fl(...)"))
-    names, rounds = sorted({row.client for row in planned}), range(max(row.round for row in planned) + 1)
-    alphas = [[math.nan] * len(rounds) for _ in names]
-    kilobits = [[math.nan] * len(rounds) for _ in names]
-    for row in planned:
-        alphas[names.index(row.client)][row.round] = row.cost.alpha
-        kilobits[names.index(row.client)][row.round] = row.bits / 1e3
-    above, below = new_figure(max(5.0, 2.5 + 0.12 * len(rounds)), 2.0 + 0.4 * len(names)).subplots(2, 1, sharex=True)
-    for axes, values, label in ((above, alphas, "alpha"), (below, kilobits, "kb sent")):
-        image = axes.imshow(values, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0)
-        axes.set_yticks(range(len(names)), names, fontsize=7)
-        axes.figure.colorbar(image, ax=axes, label=label)
-    below.set_xlabel("round")
-    below.xaxis.get_major_locator().set_params(integer=True)
-    return above, below
-
-
-def _stack(axes: Axes, places: list[float] | list[int], costs: Sequence[RoundCost | Cost], unit: str) -> None:
+def _stack(
+    axes: Axes, places: list[float] | list[int], costs: Sequence[RoundCost | Cost], unit: str
+) -> None:
     computing = [float(getattr(cost, f"compute_{unit}")) for cost in costs]
     uplink = [float(getattr(cost, f"uplink_{unit}")) for cost in costs]
     axes.bar(places, computing, color=_COMPUTING, width=0.8, label="computing")

@@ -1,7 +1,9 @@
-"""Export of a federated run to ArviZ: posterior, predictions, data, and the figures of the federation.
+"""Export of a federated run to ArviZ: posterior, predictions, data, and the figures of the
+federation.
 
-Draws of a variational posterior are independent. However wrong it is, r-hat is 1 and the effective sample size is S, so these figures have no meaning
-here. Judge convergence by the ELBO in the group `federation`, and closeness to the exact posterior by k-hat.
+Draws of a variational posterior are independent. However wrong it is, r-hat is 1 and the effective
+sample size is S, so these figures have no meaning here. Judge convergence by the ELBO in the group
+`federation`, and closeness to the exact posterior by k-hat.
 """
 
 from __future__ import annotations
@@ -13,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bayesfed.data.dataset import Dataset, concatenated
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.reports import Record
-from bayesfed.inspect.at_clients import Part, Rows, are_fitted, parts_of
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError
+from bayesfed.federated import Algorithm, Record, bits
+from bayesfed.inspect.at_clients import Part, Rows, all_rows, are_fitted, parts_of
 from bayesfed.inspect.compat import build
 from bayesfed.inspect.drawn import Drawn, steps, thinned
 from bayesfed.keys import Key
@@ -46,14 +46,17 @@ def to_arviz(
 ) -> Any:
     """Return a run in ArviZ's container.
 
-    Groups: ``posterior`` (every latent site; for declared models ``SITE.w``, ``SITE.rho``, ``SITE.s`` with dimensions ``SITE.unit`` and
-    ``SITE.input``; local latents with a dimension ``client``, or ``row`` if each row has one), ``prior`` and ``prior_predictive`` (for Pyro models),
-    ``sample_stats`` (``log_q``, and where the prior's density is known ``log_prior`` and ``lp``, the log joint density with the rows),
-    ``constant_data`` (``SITE.inclusion``, or ``SITE.mean`` and ``SITE.sd``, and ``row_client``, ``row_fitted``), ``posterior_predictive``,
-    ``log_likelihood`` and ``observed_data`` (``y``, if data are given), and ``federation`` (by round and client: bits_up, bits_down, nll, accepted;
-    by round: elbo, density and every metric). ``az.summary``, ``az.plot_forest``, ``az.plot_parallel`` and ``az.loo`` accept it. Their r-hat and
-    effective sample sizes have no meaning for these draws; judge convergence by the ELBO and by k-hat (`Result.k_hat`). ``az.loo`` needs rows that
-    were fitted, those with ``row_fitted``.
+    Groups: ``posterior`` (every latent site; for declared models ``SITE.w``, ``SITE.rho``,
+    ``SITE.s`` with dimensions ``SITE.unit`` and ``SITE.input``; local latents with a dimension
+    ``client``, or ``row`` if each row has one), ``prior`` and ``prior_predictive`` (for Pyro
+    models), ``sample_stats`` (``log_q``, and where the prior's density is known ``log_prior`` and
+    ``lp``, the log joint density with the rows), ``constant_data`` (``SITE.inclusion``, or
+    ``SITE.mean`` and ``SITE.sd``, and ``row_client``, ``row_fitted``), ``posterior_predictive``,
+    ``log_likelihood`` and ``observed_data`` (``y``, if data are given), and ``federation`` (by
+    round and client: bits_up, bits_down, nll, accepted; by round: elbo, density and every metric).
+    ``az.summary``, ``az.plot_forest``, ``az.plot_parallel`` and ``az.loo`` accept it. Their r-hat
+    and effective sample sizes have no meaning for these draws; judge convergence by the ELBO and by
+    k-hat (`Result.k_hat`). ``az.loo`` needs rows that were fitted, those with ``row_fitted``.
 
     Parameters
     ----------
@@ -64,7 +67,8 @@ def to_arviz(
     history
         Its history.
     data
-        Rows to predict and score, or those of every client by name. They must be by name if a part of the posterior stays with clients.
+        Rows to predict and score, or those of every client by name. They must be by name if a part
+        of the posterior stays with clients.
     draws
         Number of draws from the posterior.
     thin
@@ -74,24 +78,26 @@ def to_arviz(
     backend
         The module to build with. Default: `arviz`; `arviz_base` is ArviZ 1.x without plots.
     memories
-        By client: what it keeps between rounds, for methods whose local latents or parameters stay with clients.
+        By client: what it keeps between rounds, for methods whose local latents or parameters stay
+        with clients.
     fitted
         By client: the rows that were fitted, for ``row_fitted``; None if they are not known.
     own
-        Scores of clients on their own rows, `PersonalScores.clients`: they become ``own_accuracy`` and so on in ``federation``.
+        Scores of clients on their own rows, `PersonalScores.clients`: they become ``own_accuracy``
+        and so on in ``federation``.
 
     Raises
     ------
     ArgumentError
-        If `draws` or `thin` is below 1, the draws would not fit in memory, or a part of the posterior stays with clients and is not known for these
-        rows.
+        If `draws` or `thin` is below 1, the draws would not fit in memory, or a part of the
+        posterior stays with clients and is not known for these rows.
     """
     if draws < 1 or thin < 1:
-        raise ArgumentError(complain("to_arviz", expected="draws and thin >= 1", actual=(draws, thin), hint="draws=100"))
+        raise ArgumentError("to_arviz", "draws and thin >= 1", (draws, thin), "draws=100")
     groups: dict[str, dict[str, np.ndarray]] = {}
     coords: dict[str, Any] = {}
     dims: dict[str, list[str]] = {}
-    rows = pooled_rows(data)
+    rows = all_rows(data)
     if algorithm.posterior is not None:
         posterior, key = algorithm.posterior(state), Key(seed, "arviz")
         first = posterior.draw(key.child("draw", 0))
@@ -99,9 +105,14 @@ def to_arviz(
         for name, value in {**posterior.constants, **first}.items():
             axes = posterior.axes.get(name, tuple(f"{name}_{axis}" for axis in range(value.ndim)))
             dims[name] = list(axes)
-            kept = [range(0, length, step) for length, step in zip(value.shape, steps(value, thin), strict=True)]
+            kept = [
+                range(0, length, step)
+                for length, step in zip(value.shape, steps(value, thin), strict=True)
+            ]
             coords |= {axis: np.array(places) for axis, places in zip(axes, kept, strict=True)}
-        groups["constant_data"] = {name: thinned(value, thin).numpy() for name, value in posterior.constants.items()}
+        groups["constant_data"] = {
+            name: thinned(value, thin).numpy() for name, value in posterior.constants.items()
+        }
         parts = parts_of(posterior, memories or {}, data, "to_arviz", fitted)
         drawn = Drawn(posterior, parts, thin, key)
         for number in range(draws):
@@ -117,41 +128,57 @@ def to_arviz(
     return build(groups, coords, dims, {"federation": federation(history, own or {})}, backend)
 
 
-def pooled_rows(data: Rows) -> Dataset | None:
-    """Return the rows of all clients as one data set, in their order; None if there are none."""
-    parts = [part for part in data.values() if len(part)] if isinstance(data, Mapping) else [] if data is None else [data]
-    return concatenated(parts) if parts else None
-
-
-def _of_rows(rows: Dataset, parts: Sequence[Part], fitted: Mapping[str, Dataset] | None) -> dict[str, np.ndarray]:
+def _of_rows(
+    rows: Dataset, parts: Sequence[Part], fitted: Mapping[str, Dataset] | None
+) -> dict[str, np.ndarray]:
     """Return whose rows they are, and which of them were fitted."""
     found: dict[str, np.ndarray] = {}
     if all(part.client for part in parts):
-        found["row_client"] = np.concatenate([np.full(len(part.rows), part.client) for part in parts])
+        found["row_client"] = np.concatenate(
+            [np.full(len(part.rows), part.client) for part in parts]
+        )
     if fitted is not None:
         found["row_fitted"] = are_fitted(rows, fitted.values()).astype(np.int8)
     return found
 
 
 def _check_size(first: Tree, draws: int, thin: int) -> None:
-    entries = sum(draws * math.prod(-(-n // step) for n, step in zip(value.shape, steps(value, thin), strict=True)) for value in first.values())
+    entries = sum(
+        draws
+        * math.prod(-(-n // step) for n, step in zip(value.shape, steps(value, thin), strict=True))
+        for value in first.values()
+    )
     if entries > MAX_ENTRIES:
         need = math.ceil(thin * math.sqrt(entries / MAX_ENTRIES))
         raise ArgumentError(
-            complain("to_arviz", expected=f"at most {MAX_ENTRIES:,} drawn values", actual=f"{entries:,}", hint=f"thin={need} or fewer draws")
+            "to_arviz",
+            f"at most {MAX_ENTRIES:,} drawn values",
+            f"{entries:,}",
+            f"thin={need} or fewer draws",
         )
 
 
 def federation(history: Sequence[Record], own: Mapping[str, Mapping[str, float]]) -> xarray.Dataset:
-    """Return the figures of a run by round and client, and scores of clients, as an xarray data set, with NaN where there are none."""
+    """Return the figures of a run by round and client, and scores of clients, as an xarray data
+    set, with NaN where there are none.
+    """
     import xarray
 
     clients = sorted({row.client for record in history for row in record.rows} | own.keys())
     both, alone = {}, {}
     for way in ("up", "down"):
-        counts = [[float(bits((row for row in record.rows if row.client == name), way)) for name in clients] for record in history]
+        counts = [
+            [
+                float(bits((row for row in record.rows if row.client == name), way))
+                for name in clients
+            ]
+            for record in history
+        ]
         both[f"bits_{way}"] = counts
-    both["nll"] = [[record.clients.get(name, {}).get("nll", math.nan) for name in clients] for record in history]
+    both["nll"] = [
+        [record.clients.get(name, {}).get("nll", math.nan) for name in clients]
+        for record in history
+    ]
     both["accepted"] = [[float(name in record.clients) for name in clients] for record in history]
     figures = [{**record.server, **record.metrics, "seconds": record.seconds} for record in history]
     for name in dict.fromkeys(name for figure in figures for name in figure):
@@ -159,7 +186,14 @@ def federation(history: Sequence[Record], own: Mapping[str, Mapping[str, float]]
         alone[name.replace("/", ".")] = [figure.get(name, math.nan) for figure in figures]
     variables = {name: (("round", "client"), np.array(values)) for name, values in both.items()}
     variables |= {name: (("round",), np.array(values)) for name, values in alone.items()}  # type: ignore[misc]
-    scores = dict.fromkeys(score for figures in own.values() for score in figures if score not in ("rows", "rounds"))
+    scores = dict.fromkeys(
+        score for figures in own.values() for score in figures if score not in ("rows", "rounds")
+    )
     for name in scores:
-        variables[f"own_{name}"] = (("client",), np.array([own.get(client, {}).get(name, math.nan) for client in clients]))  # type: ignore[assignment]
-    return xarray.Dataset(variables, coords={"round": [record.round for record in history], "client": clients})
+        variables[f"own_{name}"] = (
+            ("client",),
+            np.array([own.get(client, {}).get(name, math.nan) for client in clients]),
+        )  # type: ignore[assignment]
+    return xarray.Dataset(
+        variables, coords={"round": [record.round for record in history], "client": clients}
+    )

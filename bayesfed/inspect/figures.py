@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bayesfed.errors import MissingExtraError
+from bayesfed.errors import needs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,11 +19,18 @@ def new_figure(width: float, height: float) -> Figure:
     MissingExtraError
         If Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as problem:
-        raise MissingExtraError("matplotlib", "examples") from problem
-    return Figure(figsize=(width, height), layout="constrained")
+    made: Figure = needs("matplotlib.figure", "examples", "matplotlib").Figure(
+        figsize=(width, height), layout="constrained"
+    )
+    return made
+
+
+def finished(axes: Axes, **options: Any) -> Axes:
+    """Return the axes with labels and limits, a grid and a small legend."""
+    axes.set(**options)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return axes
 
 
 def given_or_new(axes: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.engine.reports import Record
+from bayesfed.errors import ArgumentError
+from bayesfed.federated import Record
 from bayesfed.inspect.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_support_maps(frames: Mapping[int, Tensor], *, title: str = "", history: Sequence[Record] = (), site: str = "") -> list[Axes]:
-    """Plot the prior inclusion probabilities of a layer over rounds, the message v_{h -> s}, as in Fig. 4 of D-Turbo-VBI.
+# How probabilities are drawn.
+LOOK: dict[str, Any] = {"vmin": 0, "vmax": 1, "cmap": "viridis", "interpolation": "nearest"}
+
+
+def plot_support_maps(
+    frames: Mapping[int, Tensor], *, title: str = "", history: Sequence[Record] = (), site: str = ""
+) -> list[Axes]:
+    """Plot the prior inclusion probabilities of a layer over rounds, the message v_{h -> s}, as in
+    Fig. 4 of D-Turbo-VBI.
 
     Parameters
     ----------
@@ -26,8 +33,8 @@ def plot_support_maps(frames: Mapping[int, Tensor], *, title: str = "", history:
     title
         Title of the figure.
     history, site
-        History of the run and name of the layer. If given, the text below each map says how far message passing had converged and what share of
-        the weights depends on its starting point.
+        History of the run and name of the layer. If given, the text below each map says how far
+        message passing had converged and what share of the weights depends on its starting point.
 
     Raises
     ------
@@ -37,18 +44,28 @@ def plot_support_maps(frames: Mapping[int, Tensor], *, title: str = "", history:
         If Matplotlib is not installed.
     """
     if not frames:
-        raise ArgumentError(complain("plot_support_maps", expected="at least one frame", actual="none", hint="the callback keep"))
+        raise ArgumentError("plot_support_maps", "at least one frame", "none", "the callback keep")
     figures = {record.round: record.server for record in history}
     shape = next(iter(frames.values())).shape
     aspect = min(2.0, max(0.5, shape[0] / shape[1]))
     figure = new_figure(2.6 * len(frames) + 0.9, 2.6 * aspect + 0.8)
     panels: list[Axes] = list(figure.subplots(1, len(frames), squeeze=False, sharey=True)[0])
     for panel, (number, log_odds) in zip(panels, sorted(frames.items()), strict=True):
-        image = panel.imshow(torch.sigmoid(log_odds).numpy(), vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
+        image = panel.imshow(torch.sigmoid(log_odds).numpy(), aspect="auto", **LOOK)
         panel.set(title=f"round {number + 1}", xlabel="input")
-        panel.text(0.5, -0.24, _trust(figures.get(number, {}), site), transform=panel.transAxes, ha="center", va="top", fontsize=7.5)
+        panel.text(
+            0.5,
+            -0.24,
+            _trust(figures.get(number, {}), site),
+            transform=panel.transAxes,
+            ha="center",
+            va="top",
+            fontsize=7.5,
+        )
     panels[0].set_ylabel("unit")
-    figure.colorbar(image, ax=panels, label="probability that the weight is active,\nas its neighbours see it")
+    figure.colorbar(
+        image, ax=panels, label="probability that the weight is active,\nas its neighbours see it"
+    )
     if title:
         figure.suptitle(title)
     return panels
@@ -57,11 +74,19 @@ def plot_support_maps(frames: Mapping[int, Tensor], *, title: str = "", history:
 def _trust(figures: Mapping[str, float], site: str) -> str:
     """Return the convergence of a site's message passing in words; empty if the round had none."""
     residual, share = figures.get(f"bp_residual/{site}"), figures.get(f"bp_multistable/{site}")
-    settled = "" if residual is None else "messages exact" if residual == 0 else f"messages within {residual:.0e}"
+    settled = (
+        ""
+        if residual is None
+        else "messages exact"
+        if residual == 0
+        else f"messages within {residual:.0e}"
+    )
     return settled if share is None else f"{settled}\n{share:.1%} multistable"
 
 
-def plot_unit_maps(values: Tensor, size: tuple[int, int], *, count: int = 24, title: str = "") -> list[Axes]:
+def plot_unit_maps(
+    values: Tensor, size: tuple[int, int], *, count: int = 24, title: str = ""
+) -> list[Axes]:
     """Plot the inputs of hidden units as images: the pixels that each unit uses.
 
     Parameters
@@ -71,7 +96,8 @@ def plot_unit_maps(values: Tensor, size: tuple[int, int], *, count: int = 24, ti
     size
         (height, width) of an image; their product is N.
     count
-        Number of units. Those with the largest sums of probabilities are shown, in their original order.
+        Number of units. Those with the largest sums of probabilities are shown, in their original
+        order.
     title
         Title of the figure.
 
@@ -84,7 +110,10 @@ def plot_unit_maps(values: Tensor, size: tuple[int, int], *, count: int = 24, ti
     """
     if values.ndim != 2 or size[0] * size[1] != values.shape[1] or count < 1:
         raise ArgumentError(
-            complain("plot_unit_maps", expected=f"(M, {size[0] * size[1]}) and count >= 1", actual=(tuple(values.shape), count), hint="size=(28, 28)")
+            "plot_unit_maps",
+            f"(M, {size[0] * size[1]}) and count >= 1",
+            (tuple(values.shape), count),
+            "size=(28, 28)",
         )
     chosen = sorted(values.sum(1).topk(min(count, len(values))).indices.tolist())
     columns = min(8, len(chosen))
@@ -94,7 +123,7 @@ def plot_unit_maps(values: Tensor, size: tuple[int, int], *, count: int = 24, ti
     for panel in panels:
         panel.axis("off")
     for panel, unit in zip(panels, chosen, strict=False):
-        image = panel.imshow(values[unit].reshape(size).numpy(), vmin=0, vmax=1, cmap="viridis", interpolation="nearest")
+        image = panel.imshow(values[unit].reshape(size).numpy(), **LOOK)
         panel.set_title(f"unit {unit}", fontsize=7)
     figure.colorbar(image, ax=panels, label="probability that the weight is active")
     if title:

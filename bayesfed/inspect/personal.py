@@ -1,4 +1,6 @@
-"""Clients after a run: the model or posterior that each one predicts with, and scores on its own rows."""
+"""Clients after a run: the model or posterior that each one predicts with, and scores on its own
+rows.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,20 @@ from dataclasses import dataclass
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.algorithm import Algorithm, Personal, Posterior, Predictor
-from bayesfed.federated.engine.reports import Record, Snapshot
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError
+from bayesfed.federated import Algorithm, Personal, Posterior, Predictor, Record, Snapshot
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inspect.at_clients import own_posterior
 from bayesfed.inspect.tables import table
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal
+from bayesfed.models import Categorical, Likelihood, Normal
 from bayesfed.trees import Tree
 
 # Scores that are better the larger they are.
 LARGER = frozenset({"accuracy"})
+# What is counted, and no score.
+COUNTS = ("rows", "rounds")
 # A leaf that a pool names instead of a memory which lies at the client (`bayesfed.flower`).
 ELSEWHERE = "slot.round"
 
@@ -80,7 +83,8 @@ class PersonalScores:
     Parameters
     ----------
     clients
-        By client: ``rows`` that were scored, ``rounds`` that the client took part in, and its scores.
+        By client: ``rows`` that were scored, ``rounds`` that the client took part in, and its
+        scores.
     """
 
     clients: Mapping[str, Mapping[str, float]]
@@ -95,7 +99,7 @@ class PersonalScores:
         """
         if missing := [name for name, scores in self.clients.items() if score not in scores]:
             known = sorted(self.clients[missing[0]])
-            raise ArgumentError(complain("PersonalScores", expected=f"one of {known}", actual=repr(score), hint=known[0]))
+            raise ArgumentError("PersonalScores", f"one of {known}", repr(score), known[0])
         return [scores[score] for scores in self.clients.values()]
 
     def mean(self, score: str = "accuracy") -> float:
@@ -103,28 +107,41 @@ class PersonalScores:
         return statistics.fmean(self.values(score))
 
     def worst_decile(self, score: str = "accuracy") -> float:
-        """Return the mean of a score over the tenth of the clients for which it is worst, at least one client."""
+        """Return the mean of a score over the tenth of the clients for which it is worst, at least
+        one client.
+        """
         ordered = sorted(self.values(score), reverse=score not in LARGER)
         return statistics.fmean(ordered[: math.ceil(len(ordered) / 10)])
 
     def figures(self) -> dict[str, float]:
         """Return mean and worst decile of every score, as ``own_SCORE`` and ``worst_SCORE``."""
-        names = [name for name in next(iter(self.clients.values())) if name not in ("rows", "rounds")]
-        return {f"own_{name}": self.mean(name) for name in names} | {f"worst_{name}": self.worst_decile(name) for name in names}
+        names = [name for name in next(iter(self.clients.values())) if name not in COUNTS]
+        return {f"own_{name}": self.mean(name) for name in names} | {
+            f"worst_{name}": self.worst_decile(name) for name in names
+        }
 
     def table(self) -> str:
         """Return an aligned table: a line for each client, then the mean and the worst decile."""
         names = list(next(iter(self.clients.values())))
         rows: list[list[str | float | int]] = [
-            [client, *(int(scores[name]) if name in ("rows", "rounds") else scores[name] for name in names)]
+            [
+                client,
+                *(int(scores[name]) if name in COUNTS else scores[name] for name in names),
+            ]
             for client, scores in self.clients.items()
         ]
         for heading, figure in (("mean", self.mean), ("worst decile", self.worst_decile)):
-            rows.append([heading, *("" if name in ("rows", "rounds") else figure(name) for name in names)])
+            rows.append([heading, *("" if name in COUNTS else figure(name) for name in names)])
         return table(["client", *names], rows)
 
 
-def client_of(algorithm: Algorithm, snapshot: Snapshot, history: Sequence[Record], name: str, rows: Dataset | None = None) -> Client:
+def client_of(
+    algorithm: Algorithm,
+    snapshot: Snapshot,
+    history: Sequence[Record],
+    name: str,
+    rows: Dataset | None = None,
+) -> Client:
     """Return a client as it is after a run; one that never took part has what a new client gets.
 
     Parameters
@@ -139,17 +156,24 @@ def client_of(algorithm: Algorithm, snapshot: Snapshot, history: Sequence[Record
     Raises
     ------
     ArgumentError
-        If the method is personal, or a part of its posterior stays with clients, and what the client keeps is not here.
+        If the method is personal, or a part of its posterior stays with clients, and what the
+        client keeps is not here.
     """
     memory = dict(snapshot.memories.get(name, {}))
     if algorithm.personal is not None and ELSEWHERE in memory:
         hint = "a run in process, or scoring at the client"
-        raise ArgumentError(complain(f"client {name!r}", expected="its memory", actual="one that is kept at the client", hint=hint))
+        raise ArgumentError(
+            f"client {name!r}", "its memory", "one that is kept at the client", hint
+        )
     if algorithm.personal is not None:
         own = algorithm.personal(snapshot.state, memory)
     else:
         shared = algorithm.posterior(snapshot.state) if algorithm.posterior else None
-        posterior = own_posterior(shared, snapshot.memories, name, rows, "Result.clients") if shared else None
+        posterior = (
+            own_posterior(shared, snapshot.memories, name, rows, "Result.clients")
+            if shared
+            else None
+        )
         own = Personal(algorithm.predictor(snapshot.state), posterior)
     return Client(name, sum(name in record.clients for record in history), own.model, own.posterior)
 
@@ -171,7 +195,8 @@ def personal_scores(
     algorithm, snapshot, history
         Method, last snapshot and records of a run.
     data
-        Rows of each client by name, rows that were not trained on. Clients without rows are left out.
+        Rows of each client by name, rows that were not trained on. Clients without rows are left
+        out.
     likelihood
         Likelihood of point models. Default: `Categorical()` for classes and `Normal()` for numbers.
     draws, seed
@@ -182,21 +207,36 @@ def personal_scores(
     ArgumentError
         If there are no rows, or no client of that name took part in the run.
     """
-    where, parts = "Result.personal_scores", {name: rows for name, rows in data.items() if len(rows)}
+    where, parts = (
+        "Result.personal_scores",
+        {name: rows for name, rows in data.items() if len(rows)},
+    )
     if not parts:
-        raise ArgumentError(complain(where, expected="clients with rows", actual="no rows", hint="train, test = split_rows(clients, 0.25)"))
+        raise ArgumentError(
+            where, "clients with rows", "no rows", "train, test = split_rows(clients, 0.25)"
+        )
     took_part = {name for record in history for name in record.clients}
     if not took_part & parts.keys():
         raise ArgumentError(
-            complain(where, expected=f"clients of the run: {sorted(took_part)[:3]}, ...", actual=sorted(parts)[:3], hint="their names")
+            where,
+            f"clients of the run: {sorted(took_part)[:3]}, ...",
+            sorted(parts)[:3],
+            "their names",
         )
     scores: dict[str, dict[str, float]] = {}
     for name, rows in parts.items():
         client = client_of(algorithm, snapshot, history, name, rows)
         scored = likelihood or (Normal() if rows.targets.is_floating_point() else Categorical())
         count = 1 if client.posterior is None else draws
-        predictive = Predictive(client.posterior or Point(client.model, scored), rows.inputs, Key(seed, "personal", name), count)
+        predictive = Predictive(
+            client.posterior or Point(client.model, scored),
+            rows.inputs,
+            Key(seed, "personal", name),
+            count,
+        )
         found = predictive.scores(rows.targets)
-        chosen: dict[str, float] = {key: found[key] for key in ("accuracy", "nll", "ece", "rmse") if key in found}
+        chosen: dict[str, float] = {
+            key: found[key] for key in ("accuracy", "nll", "ece", "rmse") if key in found
+        }
         scores[name] = {"rows": float(len(rows)), "rounds": float(client.rounds), **chosen}
     return PersonalScores(scores)

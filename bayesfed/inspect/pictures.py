@@ -1,27 +1,31 @@
-"""Plots of a run. Each function draws on Matplotlib axes and returns them; only `save` writes a file."""
+"""Plots of a run. Each function draws on Matplotlib axes and returns them; only `save` writes a
+file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.reports import Record
+from bayesfed.errors import ArgumentError
+from bayesfed.federated import Record, bits
 from bayesfed.inspect.figures import given_or_new
-from bayesfed.models.priors.belief import SiteBelief
+from bayesfed.models import SiteBelief
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_series(series: Mapping[str, Sequence[tuple[int, float]]], *, label: str, axes: Axes | None = None) -> Axes:
-    """Plot a quantity over the rounds, such as ELBO, density or accuracy, with one line for each run.
+def plot_series(
+    series: Mapping[str, Sequence[tuple[int, float]]], *, label: str, axes: Axes | None = None
+) -> Axes:
+    """Plot a quantity over the rounds, such as ELBO, density or accuracy, with one line for each
+    run.
 
     Parameters
     ----------
@@ -40,10 +44,13 @@ def plot_series(series: Mapping[str, Sequence[tuple[int, float]]], *, label: str
         If Matplotlib is not installed.
     """
     if not any(series.values()):
-        raise ArgumentError(complain("plot_series", expected="a value", actual=f"none in {sorted(series)}", hint="a callback that enters it"))
+        raise ArgumentError(
+            "plot_series", "a value", f"none in {sorted(series)}", "a callback that enters it"
+        )
     axes = given_or_new(axes)
     for name, points in series.items():
-        axes.plot([number + 1 for number, _ in points], [value for _, value in points], marker=".", label=name)
+        rounds, values = zip(*points, strict=True) if points else ((), ())
+        axes.plot([number + 1 for number in rounds], values, marker=".", label=name)
     axes.set(xlabel="round", ylabel=label)
     axes.grid(alpha=0.3)
     if len(series) > 1:
@@ -51,8 +58,11 @@ def plot_series(series: Mapping[str, Sequence[tuple[int, float]]], *, label: str
     return axes
 
 
-def plot_accuracy_against_bits(histories: Mapping[str, Sequence[Record]], *, metric: str = "accuracy", axes: Axes | None = None) -> Axes:
-    """Plot a metric against the data sent so far, down and up, with one line for each method, as in Fig. 3 of D-Turbo-VBI.
+def plot_accuracy_against_bits(
+    histories: Mapping[str, Sequence[Record]], *, metric: str = "accuracy", axes: Axes | None = None
+) -> Axes:
+    """Plot a metric against the data sent so far, down and up, with one line for each method, as in
+    Fig. 3 of D-Turbo-VBI.
 
     Parameters
     ----------
@@ -71,11 +81,17 @@ def plot_accuracy_against_bits(histories: Mapping[str, Sequence[Record]], *, met
     curves = {}
     for name, history in histories.items():
         spent = accumulate(bits(record.rows) for record in history)
-        curves[name] = [(total / 8e6, record.metrics[metric]) for total, record in zip(spent, history, strict=True) if metric in record.metrics]
+        curves[name] = [
+            (total / 8e6, record.metrics[metric])
+            for total, record in zip(spent, history, strict=True)
+            if metric in record.metrics
+        ]
     return plot_against_bits(curves, label=metric, axes=axes)
 
 
-def plot_against_bits(curves: Mapping[str, Sequence[tuple[float, float]]], *, label: str, axes: Axes | None = None) -> Axes:
+def plot_against_bits(
+    curves: Mapping[str, Sequence[tuple[float, float]]], *, label: str, axes: Axes | None = None
+) -> Axes:
     """Plot curves of (megabytes sent, value), with one line for each method.
 
     Parameters
@@ -96,7 +112,8 @@ def plot_against_bits(curves: Mapping[str, Sequence[tuple[float, float]]], *, la
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for name, points in curves.items():
-        axes.plot([x for x, _ in points], [y for _, y in points], marker=".", markersize=4, label=name)
+        x, y = zip(*points, strict=True) if points else ((), ())
+        axes.plot(x, y, marker=".", markersize=4, label=name)
     axes.set(xlabel="megabytes sent, down and up", ylabel=label, xscale="log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
@@ -106,49 +123,43 @@ def plot_against_bits(curves: Mapping[str, Sequence[tuple[float, float]]], *, la
     return axes
 
 
-def plot_forest(
-    site: SiteBelief, *, chosen: Sequence[tuple[int, int]] | None = None, count: int = 20, mass: float = 0.9, axes: Axes | None = None
-) -> Axes:
-    """Plot means and central intervals of some weights of a layer, coloured by inclusion probability.
+def plot_forest(site: SiteBelief, *, count: int = 20, axes: Axes | None = None) -> Axes:
+    """Plot means and central 90 % intervals of the weights of a layer that are likeliest active,
+    coloured by inclusion probability; ties are broken by |mean|.
 
     Parameters
     ----------
     site
         Belief of the layer.
-    chosen
-        Pairs (unit, input), from top to bottom. Default: the `count` weights with the largest inclusion probability, ties broken by |mean|.
     count
-        Number of weights if none are chosen.
-    mass
-        Posterior mass of the interval, in (0, 1).
+        Number of weights.
     axes
         Axes to draw on. Default: those of a new figure.
 
     Raises
     ------
     ArgumentError
-        If `count` or `mass` is out of range, or a chosen weight is not in the layer.
+        If `count` is below 1.
     MissingExtraError
         If Matplotlib is not installed.
     """
-    if count < 1 or not 0 < mass < 1:
-        raise ArgumentError(complain("plot_forest", expected="count >= 1 and mass in (0, 1)", actual=(count, mass), hint="20, 0.9"))
-    units, columns = site.mean.shape
-    if chosen is None:
-        ranked = np.lexsort((-site.mean.abs().flatten().numpy(), -site.inclusion.flatten().numpy()))[:count]
-        chosen = [divmod(int(i), columns) for i in ranked]
-    if not chosen or any(not (0 <= unit < units and 0 <= column < columns) for unit, column in chosen):
-        raise ArgumentError(complain("plot_forest", expected=f"weights inside {units} x {columns}", actual=list(chosen), hint="chosen=None"))
-    axes = given_or_new(axes, height=1 + 0.22 * len(chosen))
-    order = [unit * columns + column for unit, column in reversed(chosen)]
-    mean, sd, inclusion = (value.expand_as(site.mean).flatten()[order].numpy() for value in (site.mean, site.sd, site.inclusion))
-    half = float(torch.special.ndtri(torch.tensor(0.5 + mass / 2, dtype=torch.float64)))
-    height = np.arange(len(order))
-    axes.hlines(height, mean - half * sd, mean + half * sd, color="0.4", linewidth=1.5)
-    dots = axes.scatter(mean, height, s=14, c=inclusion, vmin=0, vmax=1, cmap="viridis", zorder=3)
+    if count < 1:
+        raise ArgumentError("plot_forest", "count >= 1", count, "20")
+    mean, sd, inclusion = (
+        value.expand_as(site.mean).flatten().numpy()
+        for value in (site.mean, site.sd, site.inclusion)
+    )
+    order = np.lexsort((-np.abs(mean), -inclusion))[:count][::-1]
+    mean, half, height = mean[order], NormalDist().inv_cdf(0.95) * sd[order], np.arange(len(order))
+    axes = given_or_new(axes, height=1 + 0.22 * len(order))
+    axes.hlines(height, mean - half, mean + half, color="0.4", linewidth=1.5)
+    dots = axes.scatter(
+        mean, height, s=14, c=inclusion[order], vmin=0, vmax=1, cmap="viridis", zorder=3
+    )
     axes.axvline(0, color="0.3", linewidth=0.8)
-    axes.set_yticks(height, [f"unit {i // columns}, input {i % columns}" for i in order], fontsize=7)
-    axes.set_xlabel(f"weight: mean and {mass:.0%} interval")
+    named = [divmod(int(place), site.mean.shape[1]) for place in order]
+    axes.set_yticks(height, [f"unit {unit}, input {i}" for unit, i in named], fontsize=7)
+    axes.set_xlabel("weight: mean and 90% interval")
     if (figure := axes.get_figure()) is not None:
         figure.colorbar(dots, ax=axes, label="inclusion probability")
     return axes
@@ -175,5 +186,5 @@ def save(axes: Axes, path: str | Path, *, dpi: int = 110) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure = axes.get_figure(root=True)
     if figure is None:
-        raise ArgumentError(complain("save", expected="axes of a figure", actual="axes removed from theirs", hint="drawing again"))
+        raise ArgumentError("save", "axes of a figure", "axes removed from theirs", "drawing again")
     figure.savefig(path, dpi=dpi)

@@ -1,23 +1,44 @@
-"""Aligned plain-text tables: text to the left, numbers to the right."""
+"""Tables: aligned plain text, text to the left and numbers to the right, and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 
-from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Record, bits
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str | float | int]]) -> str:
     """Return an aligned plain-text table, with floats to four significant digits."""
-    cells = [[value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}" for value in row] for row in rows]
+    cells = [
+        [
+            value
+            if isinstance(value, str)
+            else f"{value:,}"
+            if isinstance(value, int)
+            else f"{value:.4g}"
+            for value in row
+        ]
+        for row in rows
+    ]
     widths = [max(len(row[i]) for row in [list(headings), *cells]) for i in range(len(headings))]
     text = [not all(_is_number(row[i]) for row in cells) for i in range(len(headings))]
 
     def line(row: Sequence[str]) -> str:
-        return "  ".join(cell.ljust(width) if left else cell.rjust(width) for cell, width, left in zip(row, widths, text, strict=True)).rstrip()
+        return "  ".join(
+            cell.ljust(width) if left else cell.rjust(width)
+            for cell, width, left in zip(row, widths, text, strict=True)
+        ).rstrip()
 
     return "\n".join([line(headings), line(["-" * width for width in widths]), *map(line, cells)])
+
+
+def csv_of(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table as CSV."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([headings, *rows])
+    return out.getvalue()
 
 
 def _is_number(cell: str) -> bool:
@@ -29,7 +50,8 @@ def _is_number(cell: str) -> bool:
 
 
 def round_table(history: Sequence[Record], *, every: int = 1) -> str:
-    """Return a table of the rounds of a run: metrics, density, kilobytes down and up, refused clients, seconds.
+    """Return a table of the rounds of a run: metrics, density, kilobytes down and up, refused
+    clients, seconds.
 
     Parameters
     ----------
@@ -40,12 +62,22 @@ def round_table(history: Sequence[Record], *, every: int = 1) -> str:
     """
     metrics = list(dict.fromkeys(name for record in history for name in record.metrics))
     sparse = any("density" in record.server for record in history)
-    headings = ["round", *metrics, *(["density", "returned"] if sparse else []), "kB down", "kB up", "refused", "seconds"]
+    headings = [
+        "round",
+        *metrics,
+        *(["density", "returned"] if sparse else []),
+        "kB down",
+        "kB up",
+        "refused",
+        "seconds",
+    ]
     rows: list[list[str | float | int]] = []
     for record in history:
         if record.round and (record.round + 1) % every and record is not history[-1]:
             continue
-        figures: list[str | float | int] = [record.metrics.get(name, float("nan")) for name in metrics]
+        figures: list[str | float | int] = [
+            record.metrics.get(name, float("nan")) for name in metrics
+        ]
         if sparse:
             figures += [record.server.get("density", 1.0), int(record.server.get("reactivated", 0))]
         figures += [f"{bits(record.rows, way) / 8e3:,.1f}" for way in ("down", "up")]
@@ -64,4 +96,7 @@ def score_table(scores: Mapping[str, Mapping[str, float]], *, heading: str = "ro
         Heading of the first column.
     """
     names = list(dict.fromkeys(name for line in scores.values() for name in line))
-    return table([heading, *names], [[who, *(line.get(name, float("nan")) for name in names)] for who, line in scores.items()])
+    return table(
+        [heading, *names],
+        [[who, *(line.get(name, float("nan")) for name in names)] for who, line in scores.items()],
+    )

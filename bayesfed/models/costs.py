@@ -1,8 +1,11 @@
-"""What a network costs: parameters and multiply-accumulates layer by layer, and the traffic and work of a whole training.
+"""What a network costs: parameters and multiply-accumulates layer by layer, and the traffic and
+work of a whole training.
 
-One multiply-accumulate (MAC) is two floating-point operations as counted by `torch.utils.flop_counter`. It counts the operations themselves (matrix
-products, convolutions and attention), whichever module runs them, so factorised layers are counted at their own cost. As usual, zeros of the padding
-count as inputs, sparse products as dense ones, and biases, norms, activations, pooling and embeddings count nothing.
+One multiply-accumulate (MAC) is two floating-point operations as counted by
+`torch.utils.flop_counter`. It counts the operations themselves (matrix products, convolutions and
+attention), whichever module runs them, so factorised layers are counted at their own cost. As
+usual, zeros of the padding count as inputs, sparse products as dense ones, and biases, norms,
+activations, pooling and embeddings count nothing.
 
 References
 ----------
@@ -20,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key, forked
 from bayesfed.models.modules import evaluating
 
@@ -37,9 +40,11 @@ class Cost(NamedTuple):
     kind
         The module's class.
     parameters
-        Number of entries of the parameters that the module holds itself, not in a submodule. Tied parameters count where they first occur.
+        Number of entries of the parameters that the module holds itself, not in a submodule. Tied
+        parameters count where they first occur.
     macs
-        MACs of one forward pass of one example, for the operations that the module runs itself, not in a submodule.
+        MACs of one forward pass of one example, for the operations that the module runs itself, not
+        in a submodule.
     """
 
     layer: str
@@ -49,20 +54,22 @@ class Cost(NamedTuple):
 
 
 def costs(net: nn.Module, example: Tensor) -> list[Cost]:
-    """Count parameters and multiply-accumulates: one row for each module that has any, in the order of `nn.Module.named_modules`.
+    """Count parameters and multiply-accumulates: one row for each module that has any, in the order
+    of `nn.Module.named_modules`.
 
-    The rows' parameters add up to those of the network. To print them with `bayesfed.inspect.tables`:
-    ``table(Cost._fields, [*rows, total_cost(rows)])``.
+    The rows' parameters add up to those of the network. To print them with
+    `bayesfed.inspect.tables`: ``table(Cost._fields, [*rows, total_cost(rows)])``.
 
     Parameters
     ----------
     net
-        Any module. It is run once, in evaluation mode and without gradients, and left as it was. Random draws inside it do not change torch's
-        global generator.
+        Any module. It is run once, in evaluation mode and without gradients, and left as it was.
+        Random draws inside it do not change torch's global generator.
     example
-        ``(B, ...)``, inputs as the network takes them. MACs are divided by B and rounded up. With B = 1 they are those of one example; with a
-        larger B, an operation that runs once per batch (a product of two factors, say) is shared among the examples. Batch norm that sees one
-        value per channel needs B > 1.
+        ``(B, ...)``, inputs as the network takes them. MACs are divided by B and rounded up. With
+        B = 1 they are those of one example; with a larger B, an operation that runs once per batch
+        (a product of two factors, say) is shared among the examples. Batch norm that sees one value
+        per channel needs B > 1.
 
     Raises
     ------
@@ -70,11 +77,17 @@ def costs(net: nn.Module, example: Tensor) -> list[Cost]:
         If `example` is empty.
     """
     if not example.ndim or not len(example):
-        raise ArgumentError(complain("costs.example", expected="a batch (B, ...), B > 0", actual=tuple(example.shape), hint="example[None]"))
+        raise ArgumentError(
+            "costs.example", "a batch (B, ...), B > 0", tuple(example.shape), "example[None]"
+        )
     flops = _flops(net, example)
     rows, seen = list[Cost](), set[int]()
     for name, module in net.named_modules():
-        own = {id(leaf): leaf.numel() for leaf in module.parameters(recurse=False) if id(leaf) not in seen}
+        own = {
+            id(leaf): leaf.numel()
+            for leaf in module.parameters(recurse=False)
+            if id(leaf) not in seen
+        }
         seen |= own.keys()
         macs = -(-flops.get(id(module), 0) // (2 * len(example)))
         if own or macs:
@@ -88,71 +101,10 @@ def total_cost(rows: Iterable[Cost]) -> Cost:
     return Cost("total", "", sum(row.parameters for row in listed), sum(row.macs for row in listed))
 
 
-def communication_bytes(participants: int, parameters: int, rounds: int, *, bytes_each: int = 4) -> int:
-    """Return the bytes of a whole training, downlink and uplink: ``2 x participants x parameters x rounds x bytes_each``.
-
-    This assumes that every participant receives and sends a whole, uncompressed model. What a run really sends is in its ledger.
-
-    Parameters
-    ----------
-    participants
-        Number of clients in one round, each with a model of `parameters` entries. Where sizes differ, add up the results.
-    parameters
-        Number of entries of one model.
-    rounds
-        Number of rounds.
-    bytes_each
-        Bytes per parameter: 4 in single precision.
-
-    Raises
-    ------
-    ArgumentError
-        If a number is negative.
-
-    References
-    ----------
-    FedHM, section 4.3, which counts parameters rather than bytes.
-    """
-    return _product("communication_bytes", participants=participants, parameters=parameters, rounds=rounds, bytes_each=bytes_each) * 2
-
-
-def computation_macs(macs: int, epochs: int, samples: int, rounds: int) -> int:
-    """Return the multiply-accumulates of a whole training: ``macs x epochs x samples x rounds``.
-
-    As in the paper, only forward passes are counted; a backward pass takes about twice as many again.
-
-    Parameters
-    ----------
-    macs
-        MACs of one example: ``total_cost(costs(net, example)).macs``.
-    epochs
-        Local epochs of one client in one round.
-    samples
-        Number of examples of one client, or of all participants together.
-    rounds
-        Number of rounds.
-
-    Raises
-    ------
-    ArgumentError
-        If a number is negative.
-
-    References
-    ----------
-    FedHM, section 4.3.
-    """
-    return _product("computation_macs", macs=macs, epochs=epochs, samples=samples, rounds=rounds)
-
-
-def _product(where: str, **factors: int) -> int:
-    for name, value in factors.items():
-        if value < 0:
-            raise ArgumentError(complain(f"{where}.{name}", expected="a number from 0 up", actual=value, hint="0"))
-    return prod(factors.values())
-
-
 def _flops(net: nn.Module, example: Tensor) -> dict[int, int]:
-    """Return the operations that each module ran itself, by its id: what was counted while it ran, less the share of its submodules."""
+    """Return the operations that each module ran itself, by its id: what was counted while it ran,
+    less the share of its submodules.
+    """
     own: dict[int, int] = {}
     counter = FlopCounterMode(display=False, custom_mapping=_UNCOUNTED)
     started: list[int] = []
@@ -199,16 +151,26 @@ def _added_vector(added: tuple[int, ...], matrix: tuple[int, ...], *rest: Any, *
     return 2 * prod(matrix)
 
 
-def _attention(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], *rest: Any, **named: Any) -> int:
+def _attention(
+    query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], *rest: Any, **named: Any
+) -> int:
     return int(sdpa_flop_count(query, key, value))
 
 
-def _recurrent(inputs: tuple[int, ...], from_inputs: tuple[int, ...], from_state: tuple[int, ...], *rest: Any, **named: Any) -> int:
-    # (time, batch, features); the product with the state also runs once for each time step and sequence.
+def _recurrent(
+    inputs: tuple[int, ...],
+    from_inputs: tuple[int, ...],
+    from_state: tuple[int, ...],
+    *rest: Any,
+    **named: Any,
+) -> int:
+    # (time, batch, features); the product with the state also runs once for each time step and
+    # sequence.
     return 2 * prod(inputs[:-1]) * (prod(from_inputs) + prod(from_state))
 
 
-# Operations that torch's own counter leaves out: products with a vector, and the CPU kernels for attention and LSTMs.
+# Operations that torch's own counter leaves out: products with a vector, and the CPU kernels for
+# attention and LSTMs.
 _UNCOUNTED: dict[Any, Callable[..., int]] = {
     _aten.mv: _vector,
     _aten.dot: _vector,

@@ -1,9 +1,12 @@
-"""Helpers for any torch module: evaluation mode in a block, which layer is last, classes treated alike elsewhere, copies with layers replaced."""
+"""Helpers for any torch module: evaluation mode in a block, which layer is last, classes treated
+alike elsewhere, copies with layers replaced.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -11,14 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.trees import to
 
 Predicate = Callable[[str, nn.Module], bool]
 Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Looked = nn.Embedding | nn.EmbeddingBag
 
-# Activations that act on each entry by itself, so that a vector with one value per unit can be passed through them.
+# Activations that act on each entry by itself, so that a vector with one value per unit can be
+# passed through them.
 ELEMENTWISE: tuple[type[nn.Module], ...] = (
     nn.CELU,
     nn.ELU,
@@ -39,12 +43,21 @@ ELEMENTWISE: tuple[type[nn.Module], ...] = (
     nn.Tanh,
 )
 # Modules that do nothing in evaluation mode.
-SILENT: tuple[type[nn.Module], ...] = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+SILENT: tuple[type[nn.Module], ...] = (
+    nn.Identity,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Put a network in evaluation mode inside the block: dropout drops nothing, batch norm normalises by its running statistics.
+    """Put a network in evaluation mode inside the block: dropout drops nothing, batch norm
+    normalises by its running statistics.
 
     Every module's own mode is restored when the block ends.
     """
@@ -58,17 +71,54 @@ def evaluating(net: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def check_last(net: nn.Module, parameters: Mapping[str, Tensor], name: str, inputs: Tensor, *, where: str) -> None:
-    """Run one row through a network and make sure that a layer is its last; modules without parameters, as a softmax, may follow it.
+def last_layer(
+    net: nn.Module, inputs: Tensor, parameters: Mapping[str, Tensor] | None = None
+) -> str:
+    """Return the path of the module with parameters of its own that a row comes to last; modules
+    without parameters, as a softmax, may follow it. Empty if there is none.
 
     Parameters
     ----------
-    net, parameters
-        Network and its parameters; where these lack one, the network's own is used.
-    name
-        Path of the layer, the last that the network registers.
+    net
+        Network, run in evaluation mode.
     inputs
-        ``(B, ...)``; no rows are legal.
+        ``(B, ...)``, at least one row.
+    parameters
+        Parameters by name; where these lack one, the network's own is used. Default: its own.
+    """
+    begun = [""]
+
+    def noted(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda module, given: begun.append(path)
+
+    handles = [
+        module.register_forward_pre_hook(noted(path))
+        for path, module in net.named_modules()
+        if any(True for _ in module.parameters(recurse=False))
+    ]
+    try:
+        with torch.no_grad(), evaluating(net):
+            # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
+            row = inputs[:1].expand(2, *inputs.shape[1:])
+            functional_call(net, to(parameters or {}, inputs.device), (row,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return begun[-1]
+
+
+def check_last(
+    net: nn.Module, parameters: Mapping[str, Tensor], name: str, inputs: Tensor, *, where: str
+) -> None:
+    """Make sure that a layer, the last that a network registers, is its `last_layer`; without rows
+    nothing is checked.
+
+    Parameters
+    ----------
+    net, parameters, inputs
+        As in `last_layer`.
+    name
+        Path of the layer.
     where
         Name of the method, for the error.
 
@@ -77,30 +127,57 @@ def check_last(net: nn.Module, parameters: Mapping[str, Tensor], name: str, inpu
     DataError
         If a row comes to another module with parameters after it, or not to the layer at all.
     """
-    if not len(inputs):
-        return
-    begun: list[str] = []
-
-    def noted(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda module, given: begun.append(path)
-
-    owners = [(path, module) for path, module in net.named_modules() if any(True for _ in module.parameters(recurse=False))]
-    handles = [module.register_forward_pre_hook(noted(path)) for path, module in owners]
-    try:
-        with torch.no_grad(), evaluating(net):
-            # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
-            functional_call(net, to(parameters, inputs.device), (inputs[:1].expand(2, *inputs.shape[1:]),))
-    finally:
-        for handle in handles:
-            handle.remove()
-    last = begun[-1] if begun else ""
+    last = last_layer(net, inputs, parameters) if len(inputs) else name
     if name and last != name and not last.startswith(f"{name}."):
         hint = "a network that registers its output layer last"
-        raise DataError(complain(where, expected=f"the layer registered last, {name!r}, to be used last", actual=repr(last), hint=hint))
+        raise DataError(
+            where, f"the layer registered last, {name!r}, to be used last", repr(last), hint
+        )
+
+
+def draws_random_numbers(net: nn.Module, inputs: Tensor) -> bool:
+    """Return whether a network draws random numbers while it trains, as dropout does: whether one
+    row, seen in training mode, moves torch's generator. Buffers and generator end as they were.
+    """
+    device = inputs.device
+    devices = [device] if device.type == "cuda" else []
+    buffers = {name: value.clone() for name, value in net.named_buffers()}
+    modes = [(module, module.training) for module in net.modules()]
+    row = inputs[:1].expand(2, *inputs.shape[1:])
+    with torch.random.fork_rng(devices), torch.no_grad():
+        before = _generator_state(device)
+        try:
+            net.train()
+            functional_call(net, buffers, (row,))
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        return not torch.equal(before, _generator_state(device))
+
+
+def _generator_state(device: torch.device) -> Tensor:
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return torch.cat(states)
+
+
+def tied(net: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that are one tensor with another, every name of each."""
+    named = list(net.named_parameters(remove_duplicate=False))
+    owners = Counter(id(value) for _, value in named)
+    return frozenset(name for name, value in named if owners[id(value)] > 1)
+
+
+def wide(tree: Mapping[str, Tensor]) -> bool:
+    """Return whether any leaf is of double precision."""
+    return any(leaf.dtype == torch.float64 for leaf in tree.values())
 
 
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Return whether a module is exactly of one of these classes and has no hooks, so that calling it runs its `forward` and nothing else."""
+    """Return whether a module is exactly of one of these classes and has no hooks, so that calling
+    it runs its `forward` and nothing else.
+    """
     hooked = module._forward_hooks or module._forward_pre_hooks
     return type(module) in kinds and not hooked
 
@@ -111,32 +188,51 @@ def weight_matrices(name: str, module: nn.Module) -> bool:
 
 
 def layer_weights(name: str, module: nn.Module) -> bool:
-    """Select every matrix of a layer of torch: linear, (transposed) convolution, recurrent, attention, embedding.
+    """Select every matrix of a layer of torch: linear, (transposed) convolution, recurrent,
+    attention, embedding.
 
-    Biases, norms, scalars, and parameters of modules of one's own (such as learned positions) are not selected.
+    Biases, norms, scalars, and parameters of modules of one's own (such as learned positions) are
+    not selected.
     """
-    known = isinstance(module, Dense | Looked | nn.modules.conv._ConvTransposeNd | nn.RNNBase | nn.RNNCellBase | nn.MultiheadAttention | nn.Bilinear)
-    return known and name.rpartition(".")[2].startswith(("weight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"))
+    known = isinstance(
+        module,
+        Dense
+        | Looked
+        | nn.modules.conv._ConvTransposeNd
+        | nn.RNNBase
+        | nn.RNNCellBase
+        | nn.MultiheadAttention
+        | nn.Bilinear,
+    )
+    return known and name.rpartition(".")[2].startswith(
+        ("weight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+    )
 
 
 def initial_scale(values: Tensor) -> float:
-    """Return the root mean square of a layer's values, or that of He et al. (2015), ``sqrt(2 / fan_in)``, where they are all zero."""
-    return float(values.detach().double().square().mean().sqrt()) or math.sqrt(2 / values[0].numel())
+    """Return the root mean square of a layer's values, or that of He et al. (2015),
+    ``sqrt(2 / fan_in)``, where they are all zero.
+    """
+    return float(values.detach().double().square().mean().sqrt()) or math.sqrt(
+        2 / values[0].numel()
+    )
 
 
-def as_before(made: nn.Module, layer: nn.Module) -> None:
-    """Copy two settings to a new layer from the one it replaces: whether its bias is trained, and its training mode."""
-    if isinstance(made.bias, Tensor) and isinstance(layer.bias, Tensor):
-        made.bias.requires_grad_(layer.bias.requires_grad)
-    made.train(layer.training)
-
-
-def swapped(net: nn.Module, swaps: Mapping[nn.Module, nn.Module], tensors: Mapping[Tensor, Tensor] | None = None) -> nn.Module:
-    """Return a copy of a network in which some modules and tensors are replaced wherever they occur; the replacements are not copied."""
-    twin = copy.deepcopy(net, {id(old): new for old, new in (*swaps.items(), *(tensors or {}).items())})
+def swapped(
+    net: nn.Module,
+    swaps: Mapping[nn.Module, nn.Module],
+    tensors: Mapping[Tensor, Tensor] | None = None,
+) -> nn.Module:
+    """Return a copy of a network in which some modules and tensors are replaced wherever they
+    occur; the replacements are not copied.
+    """
+    twin = copy.deepcopy(
+        net, {id(old): new for old, new in (*swaps.items(), *(tensors or {}).items())}
+    )
     for path, module in list(twin.named_modules(remove_duplicate=False)):
         if path and module in swaps.values():
-            # A PyroModule learns its name when it is added; assigning it would move it behind its siblings.
+            # A PyroModule learns its name when it is added; assigning it would move it behind its
+            # siblings.
             parent, _, name = path.rpartition(".")
             twin.get_submodule(parent).add_module(name, module)
     return twin

@@ -4,7 +4,7 @@ from .launch import run as run
 from .reporting.page import report as report
 from .result import Result as Result
 from .scores import scoring as scoring
-from .trackers.mlflow import mlflow as mlflow
-from .trackers.tensorboard import tensorboard as tensorboard
+from .trackers.libraries import mlflow as mlflow
+from .trackers.libraries import tensorboard as tensorboard
+from .trackers.libraries import wandb as wandb
 from .trackers.tracker import Tracker as Tracker
-from .trackers.wandb import wandb as wandb

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from bayesfed.inspect.learning_curves import AGAINST, LABELS, Runs, curve
-from bayesfed.inspect.tables import table
+from bayesfed.inspect import table
+from bayesfed.inspect.learning_curves import Runs, curves
+from bayesfed.inspect.tables import csv_of
 from bayesfed.running.folders import Folder
 
 # Uncertainties that tell rows of no class.
 KINDS = ("max_logit", "entropy", "max_probability", "mutual_information")
 # Heading, key of metrics.json, factor, digits after the point.
-COLUMNS = (
+Column = tuple[str, str, float, int]
+COLUMNS: tuple[Column, ...] = (
     ("accuracy %", "accuracy", 100.0, 2),
     ("RMSE", "rmse", 1.0, 4),
     ("NLL", "nll", 1.0, 3),
@@ -23,7 +23,11 @@ COLUMNS = (
     ("Brier", "brier", 1.0, 3),
     ("AURC e-3", "aurc", 1e3, 0),
     ("answered at 5 %", "coverage_at_risk", 1.0, 2),
-    *((f"{score.upper()} {kind.replace('_', ' ')}", f"{score}_{kind}", 1.0, 2) for kind in KINDS for score in ("auroc", "fpr95")),
+    *(
+        (f"{score.upper()} {kind.replace('_', ' ')}", f"{score}_{kind}", 1.0, 2)
+        for kind in KINDS
+        for score in ("auroc", "fpr95")
+    ),
     ("90 % sets cover %", "conformal_coverage", 100.0, 1),
     ("classes a set", "conformal_size", 1.0, 2),
     ("own %", "own_accuracy", 100.0, 2),
@@ -39,44 +43,83 @@ COLUMNS = (
 # Without a channel or devices these are not 0 but absent.
 SOMETIMES = ("channel_uses", "energy_j", "latency_s")
 LEGEND = (
-    "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior predictive where there is a posterior; "
+    "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior "
+    "predictive where there is a posterior; "
     "own: of each client's model on its held-out rows, mean and worst tenth; all at the last round"
 )
 
 
 def comparison(named: Mapping[str, Folder]) -> str:
-    """Return the aligned table: a line for each experiment, mean and standard deviation over its seeds."""
+    """Return the aligned table: a line for each experiment, mean and standard deviation over its
+    seeds.
+    """
     return table(*cells(named)) + f"\n{LEGEND}"
 
 
 def cells(named: Mapping[str, Folder]) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows of the table of `comparison`."""
-    figures = {name: [folder.metrics(seed) for seed in folder.finished] for name, folder in named.items()}
-    shown = [column for column in COLUMNS if any(metrics.get(column[1]) for several in figures.values() for metrics in several)]
+    figures = {
+        name: [folder.metrics(seed) for seed in folder.finished] for name, folder in named.items()
+    }
+    present = {
+        name: [
+            {key: one[key] for key in one if one[key] or key not in SOMETIMES} for one in several
+        ]
+        for name, several in figures.items()
+    }
+    headings, rows = filled(COLUMNS, present, _cell)
+    beginnings = [
+        [name, str(len(several)), str(int(several[0]["rounds"]))]
+        for name, several in figures.items()
+    ]
+    return ["experiment", "seeds", "rounds", *headings], [
+        beginning + row for beginning, row in zip(beginnings, rows, strict=True)
+    ]
+
+
+def filled(
+    columns: Sequence[Column],
+    figures: Mapping[str, Sequence[Mapping[str, float]]],
+    cell: Callable[[Sequence[float], int], str],
+    always: Sequence[str] = (),
+) -> tuple[list[str], list[list[str]]]:
+    """Return headings and cells of a table of figures by name and seed, without the columns in
+    which there is nothing, but for those that are always there.
+    """
+    shown = [
+        column
+        for column in columns
+        if column[1] in always
+        or any(one.get(column[1]) for several in figures.values() for one in several)
+    ]
     rows = []
-    for name, several in figures.items():
-        known = {key: [one[key] for one in several if key in one and (one[key] or key not in SOMETIMES)] for _, key, *_ in shown}
-        row = [_cell([value * factor for value in known[key]], digits) for _, key, factor, digits in shown]
-        rows.append([name, str(len(several)), str(int(several[0]["rounds"])), *row])
-    return ["experiment", "seeds", "rounds", *(heading for heading, *_ in shown)], rows
+    for several in figures.values():
+        values = [[one[key] * by for one in several if key in one] for _, key, by, _ in shown]
+        rows.append(
+            [
+                cell(known, one[-1]) if known else "-"
+                for known, one in zip(values, shown, strict=True)
+            ]
+        )
+    return [heading for heading, *_ in shown], rows
 
 
 def _cell(values: Sequence[float], digits: int) -> str:
-    if not values:
-        return "-"
     mean = f"{statistics.fmean(values):,.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean
 
 
-def curves(runs: Runs) -> str:
+def curves_csv(runs: Runs) -> str:
     """Return every curve as CSV: experiment, metric, against, x, mean, sd, seeds."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["experiment", "metric", "against", "x", "mean", "sd", "seeds"])
-    for name, histories in runs.items():
-        drawn = {(metric, against): curve(histories, metric, against) for metric in LABELS for against in AGAINST}
-        for key, one in drawn.items():
-            if one is not None:
-                points = zip(one.x, one.mean, one.sd, strict=True)
-                writer.writerows([name, *key, *(f"{figure:.8g}" for figure in point), one.seeds] for point in points)
-    return out.getvalue()
+    panels = curves(runs)
+    return csv_of(
+        ["experiment", "metric", "against", "x", "mean", "sd", "seeds"],
+        [
+            [name, metric, against, *(f"{figure:.8g}" for figure in point), row[name].seeds]
+            for name in runs
+            for metric, by_cost in panels.items()
+            for against, row in by_cost.items()
+            if name in row
+            for point in zip(row[name].x, row[name].mean, row[name].sd, strict=True)
+        ],
+    )

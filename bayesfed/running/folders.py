@@ -5,7 +5,8 @@
     experiment.toml         as it was given, if a file was run
     settings.json           its settings, and their digest
     versions.json           Python and packages, an entry each time they have changed
-    seed-0/rounds.jsonl     a line for each round: metrics, server figures, and the ledger's rows of every client
+    seed-0/rounds.jsonl     a line for each round: metrics, server figures, and the ledger's rows of
+                            every client
     seed-0/ledger.csv       the ledger alone: bits, joules, seconds, channel uses of every message
     seed-0/method.json      name of the method, its settings, and the BibTeX entries to cite
     seed-0/metrics.json     the last round's figures and the sums of the ledger; written last
@@ -16,8 +17,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import platform
 from collections.abc import Sequence
@@ -27,18 +26,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.data.files import write_whole
-from bayesfed.errors import ArgumentError, BayesfedError, complain
-from bayesfed.federated.engine.files.records import lines
-from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
-from bayesfed.federated.engine.records import from_line
-from bayesfed.federated.engine.reports import Record
-from bayesfed.inspect.personal import PersonalScores
+from bayesfed.errors import ArgumentError, BayesfedError
+from bayesfed.federated import Record, bits, channel_uses, energy_j, latency_s
+from bayesfed.federated.engine.files.records import from_line, lines
+from bayesfed.inspect import PersonalScores
+from bayesfed.inspect.tables import csv_of
 from bayesfed.running.settings import settings_of
 
 if TYPE_CHECKING:
-    from bayesfed.federated.core.algorithm import Algorithm
+    from bayesfed.federated import Algorithm
     from bayesfed.running.experiments.experiment import ExperimentFile
     from bayesfed.running.result import Result
 
@@ -67,11 +65,18 @@ class Folder:
         kept = self.path / "experiment.toml"
         if kept.is_file():
             # Paths in the experiment begin at the folder that it came from.
-            settings = json.loads((self.path / "settings.json").read_text())
-            return parse(kept.read_text(encoding="utf-8"), Path(settings["folder"]) / f"{settings['name']}.toml")
+            settings = read_json(self.path / "settings.json")
+            return parse(
+                kept.read_text(encoding="utf-8"),
+                Path(settings["folder"]) / f"{settings['name']}.toml",
+            )
         if not (self.path / "versions.json").is_file():
-            hint = "a folder that `bayesfed run` or `Result.save` made, or an experiment's .toml file"
-            raise ArgumentError(complain(str(self.path), expected="a folder of results", actual="no experiment.toml in it", hint=hint))
+            hint = (
+                "a folder that `bayesfed run` or `Result.save` made, or an experiment's .toml file"
+            )
+            raise ArgumentError(
+                str(self.path), "a folder of results", "no experiment.toml in it", hint
+            )
         return None
 
     def seed(self, seed: int) -> Path:
@@ -83,7 +88,11 @@ class Folder:
         """Seeds whose runs have ended, in the order of the experiment, or of their size."""
         from bayesfed.running.experiments.build import seeds
 
-        there = sorted(int(name) for path in self.path.glob("seed-*/metrics.json") if (name := path.parent.name.removeprefix("seed-")).isdigit())
+        there = sorted(
+            int(name)
+            for path in self.path.glob("seed-*/metrics.json")
+            if (name := path.parent.name.removeprefix("seed-")).isdigit()
+        )
         return there if self.file is None else [seed for seed in seeds(self.file) if seed in there]
 
     def history(self, seed: int) -> list[Record]:
@@ -98,23 +107,39 @@ class Folder:
         try:
             return [from_line(line) for line in path.read_bytes().splitlines()]
         except (OSError, ValueError, TypeError, KeyError) as problem:
-            raise ArgumentError(complain(str(path), expected="records of rounds", actual=problem, hint="bayesfed run, which goes on")) from problem
+            raise ArgumentError(
+                str(path), "records of rounds", problem, "bayesfed run, which goes on"
+            ) from problem
 
     def metrics(self, seed: int) -> dict[str, float]:
         """Return the final figures of a seed."""
-        metrics: dict[str, float] = json.loads((self.seed(seed) / "metrics.json").read_text())
+        metrics: dict[str, float] = read_json(self.seed(seed) / "metrics.json")
         return metrics
 
     def method(self, seed: int) -> dict[str, Any]:
-        """Return name, settings and citation of a seed's method; nothing of folders that an earlier version wrote."""
+        """Return name, settings and citation of a seed's method; nothing of folders that an earlier
+        version wrote.
+        """
         path = self.seed(seed) / "method.json"
-        method: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        method: dict[str, Any] = read_json(path) if path.is_file() else {}
         return method
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file has."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file as a whole."""
+    write_whole(path, json.dumps(content, indent=1, default=str).encode())
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results depend on."""
-    return {"python": platform.python_version(), "platform": platform.platform()} | {name: installed(name) or "not installed" for name in PACKAGES}
+    return {"python": platform.python_version(), "platform": platform.platform()} | {
+        name: installed(name) or "not installed" for name in PACKAGES
+    }
 
 
 def installed(package: str) -> str:
@@ -129,23 +154,38 @@ def note_versions(path: Path) -> None:
     """Add the versions of today to those of a folder, if they differ from the last ones."""
     path.mkdir(parents=True, exist_ok=True)
     kept = path / "versions.json"
-    earlier: list[dict[str, str]] = json.loads(kept.read_text()) if kept.is_file() else []
+    earlier: list[dict[str, str]] = read_json(kept) if kept.is_file() else []
     if earlier[-1:] != [versions()]:
-        write_whole(kept, json.dumps([*earlier, versions()], indent=1).encode())
+        write_json(kept, [*earlier, versions()])
 
 
-def save(path: Path, result: Result, test: Dataset | None, seed: int, own: PersonalScores | None = None) -> str:
-    """Write a finished run to the folder of its seed; return why there is no ``posterior.nc``, or nothing."""
+def save(
+    path: Path, result: Result, test: Dataset | None, seed: int, own: PersonalScores | None = None
+) -> str:
+    """Write a finished run to the folder of its seed; return why there is no ``posterior.nc``, or
+    nothing.
+    """
     path.mkdir(parents=True, exist_ok=True)
     write_whole(path / "rounds.jsonl", lines(result.history))
     write_whole(path / "ledger.csv", _ledger(result.history).encode())
     result.save_model(path / "model.safetensors")
-    method = {"name": result.algorithm.name, "settings": settings_of(result.algorithm), "citation": _citation(result.algorithm)}
-    write_whole(path / "method.json", json.dumps(method, indent=1).encode())
+    method = {
+        "name": result.algorithm.name,
+        "settings": settings_of(result.algorithm),
+        "citation": _citation(result.algorithm),
+    }
+    write_json(path / "method.json", method)
     missing = ""
     if result.algorithm.posterior is not None:
         try:
-            draws = max(2, min(50, POSTERIOR_NUMBERS // max(1, sum(leaf.numel() for leaf in result.model.parameters.values()))))
+            draws = max(
+                2,
+                min(
+                    50,
+                    POSTERIOR_NUMBERS
+                    // max(1, sum(leaf.numel() for leaf in result.model.parameters.values())),
+                ),
+            )
             result.to_arviz(test, draws=draws, seed=seed).to_netcdf(str(path / "posterior.nc"))
         except (ImportError, OSError, BayesfedError) as problem:
             missing = str(problem)
@@ -153,12 +193,14 @@ def save(path: Path, result: Result, test: Dataset | None, seed: int, own: Perso
     if own is not None:
         write_whole(path / "clients.csv", _clients(own).encode())
         figures |= own.figures()
-    write_whole(path / "metrics.json", json.dumps(figures, indent=1).encode())
+    write_json(path / "metrics.json", figures)
     return missing
 
 
 def summary(history: Sequence[Record]) -> dict[str, float]:
-    """Return the last value of each metric and the sums of the ledger: bits, joules and seconds of devices, seconds of the clock."""
+    """Return the last value of each metric and the sums of the ledger: bits, joules and seconds of
+    devices, seconds of the clock.
+    """
     rows = [row for record in history for row in record.rows]
     return {
         "rounds": len(history),
@@ -175,7 +217,7 @@ def summary(history: Sequence[Record]) -> dict[str, float]:
 
 def _citation(algorithm: Algorithm) -> str:
     """Return the entries to cite for an algorithm; nothing if its recipe is not registered."""
-    from bayesfed.algorithms.citing import citation
+    from bayesfed.algorithms import citation
 
     try:
         return citation(algorithm)
@@ -184,21 +226,31 @@ def _citation(algorithm: Algorithm) -> str:
 
 
 def _clients(scores: PersonalScores) -> str:
-    out = io.StringIO()
     names = list(next(iter(scores.clients.values())))
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["client", *names])
-    writer.writerows([client, *(f"{own[name]:.8g}" for name in names)] for client, own in scores.clients.items())
-    return out.getvalue()
+    return csv_of(
+        ["client", *names],
+        [
+            [client, *(f"{own[name]:.8g}" for name in names)]
+            for client, own in scores.clients.items()
+        ],
+    )
 
 
 def _ledger(history: Sequence[Record]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    message = ("round", "client", "phase", "direction")
     costs = ("bits", "channel_uses", "energy_j", "latency_s", "macs")
-    writer.writerow(["round", "client", "phase", "direction", *costs, "seconds", "accepted", "field", "reason"])
-    for record in history:
-        for row in record.rows:
-            figures: list[Any] = [getattr(row.cost, name) for name in costs]
-            writer.writerow([row.round, row.client, row.phase, row.direction, *figures, row.seconds, int(row.accepted), row.field, row.reason])
-    return out.getvalue()
+    return csv_of(
+        [*message, *costs, "seconds", "accepted", "field", "reason"],
+        [
+            [
+                *(getattr(row, name) for name in message),
+                *(getattr(row.cost, name) for name in costs),
+                row.seconds,
+                int(row.accepted),
+                row.field,
+                row.reason,
+            ]
+            for record in history
+            for row in record.rows
+        ],
+    )

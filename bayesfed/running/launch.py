@@ -9,21 +9,35 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors.checks import checked
-from bayesfed.federated.clients.pools import ClientPool, InProcess
-from bayesfed.federated.clients.ranks import Ranks, led
-from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated import (
+    Algorithm,
+    ClientPool,
+    FedBuff,
+    InProcess,
+    Ranks,
+    Record,
+    RecordFile,
+    RoundReport,
+    Sampler,
+    Snapshot,
+    everyone,
+)
+from bayesfed.federated.clients.ranks import led
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
-from bayesfed.federated.engine.arguments import check_call, check_callbacks, check_clients, check_test
-from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
+from bayesfed.federated.engine.arguments import (
+    check_call,
+    check_callbacks,
+    check_clients,
+    check_test,
+)
 from bayesfed.federated.engine.checkpoint import Checkpoints
-from bayesfed.federated.engine.files.records import RecordFile, history_in
+from bayesfed.federated.engine.files.records import history_in
 from bayesfed.federated.engine.ranked import agreed
-from bayesfed.federated.engine.reports import OnClientError, Record, RoundReport, Snapshot
-from bayesfed.federated.engine.samplers import Sampler, everyone
+from bayesfed.federated.engine.reports import OnClientError
 from bayesfed.running.result import Result
 from bayesfed.running.settling import warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker
@@ -54,56 +68,71 @@ def run(
     Parameters
     ----------
     clients
-        A data set for each client by name, a `Population`, or a pool. With `Ranks`, every rank of a job has to call `run` with the same arguments.
+        A data set for each client by name, a `Population`, or a pool. With `Ranks`, every rank of a
+        job has to call `run` with the same arguments.
     test
-        Scored every round by classification accuracy; for other metrics use `evaluate` as a callback.
+        Scored every round by classification accuracy; for other metrics use `evaluate` as a
+        callback.
     callbacks
-        Called after every round in their order, trackers (`tensorboard`, `mlflow`, `wandb`) and then `checkpoint` last, so that what the others
-        entered is saved. One that is a context manager is entered before the first round and left at the end, also after an error.
+        Called after every round in their order, trackers (`tensorboard`, `mlflow`, `wandb`) and
+        then `checkpoint` last, so that what the others entered is saved. One that is a context
+        manager is entered before the first round and left at the end, also after an error.
     progress
         Draw a progress bar on standard error, if that is a terminal or in a notebook.
     seed
-        Names every draw of the run, with round and client; a snapshot that is gone on from must have the same.
+        Names every draw of the run, with round and client; a snapshot that is gone on from must
+        have the same.
     sampler
         ``(round, names, key) -> names``: who takes part in a round; default everyone.
     resume
-        A snapshot to go on from: that of a `Result`, or from a folder of checkpoints (`load`, `newest`). If all rounds are made already,
-        the result is what it says, and nothing runs.
+        A snapshot to go on from: that of a `Result`, or from a folder of checkpoints (`load`,
+        `newest`). If all rounds are made already, the result is what it says, and nothing runs.
     resume_anyway
         Go on although settings or clients are not those of the snapshot, or not known.
     on_client_error, least, secrets, run_id
-        Who is left out, how many must be left, and what messages are sealed with: as `bayesfed.federated.rounds`.
+        Who is left out, how many must be left, and what messages are sealed with: as
+        `bayesfed.federated.rounds`.
     records
-        Folder for the records of all rounds: they are appended to ``records.jsonl`` there, and ``Result.history`` reads them back. A resumed run goes
-        on in its folder. Default: they are in memory, about 3.5 kB for every client and round.
+        Folder for the records of all rounds: they are appended to ``records.jsonl`` there, and
+        ``Result.history`` reads them back. A resumed run goes on in its folder. Default: they are
+        in memory, about 3.5 kB for every client and round.
     asynchronous
         `FedBuff`: run asynchronously in simulated time; a round is then a step of the server.
 
     Raises
     ------
     ArgumentError, DataError, ClientError
-        As `bayesfed.federated.rounds`; an interrupted run loses nothing that a `checkpoint` callback saved.
+        As `bayesfed.federated.rounds`; an interrupted run loses nothing that a `checkpoint`
+        callback saved.
     CheckpointError
         If the folder of `records` has those of another run, or cannot be written to.
 
     Warns
     -----
     ConvergenceWarning
-        If a run of `federated_svi`, with a rule that adds clients up, has not settled (`Result.settling`).
+        If a run of `federated_svi`, with a rule that adds clients up, has not settled
+        (`Result.settling`).
     UndeterminedWarning
-        If the run ended before what it is for: `swag` before it took models, ``prior_precision="auto"`` before it chose.
+        If the run ended before what it is for: `swag` before it took models,
+        ``prior_precision="auto"`` before it chose.
     """
 
     def finished() -> bool:
         check_call(algorithm, rounds, sampler, resume)
-        return resume is not None and (resume.algorithm, resume.seed, resume.round) == (algorithm.name, seed, rounds)
+        return resume is not None and (resume.algorithm, resume.seed, resume.round) == (
+            algorithm.name,
+            seed,
+            rounds,
+        )
 
     # Of several ranks, what rank 0 resumes from counts.
     done = led(clients, finished)
     check_clients(clients)
     check_callbacks(callbacks)
     if done and (end := resume if isinstance(clients, Mapping) else agreed(clients, resume)):
-        return Result(algorithm, end.history, end, clients if isinstance(clients, Mapping) else None)
+        return Result(
+            algorithm, end.history, end, clients if isinstance(clients, Mapping) else None
+        )
     pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
     watchers: list[watch.Callback] = [watch.elbo]
     if test is not None:
@@ -113,7 +142,9 @@ def run(
     leads = not isinstance(pool, Ranks) or pool.group.rank == 0
     if progress and leads:
         watchers.append(watch.progress(rounds, label=algorithm.name))
-    watchers.sort(key=lambda watcher: (isinstance(watcher, Checkpoints), isinstance(watcher, Tracker)))
+    watchers.sort(
+        key=lambda watcher: (isinstance(watcher, Checkpoints), isinstance(watcher, Tracker))
+    )
     opened = list[list[Record] | RecordFile]()
     led(pool, lambda: opened.append(_history(records, resume.history if resume else ())))
     made = engine.rounds(
@@ -159,12 +190,16 @@ def _history(records: str | Path | None, earlier: Sequence[Record]) -> list[Reco
 
 
 def _elsewhere(records: str | Path | None, earlier: Sequence[Record]) -> list[Record] | RecordFile:
-    """Return the records of a rank that does not write those of the run: if rank 0 has them on disk, in a file without a name."""
+    """Return the records of a rank that does not write those of the run: if rank 0 has them on
+    disk, in a file without a name.
+    """
     with tempfile.TemporaryDirectory() as folder:
         return _history(records and folder, earlier)
 
 
 def _watched(watchers: Sequence[watch.Callback], report: RoundReport) -> tuple[bool, Info]:
-    """Call all callbacks; return whether one of them stops the run, and the metrics that they entered."""
+    """Call all callbacks; return whether one of them stops the run, and the metrics that they
+    entered.
+    """
     verdicts = [watcher(report) for watcher in watchers]
     return any(verdict is True for verdict in verdicts), dict(report.metrics)

@@ -11,22 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.errors.checks import a, check, shown
-from bayesfed.federated.core.algorithm import Algorithm, Posterior, Predictor, Weighing
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import a, check
+from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Snapshot, bits
 from bayesfed.federated.core.protocols import Direction
-from bayesfed.federated.engine.ledger import Row, bits
-from bayesfed.federated.engine.reports import Record, Snapshot
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
-from bayesfed.inference.variational.posterior import FittedGuide
-from bayesfed.inspect.at_clients import check_rows, pooled, predicting_posterior, scores_by_client
-from bayesfed.inspect.personal import Client, PersonalScores, client_of, personal_scores
-from bayesfed.inspect.tables import round_table
+from bayesfed.inspect import Client, PersonalScores, round_table
+from bayesfed.inspect.at_clients import check_rows, predicting_posterior, scores_by_client
+from bayesfed.inspect.personal import client_of, personal_scores
 from bayesfed.keys import Key
-from bayesfed.models.priors.belief import Belief
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import Belief, Likelihood
 from bayesfed.running.settling import Settling, settling
 
 if TYPE_CHECKING:
@@ -42,7 +38,8 @@ class Result:
     algorithm
         What was run.
     history
-        One `Record` a round, those made before it was resumed among them; a `RecordFile`, which reads them back, if `run` was given ``records=``.
+        One `Record` a round, those made before it was resumed among them; a `RecordFile`, which
+        reads them back, if `run` was given ``records=``.
     snapshot
         Hand it to `run` as `resume` to go on.
     data
@@ -61,34 +58,30 @@ class Result:
 
     @property
     def posterior(self) -> Posterior:
-        """The posterior after the last round: draw from it and predict with it.
-
-        Raises
-        ------
-        ArgumentError
-            If the method has none.
+        """The posterior after the last round: draw from it and predict with it; `ArgumentError` if
+        the method has none.
         """
         if self.algorithm.posterior is None:
             hint = "d_turbo_vbi, or laplace(result.model) after this run"
-            raise ArgumentError(complain("Result.posterior", expected="a Bayesian method", actual=self.algorithm.name, hint=hint))
+            raise ArgumentError("Result.posterior", "a Bayesian method", self.algorithm.name, hint)
         return self.algorithm.posterior(self.snapshot.state)
 
     @property
     def belief(self) -> Belief:
-        """What a declared model believes of each site: means, sds, inclusion probabilities.
-
-        Raises
-        ------
-        ArgumentError
-            If the method's model is not a declared one.
+        """What a declared model believes of each site: means, sds, inclusion probabilities;
+        `ArgumentError` of other models.
         """
         if not isinstance(posterior := self.posterior, DeclaredPosterior):
-            raise ArgumentError(complain("Result.belief", expected="a declared model", actual=self.algorithm.name, hint="Result.posterior"))
+            raise ArgumentError(
+                "Result.belief", "a declared model", self.algorithm.name, "Result.posterior"
+            )
         return posterior.belief
 
     @property
     def settling(self) -> Settling | None:
-        """How far a variational run is from its fixed point: first guide left, last moves, disagreement; None for other methods."""
+        """How far a variational run is from its fixed point: first guide left, last moves,
+        disagreement; None for other methods.
+        """
         return settling(self.algorithm, self.history)
 
     @property
@@ -98,34 +91,35 @@ class Result:
 
     @property
     def clients(self) -> dict[str, Client]:
-        """Clients that took part, by name: ``clients["a"].model`` is what client a predicts with, its own model where the method is personal.
+        """Clients that took part, by name: ``clients["a"].model`` is what client a predicts with,
+        its own model where the method is personal.
 
-        Raises
-        ------
-        ArgumentError
-            If the method is personal and the clients keep their memories to themselves (Flower).
+        Of a personal method whose clients keep their memories to themselves (Flower):
+        `ArgumentError`.
         """
         names = sorted({name for record in self.history for name in record.clients})
-        return {name: client_of(self.algorithm, self.snapshot, self.history, name) for name in names}
+        return {
+            name: client_of(self.algorithm, self.snapshot, self.history, name) for name in names
+        }
 
     def personal_scores(
-        self, data: Mapping[str, Dataset], *, likelihood: Likelihood | None = None, draws: int = 100, seed: int = 0
+        self,
+        data: Mapping[str, Dataset],
+        *,
+        likelihood: Likelihood | None = None,
+        draws: int = 100,
+        seed: int = 0,
     ) -> PersonalScores:
-        """Score what each client predicts with on its own rows, its own model or the transmitted one: mean, worst decile, and a table by client.
+        """Score what each client predicts with on its own rows, its own model or the transmitted
+        one: mean, worst decile, and a table by client.
 
-        Parameters
-        ----------
-        data
-            Rows of each client by name that were not trained on, such as ``split_rows(clients, 0.25)[1]``. Clients without rows are left out.
-        likelihood, draws, seed
-            Likelihood of point models, by default `Categorical()` for classes and `Normal()` for numbers; number of posterior draws; what names them.
-
-        Raises
-        ------
-        ArgumentError
-            If there are no rows, or no client of that name took part in the run.
+        `data` are rows of each client by name that were not trained on, such as
+        ``split_rows(clients, 0.25)[1]``; clients without rows are left out, and `ArgumentError`
+        says if there is none or none took part. The likelihood is that of point models, by default
+        `Categorical()` for classes and `Normal()` for numbers.
         """
-        return personal_scores(self.algorithm, self.snapshot, self.history, data, likelihood=likelihood, draws=draws, seed=seed)
+        run = self.algorithm, self.snapshot, self.history
+        return personal_scores(*run, data, likelihood=likelihood, draws=draws, seed=seed)
 
     @property
     def ledger(self) -> tuple[Row, ...]:
@@ -135,7 +129,7 @@ class Result:
     def bits(self, direction: Direction | None = None) -> int:
         """Return the bits sent down, up, or (default) both ways."""
         if direction not in ("up", "down", None):
-            raise ArgumentError(complain("Result.bits", expected="'up', 'down' or None", actual=repr(direction), hint="'up'"))
+            raise ArgumentError("Result.bits", "'up', 'down' or None", repr(direction), "'up'")
         return bits(self.ledger, direction)
 
     def series(self, name: str) -> list[tuple[int, float]]:
@@ -144,23 +138,21 @@ class Result:
         return [(number, figures[name]) for number, figures in found if name in figures]
 
     def final(self, name: str) -> float:
-        """Return the last value of a metric or server figure.
-
-        Raises
-        ------
-        ArgumentError
-            If it was never entered; the message names those that were.
+        """Return the last value of a metric or server figure; `ArgumentError`, with the names that
+        were entered, if this one never was.
         """
         if not (series := self.series(name)):
-            known = sorted({key for record in self.history for key in {**record.server, **record.metrics}})
+            known = sorted(
+                {key for record in self.history for key in {**record.server, **record.metrics}}
+            )
             hint = "run(..., test=data)" if name == "accuracy" else "a callback that enters it"
-            raise ArgumentError(complain("Result.final", expected=f"one of {known}", actual=repr(name), hint=hint))
+            raise ArgumentError("Result.final", f"one of {known}", repr(name), hint)
         return series[-1][1]
 
     def table(self, *, every: int = 1) -> str:
         """Return an aligned table of the rounds."""
         if every < 1:
-            raise ArgumentError(complain("Result.table", expected="every >= 1", actual=every, hint="every=5"))
+            raise ArgumentError("Result.table", "every >= 1", every, "every=5")
         return round_table(self.history, every=every)
 
     def to_arviz(
@@ -172,13 +164,16 @@ class Result:
         seed: int = 0,
         own: Mapping[str, Dataset] | None = None,
     ) -> Any:
-        """Export posterior, predictions and the federation's figures; see `bayesfed.inspect.to_arviz`.
+        """Export posterior, predictions and the federation's figures; see
+        `bayesfed.inspect.to_arviz`.
 
-        ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence from the ELBO and `k_hat`. Give the rows by
-        client if a part of the posterior stays with clients, as local latents do. ``constant_data.row_fitted`` says which rows were fitted.
-        Held-out rows of clients by name, `own`, are scored as by `personal_scores`, and the scores are entered in ``federation``.
+        ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence
+        from the ELBO and `k_hat`. Give the rows by client if a part of the posterior stays with
+        clients, as local latents do. ``constant_data.row_fitted`` says which rows were fitted.
+        Held-out rows of clients by name, `own`, are scored as by `personal_scores`, and the scores
+        are entered in ``federation``.
         """
-        from bayesfed.inspect.export import to_arviz
+        from bayesfed.inspect import to_arviz
 
         check_rows("Result.to_arviz", data)
         state, kept = self.snapshot.state, self.snapshot.memories
@@ -186,121 +181,118 @@ class Result:
         export = partial(to_arviz, memories=kept, fitted=self.data, own=scores)
         return export(self.algorithm, state, self.history, data, draws=draws, thin=thin, seed=seed)
 
-    def predictive(self, inputs: Tensor, *, draws: int = 100, seed: int = 0, client: str | None = None) -> Predictive:
-        """Return what the posterior predicts for inputs ``(B, ...)``: probabilities or means, draws of targets, scores.
+    def predictive(
+        self, inputs: Tensor, *, draws: int = 100, seed: int = 0, client: str | None = None
+    ) -> Predictive:
+        """Return what the posterior predicts for inputs ``(B, ...)``: probabilities or means, draws
+        of targets, scores.
 
-        Parameters
-        ----------
-        inputs
-            Inputs of one client, or of anyone.
-        draws, seed
-            Number of draws of the parameters, and their seed.
-        client
-            Name of the client whose inputs they are. Needed if a part of the posterior stays with clients, as local latents do.
-
-        Raises
-        ------
-        ArgumentError
-            If the method has no posterior, or a part of it stays with clients and no client that took part is named.
+        If a part of the posterior stays with clients, as local latents do, name the `client` whose
+        inputs they are, one that took part; else, and without a posterior: `ArgumentError`. `draws`
+        are those of the parameters, and `seed` names them.
         """
-        check("Result.predictive, inputs", inputs, a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)"))
-        posterior = predicting_posterior(self.posterior, self.snapshot.memories, client, self.data or {})
+        check(
+            "Result.predictive, inputs",
+            inputs,
+            a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)"),
+        )
+        posterior = predicting_posterior(
+            self.posterior, self.snapshot.memories, client, self.data or {}
+        )
         return Predictive(posterior, inputs, Key(seed, "predictive"), count=draws)
 
-    def scores(self, data: Dataset | Mapping[str, Dataset], *, draws: int = 100, seed: int = 0) -> dict[str, dict[str, float]]:
+    def scores(
+        self, data: Dataset | Mapping[str, Dataset], *, draws: int = 100, seed: int = 0
+    ) -> dict[str, dict[str, float]]:
         """Score the posterior predictive; print it with `bayesfed.inspect.score_table`.
 
         Parameters
         ----------
         data
-            Rows to predict, or those of every client by name; clients without rows are left out. They must be by name if a part of the posterior
-            stays with clients, as local latents do: each client is then predicted with its own.
+            Rows to predict, or those of every client by name; clients without rows are left out.
+            They must be by name if a part of the posterior stays with clients, as local latents do:
+            each client is then predicted with its own.
         draws, seed
             Draws of the parameters, and what names them.
 
         Returns
         -------
         dict
-            `Predictive.scores` of each client by its name, and of all rows together as "all": not the mean of the clients' scores.
+            `Predictive.scores` of each client by its name, and of all rows together as "all": not
+            the mean of the clients' scores.
 
         Raises
         ------
         ArgumentError
-            If the method has no posterior, there are no rows, a client is called "all", or a part of the posterior stays with clients and is not
-            known for these rows.
+            If there is no posterior, no row, a client called "all", or a part of the posterior that
+            is not known for these rows.
         """
-        return scores_by_client(self.posterior, self.snapshot.memories, data, Key(seed, "predictive"), draws)
+        return scores_by_client(
+            self.posterior, self.snapshot.memories, data, Key(seed, "predictive"), draws
+        )
 
-    def k_hat(self, data: Dataset | Mapping[str, Dataset], draws: int = 1000, *, seed: int = 0) -> float:
-        """Return how far the posterior is from the exact one of these rows, all that were fitted; see `bayesfed.inspect.k_hat`.
+    def k_hat(
+        self, data: Dataset | Mapping[str, Dataset], draws: int = 1000, *, seed: int = 0
+    ) -> float:
+        """Return how far the posterior is from the exact one of these rows, all that were fitted;
+        see `bayesfed.inspect.k_hat`.
 
-        If a model has local latents, give the rows by client: k-hat is then that of the shared and of all local sites together. A guide whose local
-        sites do not depend on the shared ones, as those of `AutoNormal`, makes the sds of population parameters too narrow, and k-hat tells.
+        If a model has local latents, give the rows by client: k-hat is then that of the shared and
+        of all local sites together. A guide whose local sites do not depend on the shared ones, as
+        those of `AutoNormal`, makes the sds of population parameters too narrow, and k-hat tells.
 
         Raises
         ------
-        ArgumentError
-            If the method's posterior has no importance weights, there are no rows, or fewer than 100 draws; or the model has local latents, and
-            rows are not by client.
-        PosteriorError
-            If a client that was fitted is not among the rows, or its local latents do not fit them.
+        ArgumentError, PosteriorError
+            If the posterior has no importance weights, there are no rows or fewer than 100 draws,
+            or rows are not by client, or not those of the clients, where local latents need them.
         """
-        from bayesfed.inspect.psis import k_hat
+        from bayesfed.inspect.compat import k_hat_of
 
-        posterior, key = self.posterior, Key(seed, "k_hat")
-        if isinstance(posterior, FittedGuide) and posterior.stays:
-            if not isinstance(data, Mapping):
-                expected, hint = f"rows by client, since {posterior.stays[0]} stays with clients", "the clients that were fitted, {name: rows}"
-                raise ArgumentError(complain("Result.k_hat", expected=expected, actual=shown(data), hint=hint))
-            return k_hat(posterior.log_weights_with_clients(self.snapshot.memories, data, key, draws=draws))
-        if not isinstance(posterior, Weighing):
-            found = type(posterior).__name__
-            raise ArgumentError(complain("Result.k_hat", expected="a posterior with log_weights", actual=found, hint="federated_svi"))
-        return k_hat(posterior.log_weights(pooled("Result.k_hat", data), key, draws=draws))
+        return k_hat_of(self.posterior, self.snapshot.memories, data, draws, Key(seed, "k_hat"))
 
     def save_model(self, path: str | Path) -> None:
         """Write the transmitted model's parameters as a safetensors file."""
         from safetensors.torch import save_file
 
-        save_file({name: leaf.contiguous() for name, leaf in self.model.parameters.items()}, str(path))
+        leaves = self.model.parameters.items()
+        save_file({name: leaf.contiguous() for name, leaf in leaves}, str(path))
 
-    def save(self, folder: str | Path, *, test: Dataset | None = None, own: Mapping[str, Dataset] | None = None) -> Path:
-        """Write the run to a folder, which `bayesfed compare`, `plot` and `report` read: records, ledger, model, posterior, versions.
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        test: Dataset | None = None,
+        own: Mapping[str, Dataset] | None = None,
+    ) -> Path:
+        """Write the run to a folder, which `bayesfed compare`, `plot` and `report` read: records,
+        ledger, model, posterior, versions.
 
-        Several seeds of one experiment are saved in the same folder, each in a sub-folder of its own.
+        The folder's name is the experiment's in tables and pictures. Predictions are exported for
+        the rows `test`; what clients predict with is scored on their held-out rows `own`, by name,
+        as by `personal_scores`. Returned is the folder of this seed, ``folder/seed-N``.
 
-        Parameters
-        ----------
-        folder
-            Folder of the experiment. Its name is the experiment's in tables and pictures.
-        test
-            Rows that the posterior's predictions are exported for.
-        own
-            Held-out rows of each client by name: what it predicts with is scored on them, as by `personal_scores`.
-
-        Returns
-        -------
-        pathlib.Path
-            The folder of this seed, ``folder/seed-N``.
-
-        Raises
-        ------
-        ArgumentError
-            If a run of this seed is there already, or the folder is that of an experiment file.
+        `ArgumentError` if a run of this seed is there already, or an experiment file.
         """
         from bayesfed.running.folders import note_versions, save
 
         into = Path(folder) / f"seed-{self.snapshot.seed}"
         for taken in (into / "metrics.json", Path(folder) / "experiment.toml"):
             if taken.exists():
-                raise ArgumentError(complain("Result.save", expected="a folder without this run", actual=f"{taken} exists", hint="another folder"))
+                raise ArgumentError(
+                    "Result.save", "a folder without this run", f"{taken} exists", "another folder"
+                )
         note_versions(Path(folder))
-        if missing := save(into, self, test, self.snapshot.seed, self.personal_scores(own) if own else None):
+        if missing := save(
+            into, self, test, self.snapshot.seed, self.personal_scores(own) if own else None
+        ):
             warnings.warn(f"{into}: no posterior.nc: {missing}", stacklevel=2)
         return into
 
     def plot_elbo(self, axes: Axes | None = None) -> Axes:
         """Plot the ELBO per round; see `bayesfed.inspect.plot_series`."""
-        from bayesfed.inspect.pictures import plot_series
+        from bayesfed.inspect import plot_series
 
-        return plot_series({self.algorithm.name: self.series("elbo")}, label="ELBO (nats)", axes=axes)
+        return plot_series(
+            {self.algorithm.name: self.series("elbo")}, label="ELBO (nats)", axes=axes
+        )

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated import Algorithm
 from bayesfed.keys import Key
 
 Setting = bool | int | float | str
@@ -22,8 +22,9 @@ DEPTH, PARTS = 8, 8
 def settings_of(algorithm: Algorithm) -> dict[str, Setting]:
     """Return the settings of an algorithm: numbers, words and the names of parts, by their paths.
 
-    The local step, server and link of every phase are read. Tensors, networks, keys (noise that protects clients is drawn from one) and large
-    collections are left out. A part that is used in two places is described in the first.
+    The local step, server and link of every phase are read. Tensors, networks, keys (noise that
+    protects clients is drawn from one) and large collections are left out. A part that is used in
+    two places is described in the first.
 
     Parameters
     ----------
@@ -33,13 +34,16 @@ def settings_of(algorithm: Algorithm) -> dict[str, Setting]:
     Returns
     -------
     dict
-        For example ``{"algorithm": "fed_avg", "train.local": "Descent", "train.local.steps": 50, "train.local.optimiser": "Sgd", ...}``.
+        For example ``{"algorithm": "fed_avg", "train.local": "Descent", "train.local.steps": 50,
+        "train.local.optimiser": "Sgd", ...}``.
     """
     settings: dict[str, Setting] = {"algorithm": algorithm.name}
     seen: set[int] = set()
     for phase in algorithm.phases:
         for part in ("local", "server", "link"):
             settings |= _read(f"{phase.name}.{part}", getattr(phase, part), DEPTH, seen)
+        for layer in phase.layers:
+            settings |= _read(f"{phase.name}.layers.{layer.owner}", layer, DEPTH, seen)
     return settings
 
 
@@ -71,7 +75,11 @@ def _parts(value: object) -> Mapping[Any, object] | None:
     if isinstance(value, Mapping | tuple | list):
         parts = value if isinstance(value, Mapping) else dict(enumerate(value))
         return parts if len(parts) <= PARTS else None
-    return {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else None
+    return (
+        {field.name: getattr(value, field.name) for field in fields(value)}
+        if is_dataclass(value)
+        else None
+    )
 
 
 def _is_plain(value: object) -> bool:
@@ -79,5 +87,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _name(value: Any) -> str:
-    """Return the name of a class or function. A function that another one made has that one's name: ``cosine``."""
+    """Return the name of a class or function. A function that another one made has that one's name:
+    ``cosine``.
+    """
     return str(value.__qualname__).partition(".<locals>")[0]

@@ -1,4 +1,6 @@
-"""Whether a variational run has settled: what is left of its first guide, how far its last rounds moved, how far clients' fits are apart."""
+"""Whether a variational run has settled: what is left of its first guide, how far its last rounds
+moved, how far clients' fits are apart.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from dataclasses import dataclass
 
 from bayesfed.algorithms.federated_svi.server import Fuse
 from bayesfed.errors import ConvergenceWarning, UndeterminedWarning
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated import Algorithm, Record
 from bayesfed.inference.variational.fusion import KeepsFirstGuide
 from bayesfed.trees import Tree
 
 # Rounds that are looked at, and what may be left of a first guide.
 LAST, LEFT = 3, 0.02
-# Sds by which a mean may still move, now and in all rounds to come; and by which a logarithm of an sd may move in a round.
+# Sds by which a mean may still move, now and in all rounds to come; and by which a logarithm of an
+# sd may move in a round.
 MOVES, TO_COME, SD_MOVES = 0.1, 0.3, 0.05
 
 
@@ -28,13 +30,17 @@ class Settling:
     Parameters
     ----------
     first_guide
-        Share of the first guide's natural parameters that clients' factors still hold, weighted by rows: 1 before the first round.
+        Share of the first guide's natural parameters that clients' factors still hold, weighted by
+        rows: 1 before the first round.
     moved, moved_sd
-        Largest move of a mean in its sd, and of a logarithm of an sd, in the mean of the last three rounds.
+        Largest move of a mean in its sd, and of a logarithm of an sd, in the mean of the last three
+        rounds.
     to_come
-        Sds by which a mean would still move if its moves went on to shrink as they did; infinity if they do not shrink.
+        Sds by which a mean would still move if its moves went on to shrink as they did; infinity if
+        they do not shrink.
     apart
-        Largest distance in sds between a client's last posterior and the one it began with: disagreement of the clients. NaN if not known.
+        Largest distance in sds between a client's last posterior and the one it began with:
+        disagreement of the clients. NaN if not known.
     """
 
     first_guide: float
@@ -49,7 +55,10 @@ class Settling:
         told = (
             (self.first_guide > LEFT, f"{self.first_guide:.0%} of the first guide is left"),
             (not self.moved <= MOVES, f"the last rounds moved a mean by {self.moved:.2g} sds each"),
-            (not self.moved_sd <= SD_MOVES, f"the last rounds moved an sd by {math.expm1(min(self.moved_sd, 50.0)):.0%} each"),
+            (
+                not self.moved_sd <= SD_MOVES,
+                f"the last rounds moved an sd by {math.expm1(min(self.moved_sd, 50.0)):.0%} each",
+            ),
             (not self.to_come <= TO_COME, f"means have about {self.to_come:.2g} sds to go"),
         )
         return tuple(words for holds, words in told if holds)
@@ -61,15 +70,30 @@ class Settling:
 
 
 def settling(algorithm: Algorithm, history: Sequence[Record]) -> Settling | None:
-    """Return how far a run is from its fixed point; None for methods that have none to be measured."""
+    """Return how far a run is from its fixed point; None for methods that have none to be
+    measured.
+    """
     rounds = [record for record in history if "moved" in record.server]
     if not rounds:
         return None
     last, before = rounds[-LAST:], rounds[-2 * LAST : -LAST]
-    moved, moved_sd = (sum(record.server[name] for record in last) / len(last) for name in ("moved", "moved_sd"))
-    apart = max((info["apart"] for record in last[-1:] for info in record.clients.values() if "apart" in info), default=math.nan)
+    moved, moved_sd = (
+        sum(record.server[name] for record in last) / len(last) for name in ("moved", "moved_sd")
+    )
+    apart = max(
+        (
+            info["apart"]
+            for record in last[-1:]
+            for info in record.clients.values()
+            if "apart" in info
+        ),
+        default=math.nan,
+    )
     to_come = math.inf
-    if len(before) == LAST and (earlier := sum(record.server["moved"] for record in before) / LAST) > moved:
+    if (
+        len(before) == LAST
+        and (earlier := sum(record.server["moved"] for record in before) / LAST) > moved
+    ):
         shrinks = (moved / earlier) ** (1 / LAST)
         to_come = moved * shrinks / (1 - shrinks)
     elif moved < MOVES / 10:
@@ -78,7 +102,8 @@ def settling(algorithm: Algorithm, history: Sequence[Record]) -> Settling | None
 
 
 def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Record]) -> None:
-    """Warn of a run that ended too early: whose rule has the optimum as its fixed point and is not there yet, or whose method says so.
+    """Warn of a run that ended too early: whose rule has the optimum as its fixed point and is not
+    there yet, or whose method says so.
 
     Warns
     -----
@@ -90,11 +115,22 @@ def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Rec
     if algorithm.unfinished and (lack := algorithm.unfinished(state, len(history))):
         warnings.warn(f"{algorithm.name}: {lack}", UndeterminedWarning, stacklevel=4)
     server = _fusing(algorithm)
-    if server is None or not server.fusion.adds or (found := settling(algorithm, history)) is None or found.settled:
+    if (
+        server is None
+        or not server.fusion.adds
+        or (found := settling(algorithm, history)) is None
+        or found.settled
+    ):
         return
     # The caller of `run`, which is behind the check of its arguments.
-    text = f"{algorithm.name} has not settled after {len(history)} rounds: {'; '.join(found.reasons)}"
-    warnings.warn(f"{text}; try more rounds, or more local steps; see result.settling", ConvergenceWarning, stacklevel=4)
+    text = (
+        f"{algorithm.name} has not settled after {len(history)} rounds: {'; '.join(found.reasons)}"
+    )
+    warnings.warn(
+        f"{text}; try more rounds, or more local steps; see result.settling",
+        ConvergenceWarning,
+        stacklevel=4,
+    )
 
 
 def _fusing(algorithm: Algorithm) -> Fuse | None:
@@ -108,6 +144,14 @@ def _first_guide(algorithm: Algorithm, history: Sequence[Record]) -> float:
         return 0.0
     fusion = server.fusion
     taken = Counter(name for record in history for name in record.clients)
-    rows = {name: info.get("samples", 0.0) for record in history for name, info in record.clients.items()}
+    rows = {
+        name: info.get("samples", 0.0)
+        for record in history
+        for name, info in record.clients.items()
+    }
     total = sum(rows.values())
-    return sum(rows[name] * fusion.kept(count) for name, count in taken.items()) / total if total else 1.0
+    return (
+        sum(rows[name] * fusion.kept(count) for name, count in taken.items()) / total
+        if total
+        else 1.0
+    )

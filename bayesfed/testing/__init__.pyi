@@ -4,12 +4,6 @@ from .clients import check_local as check_local
 from .clients import check_pool as check_pool
 from .clients import check_sampler as check_sampler
 from .clients import check_view as check_view
-from .codecs.integers_and_masks import check_integer_code as check_integer_code
-from .codecs.integers_and_masks import check_mask_code as check_mask_code
-from .codecs.leaves import check_leaf_codec as check_leaf_codec
-from .codecs.messages import check_codec as check_codec
-from .hostile.verdict import check_hostile as check_hostile
+from .codecs import check_codec as check_codec
 from .law import LawError as LawError
-from .manifold import ManifoldOperations as ManifoldOperations
-from .manifold import check_fixed_rank as check_fixed_rank
 from .manifold import check_retraction as check_retraction

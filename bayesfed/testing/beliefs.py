@@ -8,19 +8,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bayesfed.inference.sum_product.infer import infer
+from bayesfed.inference import infer
 from bayesfed.inference.turbo.blocks import Blocks, kl_divergence
 from bayesfed.keys import Key
-from bayesfed.models.priors.belief import SiteBelief
-from bayesfed.models.priors.precisions import Gammas
-from bayesfed.models.random_fields.grid import Grid
-from bayesfed.models.random_fields.ising import Ising
-from bayesfed.models.random_fields.support_priors import Support
+from bayesfed.models import Gammas, Grid, Ising, SiteBelief, Support
 from bayesfed.testing.law import law
 
 
 def enumerate_log_odds(model: Grid | Ising, evidence: Tensor) -> Tensor:
-    """Return exact posterior log-odds by summing over all ``2^n`` supports; the slow counterpart of `infer`.
+    """Return exact posterior log-odds by summing over all ``2^n`` supports; the slow counterpart of
+    `infer`.
 
     Parameters
     ----------
@@ -40,7 +37,8 @@ def enumerate_log_odds(model: Grid | Ising, evidence: Tensor) -> Tensor:
 
 
 def check_support(support: Support, key: Key | None = None, *, inputs: int | None = None) -> None:
-    """Check that message passing converges on the models of a support prior, and is exact if they are small enough to enumerate.
+    """Check that message passing converges on the models of a support prior, and is exact if they
+    are small enough to enumerate.
 
     Parameters
     ----------
@@ -68,12 +66,19 @@ def check_support(support: Support, key: Key | None = None, *, inputs: int | Non
             gap = float((result.belief - enumerate_log_odds(model, evidence)).abs().max())
             law(gap < 1e-6, f"{shape}: beliefs differ from enumeration by {gap:g}")
     shape = (16, inputs or 14)
-    result = infer(support.lower(shape), torch.randn(shape, generator=generator, dtype=torch.float64), method="bp", tol=1e-8, warn=False)
+    result = infer(
+        support.lower(shape),
+        torch.randn(shape, generator=generator, dtype=torch.float64),
+        method="bp",
+        tol=1e-8,
+        warn=False,
+    )
     law(result.converged, f"a {shape[0]} x {shape[1]} layer settles; residual {result.residual:g}")
 
 
 def check_blocks(blocks: Blocks, *, states: int = 50, slack: float = 1e-9) -> None:
-    """Check that an update never increases the exact divergence, in three updates from each random state.
+    """Check that an update never increases the exact divergence, in three updates from each random
+    state.
 
     Parameters
     ----------
@@ -96,11 +101,16 @@ def check_blocks(blocks: Blocks, *, states: int = 50, slack: float = 1e-9) -> No
         for _ in range(3):
             belief = blocks.update(belief, prior, gammas)
             after = float(kl_divergence(belief, prior, gammas))
-            law(after <= before + slack * abs(before), f"state {number}: the divergence rose from {before:.9g} to {after:.9g}")
+            law(
+                after <= before + slack * abs(before),
+                f"state {number}: the divergence rose from {before:.9g} to {after:.9g}",
+            )
             before = after
 
 
-def random_state(generator: torch.Generator, shape: tuple[int, int] = (4, 5)) -> tuple[SiteBelief, Tensor, Gammas]:
+def random_state(
+    generator: torch.Generator, shape: tuple[int, int] = (4, 5)
+) -> tuple[SiteBelief, Tensor, Gammas]:
     """Return a random belief, prior log-odds and pair of Gammas, in float64."""
 
     def normal(*size: int) -> Tensor:
@@ -111,5 +121,11 @@ def random_state(generator: torch.Generator, shape: tuple[int, int] = (4, 5)) ->
     scale = float((2 * normal(1) - 2).exp())
     # One Gamma for both values of the support, which is legal for either guide.
     shapes, rates = (normal(1, *shape).exp().expand(2, *shape) for _ in range(2))
-    belief = SiteBelief(scale * normal(*shape), 0.3 * scale * normal(*shape).exp(), 2 * normal(*shape), shapes, rates)
+    belief = SiteBelief(
+        scale * normal(*shape),
+        0.3 * scale * normal(*shape).exp(),
+        2 * normal(*shape),
+        shapes,
+        rates,
+    )
     return belief, 2 * normal(*shape), gammas

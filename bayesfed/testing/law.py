@@ -20,7 +20,9 @@ def law(holds: bool, text: str) -> None:
         raise LawError(text)
 
 
-def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor], what: str, *, tolerance: float = 0.0) -> None:
+def same(
+    left: Mapping[str, Tensor], right: Mapping[str, Tensor], what: str, *, tolerance: float = 0.0
+) -> None:
     """Raise `LawError` unless two trees have the same names, shapes and values.
 
     Parameters
@@ -40,9 +42,22 @@ def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor], what: str, *, 
     law(left.keys() == right.keys(), f"{what}: leaves {sorted(left)} against {sorted(right)}")
     for name, leaf in left.items():
         other = right[name]
-        law(leaf.shape == other.shape, f"{what}: leaf {name!r} has shape {tuple(leaf.shape)} against {tuple(other.shape)}")
-        close = torch.equal(leaf, other) if tolerance == 0 else torch.allclose(leaf.double(), other.double(), rtol=tolerance, atol=1e-7)
-        law(close, f"{what}: leaf {name!r} differs by up to {float((leaf.double() - other.double()).abs().max()) if leaf.numel() else 0:g}")
+        law(
+            leaf.shape == other.shape,
+            f"{what}: leaf {name!r} has shape {tuple(leaf.shape)} against {tuple(other.shape)}",
+        )
+        close = (
+            torch.equal(leaf, other)
+            if tolerance == 0
+            else torch.allclose(leaf.double(), other.double(), rtol=tolerance, atol=1e-7)
+        )
+        law(
+            close,
+            (
+                f"{what}: leaf {name!r} differs by up to "
+                f"{float((leaf.double() - other.double()).abs().max()) if leaf.numel() else 0:g}"
+            ),
+        )
 
 
 def refuses(call: Callable[[], object], error: type[Exception], what: str) -> None:
@@ -52,5 +67,7 @@ def refuses(call: Callable[[], object], error: type[Exception], what: str) -> No
     except error:
         return
     except Exception as other:
-        raise LawError(f"{what}: raised {type(other).__name__} in place of {error.__name__}: {other}") from other
+        raise LawError(
+            f"{what}: raised {type(other).__name__} in place of {error.__name__}: {other}"
+        ) from other
     raise LawError(f"{what}: was accepted")

@@ -1,14 +1,13 @@
-"""Laws of the fixed-rank manifold: projections, retractions, transports and coordinates, checked at any point without dense matrices.
+"""Laws of a retraction on the fixed-rank manifold, checked at any point without dense matrices.
 
-The operations are arguments, so the laws can be run on your own as well as on the package's. All comparisons are of matrices, never of factors,
-which are unique only up to a gauge. Step sizes are relative to the smallest singular value of the point, the manifold's radius of curvature.
+All comparisons are of matrices, never of factors, which are unique only up to a gauge. Step sizes
+are relative to the smallest singular value of the point, the manifold's radius of curvature.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import linear_regression
 
 import torch
@@ -18,97 +17,31 @@ from bayesfed.errors import ArgumentError
 from bayesfed.geometry import (
     FixedRank,
     Tangent,
-    apply_tangent,
     check_point,
-    check_tangent,
-    from_coordinates,
-    from_vector,
-    inner,
-    metric_retraction,
     norm,
-    orthographic_retraction,
     project_factors,
     random_tangent,
     singular_values,
     to_ambient,
-    to_coordinates,
-    to_vector,
-    transport,
 )
-from bayesfed.geometry.thin import gaussian, product_norm
+from bayesfed.geometry.thin import product_norm
 from bayesfed.keys import Key
 from bayesfed.testing.law import LawError, law
 
-Project = Callable[[FixedRank, Tensor, Tensor], Tangent]
 Retract = Callable[[FixedRank, Tangent], FixedRank]
-Transport = Callable[[FixedRank, FixedRank, Tangent], Tangent]
-Write = Callable[[FixedRank, Tangent], Tensor]
-Read = Callable[[FixedRank, Tensor], Tangent]
 
 _STEPS = tuple(2.0**-k for k in range(3, 8))
 
 
-@dataclass(frozen=True)
-class ManifoldOperations:
-    """The operations to check. The defaults are those of the package.
+def check_retraction(
+    point: FixedRank, retract: Retract, key: Key, *, order: int = 2, tolerance: float | None = None
+) -> None:
+    """Check that a retraction stays on the manifold, starts at the point, and follows the tangent:
+    ``R(t Z) = X + t Z + O(t^2)``.
 
-    Parameters
-    ----------
-    project
-        ``(point, A, B) -> tangent``, with factors A ``(M, R')`` and B ``(N, R')`` of an ambient matrix.
-    retractions
-        ``(point, tangent) -> point``; each must obey the laws of `check_retraction`.
-    transport
-        ``(point, target, tangent at the point) -> tangent at the target``.
-    coordinates
-        Pairs of functions that write a tangent as a flat vector and read it, both isometric.
-    """
-
-    project: Project = project_factors
-    retractions: Sequence[Retract] = (metric_retraction, orthographic_retraction)
-    transport: Transport = transport
-    coordinates: Sequence[tuple[Write, Read]] = ((to_vector, from_vector), (to_coordinates, from_coordinates))
-
-
-def check_fixed_rank(point: FixedRank, key: Key, operations: ManifoldOperations | None = None, *, tolerance: float | None = None) -> None:
-    """Check every operation at one point.
-
-    The projection is tangent, linear, idempotent, self-adjoint, and the identity on tangents. Retractions obey `check_retraction`. The transport is
-    tangent at the target, linear, equal to the projection there, and the identity for a step of zero. Coordinates are linear, isometric and
-    invertible.
-
-    Parameters
-    ----------
-    point
-        A point of full rank and any size; R may be min(M, N).
-    key
-        Key of the random tangents and ambient matrices.
-    operations
-        Operations to check. None: those of the package.
-    tolerance
-        Allowed relative error. None: two thousand times the machine epsilon of the dtype.
-
-    Raises
-    ------
-    LawError
-        If a law is broken.
-    """
-    run = operations or ManifoldOperations()
-    limit = _limit(point, tolerance)
-    _on_manifold(point, point.rank, "the point", limit)
-    _projection(point, key.child("projection"), run.project, limit)
-    for retract in run.retractions:
-        check_retraction(point, retract, key.child("retraction"), tolerance=tolerance)
-        _transport(point, retract, key.child("transport"), run, limit)
-    for write, read in run.coordinates:
-        _coordinates(point, key.child("coordinates"), write, read, limit)
-
-
-def check_retraction(point: FixedRank, retract: Retract, key: Key, *, order: int = 2, tolerance: float | None = None) -> None:
-    """Check that a retraction stays on the manifold, starts at the point, and follows the tangent: ``R(t Z) = X + t Z + O(t^2)``.
-
-    The slope of log error against log t is 2, and for a second-order retraction the slope of the error's tangent part is 3 or more, for steps t of
-    1/8 to 1/128 of the smallest singular value. Errors at the level of rounding are ignored.
+    The slope of log error against log t is 2, and for a second-order retraction the slope of the
+    error's tangent part is 3 or more, for steps t of 1/8 to 1/128 of the smallest singular value.
+    Errors at the level of rounding are ignored.
 
     Parameters
     ----------
@@ -121,26 +54,26 @@ def check_retraction(point: FixedRank, retract: Retract, key: Key, *, order: int
     order
         Order of the retraction, 1 or 2.
     tolerance
-        Allowed relative error, as in `check_fixed_rank`.
+        Allowed relative error. None: two thousand times the machine epsilon of the dtype.
 
     Raises
     ------
     LawError
         If a law is broken.
     """
-    limit, name = _limit(point, tolerance), getattr(retract, "__name__", type(retract).__name__)
+    limit, name = limit_of(point, tolerance), getattr(retract, "__name__", type(retract).__name__)
     values = singular_values(point)
     tangent = random_tangent(point, key)
     tangent = tangent * (values[-1] / norm(tangent))
     size = values.norm()
     start = retract(point, 0.0 * tangent)
-    _on_manifold(start, point.rank, name, limit)
+    check_manifold(start, point.rank, name, limit)
     off = float(product_norm(*_residual(point, tangent, start, 0.0)))
     law(off <= limit * float(size), f"{name}: a step of zero moves the point by {off:g}")
     errors, inside = [], []
     for step in _STEPS:
         moved = retract(point, step * tangent)
-        _on_manifold(moved, point.rank, name, limit)
+        check_manifold(moved, point.rank, name, limit)
         a, b = _residual(point, tangent, moved, step)
         errors.append(float(product_norm(a, b)))
         inside.append(float(norm(project_factors(point, a, b))))
@@ -149,106 +82,39 @@ def check_retraction(point: FixedRank, retract: Retract, key: Key, *, order: int
         _slope(inside, 3, limit * float(size), f"{name}: tangent part of the error")
 
 
-def _limit(point: FixedRank, tolerance: float | None) -> float:
+def limit_of(point: FixedRank, tolerance: float | None) -> float:
+    """Return the allowed relative error."""
     return 2000 * torch.finfo(point.u.dtype).eps if tolerance is None else tolerance
 
 
-def _residual(point: FixedRank, tangent: Tangent, moved: FixedRank, step: float) -> tuple[Tensor, Tensor]:
+def _residual(
+    point: FixedRank, tangent: Tangent, moved: FixedRank, step: float
+) -> tuple[Tensor, Tensor]:
     """Return thin factors of ``R(t Z) - X - t Z``."""
     a, b = to_ambient(point, step * tangent)
-    return torch.cat([moved.u @ moved.s, -point.u @ point.s, -a], 1), torch.cat([moved.v, point.v, b], 1)
+    return torch.cat([moved.u @ moved.s, -point.u @ point.s, -a], 1), torch.cat(
+        [moved.v, point.v, b], 1
+    )
 
 
 def _slope(errors: Sequence[float], order: float, floor: float, what: str) -> None:
     kept = [(step, error) for step, error in zip(_STEPS, errors, strict=True) if error > floor]
     if len(kept) >= 2:
-        slope = linear_regression(*zip(*((math.log(step), math.log(error)) for step, error in kept), strict=True)).slope
+        slope = linear_regression(
+            *zip(*((math.log(step), math.log(error)) for step, error in kept), strict=True)
+        ).slope
         law(slope > order - 0.2, f"{what}: slope {slope:.2f} in log-log, not {order}")
 
 
-def _on_manifold(point: FixedRank, rank: int, what: str, limit: float) -> None:
+def check_manifold(point: FixedRank, rank: int, what: str, limit: float) -> None:
+    """Check that a point has its rank, and factors as a point has them."""
     law(point.rank == rank, f"{what}: rank {point.rank} against {rank}")
     try:
         check_point(point, what, tolerance=limit)
     except ArgumentError as error:
         raise LawError(str(error)) from error
     values = singular_values(point)
-    law(float(values[-1]) > float(torch.finfo(values.dtype).eps * values[0]), f"{what}: the smallest singular value is 0")
-
-
-def _is_tangent(point: FixedRank, tangent: Tangent, what: str, limit: float, size: float) -> None:
-    """Check tangency relative to a given size, since the rounding error of a projection that is nearly zero is not orthogonal."""
-    try:
-        check_tangent(what, point, tangent, tolerance=limit * size / max(float(norm(tangent)), 1e-300))
-    except ArgumentError as error:
-        raise LawError(str(error)) from error
-
-
-def _equal(point: FixedRank, left: Tangent, right: Tangent, what: str, limit: float) -> None:
-    off, size = float(norm(left - right)), float(norm(left)) + float(norm(right))
-    law(off <= limit * size, f"{what}: off by {off:g} of {size:g}")
-
-
-def _close(left: Tensor, right: Tensor, size: Tensor, what: str, limit: float) -> None:
-    law(float((left - right).abs()) <= limit * float(size), f"{what}: {float(left):g} against {float(right):g}")
-
-
-def _projection(point: FixedRank, key: Key, project: Project, limit: float) -> None:
-    rows, columns = point.shape
-    width = point.rank + 1
-    (a, b), (c, d) = (
-        (gaussian((rows, width), key.child(name, "a"), point.u), gaussian((columns, width), key.child(name, "b"), point.u)) for name in ("G", "H")
+    law(
+        float(values[-1]) > float(torch.finfo(values.dtype).eps * values[0]),
+        f"{what}: the smallest singular value is 0",
     )
-    first, second = project(point, a, b), project(point, c, d)
-    size = product_norm(a, b) * product_norm(c, d)
-    _is_tangent(point, first, "projection", limit, float(product_norm(a, b)))
-    _equal(point, project(point, *to_ambient(point, first)), first, "projection: idempotent", limit)
-    tangent = random_tangent(point, key.child("tangent"))
-    _equal(point, project(point, *to_ambient(point, tangent)), tangent, "projection: the identity on tangents", limit)
-    # <P G, H> for H = C D^T is the sum of (P G) D over C.
-    one = (apply_tangent(point, first, d.mT) * c.mT).sum()
-    other = (apply_tangent(point, second, b.mT) * a.mT).sum()
-    _close(one, other, size, "projection: self-adjoint, <P G, H> against <G, P H>", limit)
-    _close(one, inner(first, second), size, "projection: <P G, H> against <P G, P H>", limit)
-    both = project(point, torch.cat([a, 2 * c], 1), torch.cat([b, d], 1))
-    _equal(point, both, first + 2.0 * second, "projection: linear", limit)
-
-
-def _transport(point: FixedRank, retract: Retract, key: Key, run: ManifoldOperations, limit: float) -> None:
-    first, second = random_tangent(point, key.child("first")), random_tangent(point, key.child("second"))
-    _equal(point, run.transport(point, point, first), first, "transport: the identity in place", limit)
-    step = random_tangent(point, key.child("step"))
-    step = step * (0.1 * singular_values(point)[-1] / norm(step))
-    zero = retract(point, 0.0 * step)
-    carried = run.transport(point, zero, first)
-    # The factors may be rotated, but the matrix is the same.
-    a, b = to_ambient(point, first)
-    c, d = to_ambient(zero, carried)
-    off = float(product_norm(torch.cat([a, -c], 1), torch.cat([b, d], 1)))
-    law(off <= limit * float(norm(first)) * _condition(point), f"transport: a step of zero changes the tangent by {off:g}")
-    target = retract(point, step)
-    there = run.transport(point, target, first)
-    _is_tangent(target, there, "transport", limit, float(norm(first)))
-    _equal(target, run.transport(point, target, first + 2.0 * second), there + 2.0 * run.transport(point, target, second), "transport: linear", limit)
-    _equal(target, there, run.project(target, a, b), "transport: the projection onto the target's tangent space", limit)
-    law(float(norm(there)) <= (1 + limit) * float(norm(first)), f"transport: grows from {float(norm(first)):g} to {float(norm(there)):g}")
-
-
-def _condition(point: FixedRank) -> float:
-    """Return the condition number, the factor by which rounding of the matrix rotates its singular spaces."""
-    values = singular_values(point)
-    return float(values[0] / values[-1])
-
-
-def _coordinates(point: FixedRank, key: Key, write: Write, read: Read, limit: float) -> None:
-    name = getattr(write, "__name__", type(write).__name__)
-    first, second = random_tangent(point, key.child("first")), random_tangent(point, key.child("second"))
-    one, other = write(point, first), write(point, second)
-    law(one.ndim == 1 and len(one) >= point.dimension, f"{name}: shape {tuple(one.shape)} for {point.dimension} dimensions")
-    _close(one @ other, inner(first, second), norm(first) * norm(second), f"{name}: isometric", limit)
-    _close(one @ one, inner(first, first), inner(first, first), f"{name}: isometric", limit)
-    _equal(point, read(point, one), first, f"{name}: read back", limit)
-    noise = gaussian(tuple(one.shape), key.child("noise"), one)
-    disturbed = read(point, one + noise)
-    _is_tangent(point, disturbed, f"{name}: read with noise", limit, float(norm(disturbed)))
-    _equal(point, disturbed, first + read(point, noise), f"{name}: linear", limit)

@@ -1,7 +1,9 @@
-"""Devices on a radio network: what they compute and send with, what a round costs them, and what they can afford.
+"""Devices on a radio network: what they compute and send with, what a round costs them, and what
+they can afford.
 
-From the bottom: `devices` and `fleets`; `energy`, the seconds and joules of a round; `optimum` and `allocation`, plans within a deadline and an
-energy budget; `power_control` and `channels`, the analogue channel that adds up what clients send.
+From the bottom: `devices`, one or a fleet; `energy`, the seconds and joules of a round; `optimum`
+and `allocation`, plans within a deadline and an energy budget; `power_control` and `channels`, the
+analogue channel that adds up what clients send.
 """
 
 import lazy_loader

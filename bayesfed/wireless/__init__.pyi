@@ -2,13 +2,11 @@ from .allocation import Infeasible as Infeasible
 from .allocation import Plan as Plan
 from .allocation import plan as plan
 from .devices import Device as Device
+from .devices import fleet as fleet
 from .energy import Load as Load
 from .energy import RoundCost as RoundCost
 from .energy import device_rate as device_rate
 from .energy import round_cost as round_cost
 from .energy import work_cycles as work_cycles
-from .fleets import fleet as fleet
-from .fleets import jetsons as jetsons
-from .fleets import uniform_range as uniform_range
 from .power_control import ChannelInversion as ChannelInversion
 from .power_control import Gbma as Gbma

@@ -1,4 +1,5 @@
-"""Plans: how much of the network a device trains and how much of its update it sends, within a deadline and an energy budget.
+"""Plans: how much of the network a device trains and how much of its update it sends, within a
+deadline and an energy budget.
 
 The problem and its solution are in `bayesfed.wireless.optimum`.
 
@@ -13,13 +14,18 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import POSITIVE, Role, checked
 from bayesfed.wireless.devices import Device
 from bayesfed.wireless.energy import RoundCost, device_rate, round_cost
 from bayesfed.wireless.optimum import Problem, clip, largest_alpha, sizeable, solve
 
-# Shares by which the budgets are cut before planning; the smallest at which the plan keeps to the budgets in spite of rounding is used.
+# Shares by which the budgets are cut before planning; the smallest at which the plan keeps to the
+# budgets in spite of rounding is used.
 _SHORT = (1e-15, 1e-12, 1e-9, 1e-6)
+
+
+_BUDGET = Role(lambda budget: budget >= 0, "a budget from 0 up", "math.inf for none")
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Plan:
     frequency_hz
         Clock frequency to compute at.
     bits
-        Largest number of bits to send, ``alpha beta S``; `payload_bytes` in whole bytes.
+        Largest number of bits to send, ``alpha beta S``.
     cost
         Cost of the round if that many bits are sent. It is within the budgets.
     """
@@ -51,11 +57,6 @@ class Plan:
         """``alpha^4 beta`` (19), in (0, 1]."""
         return self.alpha**4 * self.beta
 
-    @property
-    def payload_bytes(self) -> int:
-        """Length of the longest message that keeps to the plan."""
-        return int(self.bits // 8)
-
 
 @dataclass(frozen=True)
 class Infeasible:
@@ -64,8 +65,9 @@ class Infeasible:
     Parameters
     ----------
     binding
-        "frequency" if another clock could keep to the budgets, but this one cannot run fast or slow enough; "latency" if computing at f_max and
-        sending take too long; "energy" if meeting the deadline costs too much.
+        "frequency" if another clock could keep to the budgets, but this one cannot run fast or slow
+        enough; "latency" if computing at f_max and sending take too long; "energy" if meeting the
+        deadline costs too much.
     needed, allowed
         What the least alpha and beta need, and what the device has, in Hz, s or J.
     """
@@ -76,7 +78,9 @@ class Infeasible:
 
     @property
     def excess(self) -> float:
-        """How much is missing, ``needed - allowed``; negative if the clock cannot run slowly enough."""
+        """How much is missing, ``needed - allowed``; negative if the clock cannot run slowly
+        enough.
+        """
         return self.needed - self.allowed
 
     @property
@@ -86,6 +90,7 @@ class Infeasible:
         return f"{self.binding}: needs {self.needed:.4g} {unit}, has {self.allowed:.4g} {unit}"
 
 
+@checked(cycles=POSITIVE, size_bits=POSITIVE, latency_s=_BUDGET, energy_j=_BUDGET)
 def plan(
     device: Device,
     gain: float,
@@ -101,29 +106,32 @@ def plan(
 ) -> Plan | Infeasible:
     """Plan the round of one client, independently of all others.
 
-    Equal bounds fix a variable: ``alpha_min=alpha_max=1`` for compression alone, ``beta_min=beta_max`` for width alone.
+    Equal bounds fix a variable: ``alpha_min=alpha_max=1`` for compression alone,
+    ``beta_min=beta_max`` for width alone.
 
     Parameters
     ----------
     device
         The client's device.
     gain
-        Power gain of the channel in this round: ``device.gain(device.distance_m(key, client, round))``.
+        Power gain of the channel in this round:
+        ``device.gain(device.distance_m(key, client, round))``.
     cycles
         Cycles of training the whole network: `work_cycles`.
     size_bits
         Size of the whole network's uncompressed update: 32 times its number of parameters.
     latency_s, energy_j
-        Deadline and energy budget, from 0 to infinity. Default of `energy_j`: the budget of the device. Plans keep to both, rounding included.
+        Deadline and energy budget, from 0 to infinity. Default of `energy_j`: the budget of the
+        device. Plans keep to both, rounding included.
     alpha_min, alpha_max, beta_min, beta_max
-        Bounds (10c) and (10d). With ``beta_min=0`` a device that has time and energy for only a few bits still gets a plan; state the share that
-        the codec needs.
+        Bounds (10c) and (10d). With ``beta_min=0`` a device that has time and energy for only a few
+        bits still gets a plan; state the share that the codec needs.
 
     Returns
     -------
     Plan or Infeasible
-        The learning gain is that of the optimum up to rounding, and no plan exceeds a constraint. A device that cannot send one bit by the
-        deadline is infeasible.
+        The learning gain is that of the optimum up to rounding, and no plan exceeds a constraint. A
+        device that cannot send one bit by the deadline is infeasible.
 
     Raises
     ------
@@ -131,7 +139,12 @@ def plan(
         If a figure is negative or not a number, or bounds are reversed or outside (0, 1].
     """
     energy_j = device.energy_j if energy_j is None else energy_j
-    _check(cycles, size_bits, latency_s, energy_j, (alpha_min, alpha_max), (beta_min, beta_max))
+    if not 0 < alpha_min <= alpha_max <= 1:
+        expected, actual = "0 < alpha_min <= alpha_max <= 1", (alpha_min, alpha_max)
+        raise ArgumentError("plan, alpha_min", expected, actual, "alpha_min=1/4")
+    if not 0 <= beta_min <= beta_max <= 1 or not beta_max:
+        expected, actual = "0 <= beta_min <= beta_max <= 1, beta_max > 0", (beta_min, beta_max)
+        raise ArgumentError("plan, beta_max", expected, actual, "beta_max=1/15")
     frequencies = device.min_frequency_hz, device.max_frequency_hz
     rate = device_rate(device, gain)
     fastest_s = alpha_min * cycles / frequencies[1]
@@ -140,7 +153,14 @@ def plan(
     send_s = size_bits / rate
     # No larger budget binds, so infinite ones can be replaced by these.
     enough_s = 2 * alpha_max * (cycles / frequencies[0] + beta_max * send_s)
-    enough_j = 2 * alpha_max * (device.joules_per_cycle_hz2 * frequencies[1] ** 2 * cycles + device.power_w * beta_max * send_s)
+    enough_j = (
+        2
+        * alpha_max
+        * (
+            device.joules_per_cycle_hz2 * frequencies[1] ** 2 * cycles
+            + device.power_w * beta_max * send_s
+        )
+    )
     whole = Problem(
         cycles,
         send_s,
@@ -154,12 +174,18 @@ def plan(
     )
     if sizeable(whole):
         for short in _SHORT:
-            optimum = solve(whole._replace(latency_s=whole.latency_s * (1 - short), energy_j=whole.energy_j * (1 - short)))
+            optimum = solve(
+                whole._replace(
+                    latency_s=whole.latency_s * (1 - short), energy_j=whole.energy_j * (1 - short)
+                )
+            )
             if optimum is None:
                 break
             alpha, beta, frequency_hz = optimum
             bits = alpha * beta * size_bits
-            cost = round_cost(device, gain, cycles=alpha * cycles, bits=bits, frequency_hz=frequency_hz)
+            cost = round_cost(
+                device, gain, cycles=alpha * cycles, bits=bits, frequency_hz=frequency_hz
+            )
             if cost.latency_s <= latency_s and cost.energy_j <= energy_j:
                 return Plan(alpha, beta, frequency_hz, bits, cost)
     return _diagnose(whole)
@@ -181,17 +207,3 @@ def _diagnose(problem: Problem) -> Infeasible:
     frequency_hz = clip(cycles / (problem.latency_s - sending), problem.frequency_hz)
     energy_j = problem.epsilon * frequency_hz**2 * cycles + problem.power_w * sending
     return Infeasible("energy", max(energy_j, problem.energy_j), problem.energy_j)
-
-
-def _check(cycles: float, size_bits: float, latency_s: float, energy_j: float, alpha: tuple[float, float], beta: tuple[float, float]) -> None:
-    for name, value in (("cycles", cycles), ("size_bits", size_bits)):
-        if not 0 < value < math.inf:
-            hint = "work_cycles(...)" if name == "cycles" else "32 * parameters"
-            raise ArgumentError(complain(f"plan.{name}", expected="a positive finite figure", actual=value, hint=hint))
-    for name, value in (("latency_s", latency_s), ("energy_j", energy_j)):
-        if not value >= 0:
-            raise ArgumentError(complain(f"plan.{name}", expected="a budget from 0 up", actual=value, hint="math.inf for none"))
-    if not 0 < alpha[0] <= alpha[1] <= 1:
-        raise ArgumentError(complain("plan.alpha_min", expected="0 < alpha_min <= alpha_max <= 1", actual=alpha, hint="alpha_min=1/4"))
-    if not 0 <= beta[0] <= beta[1] <= 1 or not beta[1]:
-        raise ArgumentError(complain("plan.beta_max", expected="0 <= beta_min <= beta_max <= 1, beta_max > 0", actual=beta, hint="beta_max=1/15"))

@@ -1,21 +1,27 @@
-"""The analogue channel between clients and server: fading, the sum of what is sent, and the server's estimate of it.
+"""The analogue channel between clients and server: fading, the sum of what is sent, and the
+server's estimate of it.
 
 In round t client k sends the symbols ``p_k s_k``, and the server receives (Xue and Lau, eq. 27) ::
 
     y = sum_k h_k p_k s_k + z,    h_k ~ CN(0, 1),    z ~ CN(0, N0) in each channel use
 
-and estimates the sum by ``Re(y) / rho`` (eq. 28). There is one h_k for each client and round (block fading), so all that a client sends in a round
-fades alike. |h_k| is Rayleigh: ``E|h| = sqrt(pi) / 2``, ``E|h|^2 = 1``. N0 is the noise power per complex channel use, half of it on each real axis.
-Powers are in watts per symbol: a symbol with ``|s|^2 = 1`` is sent with 1 W; the paper's N0 is 1 W.
+and estimates the sum by ``Re(y) / rho`` (eq. 28). There is one h_k for each client and round (block
+fading), so all that a client sends in a round fades alike. |h_k| is Rayleigh:
+``E|h| = sqrt(pi) / 2``, ``E|h|^2 = 1``. N0 is the noise power per complex channel use, half of it
+on each real axis. Powers are in watts per symbol: a symbol with ``|s|^2 = 1`` is sent with 1 W; the
+paper's N0 is 1 W.
 
-All that is known of a gain is the client's estimate ``h + e``, ``e ~ CN(0, sigma_e^2)``. Estimates are Rayleigh too, with mean square
-``1 + sigma_e^2``, and ``E[h | h + e] = (h + e) / (1 + sigma_e^2)``, from which the receive scales of `bayesfed.wireless.power_control` follow.
+All that is known of a gain is the client's estimate ``h + e``, ``e ~ CN(0, sigma_e^2)``. Estimates
+are Rayleigh too, with mean square ``1 + sigma_e^2``, and
+``E[h | h + e] = (h + e) / (1 + sigma_e^2)``, from which the receive scales of
+`bayesfed.wireless.power_control` follow.
 
 References
 ----------
-Xue, Lau, Riemannian low-rank model compression for federated learning with over-the-air aggregation, eqs. 27 to 30.
-Sery, Cohen, On analog gradient descent learning over multiple access fading channels, IEEE Trans. Signal Process. 2020 (GBMA).
-Xing, Simeone, Bi, Federated learning over wireless device-to-device networks, IEEE J. Sel. Areas Commun. 2021 (channel inversion).
+Xue, Lau, Riemannian low-rank model compression for federated learning with over-the-air
+aggregation, eqs. 27 to 30. Sery, Cohen, On analog gradient descent learning over multiple access
+fading channels, IEEE Trans. Signal Process. 2020 (GBMA). Xing, Simeone, Bi, Federated learning over
+wireless device-to-device networks, IEEE J. Sel. Areas Commun. 2021 (channel inversion).
 """
 
 from __future__ import annotations
@@ -29,7 +35,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import NOT_NEGATIVE, checked
 from bayesfed.keys import Key
 from bayesfed.trees import is_finite
 from bayesfed.wireless.power_control import Precoding, error_variance
@@ -46,10 +53,11 @@ class Gain:
 
 
 def fading(key: Key, client: str, round: int, *, estimate_variance: float = 0.0) -> Gain:
-    """Draw a client's gain ``h ~ CN(0, 1)`` and its estimate ``h + e``, ``e ~ CN(0, estimate_variance)``.
+    """Draw a client's gain ``h ~ CN(0, 1)`` and its estimate ``h + e``,
+    ``e ~ CN(0, estimate_variance)``.
 
-    Gain and error have their own streams under ``key / "fading" / round / client``, so a gain depends neither on the order or number of clients
-    nor on the variance.
+    Gain and error have their own streams under ``key / "fading" / round / client``, so a gain
+    depends neither on the order or number of clients nor on the variance.
 
     Raises
     ------
@@ -71,16 +79,22 @@ def _standard_complex(key: Key) -> complex:
 
 
 def channel_uses(count: int, reals: Reals) -> int:
-    """Return the number of sub-carriers for `count` real numbers: one each as in the paper, or half as many with a number on each axis."""
+    """Return the number of sub-carriers for `count` real numbers: one each as in the paper, or half
+    as many with a number on each axis.
+    """
     if reals not in (1, 2) or count < 0:
-        raise ArgumentError(complain("channel_uses", expected="count >= 0, 1 or 2 reals", actual=(count, reals), hint="channel_uses(count, 1)"))
+        raise ArgumentError(
+            "channel_uses", "count >= 0, 1 or 2 reals", (count, reals), "channel_uses(count, 1)"
+        )
     return -(-count // reals)
 
 
 def pack(values: Tensor, reals: Reals) -> Tensor:
-    """Return the complex symbols ``(channel_uses,)`` of real values ``(D,)``. With ``reals=2`` neighbours share a symbol; an odd end is padded.
+    """Return the complex symbols ``(channel_uses,)`` of real values ``(D,)``. With ``reals=2``
+    neighbours share a symbol; an odd end is padded.
 
-    With ``reals=2`` and an even D the result is a view of contiguous values. Either way the energy ``sum |s|^2`` is that of the values.
+    With ``reals=2`` and an even D the result is a view of contiguous values. Either way the energy
+    ``sum |s|^2`` is that of the values.
 
     Raises
     ------
@@ -89,7 +103,9 @@ def pack(values: Tensor, reals: Reals) -> Tensor:
     """
     if values.ndim != 1 or values.dtype not in (torch.float32, torch.float64):
         actual = f"{tuple(values.shape)} of {values.dtype}"
-        raise ArgumentError(complain("pack", expected="float32 or float64 numbers (D,)", actual=actual, hint="leaf.flatten().float()"))
+        raise ArgumentError(
+            "pack", "float32 or float64 numbers (D,)", actual, "leaf.flatten().float()"
+        )
     uses = channel_uses(len(values), reals)
     if reals == 1:
         return torch.complex(values, torch.zeros_like(values))
@@ -98,7 +114,8 @@ def pack(values: Tensor, reals: Reals) -> Tensor:
 
 
 def unpack(symbols: Tensor, count: int, reals: Reals) -> Tensor:
-    """Return the `count` real numbers in symbols made by `pack`; noise on an unused axis is left out.
+    """Return the `count` real numbers in symbols made by `pack`; noise on an unused axis is left
+    out.
 
     Raises
     ------
@@ -108,7 +125,9 @@ def unpack(symbols: Tensor, count: int, reals: Reals) -> Tensor:
     uses = channel_uses(count, reals)
     if tuple(symbols.shape) != (uses,) or not symbols.is_complex():
         actual = f"{tuple(symbols.shape)} of {symbols.dtype}"
-        raise ArgumentError(complain("unpack", expected=f"complex symbols {(uses,)} for {count} numbers", actual=actual, hint="the count packed"))
+        raise ArgumentError(
+            "unpack", f"complex symbols {(uses,)} for {count} numbers", actual, "the count packed"
+        )
     return symbols.real if reals == 1 else torch.view_as_real(symbols).reshape(-1)[:count]
 
 
@@ -156,23 +175,33 @@ class Received:
         return tuple(self.spent)
 
     def sum(self, count: int, reals: Reals) -> Tensor:
-        """Return the least-squares estimate of the sum, ``Re(y) / rho``, `count` real numbers (28); divide by ``len(heard)`` for the mean.
+        """Return the least-squares estimate of the sum, ``Re(y) / rho``, `count` real numbers (28);
+        divide by ``len(heard)`` for the mean.
 
-        The noise of each number has variance ``N0 / (2 rho^2)``, with one or two numbers per symbol. With two, a phase error of a client mixes the
-        two numbers of a pair, with mean zero.
+        The noise of each number has variance ``N0 / (2 rho^2)``, with one or two numbers per
+        symbol. With two, a phase error of a client mixes the two numbers of a pair, with mean zero.
         """
         return unpack(self.symbols, count, reals) / self.scale
 
 
+@checked(noise_w=NOT_NEGATIVE)
 def transmit(
-    payloads: Iterable[tuple[str, Tensor]], gains: Mapping[str, complex], precoding: Precoding, *, noise_w: float, key: Key, round: int
+    payloads: Iterable[tuple[str, Tensor]],
+    gains: Mapping[str, complex],
+    precoding: Precoding,
+    *,
+    noise_w: float,
+    key: Key,
+    round: int,
 ) -> Received:
-    """Add up what the clients send: ``sum_k h_k p_k s_k + z`` (27). Memory holds the sum and one payload, for any number of clients.
+    """Add up what the clients send: ``sum_k h_k p_k s_k + z`` (27). Memory holds the sum and one
+    payload, for any number of clients.
 
     Parameters
     ----------
     payloads
-        Pairs of a client and its complex symbols ``(channel_uses,)``. Payloads of silent clients are ignored.
+        Pairs of a client and its complex symbols ``(channel_uses,)``. Payloads of silent clients
+        are ignored.
     gains
         True gains by client.
     precoding
@@ -180,20 +209,20 @@ def transmit(
     noise_w
         N0 in W per channel use; 0 for a noiseless channel.
     key
-        Key of the noise, which is drawn under ``key / "noise" / round``, on the CPU and in the dtype of the symbols.
+        Key of the noise, which is drawn under ``key / "noise" / round``, on the CPU and in the
+        dtype of the symbols.
     round
         Number of the round, for the random stream and for errors.
 
     Raises
     ------
     UpdateError
-        If the symbols of a client are not finite or differ from those of the first client in shape, dtype or device, a client sends twice or is not
-        in the precoding, or no client is received. The message names client and round.
+        If the symbols of a client are not finite or differ from those of the first client in shape,
+        dtype or device, a client sends twice or is not in the precoding, or no client is received.
+        The message names client and round.
     ArgumentError
         If the noise power is negative or not finite, or a client has no gain.
     """
-    if not 0 <= noise_w < math.inf:
-        raise ArgumentError(complain("transmit", expected="a finite noise_w >= 0", actual=noise_w, hint="1.0"))
     total: Tensor | None = None
     spent: dict[str, Spent] = {}
     for client, symbols in payloads:
@@ -202,32 +231,56 @@ def transmit(
         where = f"client {client!r}, round {round}"
         if client in spent or client not in precoding.coefficients:
             actual = "a second one" if client in spent else "a client that is not in it"
-            raise UpdateError(complain(where, expected="one payload of each client of the precoding", actual=actual, hint="the clients planned for"))
+            raise UpdateError(
+                where,
+                "one payload of each client of the precoding",
+                actual,
+                "the clients planned for",
+            )
         if client not in gains or not cmath.isfinite(gains[client]):
-            raise ArgumentError(complain(where, expected="a finite gain", actual=gains.get(client), hint="fading(key, client, round)"))
+            raise ArgumentError(
+                where, "a finite gain", gains.get(client), "fading(key, client, round)"
+            )
         _sound(where, symbols, total)
         total = torch.zeros_like(symbols) if total is None else total
         total.add_(symbols, alpha=gains[client] * precoding.coefficients[client])
         spent[client] = _spent(symbols, abs(precoding.coefficients[client]))
     if total is None:
-        raise UpdateError(complain(f"round {round}", expected="a client on the air", actual="none heard", hint="skipping the round"))
+        raise UpdateError(
+            f"round {round}", "a client on the air", "none heard", "skipping the round"
+        )
     if noise_w:
-        z = torch.randn(total.shape, dtype=total.dtype, generator=key.child("noise", round).generator())
+        z = torch.randn(
+            total.shape, dtype=total.dtype, generator=key.child("noise", round).generator()
+        )
         total.add_(z.to(total.device), alpha=math.sqrt(noise_w))
     return Received(total, spent, precoding.scale)
 
 
 def _sound(where: str, symbols: Tensor, total: Tensor | None) -> None:
     like = symbols if total is None else total
-    if symbols.ndim != 1 or not symbols.is_complex() or not symbols.numel() or symbols.shape != like.shape:
-        expected = "complex symbols (channel_uses,), at least one" if total is None else f"complex symbols {tuple(like.shape)}"
+    if (
+        symbols.ndim != 1
+        or not symbols.is_complex()
+        or not symbols.numel()
+        or symbols.shape != like.shape
+    ):
+        expected = (
+            "complex symbols (channel_uses,), at least one"
+            if total is None
+            else f"complex symbols {tuple(like.shape)}"
+        )
         actual = f"{tuple(symbols.shape)} of {symbols.dtype}"
-        raise UpdateError(complain(where, expected=expected, actual=actual, hint="pack(values, reals), of equal length for all"))
+        raise UpdateError(where, expected, actual, "pack(values, reals), of equal length for all")
     if (symbols.dtype, symbols.device) != (like.dtype, like.device):
         actual = f"{symbols.dtype} on {symbols.device}"
-        raise UpdateError(complain(where, expected=f"{like.dtype} on {like.device}", actual=actual, hint="one dtype and device for all"))
+        raise UpdateError(
+            where, f"{like.dtype} on {like.device}", actual, "one dtype and device for all"
+        )
     if not is_finite(torch.view_as_real(symbols.resolve_conj())):
-        raise UpdateError(complain(where, expected="finite symbols", actual="NaN or Inf", hint="a smaller learning rate; the client diverged"))
+        raise UpdateError(
+            where, "finite symbols", "NaN or Inf", "a smaller learning rate; the client diverged"
+        )
 
 
 def _spent(symbols: Tensor, coefficient: float) -> Spent:

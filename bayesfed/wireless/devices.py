@@ -1,15 +1,18 @@
-"""Devices in a radio cell: their processor, their radio and their position.
+"""Devices in a radio cell, one or a random fleet: their processor, radio and position.
 
-A `Device` is twelve numbers, so it can travel in `Profile.device`. Its position is drawn anew in each round, uniformly over the ring between two
-distances (the whole cell by default), or stays fixed if both distances are equal. As in the paper, the channel is the path loss alone; for Rayleigh
+A `Device` is twelve numbers, so it can travel in `Profile.device`. Its position is drawn anew in
+each round, uniformly over the ring between two distances (the whole cell by default), or stays
+fixed if both distances are equal. As in the paper, the channel is the path loss alone; for Rayleigh
 fading in addition, multiply the gain by ``|h|^2`` of `bayesfed.wireless.channels.fading`.
 
 The paper does not state these values; the defaults here are:
 
-- Path loss at a reference distance: ``128.1 + 37.6 log10(d / km)`` dB of 3GPP's urban macro cell at 2 GHz (TR 36.814, table A.2.1.1.2-3), whose
-  exponent is the paper's 3.76, and 20 dB for walls (its simulation case 1). Without the walls a device at the edge of a 550 m cell sends 5.2 Mb/s,
-  and beta_max is nearly always feasible. With them the rate is 0.45 Mb/s at the edge, 1.4 at 367 m (the mean distance) and 7.8 at 100 m. The paper's
-  own traffic, 0.3 to 0.4 Mb per device and round of 5 s (Table I), implies rates as low as these or lower.
+- Path loss at a reference distance: ``128.1 + 37.6 log10(d / km)`` dB of 3GPP's urban macro cell at
+  2 GHz (TR 36.814, table A.2.1.1.2-3), whose exponent is the paper's 3.76, and 20 dB for walls (its
+  simulation case 1). Without the walls a device at the edge of a 550 m cell sends 5.2 Mb/s, and
+  beta_max is nearly always feasible. With them the rate is 0.45 Mb/s at the edge, 1.4 at 367 m (the
+  mean distance) and 7.8 at 100 m. The paper's own traffic, 0.3 to 0.4 Mb per device and round of 5
+  s (Table I), implies rates as low as these or lower.
 - Nearest distance: 35 m, 3GPP's value for macro cells.
 - Frequencies: 0.1 to 1.5 GHz, about the clock rates of GPU and CPU on the boards of its Fig. 1.
 - MACs per cycle: see `Device`.
@@ -22,10 +25,10 @@ Li et al., AnycostFL, INFOCOM 2023, sections IV-A and V-A, as "the paper".
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 
 
@@ -36,9 +39,11 @@ class Device:
     Parameters
     ----------
     macs_per_cycle
-        Multiply-accumulates per cycle. They turn a network's MACs into the paper's W, which was measured and is not printed. With 16 the budgets
-        bind for the CNN of 1.66 M parameters, 1000 rows per device, 5 s and 1.5 to 4.5 J: with 4 three devices in four cannot keep to the
-        budgets, with 32 no device has to shrink. VGG-9 on CIFAR-10 is nine times the work for twice the budgets and needs 64.
+        Multiply-accumulates per cycle. They turn a network's MACs into the paper's W, which was
+        measured and is not printed. With 16 the budgets bind for the CNN of 1.66 M parameters, 1000
+        rows per device, 5 s and 1.5 to 4.5 J: with 4 three devices in four cannot keep to the
+        budgets, with 32 no device has to shrink. VGG-9 on CIFAR-10 is nine times the work for twice
+        the budgets and needs 64.
     min_frequency_hz, max_frequency_hz
         Bounds of the clock frequency (10e).
     joules_per_cycle_hz2
@@ -78,23 +83,32 @@ class Device:
     def __post_init__(self) -> None:
         for name, value in self.figures().items():
             least = -math.inf if name == "loss_db_at_1_km" else 0.0
-            # An energy budget of 0 means a device that cannot take part; an exponent of 0 a channel that does not depend on distance.
-            legal = math.isfinite(value) and (value >= least if name in ("energy_j", "path_loss_exponent") else value > least)
+            # An energy budget of 0 means a device that cannot take part; an exponent of 0 a channel
+            # that does not depend on distance.
+            legal = math.isfinite(value) and (
+                value >= least if name in ("energy_j", "path_loss_exponent") else value > least
+            )
             if not legal:
                 hint = "figures in SI units, as the suffixes say"
-                raise ArgumentError(complain(f"Device.{name}", expected="a finite figure that is positive", actual=value, hint=hint))
-        for low, high in (("min_frequency_hz", "max_frequency_hz"), ("min_distance_m", "max_distance_m")):
-            bounds = (getattr(self, low), getattr(self, high))
-            if bounds[0] > bounds[1]:
-                raise ArgumentError(complain(f"Device.{low}", expected=f"at most {high}", actual=bounds, hint="the bounds the other way round"))
+                raise ArgumentError(
+                    f"Device.{name}", "a finite figure that is positive", value, hint
+                )
+        for what in ("frequency_hz", "distance_m"):
+            low, high = bounds = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
+            if low > high:
+                hint = "the bounds the other way round"
+                raise ArgumentError(f"Device.min_{what}", f"at most max_{what}", bounds, hint)
 
     def figures(self) -> dict[str, float]:
-        """Return the figures by name, in the form of `Profile.device`: ``InProcess(data, devices={name: device.figures()})``."""
+        """Return the figures by name, in the form of `Profile.device`:
+        ``InProcess(data, devices={name: device.figures()})``.
+        """
         return asdict(self)
 
     @classmethod
     def from_figures(cls, figures: Mapping[str, float]) -> Device:
-        """Return the device with these figures, the inverse of `figures`. Figures of other names are ignored.
+        """Return the device with these figures, the inverse of `figures`. Figures of other names
+        are ignored.
 
         Raises
         ------
@@ -105,20 +119,25 @@ class Device:
         missing = [name for name in names if name not in figures]
         if missing:
             hint = "devices={name: device.figures()} when the pool is built"
-            raise ArgumentError(complain("Device.from_figures", expected=f"{', '.join(missing)}", actual=sorted(figures), hint=hint))
+            raise ArgumentError(
+                "Device.from_figures", f"{', '.join(missing)}", sorted(figures), hint
+            )
         return cls(**{name: float(figures[name]) for name in names})
 
     def distance_m(self, key: Key, client: str, round: int) -> float:
-        """Draw the client's distance from the base station in a round, uniformly over the area of its ring.
+        """Draw the client's distance from the base station in a round, uniformly over the area of
+        its ring.
 
-        The stream is ``key / "position" / round / client``, so the distance depends neither on the order nor on the number of clients.
+        The stream is ``key / "position" / round / client``, so the distance depends neither on the
+        order nor on the number of clients.
         """
         near, far = self.min_distance_m, self.max_distance_m
         share = float(key.child("position", round, client).numpy().random())
         return min(max(math.sqrt(near**2 + share * (far**2 - near**2)), near), far)
 
     def gain(self, distance_m: float) -> float:
-        """Return the power gain of the channel at a distance, the |h| of (8). The paper calls it path loss: a ratio of powers, not of amplitudes.
+        """Return the power gain of the channel at a distance, the |h| of (8). The paper calls it
+        path loss: a ratio of powers, not of amplitudes.
 
         Raises
         ------
@@ -126,6 +145,74 @@ class Device:
             If the distance is not positive and finite.
         """
         if not 0 < distance_m < math.inf:
-            raise ArgumentError(complain("Device.gain", expected="a distance_m > 0", actual=distance_m, hint="device.distance_m(key, client, round)"))
+            raise ArgumentError(
+                "Device.gain",
+                "a distance_m > 0",
+                distance_m,
+                "device.distance_m(key, client, round)",
+            )
         loss_db = self.loss_db_at_1_km + 10 * self.path_loss_exponent * math.log10(distance_m / 1e3)
         return float(10 ** (-loss_db / 10))
+
+
+Range = tuple[float, float]
+
+
+def fleet(
+    names: Sequence[str],
+    key: Key,
+    *,
+    joules_per_cycle_hz2: Range = (5e-27, 1e-26),
+    energy_j: Range = (1.5, 4.5),
+    distance_m: Range | None = None,
+    like: Device | None = None,
+) -> dict[str, Device]:
+    """Draw a device for each client. Each figure is uniform and has its own random stream.
+
+    The defaults are the paper's values for Fashion-MNIST (T_max of 5 s); for CIFAR-10 it doubles
+    `energy_j` to (3, 9) and T_max to 10 s. Budgets are drawn once and hold in every round.
+
+    Parameters
+    ----------
+    names
+        Names of the clients.
+    key
+        Key of the draws. The device of a name depends neither on the order nor on the number of
+        names.
+    joules_per_cycle_hz2
+        Least and largest energy coefficient.
+    energy_j
+        Least and largest energy budget of a round.
+    distance_m
+        Least and largest distance. It is drawn once, and the device stays there. None: the device
+        moves in the ring of `like`.
+    like
+        Device with all other figures. Default: ``Device()``.
+
+    Raises
+    ------
+    ArgumentError
+        If names are not distinct, or a range is not two positive finite numbers, the smaller one
+        first.
+    """
+    if len(set(names)) != len(names):
+        raise ArgumentError("fleet", "distinct names", sorted(names), "sorted(clients)")
+    ranges = {
+        "joules_per_cycle_hz2": joules_per_cycle_hz2,
+        "energy_j": energy_j,
+        **({} if distance_m is None else {"distance_m": distance_m}),
+    }
+    for what, (low, high) in ranges.items():
+        if not 0 < low <= high < math.inf:
+            raise ArgumentError(f"fleet.{what}", "0 < low <= high", (low, high), "(1.5, 4.5)")
+    like = Device() if like is None else like
+    devices = {}
+    for name in names:
+        drawn = {
+            what: float(key.child("device", name, what).numpy().uniform(*bounds))
+            for what, bounds in ranges.items()
+        }
+        if distance_m is not None:
+            drawn["min_distance_m"] = drawn["max_distance_m"] = drawn.pop("distance_m")
+        devices[name] = replace(like, **drawn)
+    return devices

@@ -1,4 +1,5 @@
-"""The cost of a round for a device: seconds and joules of computing and of the up-link, eqs. (6) to (9).
+"""The cost of a round for a device: seconds and joules of computing and of the up-link, eqs. (6) to
+(9).
 
 =========================  ============================================
 paper                      here
@@ -6,7 +7,7 @@ paper                      here
 ``tau |D_i| W``            `work_cycles`, of the whole network
 ``f``, ``epsilon``         ``frequency_hz``, ``joules_per_cycle_hz2``
 ``|h|``, ``P``, ``b``      ``gain``, ``power_w``, ``bandwidth_hz``
-``N0``, ``r``              ``noise_w_per_hz``, ``rate_bits_per_s``
+``N0``, ``r``              ``noise_w_per_hz``, `device_rate`
 ``alpha W``, ``beta S``    cycles and bits that are really spent
 =========================  ============================================
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import NOT_NEGATIVE, POSITIVE, checked, whole
 from bayesfed.wireless.devices import Device
 
 
@@ -77,16 +78,28 @@ class Load:
 
     def cost(self, bits: float) -> RoundCost:
         """Return the cost of the round if that many bits are sent."""
-        return round_cost(self.device, self.gain, cycles=self.cycles, bits=bits, frequency_hz=self.frequency_hz)
+        return round_cost(
+            self.device, self.gain, cycles=self.cycles, bits=bits, frequency_hz=self.frequency_hz
+        )
 
 
-def work_cycles(macs: float, samples: int, *, macs_per_cycle: float, epochs: float = 1.0, passes: float = 3.0) -> float:
+@checked(
+    macs=POSITIVE,
+    samples=whole(1, "leaving this client out of the round"),
+    macs_per_cycle=POSITIVE,
+    epochs=POSITIVE,
+    passes=POSITIVE,
+)
+def work_cycles(
+    macs: float, samples: int, *, macs_per_cycle: float, epochs: float = 1.0, passes: float = 3.0
+) -> float:
     """Return the processor cycles of a round's training, ``tau |D_i| W``.
 
     Parameters
     ----------
     macs
-        Multiply-accumulates of one forward pass on one example: ``total_cost(costs(net, example)).macs``.
+        Multiply-accumulates of one forward pass on one example:
+        ``total_cost(costs(net, example)).macs``.
     samples
         Number of rows of the client, |D_i|.
     macs_per_cycle
@@ -94,65 +107,35 @@ def work_cycles(macs: float, samples: int, *, macs_per_cycle: float, epochs: flo
     epochs
         tau. If a round is a number of steps: ``steps * batch_size / samples``.
     passes
-        Forward passes that one step of training is equal to. The default 3 counts the backward pass as two; 1 counts forward passes only.
+        Forward passes that one step of training is equal to. The default 3 counts the backward pass
+        as two; 1 counts forward passes only.
 
     Raises
     ------
     ArgumentError
         If the client has no data, or a figure is not positive and finite.
     """
-    if samples < 1:
-        raise ArgumentError(complain("work_cycles.samples", expected="at least one row", actual=samples, hint="leaving this client out of the round"))
-    _positive("work_cycles", macs=macs, macs_per_cycle=macs_per_cycle, epochs=epochs, passes=passes)
     return macs * passes * samples * epochs / macs_per_cycle
 
 
-def compute_latency_s(cycles: float, frequency_hz: float) -> float:
-    """Return the seconds of computing, ``cycles / f`` (6)."""
-    _positive("compute_latency_s", frequency_hz=frequency_hz)
-    _not_negative("compute_latency_s", cycles=cycles)
-    return cycles / frequency_hz
-
-
-def compute_energy_j(cycles: float, frequency_hz: float, joules_per_cycle_hz2: float) -> float:
-    """Return the joules of computing, ``epsilon f^2 cycles`` (7)."""
-    _positive("compute_energy_j", frequency_hz=frequency_hz, joules_per_cycle_hz2=joules_per_cycle_hz2)
-    _not_negative("compute_energy_j", cycles=cycles)
-    return joules_per_cycle_hz2 * frequency_hz**2 * cycles
-
-
-def uplink_rate(gain: float, *, power_w: float, bandwidth_hz: float, noise_w_per_hz: float) -> float:
-    """Return the rate of the channel in bits per second, ``b log2(1 + |h| P / (N0 b))`` (8).
+@checked(gain=POSITIVE)
+def device_rate(device: Device, gain: float) -> float:
+    """Return the rate of a device over its channel in bits per second,
+    ``b log2(1 + |h| P / (N0 b))`` (8).
 
     Raises
     ------
     ArgumentError
-        If a figure is not positive and finite.
+        If the gain is not positive and finite.
     """
-    _positive("uplink_rate", gain=gain, power_w=power_w, bandwidth_hz=bandwidth_hz, noise_w_per_hz=noise_w_per_hz)
-    return bandwidth_hz * math.log1p(gain * power_w / (noise_w_per_hz * bandwidth_hz)) / math.log(2)
+    noise_w = device.noise_w_per_hz * device.bandwidth_hz
+    return device.bandwidth_hz * math.log1p(gain * device.power_w / noise_w) / math.log(2)
 
 
-def uplink_latency_s(bits: float, rate_bits_per_s: float) -> float:
-    """Return the seconds of sending (9)."""
-    _positive("uplink_latency_s", rate_bits_per_s=rate_bits_per_s)
-    _not_negative("uplink_latency_s", bits=bits)
-    return bits / rate_bits_per_s
-
-
-def uplink_energy_j(uplink_s: float, power_w: float) -> float:
-    """Return the joules of sending (9)."""
-    _positive("uplink_energy_j", power_w=power_w)
-    _not_negative("uplink_energy_j", uplink_s=uplink_s)
-    return uplink_s * power_w
-
-
-def device_rate(device: Device, gain: float) -> float:
-    """Return the rate of a device over its channel in bits per second (8)."""
-    return uplink_rate(gain, power_w=device.power_w, bandwidth_hz=device.bandwidth_hz, noise_w_per_hz=device.noise_w_per_hz)
-
-
-def round_cost(device: Device, gain: float, *, cycles: float, bits: float, frequency_hz: float) -> RoundCost:
+@checked(cycles=NOT_NEGATIVE, bits=NOT_NEGATIVE, frequency_hz=POSITIVE)
+def round_cost(
+    device: Device, gain: float, *, cycles: float, bits: float, frequency_hz: float
+) -> RoundCost:
     """Return the cost of a round for a device.
 
     Parameters
@@ -160,7 +143,8 @@ def round_cost(device: Device, gain: float, *, cycles: float, bits: float, frequ
     device
         The device.
     gain
-        Power gain of its channel in this round: ``device.gain(device.distance_m(key, client, round))``.
+        Power gain of its channel in this round:
+        ``device.gain(device.distance_m(key, client, round))``.
     cycles
         Cycles of its training. For a network shrunk by alpha: alpha times `work_cycles`.
     bits
@@ -173,22 +157,11 @@ def round_cost(device: Device, gain: float, *, cycles: float, bits: float, frequ
     ArgumentError
         If gain or frequency is not positive, or cycles or bits are negative.
     """
-    uplink_s = uplink_latency_s(bits, device_rate(device, gain))
+    # (9), (6) and (7).
+    uplink_s = bits / device_rate(device, gain)
     return RoundCost(
-        compute_latency_s(cycles, frequency_hz),
+        cycles / frequency_hz,
         uplink_s,
-        compute_energy_j(cycles, frequency_hz, device.joules_per_cycle_hz2),
-        uplink_energy_j(uplink_s, device.power_w),
+        device.joules_per_cycle_hz2 * frequency_hz**2 * cycles,
+        uplink_s * device.power_w,
     )
-
-
-def _positive(where: str, **figures: float) -> None:
-    for name, value in figures.items():
-        if not 0 < value < math.inf:
-            raise ArgumentError(complain(f"{where}.{name}", expected="a positive finite figure", actual=value, hint="a figure in SI units"))
-
-
-def _not_negative(where: str, **figures: float) -> None:
-    for name, value in figures.items():
-        if not 0 <= value < math.inf:
-            raise ArgumentError(complain(f"{where}.{name}", expected="a finite figure from 0 up", actual=value, hint="a figure in SI units"))

@@ -1,4 +1,6 @@
-"""SCAFFOLD (Karimireddy et al., 2020) in one file outside of the package: control variates in client memory, two payloads in one message."""
+"""SCAFFOLD (Karimireddy et al., 2020) in one file outside of the package: control variates in
+client memory, two payloads in one message.
+"""
 
 from dataclasses import dataclass
 
@@ -8,9 +10,15 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.federated import Algorithm, Average, Descent, Fit, Kind, Model
 from bayesfed.inference import MaximumLikelihood
-from bayesfed.trees import Tree, trainable, under, without
+from bayesfed.trees import Tree, trainable, under
 
-CONTROL = "control/"
+# The two kinds of leaves, in states, messages, payloads and memories.
+MODEL, CONTROL = "model/", "control/"
+
+
+def named(kind: str, tree: Tree) -> Tree:
+    """Return leaves by their full names, those of their kind."""
+    return {kind + name: leaf for name, leaf in tree.items()}
 
 
 @dataclass(frozen=True)
@@ -21,9 +29,13 @@ class Controlled:
     kind: Kind = "value"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: bf.Dataset, key: bf.Key, options: bf.LocalOptions) -> Fit:
-        """Return the trained model and, under names of their own, the proposed control variates; keep the client's."""
-        model, c = without(message, CONTROL), under(message, CONTROL)
+    def fit(
+        self, message: Tree, memory: Tree, data: bf.Dataset, key: bf.Key, options: bf.LocalOptions
+    ) -> Fit:
+        """Return the trained model and, under names of their own, the proposed control variates;
+        keep the client's.
+        """
+        model, c = under(message, MODEL), under(message, CONTROL)
         own = under(memory, CONTROL) or {name: torch.zeros_like(leaf) for name, leaf in c.items()}
         rates: list[float] = []
 
@@ -35,9 +47,12 @@ class Controlled:
         fit = self.descent.train(model, data, key, options, after_step)
         if not rates:
             return fit._replace(payload=message, memory=memory)
-        after = {name: own[name] - c[name] + (model[name] - fit.payload[name]) / sum(rates) for name in c}
-        proposed = {CONTROL + name: c[name] + leaf - own[name] for name, leaf in after.items()}
-        return Fit(fit.payload | proposed, {CONTROL + name: leaf for name, leaf in after.items()}, fit.info)
+        after = {
+            name: own[name] - c[name] + (model[name] - fit.payload[name]) / sum(rates) for name in c
+        }
+        proposed = {name: c[name] + leaf - own[name] for name, leaf in after.items()}
+        payload = named(MODEL, fit.payload) | named(CONTROL, proposed)
+        return Fit(payload, named(CONTROL, after), fit.info)
 
 
 @bf.recipe(cites=("karimireddy2020scaffold",))
@@ -45,7 +60,14 @@ def my_scaffold(net: nn.Module, *, training: bf.Training | None = None) -> Algor
     """Train as `fed_avg` does, with control variates; all clients take part in every round."""
     work, model = training or bf.Training(), trainable(net)
     local = Controlled(work.descent(MaximumLikelihood(net, bf.Categorical()), net))
-    initial = model | {CONTROL + name: torch.zeros_like(leaf) for name, leaf in model.items()}
+    zeros = {name: torch.zeros_like(leaf) for name, leaf in model.items()}
     return bf.compose(
-        "my_scaffold", net, local, Average(), training=work, initial=initial, predictor=lambda state: Model(net, without(state, CONTROL))
+        "my_scaffold",
+        net,
+        local,
+        Average(),
+        training=work,
+        initial=named(MODEL, model) | named(CONTROL, zeros),
+        predictor=lambda state: Model(net, under(state, MODEL)),
+        owner="",
     )

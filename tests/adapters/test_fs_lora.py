@@ -1,4 +1,6 @@
-"""FSLoRA and what it is compared with: laws of sketches, of the server's sums, and of what travels."""
+"""FSLoRA and what it is compared with: laws of sketches, of the server's sums, and of what
+travels.
+"""
 
 import copy
 import itertools
@@ -10,16 +12,25 @@ from torch import nn
 from torch.func import functional_call
 
 import bayesfed as bf
+from bayesfed.algorithms.lora import Refactored, Sketched, Slices, Stack, Unlike
 from bayesfed.algorithms.lora.merging import Merge, base_weights
 from bayesfed.algorithms.lora.slices import cut_slices
 from bayesfed.algorithms.lora.stacking import refactored
 from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.compress.wire import unseal
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated import Refactored, Sketched, Slices, Stack, Unlike
+from bayesfed.federated.core.owners import of, owned
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.core.sums import Sum
-from bayesfed.models import Drawn, adapters, importance_sketch, merged, random_sketch, resized, slice_norms
+from bayesfed.models import (
+    Drawn,
+    adapters,
+    importance_sketch,
+    merged,
+    random_sketch,
+    resized,
+    slice_norms,
+)
 from bayesfed.models.adapters.sketching import inclusion
 from bayesfed.testing import check_local, check_view
 from bayesfed.trees import shapes, trainable
@@ -35,13 +46,23 @@ def base():
 
 
 def adapted(dropout=0.0, head=("3",), rank=R):
-    return bf.lora(base(), rank, bf.Key(0, "lora"), where=lambda name, module: name == "1.weight", head=head, dropout=dropout)
+    return bf.lora(
+        base(),
+        rank,
+        bf.Key(0, "lora"),
+        where=lambda name, module: name == "1.weight",
+        head=head,
+        dropout=dropout,
+    )
 
 
 def begun(net, seed=0):
     """The network's leaves, B drawn."""
     generator = torch.Generator().manual_seed(seed)
-    return {name: 0.2 * torch.randn(leaf.shape, generator=generator) if "lora_b" in name else leaf for name, leaf in trainable(net).items()}
+    return {
+        name: 0.2 * torch.randn(leaf.shape, generator=generator) if "lora_b" in name else leaf
+        for name, leaf in trainable(net).items()
+    }
 
 
 def run(algorithm, clients, rounds=2, **rest):
@@ -49,7 +70,9 @@ def run(algorithm, clients, rounds=2, **rest):
 
 
 def close(left, right, atol=1e-5):
-    return left.keys() == right.keys() and all(torch.allclose(leaf, right[name], atol=atol) for name, leaf in left.items())
+    return left.keys() == right.keys() and all(
+        torch.allclose(leaf, right[name], atol=atol) for name, leaf in left.items()
+    )
 
 
 # Sketches
@@ -58,7 +81,9 @@ def close(left, right, atol=1e-5):
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_random_sketches_have_mean_the_identity(k):
     draws = [random_sketch(5, k, KEY.child(number)) for number in range(1500)]
-    first, second = (torch.stack([draw.matrix(5) ** power for draw in draws]).mean(0) for power in (1, 2))
+    first, second = (
+        torch.stack([draw.matrix(5) ** power for draw in draws]).mean(0) for power in (1, 2)
+    )
     # Of an entry, r / k or 0: sd / sqrt(1500), five of them.
     slack = 5 * 5 / k * (k / 5 * (1 - k / 5) / 1500) ** 0.5 + 1e-12
     assert (first - torch.eye(5)).abs().max() <= slack
@@ -67,7 +92,9 @@ def test_random_sketches_have_mean_the_identity(k):
     squares = torch.stack([(x @ draw.matrix(5)).square().sum() for draw in draws])
     assert squares.max() <= (5 / k) ** 2 * x.square().sum() + 1e-9
     assert float(squares.mean()) == pytest.approx(5 / k * float(x.square().sum()), rel=0.1)
-    assert all(len(draw.indices) == k and bool((draw.indices.diff() > 0).all()) for draw in draws[:20])
+    assert all(
+        len(draw.indices) == k and bool((draw.indices.diff() > 0).all()) for draw in draws[:20]
+    )
 
 
 def test_all_sets_are_drawn_alike_and_the_mean_is_exact_over_them():
@@ -76,7 +103,12 @@ def test_all_sets_are_drawn_alike_and_the_mean_is_exact_over_them():
     for number in range(3000):
         counts[tuple(random_sketch(5, 2, KEY.child("sets", number)).indices.tolist())] += 1
     assert sum((count - 300) ** 2 / 300 for count in counts.values()) < 27.9
-    matrices = torch.stack([Drawn(torch.tensor(chosen), torch.full((2,), 2.5, dtype=torch.float64)).matrix(5) for chosen in sets])
+    matrices = torch.stack(
+        [
+            Drawn(torch.tensor(chosen), torch.full((2,), 2.5, dtype=torch.float64)).matrix(5)
+            for chosen in sets
+        ]
+    )
     assert torch.allclose(matrices.mean(0), torch.eye(5, dtype=torch.float64))
     assert torch.allclose((matrices @ matrices).mean(0), 2.5 * torch.eye(5, dtype=torch.float64))
 
@@ -88,26 +120,41 @@ def test_importance_sketches_are_unbiased(k, floor):
     assert float(chances.sum()) == pytest.approx(k)
     assert float(chances.max()) <= 1
     assert float(chances.min()) >= floor * min(k, 5) / 5 * 0.999
-    draws = [importance_sketch(weights, k, KEY.child("heavy", number), floor=floor) for number in range(1500)]
+    draws = [
+        importance_sketch(weights, k, KEY.child("heavy", number), floor=floor)
+        for number in range(1500)
+    ]
     assert all(len(draw.indices.unique()) == k for draw in draws)
     mean = torch.stack([draw.matrix(5) for draw in draws]).mean(0)
     slack = 5 * ((1 / chances - 1) / 1500).sqrt() + 1e-12
     assert bool(((mean.diagonal() - 1).abs() <= slack).all())
-    assert torch.allclose(importance_sketch(torch.zeros(5), k, KEY).multipliers, torch.full((k,), 5 / k, dtype=torch.float64))
+    assert torch.allclose(
+        importance_sketch(torch.zeros(5), k, KEY).multipliers,
+        torch.full((k,), 5 / k, dtype=torch.float64),
+    )
 
 
 def test_keys_name_sketches():
     assert torch.equal(random_sketch(64, 8, KEY).indices, random_sketch(64, 8, KEY).indices)
-    assert not torch.equal(random_sketch(64, 8, KEY).indices, random_sketch(64, 8, KEY.child(1)).indices)
+    assert not torch.equal(
+        random_sketch(64, 8, KEY).indices, random_sketch(64, 8, KEY.child(1)).indices
+    )
     algorithm = bf.fs_lora(bf.lora(base(), 16, KEY), [4], **ONE)
     assign = algorithm.phases[0].assign
-    drawn = [assign(algorithm.initial, 0, Profile("a", 7), KEY.child(name)).view.indices for name in ("a", "a", "b")]
+    drawn = [
+        assign(owned(algorithm.initial, "model"), 0, Profile("a", 7), KEY.child(name)).view.indices
+        for name in ("a", "a", "b")
+    ]
     assert all(torch.equal(drawn[0][name], drawn[1][name]) for name in drawn[0])
     assert not any(torch.equal(drawn[0][name], drawn[2][name]) for name in drawn[0])
     assert not torch.equal(drawn[0]["1"], drawn[0]["3"])
 
 
-@pytest.mark.parametrize("draw", [random_sketch, lambda rank, k, key: importance_sketch(torch.ones(rank), k, key)], ids=["random", "importance"])
+@pytest.mark.parametrize(
+    "draw",
+    [random_sketch, lambda rank, k, key: importance_sketch(torch.ones(rank), k, key)],
+    ids=["random", "importance"],
+)
 def test_too_few_or_many_slices_are_errors(draw):
     for k in (0, 5):
         with pytest.raises(ArgumentError, match="from 1 to 4"):
@@ -122,34 +169,69 @@ def masked_loss(net, leaves, sketch, inputs, targets):
     layer = adapters(net)["1"]
     weight = layer.base.weight + layer.scale * leaves["1.lora_b"] @ sketch @ leaves["1.lora_a"]
     hidden = torch.relu(nn.functional.linear(inputs.flatten(1), weight, layer.base.bias))
-    return nn.functional.cross_entropy(nn.functional.linear(hidden, leaves["3.weight"], leaves["3.bias"]), targets)
+    return nn.functional.cross_entropy(
+        nn.functional.linear(hidden, leaves["3.weight"], leaves["3.bias"]), targets
+    )
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "importance"])
 def test_slices_train_as_the_masked_form_does(digits, sampling):
     net, inputs, targets = adapted(), digits[0].inputs[:32], digits[0].targets[:32]
     leaves, k, rate = begun(net), 2, 0.1
-    draw = random_sketch(R, k, KEY) if sampling == "uniform" else importance_sketch(slice_norms(leaves["1.lora_b"], leaves["1.lora_a"]), k, KEY)
+    draw = (
+        random_sketch(R, k, KEY)
+        if sampling == "uniform"
+        else importance_sketch(slice_norms(leaves["1.lora_b"], leaves["1.lora_a"]), k, KEY)
+    )
     sketch = draw.matrix(R).float()
     whole = {name: leaf.clone() for name, leaf in leaves.items()}
     for _ in range(3):
         grown = {name: leaf.requires_grad_() for name, leaf in whole.items()}
-        gradients = dict(zip(grown, torch.autograd.grad(masked_loss(net, grown, sketch, inputs, targets), list(grown.values())), strict=True))
+        gradients = dict(
+            zip(
+                grown,
+                torch.autograd.grad(
+                    masked_loss(net, grown, sketch, inputs, targets), list(grown.values())
+                ),
+                strict=True,
+            )
+        )
         outside = [j for j in range(R) if j not in draw.indices.tolist()]
         assert not bool(gradients["1.lora_b"][:, outside].any())
         assert not bool(gradients["1.lora_a"][outside].any())
         # (3), from the gradient of the effective weight.
         layer = adapters(net)["1"]
-        product = (layer.scale * whole["1.lora_b"] @ sketch @ whole["1.lora_a"]).detach().requires_grad_()
-        own = {"1.weight": layer.base.weight + product} | {name: whole[name] for name in ("3.weight", "3.bias")}
+        product = (
+            (layer.scale * whole["1.lora_b"] @ sketch @ whole["1.lora_a"]).detach().requires_grad_()
+        )
+        own = {"1.weight": layer.base.weight + product} | {
+            name: whole[name] for name in ("3.weight", "3.bias")
+        }
         logits = functional_call(base(), own, (inputs,))
         (of_product,) = torch.autograd.grad(nn.functional.cross_entropy(logits, targets), [product])
-        assert torch.allclose(gradients["1.lora_b"], layer.scale * of_product @ whole["1.lora_a"].T @ sketch.T, atol=1e-6)
-        assert torch.allclose(gradients["1.lora_a"], layer.scale * sketch.T @ whole["1.lora_b"].T @ of_product, atol=1e-6)
+        assert torch.allclose(
+            gradients["1.lora_b"],
+            layer.scale * of_product @ whole["1.lora_a"].T @ sketch.T,
+            atol=1e-6,
+        )
+        assert torch.allclose(
+            gradients["1.lora_a"],
+            layer.scale * sketch.T @ whole["1.lora_b"].T @ of_product,
+            atol=1e-6,
+        )
         whole = {name: (leaf - rate * gradients[name]).detach() for name, leaf in whole.items()}
     view = Slices({"1": draw}, shapes(leaves), sampling == "importance")
-    made = resized(net, k, factor=R / k if sampling == "uniform" else 1.0, by_slice=sampling == "importance")
-    algorithm = bf.fs_lora(net, [k], **ONE, anchored=False, sampling=sampling, training=bf.Training(steps=3, batch_size=32, optimiser=bf.Sgd(rate)))
+    made = resized(
+        net, k, factor=R / k if sampling == "uniform" else 1.0, by_slice=sampling == "importance"
+    )
+    algorithm = bf.fs_lora(
+        net,
+        [k],
+        **ONE,
+        anchored=False,
+        sampling=sampling,
+        training=bf.Training(steps=3, batch_size=32, optimiser=bf.Sgd(rate)),
+    )
     (local,) = algorithm.phases[0].local.locals
     assert isinstance(local, Sketched)
     assert shapes(trainable(made)) == shapes(trainable(local.net)) == view.expected
@@ -162,11 +244,19 @@ def test_slices_train_as_the_masked_form_does(digits, sampling):
 
 def test_all_slices_are_federated_lora_bit_for_bit(clients):
     plain = run(bf.fed_lora(adapted(dropout=0.1), training=WORK), clients)
-    for rest in ({}, {"broadcast": True}, {"anchored": False}, {"anchored": False, "broadcast": True}):
+    for rest in (
+        {},
+        {"broadcast": True},
+        {"anchored": False},
+        {"anchored": False, "broadcast": True},
+    ):
         ours = run(bf.fs_lora(adapted(dropout=0.1), [R], **ONE, training=WORK, **rest), clients)
         assert tree_equal(ours.snapshot.state, plain.snapshot.state)
-    assert bool(plain.snapshot.state["1.lora_b"].any())
-    assert not tree_equal(run(bf.fs_lora(adapted(), [R - 1], **ONE, training=WORK), clients).snapshot.state, plain.snapshot.state)
+    assert bool(plain.snapshot.state["model/1.lora_b"].any())
+    assert not tree_equal(
+        run(bf.fs_lora(adapted(), [R - 1], **ONE, training=WORK), clients).snapshot.state,
+        plain.snapshot.state,
+    )
 
 
 def test_pretrained_weights_are_never_written_to(clients):
@@ -180,7 +270,9 @@ def test_pretrained_weights_are_never_written_to(clients):
         run(make(net, training=WORK), clients)
     assert tree_equal(dict(pretrained.named_parameters()), before)
     frozen = {name: value for name, value in net.named_parameters() if not value.requires_grad}
-    assert tree_equal(frozen, {"1.base.weight": before["1.weight"], "1.base.bias": before["1.bias"]})
+    assert tree_equal(
+        frozen, {"1.base.weight": before["1.weight"], "1.base.bias": before["1.bias"]}
+    )
 
 
 # The server's sum
@@ -207,14 +299,20 @@ def test_clients_without_rows_weigh_nothing():
     for by_rows, expected in ((False, 1.0), (True, 7.0)):
         algorithm = bf.fs_lora(adapted(), [2], **ONE, by_rows=by_rows)
         assign = algorithm.phases[0].assign
-        assert [assign(algorithm.initial, 0, Profile("a", rows), KEY).weight for rows in (7, 0)] == [expected, 0.0]
+        state = owned(algorithm.initial, "model")
+        assert [assign(state, 0, Profile("a", rows), KEY).weight for rows in (7, 0)] == [
+            expected,
+            0.0,
+        ]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_change_nothing(clients, workers):
     capacity = bf.dynamic(2)
     for flag in (True, False):
-        algorithm = bf.fs_lora(adapted(), [4, 2], capacity, anchored=flag, sampling="importance", training=WORK)
+        algorithm = bf.fs_lora(
+            adapted(), [4, 2], capacity, anchored=flag, sampling="importance", training=WORK
+        )
         with bf.InProcess(clients, workers=workers) as pool:
             state = run(algorithm, pool).snapshot.state
         assert tree_equal(state, run(algorithm, clients).snapshot.state)
@@ -232,38 +330,67 @@ def values(message):
 @pytest.mark.parametrize("k", [1, 3, R])
 def test_adapter_bytes_are_the_slices(k):
     algorithm = bf.fs_lora(adapted(head=()), [k], **ONE, anchored=False)
-    assignment = algorithm.phases[0].assign(algorithm.initial, 0, Profile("a", 7), KEY)
+    state = owned(algorithm.initial, "model")
+    assignment = algorithm.phases[0].assign(state, 0, Profile("a", 7), KEY)
     view = assignment.view
-    up = values(assignment.up.encode({name: torch.ones(shape) for name, shape in view.expected.items()}, {}, KEY))
-    down = values(assignment.down.encode(view.restrict(algorithm.initial), {}, KEY))
+    up = values(
+        assignment.up.encode(
+            {name: torch.ones(shape) for name, shape in view.expected.items()}, {}, KEY
+        )
+    )
+    down = values(assignment.down.encode(view.restrict(state), {}, KEY))
     assert up == down == {"1.lora_b": 4 * k * 16, "1.lora_a": 4 * k * 64}
     assert sum(up.values()) == k * (16 + 64) * 4
 
 
 def test_the_papers_broadcast_sends_all_slices_and_says_which():
     net = adapted(head=())
-    for sampling, extra in (("uniform", {}), ("importance", {"1.scale": 4 * 2})):
+    for sampling, extra in (("uniform", {}), ("importance", {"scale/1": 4 * 2})):
         algorithm = bf.fs_lora(net, [2], **ONE, anchored=False, broadcast=True, sampling=sampling)
-        assignment = algorithm.phases[0].assign(algorithm.initial, 0, Profile("a", 7), KEY)
-        message = assignment.down.encode(assignment.view.restrict(algorithm.initial), {}, KEY)
-        assert values(message) == {"1.lora_b": 4 * R * 16, "1.lora_a": 4 * R * 64, "1.lora_sketch": 2} | extra
+        state = owned(algorithm.initial, "model")
+        assignment = algorithm.phases[0].assign(state, 0, Profile("a", 7), KEY)
+        message = assignment.down.encode(assignment.view.restrict(state), {}, KEY)
+        assert (
+            values(message)
+            == {"model/1.lora_b": 4 * R * 16, "model/1.lora_a": 4 * R * 64, "sketch/1": 2} | extra
+        )
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "importance"])
 def test_slices_and_broadcast_train_alike(clients, sampling):
     states = [
-        run(bf.fs_lora(adapted(), [2], **ONE, anchored=False, broadcast=flag, sampling=sampling, training=WORK), clients) for flag in (False, True)
+        run(
+            bf.fs_lora(
+                adapted(),
+                [2],
+                **ONE,
+                anchored=False,
+                broadcast=flag,
+                sampling=sampling,
+                training=WORK,
+            ),
+            clients,
+        )
+        for flag in (False, True)
     ]
     assert tree_equal(states[0].snapshot.state, states[1].snapshot.state)
-    down = [sum(row.cost.bits for row in one.history[-1].rows if row.direction == "down") for one in states]
+    down = [
+        sum(row.cost.bits for row in one.history[-1].rows if row.direction == "down")
+        for one in states
+    ]
     assert down[1] > down[0] + 8 * 4 * len(clients) * (R - 2) * (16 + 64) - 4000
 
 
 def test_top_k_goes_on_top(clients):
-    runs = [run(bf.fs_lora(adapted(head=()), [3], **ONE, up=up, training=WORK), clients, rounds=1) for up in (None, bf.Coded(TopK(0.5)))]
-    up = [sum(row.cost.bits for row in one.history[-1].rows if row.direction == "up") for one in runs]
+    runs = [
+        run(bf.fs_lora(adapted(head=()), [3], **ONE, up=up, training=WORK), clients, rounds=1)
+        for up in (None, bf.Coded(TopK(0.5)))
+    ]
+    up = [
+        sum(row.cost.bits for row in one.history[-1].rows if row.direction == "up") for one in runs
+    ]
     assert up[1] < 0.8 * up[0]
-    assert bool(runs[1].snapshot.state["1.lora_b"].any())
+    assert bool(runs[1].snapshot.state["model/1.lora_b"].any())
 
 
 @pytest.mark.slow
@@ -271,8 +398,15 @@ def test_sketches_learn(digits, clients):
     net = bf.lora(base(), 16, KEY, alpha=16, head=["3"])
     score = {}
     for name, algorithm in {
-        "sketch": bf.fs_lora(net, [8, 4], bf.dynamic(2), training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2))),
-        "plain": bf.fed_lora(net, training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2))),
+        "sketch": bf.fs_lora(
+            net,
+            [8, 4],
+            bf.dynamic(2),
+            training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2)),
+        ),
+        "plain": bf.fed_lora(
+            net, training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2))
+        ),
     }.items():
         model = run(algorithm, clients, rounds=12).model
         score[name] = float((model(digits[1].inputs).argmax(1) == digits[1].targets).float().mean())
@@ -338,9 +472,16 @@ def test_refactored_adapters_can_all_be_trained():
 def test_flex_lora_of_one_client_keeps_its_product(clients):
     name = max(clients, key=lambda name: len(clients[name]))
     alone = {name: clients[name]}
-    plain = run(bf.fed_lora(adapted(), training=WORK), alone, rounds=1).snapshot.state
-    ours = run(bf.flex_lora(adapted(), [R], **ONE, training=WORK), alone, rounds=1).snapshot.state
-    assert torch.allclose(ours["1.lora_b"] @ ours["1.lora_a"], plain["1.lora_b"] @ plain["1.lora_a"], atol=1e-6)
+    plain, ours = (
+        owned(run(algorithm, alone, rounds=1).snapshot.state, "model")
+        for algorithm in (
+            bf.fed_lora(adapted(), training=WORK),
+            bf.flex_lora(adapted(), [R], **ONE, training=WORK),
+        )
+    )
+    assert torch.allclose(
+        ours["1.lora_b"] @ ours["1.lora_a"], plain["1.lora_b"] @ plain["1.lora_a"], atol=1e-6
+    )
     assert torch.allclose(ours["3.weight"], plain["3.weight"], atol=1e-6)
 
 
@@ -350,8 +491,12 @@ def test_a_stack_of_one_client_is_its_adapter_merged(clients, digits):
     algorithm = bf.fed_stack_lora(net, [R], **ONE, training=WORK)
     done = run(algorithm, {name: clients[name]}, rounds=1)
     (local,) = algorithm.phases[0].local.locals
-    fit = local.fit(algorithm.initial, {}, clients[name], bf.Key(0, "train", 0, name, "fit"), bf.LocalOptions())
-    plain, inputs = merged(net, fit.payload).eval(), digits[1].inputs[:20]
+    state, key = algorithm.initial, bf.Key(0, "train", 0, name, "fit")
+    fit = local.fit(state, {}, clients[name], key, bf.LocalOptions())
+    plain, inputs = (
+        merged(net, owned(fit.payload, "model") or fit.payload).eval(),
+        digits[1].inputs[:20],
+    )
     assert torch.allclose(done.model(inputs), plain(inputs), atol=1e-5)
     assert not torch.allclose(done.model(inputs), base().eval()(inputs), atol=1e-3)
 
@@ -360,18 +505,24 @@ def test_stacks_are_exact_and_the_delta_is_apart(clients):
     net = adapted()
     capacity = bf.fixed(sorted(clients), 2)
     done = run(bf.fed_stack_lora(net, [4, 2], capacity, training=WORK), clients, rounds=3)
-    state, memories = done.snapshot.state, done.snapshot.memories
+    state, memories = done.snapshot.state, done.snapshot.memories.values()
     assert torch.equal(net.get_submodule("1").base.weight, base().get_submodule("1").weight)
-    assert state["stack/1/b"].shape == (16, done.history[-1].server["stacked_slices"])
+    assert state["stack/b/1"].shape == (16, done.history[-1].server["stacked_slices"])
     # What a client held in the last round, and the stack that ended it.
     merge = Merge(net)
-    for memory in memories.values():
-        held = memory["delta/1"] + (state["stack/1/b"] * net.get_submodule("1").scale) @ state["stack/1/a"]
+    for memory in memories:
+        held = (
+            memory["delta/1"]
+            + (state["stack/b/1"] * net.get_submodule("1").scale) @ state["stack/a/1"]
+        )
         assert torch.allclose(held, state["delta/1"], atol=1e-6)
     heard, missed = (merge.publish(state, 3, version) for version in (2, 1))
     assert "delta/1" not in heard
-    assert "stack/1/a" not in missed
-    assert base_weights(net, state)["1.base.weight"].data_ptr() != net.get_submodule("1").base.weight.data_ptr()
+    assert "stack/a/1" not in missed
+    assert (
+        base_weights(net, state)["1.base.weight"].data_ptr()
+        != net.get_submodule("1").base.weight.data_ptr()
+    )
 
 
 def test_clients_that_missed_a_stack_are_sent_the_delta(clients):
@@ -384,10 +535,16 @@ def test_clients_that_missed_a_stack_are_sent_the_delta(clients):
     done = run(algorithm, clients, rounds=4, sampler=in_halves)
     state, scale = done.snapshot.state, net.get_submodule("1").scale
     for name in sorted(clients)[:half]:
-        held = done.snapshot.memories[name]["delta/1"] + (state["stack/1/b"] * scale) @ state["stack/1/a"]
+        held = (
+            done.snapshot.memories[name]["delta/1"]
+            + (state["stack/b/1"] * scale) @ state["stack/a/1"]
+        )
         assert torch.allclose(held, state["delta/1"], atol=1e-6)
     first = run(algorithm, clients, rounds=2, sampler=in_halves)
-    assert tree_equal(run(algorithm, clients, rounds=4, sampler=in_halves, resume=first.snapshot).snapshot.state, state)
+    assert tree_equal(
+        run(algorithm, clients, rounds=4, sampler=in_halves, resume=first.snapshot).snapshot.state,
+        done.snapshot.state,
+    )
 
 
 def test_methods_without_a_head_run(clients):
@@ -400,9 +557,9 @@ def test_methods_without_a_head_run(clients):
 def test_ffa_lora_trains_and_sends_half(clients):
     net = adapted(head=())
     algorithm = bf.ffa_lora(net, training=WORK)
-    assert algorithm.initial.keys() == {"1.lora_b"}
+    assert algorithm.initial.keys() == {"model/1.lora_b"}
     done = run(algorithm, clients)
-    assert bool(done.snapshot.state["1.lora_b"].any())
+    assert bool(done.snapshot.state["model/1.lora_b"].any())
     assert net.get_submodule("1").lora_a.requires_grad
     assert done.algorithm.name == "ffa_lora"
 
@@ -414,16 +571,29 @@ def test_views_and_locals_keep_the_laws(digits):
     net, data = adapted(dropout=0.1), digits[0][slice(0, 24)]
     leaves = begun(net)
     for algorithm in (
-        bf.fs_lora(net, [2], **ONE, anchored=False, sampling="importance", broadcast=True, training=WORK),
+        bf.fs_lora(
+            net, [2], **ONE, anchored=False, sampling="importance", broadcast=True, training=WORK
+        ),
         bf.hetero_lora(net, [2], **ONE, training=WORK),
     ):
-        (local,), view = algorithm.phases[0].local.locals, algorithm.phases[0].assign(leaves, 0, Profile("a", 24), KEY).view
+        (local,), view = (
+            algorithm.phases[0].local.locals,
+            algorithm.phases[0].assign(leaves, 0, Profile("a", 24), KEY).view,
+        )
         check_local(local, view.restrict(leaves), data)
-        check_view(view, local.fit(view.restrict(leaves), {}, data, KEY, bf.LocalOptions()).payload, local.kind)
-    state = {name: leaf for name, leaf in leaves.items() if not name.startswith("1.")}
-    stack = {"stack/1/b": torch.randn(16, 5), "stack/1/a": torch.randn(5, 64)}
-    (local,) = bf.fed_stack_lora(net_at_zero := adapted(), [2], **ONE, training=WORK).phases[0].local.locals
-    check_local(local, state | stack, data)
+        check_view(
+            view,
+            local.fit(view.restrict(leaves), {}, data, KEY, bf.LocalOptions()).payload,
+            local.kind,
+        )
+    head = {name: leaf for name, leaf in leaves.items() if not name.startswith("1.")}
+    stack = {"stack/b/1": torch.randn(16, 5), "stack/a/1": torch.randn(5, 64)}
+    (local,) = (
+        bf.fed_stack_lora(net_at_zero := adapted(), [2], **ONE, training=WORK)
+        .phases[0]
+        .local.locals
+    )
+    check_local(local, of("model", head) | stack, data)
     assert not bool(adapters(net_at_zero)["1"].lora_b.any())
 
 

@@ -1,4 +1,6 @@
-"""Adapters over frozen weights: the layer, networks of them, and what every method makes of parameters that are frozen."""
+"""Adapters over frozen weights: the layer, networks of them, and what every method makes of
+parameters that are frozen.
+"""
 
 import copy
 import math
@@ -10,6 +12,7 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.models import adapters, costs, lora_rank, lora_scale, merged, resized
 from bayesfed.models.adapters.lora_layers import Frozen, LoraLinear
@@ -57,9 +60,14 @@ def test_the_scale_is_in_one_place(scaling, expected):
     assert lora_scale(9, 16, scaling) == pytest.approx(expected)
     layer = adapters(bf.lora(bf.mlp([4, 3], KEY), 9, KEY, scaling=scaling))["1"]
     assert layer.scale == lora_scale(9, 16, scaling)
-    x, layer = torch.randn(5, 4), adapters(trained(bf.lora(bf.mlp([4, 3], KEY), 9, KEY, scaling=scaling)))["1"]
+    x, layer = (
+        torch.randn(5, 4),
+        adapters(trained(bf.lora(bf.mlp([4, 3], KEY), 9, KEY, scaling=scaling)))["1"],
+    )
     product = expected * layer.lora_b @ layer.lora_a
-    assert torch.allclose(layer(x), x @ (layer.base.weight + product).T + layer.base.bias, atol=1e-5)
+    assert torch.allclose(
+        layer(x), x @ (layer.base.weight + product).T + layer.base.bias, atol=1e-5
+    )
 
 
 def test_new_adapters_change_nothing_and_are_named(images):
@@ -84,7 +92,12 @@ def test_frozen_weights_are_one_tensor_however_many_networks():
     for other in (made, *others):
         for name, value in other.named_parameters():
             if not value.requires_grad:
-                assert value.data_ptr() == weights[name.replace(".base.", ".").replace("embed.base", "embed")].data_ptr()
+                assert (
+                    value.data_ptr()
+                    == weights[
+                        name.replace(".base.", ".").replace("embed.base", "embed")
+                    ].data_ptr()
+                )
     head = made.get_submodule("classifier")
     assert head.weight.data_ptr() != net.classifier.weight.data_ptr()
 
@@ -103,7 +116,9 @@ def test_merged_is_the_same_function_and_shares_nothing(images):
     plain = merged(net)
     assert plain.state_dict().keys() == pretrained.state_dict().keys()
     assert torch.allclose(plain(images), net(images), atol=1e-5)
-    assert all(value.requires_grad and not isinstance(value, Frozen) for value in plain.parameters())
+    assert all(
+        value.requires_grad and not isinstance(value, Frozen) for value in plain.parameters()
+    )
     shared = {value.data_ptr() for value in (*pretrained.parameters(), *net.parameters())}
     assert not shared & {value.data_ptr() for value in plain.parameters()}
     other = {"embed.lora_b": torch.zeros(16, 4)}
@@ -136,7 +151,10 @@ def test_dropout_is_of_the_adapter_alone_and_in_training_alone(images):
     dropped = layer(x)
     assert not torch.equal(layer(x), dropped)
     assert torch.allclose(dropped.mean(0), whole[0], atol=0.1)
-    assert not any(isinstance(module, nn.Dropout) for module in bf.lora(bf.mlp([64, 10], KEY), 4, KEY).modules())
+    assert not any(
+        isinstance(module, nn.Dropout)
+        for module in bf.lora(bf.mlp([64, 10], KEY), 4, KEY).modules()
+    )
     assert resized(net, 2).get_submodule("1").rate == 0.5
 
 
@@ -151,7 +169,10 @@ def test_dropout_is_of_the_adapter_alone_and_in_training_alone(images):
         ({"head": ["none"]}, "names of modules"),
         ({"where": lambda name, module: False}, "a layer to replace"),
         ({"where": lambda name, module: name.endswith("bias")}, "nn.Linear"),
-        ({"where": lambda name, module: name == "layer.self_attn.out_proj.weight"}, "NonDynamically"),
+        (
+            {"where": lambda name, module: name == "layer.self_attn.out_proj.weight"},
+            "NonDynamically",
+        ),
     ],
     ids=["rank", "zero", "infinite", "scaling", "dropout", "head", "nothing", "bias", "attention"],
 )
@@ -187,8 +208,10 @@ def test_what_is_frozen_neither_trains_nor_travels(clients, net):
     frozen = copy.deepcopy(net)
     next(frozen.parameters()).requires_grad_(False)
     first = next(name for name, _ in net.named_parameters())
-    run = bf.run(bf.fed_avg(frozen, training=bf.Training(steps=2)), clients, rounds=1, progress=False)
-    assert run.snapshot.state.keys() == parameters(net).keys() - {first}
+    run = bf.run(
+        bf.fed_avg(frozen, training=bf.Training(steps=2)), clients, rounds=1, progress=False
+    )
+    assert owned(run.snapshot.state, "model").keys() == parameters(net).keys() - {first}
     assert torch.equal(next(frozen.parameters()), next(net.parameters()))
     assert len(run.history[0].clients) == len(clients)
     with pytest.raises(ArgumentError, match="requires a gradient"):

@@ -10,6 +10,7 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, DataError, UpdateError
 from bayesfed.federated.core.algorithm import Model
+from bayesfed.federated.core.owners import owned
 from bayesfed.models import adapters, resized
 from bayesfed.models.adapters.lora_layers import Frozen
 from bayesfed.trees import parameters, trainable
@@ -22,25 +23,47 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 def classifier():
     from transformers import BertConfig, BertModel
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 32}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 32,
+    }
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        body = BertModel(BertConfig(vocab_size=20, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes), add_pooling_layer=False)
+        body = BertModel(
+            BertConfig(
+                vocab_size=20, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes
+            ),
+            add_pooling_layer=False,
+        )
     return bf.text_classifier(body, 2, KEY).eval()
 
 
 def adapted(net=None, **settings):
-    return bf.lora(net or classifier(), 4, KEY, **{"where": bf.query_value, "head": ["classifier"]} | settings)
+    return bf.lora(
+        net or classifier(), 4, KEY, **{"where": bf.query_value, "head": ["classifier"]} | settings
+    )
 
 
 def drawn(net, seed=0):
     """Numbers for all that is trained."""
     generator = torch.Generator().manual_seed(seed)
-    return {name: 0.3 * torch.randn(value.shape, generator=generator) for name, value in trainable(net).items()}
+    return {
+        name: 0.3 * torch.randn(value.shape, generator=generator)
+        for name, value in trainable(net).items()
+    }
 
 
 def logits(net, tree=None):
-    tokens = torch.stack([torch.randint(0, 20, (7, 9), generator=torch.Generator().manual_seed(2)), torch.ones(7, 9, dtype=torch.int64)], 1)
+    tokens = torch.stack(
+        [
+            torch.randint(0, 20, (7, 9), generator=torch.Generator().manual_seed(2)),
+            torch.ones(7, 9, dtype=torch.int64),
+        ],
+        1,
+    )
     return Model(net, parameters(net) | (tree or {}))(tokens)
 
 
@@ -82,14 +105,22 @@ def test_a_scale_by_slice_goes_into_b(tmp_path):
     tree = drawn(net)
     bf.save_peft(net, tree, tmp_path)
     assert torch.allclose(logits(by_peft(tmp_path)), logits(net, tree), atol=1e-5)
-    assert torch.allclose(logits(bf.load_peft(classifier(), tmp_path)), logits(net, tree), atol=1e-5)
+    assert torch.allclose(
+        logits(bf.load_peft(classifier(), tmp_path)), logits(net, tree), atol=1e-5
+    )
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers by its old name
+@pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing`:FutureWarning"
+)  # peft asks transformers by its old name
 def test_a_part_alone_is_written_by_its_own_names(tmp_path):
     net = adapted()
     tree = drawn(net)
-    inner = {name.removeprefix("encoder."): value for name, value in tree.items() if name.startswith("encoder.")}
+    inner = {
+        name.removeprefix("encoder."): value
+        for name, value in tree.items()
+        if name.startswith("encoder.")
+    }
     bf.save_peft(net.encoder, inner, tmp_path)
     ids = torch.randint(0, 20, (3, 5))
     plain = classifier().encoder
@@ -105,7 +136,14 @@ def test_a_part_alone_is_written_by_its_own_names(tmp_path):
 def test_what_peft_writes_is_read_here(tmp_path, rs, whole):
     from peft import LoraConfig, get_peft_model
 
-    config = LoraConfig(r=3, lora_alpha=7, use_rslora=rs, lora_dropout=0.2, target_modules=["query", "dense"], modules_to_save=whole)
+    config = LoraConfig(
+        r=3,
+        lora_alpha=7,
+        use_rslora=rs,
+        lora_dropout=0.2,
+        target_modules=["query", "dense"],
+        modules_to_save=whole,
+    )
     there = get_peft_model(classifier(), config).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -120,7 +158,9 @@ def test_what_peft_writes_is_read_here(tmp_path, rs, whole):
     assert tree_equal(parameters(plain), before)
     assert len(adapters(here)) == 8
     assert all(layer.rate == 0.2 and layer.rank == 3 for layer in adapters(here).values())
-    assert {name for name in trainable(here) if "lora" not in name} == ({"classifier.weight", "classifier.bias"} if whole else set())
+    assert {name for name in trainable(here) if "lora" not in name} == (
+        {"classifier.weight", "classifier.bias"} if whole else set()
+    )
     assert all(isinstance(value, Frozen) for value in here.parameters() if not value.requires_grad)
     bf.save_peft(here, None, tmp_path / "again", scaling="rs" if rs else "lora")
     again = load_file(tmp_path / "again" / WEIGHTS)
@@ -142,9 +182,14 @@ def test_a_network_that_was_read_trains_on(tmp_path, clients):
     bf.save_peft(net, drawn(net), tmp_path)
     read = bf.load_peft(bf.mlp([64, 8, 10], KEY), tmp_path)
     run = bf.run(
-        bf.fs_lora(read, [1], lambda profile, round, key: 0, training=bf.Training(steps=2, batch_size=16)), clients, rounds=1, progress=False
+        bf.fs_lora(
+            read, [1], lambda profile, round, key: 0, training=bf.Training(steps=2, batch_size=16)
+        ),
+        clients,
+        rounds=1,
+        progress=False,
     )
-    assert run.snapshot.state.keys() == trainable(net).keys()
+    assert owned(run.snapshot.state, "model").keys() == trainable(net).keys()
 
 
 # Refusals
@@ -207,7 +252,16 @@ def test_other_methods_are_refused_by_their_setting(written, settings):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"r": 0}, {"r": "4"}, {"r": True}, {"lora_alpha": None}, {"lora_alpha": float("nan")}, {"lora_dropout": "a"}], ids=str
+    "settings",
+    [
+        {"r": 0},
+        {"r": "4"},
+        {"r": True},
+        {"lora_alpha": None},
+        {"lora_alpha": float("nan")},
+        {"lora_dropout": "a"},
+    ],
+    ids=str,
 )
 def test_settings_that_are_no_numbers_are_refused(written, settings):
     configured(written, **settings)
@@ -218,19 +272,41 @@ def test_settings_that_are_no_numbers_are_refused(written, settings):
 def test_wrong_ranks_and_keys_are_named(written):
     path = "encoder.encoder.layer.0.attention.self.query"
     configured(written, r=3)
-    with pytest.raises(DataError, match=r"adapter_model.safetensors, rank 3, leaf '.*': expected shape \(.*3.*found \(.*4"):
+    with pytest.raises(
+        DataError,
+        match=r"adapter_model.safetensors, rank 3, leaf '.*': expected shape \(.*3.*found \(.*4",
+    ):
         bf.load_peft(classifier(), written)
     configured(written, r=4)
     weighted(written, lambda tensors: tensors.pop(f"base_model.model.{path}.lora_B.weight"))
     with pytest.raises(DataError, match=rf"leaf '{path}.lora_b'.*no such leaf"):
         bf.load_peft(classifier(), written)
-    weighted(written, lambda tensors: tensors.update({f"base_model.model.{path}.lora_B.weight": torch.zeros(16, 4)}))
+    weighted(
+        written,
+        lambda tensors: tensors.update(
+            {f"base_model.model.{path}.lora_B.weight": torch.zeros(16, 4)}
+        ),
+    )
     bf.load_peft(classifier(), written)
-    weighted(written, lambda tensors: tensors.update({"base_model.model.nowhere.lora_B.weight": torch.zeros(16, 4)}))
+    weighted(
+        written,
+        lambda tensors: tensors.update(
+            {"base_model.model.nowhere.lora_B.weight": torch.zeros(16, 4)}
+        ),
+    )
     with pytest.raises(DataError, match=r"layers of this network, found others: \['nowhere'\]"):
         bf.load_peft(classifier(), written)
-    weighted(written, lambda tensors: (tensors.clear(), tensors.update({"query.lora_A.weight": torch.zeros(4, 16)})))
-    with pytest.raises(DataError, match=r"names that begin with 'base_model.model.', found \['query.lora_A.weight'\]"):
+    weighted(
+        written,
+        lambda tensors: (
+            tensors.clear(),
+            tensors.update({"query.lora_A.weight": torch.zeros(4, 16)}),
+        ),
+    )
+    with pytest.raises(
+        DataError,
+        match=r"names that begin with 'base_model.model.', found \['query.lora_A.weight'\]",
+    ):
         bf.load_peft(classifier(), written)
 
 
@@ -242,7 +318,10 @@ def test_trees_that_adapters_cannot_say_are_refused(tmp_path):
     with pytest.raises(UpdateError, match="shape"):
         bf.save_peft(net, {name: torch.zeros(1)}, tmp_path)
     base = next(name for name in parameters(net) if name.endswith("query.base.weight"))
-    with pytest.raises(UpdateError, match=r"frozen weights as they were, found \['encoder.*query.base.weight'\]; try merged"):
+    with pytest.raises(
+        UpdateError,
+        match=r"frozen weights as they were, found \['encoder.*query.base.weight'\]; try merged",
+    ):
         bf.save_peft(net, {base: torch.zeros(16, 16)}, tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -252,11 +331,15 @@ def test_networks_that_peft_would_find_otherwise_are_refused(tmp_path):
         bf.save_peft(classifier(), None, tmp_path)
     with pytest.raises(ArgumentError, match="one layer by itself"):
         bf.save_peft(bf.lora(nn.Linear(3, 2), 1, KEY), None, tmp_path)
-    both = nn.ModuleDict({"head": nn.Linear(3, 2), "other_head": nn.Linear(2, 2), "first": nn.Linear(3, 3)})
+    both = nn.ModuleDict(
+        {"head": nn.Linear(3, 2), "other_head": nn.Linear(2, 2), "first": nn.Linear(3, 3)}
+    )
     net = bf.lora(both, 1, KEY, where=lambda name, module: name == "first.weight", head=["head"])
     with pytest.raises(ArgumentError, match=r"names that end no other's, found \['other_head'\]"):
         bf.save_peft(net, None, tmp_path)
-    net = bf.lora(both, 1, KEY, where=lambda name, module: name == "first.weight", head=["other_head"])
+    net = bf.lora(
+        both, 1, KEY, where=lambda name, module: name == "first.weight", head=["other_head"]
+    )
     net.get_submodule("other_head").bias.requires_grad_(False)
     with pytest.raises(ArgumentError, match=r"found \['other_head.bias'\]"):
         bf.save_peft(net, None, tmp_path)

@@ -1,4 +1,6 @@
-"""AnycostFL and its baselines on devices: the exact limit, aggregation by entry, who is left out, what a round costs."""
+"""AnycostFL and its baselines on devices: the exact limit, aggregation by entry, who is left out,
+what a round costs.
+"""
 
 import math
 from dataclasses import replace
@@ -24,13 +26,13 @@ from bayesfed.federated.aggregation.views import Kept, Slice, Whole
 from bayesfed.federated.clients.pools import InProcess
 from bayesfed.federated.core.protocols import Profile, Skip
 from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.engine.ledger import energy_j, latency_s, macs
+from bayesfed.federated.engine.assembly import assembled
+from bayesfed.federated.engine.reports import energy_j, latency_s, macs
 from bayesfed.federated.links.deadline import Cell
 from bayesfed.models import Share, channel_graph, shrunk, shrunk_shares
 from bayesfed.trees import parameters, shapes, size
-from bayesfed.wireless.devices import Device
+from bayesfed.wireless.devices import Device, fleet
 from bayesfed.wireless.energy import round_cost, work_cycles
-from bayesfed.wireless.fleets import fleet
 from tests.conftest import tree_equal
 
 KEY = bf.Key(0, "anycost")
@@ -44,7 +46,13 @@ def net():
 
 
 def pool(clients, like=SMALL):
-    return InProcess(clients, devices={name: device.figures() for name, device in fleet(sorted(clients), KEY, like=like).items()})
+    return InProcess(
+        clients,
+        devices={
+            name: device.figures()
+            for name, device in fleet(sorted(clients), KEY, like=like).items()
+        },
+    )
 
 
 def plenty(clients):
@@ -61,16 +69,26 @@ def run(digits, settings):
     train, _ = digits
     clients = bf.federate(train, bf.iid(len(train), 6, KEY))
     algorithm = anycost_fl(
-        net(), train.inputs[:1], deadline_s=5.0, settings=settings, training=bf.Training(epochs=1.0, batch_size=32, optimiser=bf.Sgd(0.2))
+        net(),
+        train.inputs[:1],
+        deadline_s=5.0,
+        settings=settings,
+        training=bf.Training(epochs=1.0, batch_size=32, optimiser=bf.Sgd(0.2)),
     )
-    return algorithm, bf.run(algorithm, pool(clients), rounds=15, progress=False, on_client_error="drop")
+    return algorithm, bf.run(
+        algorithm, pool(clients), rounds=15, progress=False, on_client_error="drop"
+    )
 
 
 def test_exact_devices_are_fed_avg_with_uniform_weights_bit_for_bit(digits, clients):
     """alpha = beta = 1 in 32-bit floats: no shrinking, no compression, one say for all."""
     train, _ = digits
     algorithm = anycost_fl(
-        net(), train.inputs[:1], deadline_s=1e6, alphas=[1.0], training=bf.Training(epochs=1.0, batch_size=32, optimiser=bf.Sgd(0.1))
+        net(),
+        train.inputs[:1],
+        deadline_s=1e6,
+        alphas=[1.0],
+        training=bf.Training(epochs=1.0, batch_size=32, optimiser=bf.Sgd(0.1)),
     )
     ours = bf.run(algorithm, plenty(clients), rounds=3, progress=False)
     work = bf.Training(steps=1, batch_size=32, optimiser=bf.Sgd(0.1))
@@ -78,9 +96,15 @@ def test_exact_devices_are_fed_avg_with_uniform_weights_bit_for_bit(digits, clie
     (phase,) = same.phases
 
     def assign(state, round, profile, key):
-        return replace(phase.assign(state, round, profile, key), weight=1.0, options=bf.LocalOptions(steps=profile.samples // 32))
+        return replace(
+            phase.assign(state, round, profile, key),
+            weight=1.0,
+            options=bf.LocalOptions(steps=profile.samples // 32),
+        )
 
-    theirs = bf.run(replace(same, phases=(replace(phase, assign=assign),)), clients, rounds=3, progress=False)
+    theirs = bf.run(
+        replace(same, phases=(replace(phase, assign=assign),)), clients, rounds=3, progress=False
+    )
     assert tree_equal(ours.snapshot.state, theirs.snapshot.state)
     assert not tree_equal(ours.snapshot.state, algorithm.initial)
 
@@ -89,18 +113,27 @@ def test_exact_devices_are_fed_avg_with_uniform_weights_bit_for_bit(digits, clie
 def test_it_learns_at_every_width_within_every_budget(digits, run):
     _, test = digits
     algorithm, result = run
-    scores = [score(predictor(result.snapshot.state), test) for predictor in algorithm.sizes.values()]
+    scores = [
+        score(predictor(result.snapshot.state), test) for predictor in algorithm.sizes.values()
+    ]
     assert len(scores) == len(ALPHAS)
     assert next(iter(algorithm.sizes)) == "1"
     assert list(algorithm.sizes)[-1] == "0.25"
     assert scores[0] > 0.85
     assert min(scores) > 0.75
-    counts = [size(predictor(result.snapshot.state).parameters) for predictor in algorithm.sizes.values()]
+    counts = [
+        size(predictor(result.snapshot.state).parameters) for predictor in algorithm.sizes.values()
+    ]
     assert counts == sorted(counts, reverse=True)
     assert counts[-1] < counts[0] / 2
     rows = [row for record in result.history for row in record.rows if row.direction == "up"]
-    budgets = {name: device.energy_j for name, device in fleet(sorted({row.client for row in rows}), KEY, like=SMALL).items()}
-    assert all(row.cost.latency_s <= 5.0 and row.cost.energy_j <= budgets[row.client] for row in rows)
+    budgets = {
+        name: device.energy_j
+        for name, device in fleet(sorted({row.client for row in rows}), KEY, like=SMALL).items()
+    }
+    assert all(
+        row.cost.latency_s <= 5.0 and row.cost.energy_j <= budgets[row.client] for row in rows
+    )
     assert len({row.cost.macs for row in rows}) >= 3
 
 
@@ -108,7 +141,7 @@ def test_it_learns_at_every_width_within_every_budget(digits, run):
 def test_channels_stay_sorted(digits, run):
     algorithm, result = run
     for state in (algorithm.initial, result.snapshot.state):
-        norms = state["1.weight"].double().norm(dim=1)
+        norms = state["model/1.weight"].double().norm(dim=1)
         assert (norms.diff() <= 1e-9).all()
 
 
@@ -118,18 +151,42 @@ def test_the_ledger_is_what_was_really_sent(digits, clients, settings):
     algorithm = anycost_fl(net(), train.inputs[:1], deadline_s=5.0, settings=settings)
     placed = pool(clients)
     result = bf.run(algorithm, placed, rounds=2, progress=False, on_client_error="drop")
-    devices, rows = {profile.name: Device.from_figures(profile.device) for profile in placed.profiles}, [r for h in result.history for r in h.rows]
+    devices, rows = (
+        {profile.name: Device.from_figures(profile.device) for profile in placed.profiles},
+        [r for h in result.history for r in h.rows],
+    )
     up = [row for row in rows if row.direction == "up" and row.cost.bits]
     (phase,) = algorithm.phases
     for row in up:
         (profile,) = (profile for profile in placed.profiles if profile.name == row.client)
-        load = phase.assign(algorithm.initial, row.round, profile, bf.Key(0, "train", row.round, row.client).child("assign")).load
-        found = round_cost(devices[row.client], load.gain, cycles=load.cycles, bits=row.bits, frequency_hz=load.frequency_hz)
+        load = (
+            assembled(phase)
+            .assign(
+                algorithm.initial,
+                row.round,
+                profile,
+                bf.Key(0, "train", row.round, row.client).child("assign"),
+            )
+            .load
+        )
+        found = round_cost(
+            devices[row.client],
+            load.gain,
+            cycles=load.cycles,
+            bits=row.bits,
+            frequency_hz=load.frequency_hz,
+        )
         assert (found.compute_s, found.uplink_s, found.compute_j, found.uplink_j) == (
-            row.cost.compute_s, row.cost.uplink_s, row.cost.compute_j, row.cost.uplink_j)  # fmt: skip
+            row.cost.compute_s,
+            row.cost.uplink_s,
+            row.cost.compute_j,
+            row.cost.uplink_j,
+        )
         assert 0 < row.cost.learning_gain <= 1 / 15
         assert row.cost.macs == pytest.approx(load.cycles * SMALL.macs_per_cycle)
-    assert energy_j(rows) == pytest.approx(sum(row.cost.compute_j + row.cost.uplink_j for row in up))
+    assert energy_j(rows) == pytest.approx(
+        sum(row.cost.compute_j + row.cost.uplink_j for row in up)
+    )
     slowest = [max(row.cost.latency_s for row in up if row.round == number) for number in (0, 1)]
     assert latency_s(rows) == pytest.approx(sum(slowest))
     assert latency_s(rows, 1.0) == 2.0
@@ -139,14 +196,22 @@ def test_the_ledger_is_what_was_really_sent(digits, clients, settings):
 def test_a_plan_is_of_the_size_with_the_largest_gain(digits):
     train, _ = digits
     rows = shrunk_shares(net(), channel_graph(net(), train.inputs[:1]), train.inputs[:1], ALPHAS)
-    planner, profile = Planner(tuple(rows), 5.0, (1 / 200, 1 / 15)), Profile("a", 200, SMALL.figures())
+    planner, profile = (
+        Planner(tuple(rows), 5.0, (1 / 200, 1 / 15)),
+        Profile("a", 200, SMALL.figures()),
+    )
     alone = [Planner((row,), 5.0, (1 / 200, 1 / 15))(profile, 3, KEY) for row in rows]
-    best, found = max((one for one in alone if not isinstance(one, Skip)), key=lambda one: one.learning_gain), planner(profile, 3, KEY)
+    best, found = (
+        max((one for one in alone if not isinstance(one, Skip)), key=lambda one: one.learning_gain),
+        planner(profile, 3, KEY),
+    )
     assert found.load == best.load
     assert found.steps == 6
     assert rows[found.size].alpha == found.load.alpha
     assert planned_size(planner)(profile, 3, KEY) == found.size
-    cycles = work_cycles(rows[found.size].macs, 200, macs_per_cycle=SMALL.macs_per_cycle, epochs=6 * 32 / 200)
+    cycles = work_cycles(
+        rows[found.size].macs, 200, macs_per_cycle=SMALL.macs_per_cycle, epochs=6 * 32 / 200
+    )
     assert found.load.cycles == cycles
     cost = found.load.cost(found.load.beta * 32 * rows[found.size].parameters)
     assert cost.latency_s <= 5.0
@@ -157,17 +222,26 @@ def test_entries_are_averaged_over_those_who_sent_them():
     """(5), against loops."""
     full = {"w": (3, 4)}
     views = [Kept(Slice(full, {"w": shape})) for shape in ((3, 4), (2, 3))]
-    sent = [torch.tensor([[1.0, 0, 2, 0], [0, 3, 0, 0], [4, 0, 0, 0]]), torch.tensor([[5.0, 6, 0], [0, 7, 0]])]
+    sent = [
+        torch.tensor([[1.0, 0, 2, 0], [0, 3, 0, 0], [4, 0, 0, 0]]),
+        torch.tensor([[5.0, 6, 0], [0, 7, 0]]),
+    ]
     weights, state, reducer = [1.5, 0.25], {"w": torch.ones(3, 4)}, Sum()
     for number, (view, leaf) in enumerate(zip(views, sent, strict=True)):
         reducer.add(str(number), view.lift({"w": leaf}, weights[number], "delta"))
     expected = torch.ones(3, 4)
     for i in range(3):
         for j in range(4):
-            entries = [(weight, leaf[i, j]) for weight, leaf in zip(weights, sent, strict=True) if i < leaf.shape[0] and j < leaf.shape[1]]
+            entries = [
+                (weight, leaf[i, j])
+                for weight, leaf in zip(weights, sent, strict=True)
+                if i < leaf.shape[0] and j < leaf.shape[1]
+            ]
             said = [(weight, entry) for weight, entry in entries if entry != 0]
             if said:
-                expected[i, j] += sum(weight * entry for weight, entry in said) / sum(weight for weight, _ in said)
+                expected[i, j] += sum(weight * entry for weight, entry in said) / sum(
+                    weight for weight, _ in said
+                )
     assert torch.allclose(Add().step(state, reducer, 0)[0]["w"], expected)
     with pytest.raises(UpdateError, match="covers entries itself"):
         Kept(Whole(full)).lift({"w": torch.ones(3, 4)}, 1.0, "delta")
@@ -178,8 +252,12 @@ def test_weights_and_codecs_follow_the_plan(digits, settings):
     profile = Profile("a", 200, SMALL.figures())
     found = {}
     for aggregation in ("optimal", "uniform"):
-        algorithm = anycost_fl(net(), train.inputs[:1], deadline_s=5.0, settings=settings, aggregation=aggregation)
-        found[aggregation] = algorithm.phases[0].assign(algorithm.initial, 0, profile, KEY)
+        algorithm = anycost_fl(
+            net(), train.inputs[:1], deadline_s=5.0, settings=settings, aggregation=aggregation
+        )
+        found[aggregation] = assembled(algorithm.phases[0]).assign(
+            algorithm.initial, 0, profile, KEY
+        )
     alpha = ALPHAS[found["optimal"].options.size]
     assert isinstance(found["optimal"].up, Budgeted)
     assert isinstance(found["optimal"].view, Kept)
@@ -192,7 +270,9 @@ def test_who_cannot_take_part_is_left_out_with_the_reason(digits, clients, setti
     train, _ = digits
     names = sorted(clients)
     able = replace(SMALL, macs_per_cycle=5e-3)
-    devices = {name: able.figures() for name in names} | {names[0]: replace(SMALL, energy_j=0.01).figures()}
+    devices = {name: able.figures() for name in names} | {
+        names[0]: replace(SMALL, energy_j=0.01).figures()
+    }
     empty = clients | {names[1]: clients[names[1]][:0]}
     algorithm = anycost_fl(net(), train.inputs[:1], deadline_s=5.0, settings=settings)
     result = bf.run(algorithm, InProcess(empty, devices=devices), rounds=1, progress=False)
@@ -204,40 +284,76 @@ def test_who_cannot_take_part_is_left_out_with_the_reason(digits, clients, setti
     nobody = {name: replace(SMALL, energy_j=0.01).figures() for name in names}
     with pytest.raises(ClientError, match="no client is left.*energy: needs"):
         bf.run(algorithm, InProcess(clients, devices=nobody), rounds=1, progress=False)
-    kept = bf.run(algorithm, InProcess(clients, devices=nobody), rounds=1, progress=False, on_client_error="drop")
+    kept = bf.run(
+        algorithm,
+        InProcess(clients, devices=nobody),
+        rounds=1,
+        progress=False,
+        on_client_error="drop",
+    )
     assert tree_equal(kept.snapshot.state, algorithm.initial)
 
 
 def test_who_is_late_is_dropped_and_reported(digits, clients):
-    """Messages a hundred times longer than planned: their energy is spent, their updates are not in the sum."""
+    """Messages a hundred times longer than planned: their energy is spent, their updates are not in
+    the sum.
+    """
     train, _ = digits
     row = shrunk_shares(net(), channel_graph(net(), train.inputs[:1]), train.inputs[:1], [1.0])
     slow = replace(SMALL, macs_per_cycle=1.0, energy_j=1e3, bandwidth_hz=100.0)
     names = sorted(clients)
     devices = {name: slow.figures() for name in names} | {names[2]: PLENTY.figures()}
-    algorithm = on_devices(bf.fed_avg(net(), training=bf.Training(batch_size=32)), Planner(tuple(row), 5.0, (1e-4, 1e-4)))
-    result = bf.run(algorithm, InProcess(clients, devices=devices), rounds=1, progress=False, on_client_error="drop")
+    algorithm = on_devices(
+        bf.fed_avg(net(), training=bf.Training(batch_size=32)),
+        Planner(tuple(row), 5.0, (1e-4, 1e-4)),
+    )
+    result = bf.run(
+        algorithm,
+        InProcess(clients, devices=devices),
+        rounds=1,
+        progress=False,
+        on_client_error="drop",
+    )
     record = result.history[0]
     assert set(record.refused) == set(names) - {names[2]}
     assert list(record.clients) == [names[2]]
     assert all("deadline:" in reason and "had 5 s" in reason for reason in record.refused.values())
     late = [row for row in record.rows if row.direction == "up" and row.reason]
     assert all(row.cost.latency_s > 5 and row.cost.uplink_j > 0 and row.bits for row in late)
-    alone = bf.run(algorithm, InProcess({names[2]: clients[names[2]]}, devices=devices), rounds=1, progress=False)
+    alone = bf.run(
+        algorithm,
+        InProcess({names[2]: clients[names[2]]}, devices=devices),
+        rounds=1,
+        progress=False,
+    )
     assert tree_equal(result.snapshot.state, alone.snapshot.state)
 
 
 def test_messages_longer_than_planned_are_reported(digits, clients, settings):
-    """A beta that no message of so small a network can have: even the smallest is longer than planned, and says so."""
+    """A beta that no message of so small a network can have: even the smallest is longer than
+    planned, and says so.
+    """
     train, _ = digits
     tight = settings.least / 8
-    algorithm = anycost_fl(net(), train.inputs[:1], deadline_s=5.0, settings=settings, beta=(tight, tight))
-    able = {name: replace(SMALL, macs_per_cycle=1.0, bandwidth_hz=1e6).figures() for name in clients}
+    algorithm = anycost_fl(
+        net(), train.inputs[:1], deadline_s=5.0, settings=settings, beta=(tight, tight)
+    )
+    able = {
+        name: replace(SMALL, macs_per_cycle=1.0, bandwidth_hz=1e6).figures() for name in clients
+    }
     result = bf.run(algorithm, InProcess(clients, devices=able), rounds=1, progress=False)
     up = [row for row in result.ledger if row.direction == "up"]
-    numbers = {alpha: size(parameters(shrunk(net(), channel_graph(net(), train.inputs[:1]), alpha))) for alpha in {row.cost.alpha for row in up}}
-    assert all(row.cost.overrun_bits == math.ceil(row.bits - tight * 32 * numbers[row.cost.alpha]) > 0 for row in up)
-    algorithm = anycost_fl(net(), train.inputs[:1], deadline_s=5.0, settings=settings, beta=(0.2, 0.2))
+    numbers = {
+        alpha: size(parameters(shrunk(net(), channel_graph(net(), train.inputs[:1]), alpha)))
+        for alpha in {row.cost.alpha for row in up}
+    }
+    assert all(
+        row.cost.overrun_bits == math.ceil(row.bits - tight * 32 * numbers[row.cost.alpha]) > 0
+        for row in up
+    )
+    algorithm = anycost_fl(
+        net(), train.inputs[:1], deadline_s=5.0, settings=settings, beta=(0.2, 0.2)
+    )
     roomy = bf.run(algorithm, InProcess(clients, devices=able), rounds=1, progress=False)
     assert not any(row.cost.overrun_bits for row in roomy.ledger)
 
@@ -255,9 +371,20 @@ def test_every_baseline_runs_on_the_same_devices(digits, clients):
     planner = Planner(halves, 5.0, (0.5, 0.5))
     optimiser = bf.Sgd(0.2)
     methods = {
-        "stc": on_devices(stc(net(), share=0.1, training=bf.Training(steps=1, batch_size=32, optimiser=optimiser)), Planner(whole, 5.0, (0.2, 0.2))),
-        "qsgd": on_devices(qsgd(net(), share=0.2, training=bf.Training(batch_size=32, optimiser=optimiser)), Planner(whole, 5.0, (0.3, 0.3))),
-        "uveqfed": on_devices(uveqfed(net(), training=bf.Training(batch_size=32, optimiser=optimiser)), Planner(whole, 5.0, (0.5, 0.5))),
+        "stc": on_devices(
+            stc(
+                net(), share=0.1, training=bf.Training(steps=1, batch_size=32, optimiser=optimiser)
+            ),
+            Planner(whole, 5.0, (0.2, 0.2)),
+        ),
+        "qsgd": on_devices(
+            qsgd(net(), share=0.2, training=bf.Training(batch_size=32, optimiser=optimiser)),
+            Planner(whole, 5.0, (0.3, 0.3)),
+        ),
+        "uveqfed": on_devices(
+            uveqfed(net(), training=bf.Training(batch_size=32, optimiser=optimiser)),
+            Planner(whole, 5.0, (0.5, 0.5)),
+        ),
         "hetero_fl": on_devices(
             hetero_fl(
                 [shrunk(net(), graph, row.alpha) for row in halves],
@@ -267,26 +394,48 @@ def test_every_baseline_runs_on_the_same_devices(digits, clients):
             ),
             planner,
         ),
-        "fed_hq": fed_hq(net(), Planner(whole, 5.0, (levels.least, 0.5)), levels, training=bf.Training(optimiser=optimiser)),
+        "fed_hq": fed_hq(
+            net(),
+            Planner(whole, 5.0, (levels.least, 0.5)),
+            levels,
+            training=bf.Training(optimiser=optimiser),
+        ),
     }
     for name, algorithm in methods.items():
         result = bf.run(algorithm, placed, rounds=5, progress=False, on_client_error="drop")
         rows = [row for record in result.history for row in record.rows if row.direction == "up"]
         assert not any(record.refused for record in result.history), name
-        assert all(0 < row.cost.latency_s <= 5 and row.cost.energy_j > 0 and row.cost.macs for row in rows), name
+        assert all(
+            0 < row.cost.latency_s <= 5 and row.cost.energy_j > 0 and row.cost.macs for row in rows
+        ), name
         assert score(algorithm.predictor(result.snapshot.state), test) > 0.4, name
 
 
 def test_weights_of_fed_hq_fall_with_the_quantisation_error(digits):
     train, _ = digits
-    whole = tuple(shrunk_shares(net(), channel_graph(net(), train.inputs[:1]), train.inputs[:1], [1.0]))
+    whole = tuple(
+        shrunk_shares(net(), channel_graph(net(), train.inputs[:1]), train.inputs[:1], [1.0])
+    )
     levels = fit_flexible([parameters(net())], KEY, shares=(1.0,))
     near, far = (
-        Profile("a", 200, replace(SMALL, macs_per_cycle=1.0, bandwidth_hz=800.0, min_distance_m=where, max_distance_m=where).figures())
+        Profile(
+            "a",
+            200,
+            replace(
+                SMALL,
+                macs_per_cycle=1.0,
+                bandwidth_hz=800.0,
+                min_distance_m=where,
+                max_distance_m=where,
+            ).figures(),
+        )
         for where in (100.0, 400.0)
     )
     algorithm = fed_hq(net(), Planner(whole, 5.0, (levels.least, 1.0)), levels)
-    (one, other) = (algorithm.phases[0].assign(algorithm.initial, 0, profile, KEY) for profile in (near, far))
+    (one, other) = (
+        assembled(algorithm.phases[0]).assign(algorithm.initial, 0, profile, KEY)
+        for profile in (near, far)
+    )
     assert one.up.beta > other.up.beta
     assert one.weight > other.weight == 1 / (1 + levels.error(other.up.beta))
 
@@ -306,7 +455,13 @@ def test_bad_input_is_refused_in_words(digits, settings):
         with pytest.raises(ArgumentError, match="beta"):
             anycost_fl(net(), sample, deadline_s=5.0, settings=settings, beta=beta)
     with pytest.raises(ArgumentError, match="running statistics"):
-        anycost_fl(torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10)), sample, deadline_s=5.0)
+        anycost_fl(
+            torch.nn.Sequential(
+                torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10)
+            ),
+            sample,
+            deadline_s=5.0,
+        )
     algorithm = anycost_fl(net(), sample, deadline_s=5.0, settings=settings)
     with pytest.raises(ArgumentError, match="devices=.name: device.figures"):
         bf.run(algorithm, {"a": train[:50]}, rounds=1, progress=False)
@@ -314,11 +469,23 @@ def test_bad_input_is_refused_in_words(digits, settings):
         public_settings(net(), train[:0], KEY)
     plain = bf.fed_avg(net())
     with pytest.raises(UpdateError, match="an assignment with a load"):
-        bf.run(replace(plain, phases=(replace(plain.phases[0], link=Cell(5.0)),)), {"a": train[:50]}, rounds=1, progress=False)
-    with pytest.raises(ArgumentError, match="Cell.deadline_s"):
+        bf.run(
+            replace(plain, phases=(replace(plain.phases[0], link=Cell(5.0)),)),
+            {"a": train[:50]},
+            rounds=1,
+            progress=False,
+        )
+    with pytest.raises(
+        ArgumentError, match=r"Cell, deadline_s: expected a number in \(0, inf\], found 0.0"
+    ):
         Cell(0.0)
     with pytest.raises(ArgumentError, match="one phase"):
-        on_devices(replace(algorithm, phases=(*algorithm.phases, replace(algorithm.phases[0], name="more"))), Planner((Share(1.0, 1, 1, 1, 1),), 5.0))
+        on_devices(
+            replace(
+                algorithm, phases=(*algorithm.phases, replace(algorithm.phases[0], name="more"))
+            ),
+            Planner((Share(1.0, 1, 1, 1, 1),), 5.0),
+        )
     with pytest.raises(ArgumentError, match="the whole network"):
         fed_hq(net(), Planner((Share(0.5, 1, 1, 1, 1),), 5.0), settings)
     with pytest.raises(ArgumentError, match="settings of one share"):

@@ -1,4 +1,6 @@
-"""The query of static batch norm's statistics: against all rows as one batch, whatever the clients, the batches and the network's size."""
+"""The query of static batch norm's statistics: against all rows as one batch, whatever the clients,
+the batches and the network's size.
+"""
 
 import math
 from itertools import accumulate
@@ -8,8 +10,10 @@ import torch
 from torch import nn
 
 import bayesfed as bf
+from bayesfed.algorithms.after_training.batch_statistics import BatchMoments
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
-from bayesfed.federated import BatchMoments, fixed
+from bayesfed.federated import fixed
+from bayesfed.federated.core.owners import owned
 from bayesfed.models import with_statistics
 from bayesfed.models.nets import norms
 from bayesfed.models.nets.building_blocks import initialised
@@ -33,7 +37,11 @@ def _one_thread():
 
 def small(norm="static", width=1):
     """A stem and one block with its shortcut: four norms, the last three over single pixels."""
-    stem = [nn.Conv2d(3, 4 * width, 3, stride=4, padding=1, bias=False), norms.norm_layer(4 * width, norm, where="test"), nn.ReLU()]
+    stem = [
+        nn.Conv2d(3, 4 * width, 3, stride=4, padding=1, bias=False),
+        norms.norm_layer(4 * width, norm, where="test"),
+        nn.ReLU(),
+    ]
     rest = [Block(4 * width, 6 * width, 2, norm), nn.Flatten(), nn.Linear(6 * width, 5)]
     return initialised(nn.Sequential(*stem, *rest), bf.Key(0, "net"))
 
@@ -43,13 +51,19 @@ def deep():
 
 
 def rows(count=ROWS, dtype=torch.float64, shape=(3, 8, 8)):
-    return bf.Dataset(torch.randn(count, *shape, generator=KEY.child("rows").generator(), dtype=dtype), torch.arange(count) % 5)
+    return bf.Dataset(
+        torch.randn(count, *shape, generator=KEY.child("rows").generator(), dtype=dtype),
+        torch.arange(count) % 5,
+    )
 
 
 def split(data, *counts):
     """Cut the rows into clients of so many each; the last one has the rest."""
     edges = [0, *accumulate(counts), len(data)]
-    return {f"client-{number}": data[slice(*edges[number : number + 2])] for number in range(len(edges) - 1)}
+    return {
+        f"client-{number}": data[slice(*edges[number : number + 2])]
+        for number in range(len(edges) - 1)
+    }
 
 
 def query(net, clients, sample=None, tree=None, batch_size=128, **rest):
@@ -63,7 +77,11 @@ def seen_by_norms(net, inputs):
     """Return what every batch norm gets when training mode sees all rows as one batch."""
     seen, handles = {}, []
     for name, norm in norms.batch_norms(net).items():
-        handles.append(norm.register_forward_pre_hook(lambda norm, given, name=name: seen.update({name: given[0]})))
+        handles.append(
+            norm.register_forward_pre_hook(
+                lambda norm, given, name=name: seen.update({name: given[0]})
+            )
+        )
     with torch.no_grad():
         output = net(inputs)
     for handle in handles:
@@ -91,8 +109,12 @@ def test_it_is_all_rows_as_one_batch_whatever_the_clients_and_batches(make, coun
     assert len(seen) == {small: 4, deep: 20}[make]
     for name, values in seen.items():
         variance, mean = torch.var_mean(values, dim=(0, 2, 3), correction=0)
-        assert torch.allclose(result.snapshot.state[f"{name}.running_mean"], mean, rtol=1e-9, atol=1e-10)
-        assert torch.allclose(result.snapshot.state[f"{name}.running_var"], variance, rtol=1e-9, atol=1e-10)
+        assert torch.allclose(
+            result.snapshot.state[f"model/{name}.running_mean"], mean, rtol=1e-9, atol=1e-10
+        )
+        assert torch.allclose(
+            result.snapshot.state[f"model/{name}.running_var"], variance, rtol=1e-9, atol=1e-10
+        )
     assert torch.allclose(result.model(data.inputs), output, rtol=1e-8, atol=1e-8)
     # Now an image's output is its own.
     assert torch.allclose(result.model(data.inputs[:1]), output[:1], rtol=1e-8, atol=1e-8)
@@ -100,26 +122,41 @@ def test_it_is_all_rows_as_one_batch_whatever_the_clients_and_batches(make, coun
 
 def test_single_precision_is_as_good_as_it_can_be():
     net, data = small(), rows(dtype=torch.float32)
-    results = [query(net, split(data, *counts), batch_size=size).snapshot.state for counts, size in [((), 128), ((3, 20), 5)]]
+    results = [
+        query(net, split(data, *counts), batch_size=size).snapshot.state
+        for counts, size in [((), 128), ((3, 20), 5)]
+    ]
     for name in norms.batch_norms(net):
         for part in ("running_mean", "running_var"):
-            one, other = (state[f"{name}.{part}"] for state in results)
+            one, other = (state[f"model/{name}.{part}"] for state in results)
             assert one.dtype == torch.float32
             assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_a_mean_far_from_zero_costs_no_digits():
-    data = bf.Dataset(1e4 + rows(shape=(2,)).inputs * torch.tensor([1.0, 1e-2], dtype=torch.float64), torch.zeros(ROWS))
+    data = bf.Dataset(
+        1e4 + rows(shape=(2,)).inputs * torch.tensor([1.0, 1e-2], dtype=torch.float64),
+        torch.zeros(ROWS),
+    )
     net = nn.BatchNorm1d(2, affine=False, track_running_stats=False)
-    result = query(nn.Sequential(nn.Linear(2, 2, bias=False).double().requires_grad_(False), net), split(data, 5, 9), batch_size=4)
-    values = data.inputs @ result.snapshot.state["0.weight"].T
-    assert torch.allclose(result.snapshot.state["1.running_var"], values.var(dim=0, correction=0), rtol=1e-6)
-    assert torch.allclose(result.snapshot.state["1.running_mean"], values.mean(dim=0), rtol=1e-12)
+    result = query(
+        nn.Sequential(nn.Linear(2, 2, bias=False).double().requires_grad_(False), net),
+        split(data, 5, 9),
+        batch_size=4,
+    )
+    values = data.inputs @ result.snapshot.state["model/0.weight"].T
+    assert torch.allclose(
+        result.snapshot.state["model/1.running_var"], values.var(dim=0, correction=0), rtol=1e-6
+    )
+    assert torch.allclose(
+        result.snapshot.state["model/1.running_mean"], values.mean(dim=0), rtol=1e-12
+    )
 
 
 def test_a_network_that_is_a_norm_and_a_channel_that_never_varies():
     data = bf.Dataset(torch.full((6, 3), 0.1), torch.zeros(6))
-    found = query(nn.BatchNorm1d(3, track_running_stats=False), split(data, 2, 0)).snapshot.state
+    result = query(nn.BatchNorm1d(3, track_running_stats=False), split(data, 2, 0))
+    found = owned(result.snapshot.state, "model")
     assert list(found) == ["weight", "bias", "running_mean", "running_var"]
     assert torch.allclose(found["running_mean"], torch.full((3,), 0.1))
     assert bool((found["running_var"] >= 0).all())
@@ -131,7 +168,10 @@ class Backwards(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.last, self.first = nn.BatchNorm1d(4, track_running_stats=False), nn.BatchNorm1d(3, track_running_stats=False)
+        self.last, self.first = (
+            nn.BatchNorm1d(4, track_running_stats=False),
+            nn.BatchNorm1d(3, track_running_stats=False),
+        )
         self.layer = nn.Linear(3, 4)
 
     def forward(self, inputs):
@@ -149,7 +189,9 @@ def test_norms_are_queried_in_order_of_use():
 def test_a_second_round_finds_the_same():
     net, clients = small(), split(rows(dtype=torch.float32), 20)
     algorithm = bf.batch_statistics(net, parameters(net), torch.zeros(1, 3, 8, 8))
-    once, twice = (bf.run(algorithm, clients, rounds=count, progress=False).snapshot.state for count in (1, 2))
+    once, twice = (
+        bf.run(algorithm, clients, rounds=count, progress=False).snapshot.state for count in (1, 2)
+    )
     assert tree_equal(once, twice)
 
 
@@ -164,7 +206,11 @@ def test_bits_are_those_of_the_messages_and_nothing_is_changed():
     channels = {name: norm.num_features for name, norm in norms.batch_norms(net).items()}
     assert len(result.ledger) == 2 * 2 * len(channels)
     for row in result.ledger:
-        numbers = 64 * 2 * channels[row.phase] if row.direction == "up" else 32 * (size(before) + 2 * sum(channels.values()))
+        numbers = (
+            64 * 2 * channels[row.phase]
+            if row.direction == "up"
+            else 32 * (size(before) + 2 * sum(channels.values()))
+        )
         assert numbers < row.bits < numbers + (3_000 if row.direction == "up" else 12_000)
 
 
@@ -172,9 +218,15 @@ def test_workers_and_the_order_of_clients_do_not_change_a_bit():
     net, clients = small(), split(rows(dtype=torch.float32), 3, 20)
     reference = query(net, clients).snapshot.state
     inputs, tree = torch.zeros(1, 3, 8, 8), parameters(net)
-    for pool in (bf.InProcess(dict(reversed(clients.items()))), bf.InProcess(clients, workers=2), bf.InProcess(clients, workers=2, kind="thread")):
+    for pool in (
+        bf.InProcess(dict(reversed(clients.items()))),
+        bf.InProcess(clients, workers=2),
+        bf.InProcess(clients, workers=2, kind="thread"),
+    ):
         with pool:
-            found = bf.run(bf.batch_statistics(net, tree, inputs), pool, rounds=1, progress=False).snapshot.state
+            found = bf.run(
+                bf.batch_statistics(net, tree, inputs), pool, rounds=1, progress=False
+            ).snapshot.state
         assert tree_equal(found, reference)
 
 
@@ -201,13 +253,15 @@ def test_a_dead_client_is_left_out_and_an_empty_one_has_no_say():
 def test_one_row_has_no_variance_but_pixels_have():
     data = rows(1, torch.float32)
     found = query(small(), split(data)).snapshot.state
-    assert not found["3.norm2.running_var"].any()
-    assert bool((found["1.running_var"] > 0).all())
+    assert not found["model/3.norm2.running_var"].any()
+    assert bool((found["model/1.running_var"] > 0).all())
     assert bool(torch.isfinite(query(small(), split(data)).model(data.inputs)).all())
 
 
 SIZES = {
-    "fed_hm": lambda capacity, **work: bf.fed_hm(small(width=2), [1.0, 0.25], capacity, whole=["0", "5"], **work),
+    "fed_hm": lambda capacity, **work: bf.fed_hm(
+        small(width=2), [1.0, 0.25], capacity, whole=["0", "5"], **work
+    ),
     "hetero_fl": lambda capacity, **work: bf.hetero_fl([small(width=2), small()], capacity, **work),
 }
 
@@ -215,14 +269,19 @@ SIZES = {
 @pytest.mark.parametrize("make", SIZES.values(), ids=SIZES)
 def test_every_size_can_be_queried(make):
     clients = split(rows(120, torch.float32), 30, 60, 90)
-    algorithm = make(fixed(sorted(clients), 2), training=bf.Training(steps=5, batch_size=16, optimiser=bf.Sgd(0.05)))
+    algorithm = make(
+        fixed(sorted(clients), 2),
+        training=bf.Training(steps=5, batch_size=16, optimiser=bf.Sgd(0.05)),
+    )
     state = bf.run(algorithm, clients, rounds=3, progress=False).snapshot.state
     pooled, counts = rows(120, torch.float32).inputs, []
     for size_of in algorithm.sizes.values():
         model = size_of(state)
         queried = query(model.net, clients, tree=model.parameters).model
         counts.append(size(model.parameters))
-        assert tree_equal({name: queried.parameters[name] for name in model.parameters}, model.parameters)
+        assert tree_equal(
+            {name: queried.parameters[name] for name in model.parameters}, model.parameters
+        )
         # The static network normalises by the batch it is given: here by all rows.
         assert torch.allclose(queried(pooled), model(pooled), rtol=1e-3, atol=1e-3)
         assert torch.allclose(queried(pooled)[:3], queried(pooled[:3]), rtol=1e-4, atol=1e-4)
@@ -233,28 +292,44 @@ def test_every_size_can_be_queried(make):
 def test_compact_takes_the_queried_network():
     net, data = small().double(), rows()
     model = query(net, split(data)).model
-    assert torch.allclose(bf.compact(model.net, model.parameters)(data.inputs), model(data.inputs), rtol=1e-6, atol=1e-6)
+    assert torch.allclose(
+        bf.compact(model.net, model.parameters)(data.inputs),
+        model(data.inputs),
+        rtol=1e-6,
+        atol=1e-6,
+    )
 
 
 def test_with_statistics_of_one_batch_differs_by_bessels_correction():
-    """It normalises what comes before by the batch itself, as the query does by all rows: one batch of all rows, one estimate."""
+    """It normalises what comes before by the batch itself, as the query does by all rows: one batch
+    of all rows, one estimate.
+    """
     net, data = small().double(), rows()
     exact, quick = query(net, split(data, 20)).model, with_statistics(net, [data.inputs])
     seen, _ = seen_by_norms(net, data.inputs)
     for name, norm in norms.batch_norms(quick).items():
         count = seen[name][:, 0].numel()
-        assert torch.allclose(norm.running_mean, exact.parameters[f"{name}.running_mean"], rtol=1e-9, atol=1e-10)
-        assert torch.allclose(norm.running_var * (1 - 1 / count), exact.parameters[f"{name}.running_var"], rtol=1e-9, atol=1e-10)
+        assert torch.allclose(
+            norm.running_mean, exact.parameters[f"{name}.running_mean"], rtol=1e-9, atol=1e-10
+        )
+        assert torch.allclose(
+            norm.running_var * (1 - 1 / count),
+            exact.parameters[f"{name}.running_var"],
+            rtol=1e-9,
+            atol=1e-10,
+        )
 
 
 def test_norms_that_have_statistics_keep_them():
-    net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False)).double()
+    net = nn.Sequential(
+        nn.BatchNorm1d(3), nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False)
+    ).double()
     net[0].running_mean.fill_(0.5)
     data = rows(shape=(3,))
     result = query(net, split(data, 9))
     assert [phase.name for phase in result.algorithm.phases] == ["2"]
     expected = net[1](net[0].eval()(data.inputs)).mean(0)
-    assert torch.allclose(result.snapshot.state["2.running_mean"], expected.detach())
+    assert torch.allclose(result.snapshot.state["model/2.running_mean"], expected.detach())
 
 
 def test_tracked_and_untracked_are_each_others_inverse():
@@ -288,7 +363,11 @@ def test_bad_arguments_are_refused_in_words():
     sample, static = torch.zeros(1, 3), nn.BatchNorm1d(3, track_running_stats=False)
     for net, tree, words in [
         (nn.Linear(3, 3), None, "expected static batch norms, found no batch norm"),
-        (nn.BatchNorm1d(3), None, r"found running statistics; try bayesfed.models.untracked\(net\)"),
+        (
+            nn.BatchNorm1d(3),
+            None,
+            r"found running statistics; try bayesfed.models.untracked\(net\)",
+        ),
         (Repeating(), None, "uses each norm once, found {'norm': 2}"),
         (static, {"weight": torch.ones(3)}, "leaf 'bias'"),
         (static, {"weight": torch.ones(3), "bias": torch.full((3,), math.nan)}, "finite"),
@@ -297,5 +376,8 @@ def test_bad_arguments_are_refused_in_words():
             bf.batch_statistics(net, tree or parameters(net), sample)
     with pytest.raises(ArgumentError, match="batch_size >= 1"):
         bf.batch_statistics(static, parameters(static), sample, batch_size=0)
-    with pytest.raises(ClientError, match="batch norm 'norm': expected rows that come to it, found a forward pass without it"):
+    with pytest.raises(
+        ClientError,
+        match="batch norm 'norm': expected rows that come to it, found a forward pass without it",
+    ):
         query(Skipping(), split(rows(dtype=torch.float32, shape=(3,))))

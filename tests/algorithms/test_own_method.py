@@ -1,4 +1,6 @@
-"""A method of one's own: composed of a local step and a server, registered from any file, and then a method as any other."""
+"""A method of one's own: composed of a local step and a server, registered from any file, and then
+a method as any other.
+"""
 
 import importlib
 import sys
@@ -10,12 +12,14 @@ import torch
 import bayesfed as bf
 from bayesfed.algorithms import registry
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import Average, rounds
-from bayesfed.federated.core.algorithm import Publisher, published
-from bayesfed.testing import check_hostile, check_local, check_view
+from bayesfed.federated import Average, Publisher, published, rounds
+from bayesfed.federated.core.owners import of, owned
+from bayesfed.federated.engine.assembly import assembled
+from bayesfed.testing import check_local, check_view
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import pool_over
+from tests.support.hostile.verdict import check_hostile
 
 WORK = bf.Training(steps=3, batch_size=16)
 BIBTEX = """@article{doe2026pulling,
@@ -26,7 +30,8 @@ BIBTEX = """@article{doe2026pulling,
   year = {2026}
 }"""
 METHOD = f'''
-"""FedProx once more: a local step is a gradient step and a pull to the broadcast model, whose strength the server chooses in each round."""
+"""FedProx once more: a gradient step and a pull to the broadcast model, whose strength the server
+chooses in each round."""
 
 from dataclasses import dataclass
 
@@ -55,7 +60,8 @@ class Pulling:
 
     def fit(self, message, memory, data, key, options):
         fit = self.local.fit(message, memory, data, key, options)
-        return Fit(zip_map(lambda own, sent: own + options.pull * (sent - own), fit.payload, message), {{}}, fit.info)
+        pulled = zip_map(lambda own, sent: own + options.pull * (sent - own), fit.payload, message)
+        return Fit(pulled, {{}}, fit.info)
 
 
 @bf.recipe(cites=("doe2026pulling", "mcmahan2017communication"), bibtex=BIBTEX)
@@ -64,15 +70,19 @@ def fed_pull(net, *, strength=0.5, training=None, link=None):
     work = training or bf.Training()
 
     def told(turn):
-        return work.options_as(PullOptions, turn.round, turn.profile.samples, pull=strength / (1 + turn.round))
+        pull = strength / (1 + turn.round)
+        return work.options_as(PullOptions, turn.round, turn.profile.samples, pull=pull)
 
-    return bf.compose("fed_pull", net, Pulling(work.fitting(net)), training=work, options=told, link=link)
+    local = Pulling(work.fitting(net))
+    return bf.compose("fed_pull", net, local, training=work, options=told, link=link)
 '''
 
 
 @pytest.fixture
 def registered(monkeypatch):
-    """Registrations of a test end with it; those of this package are made before, once and for all."""
+    """Registrations of a test end with it; those of this package are made before, once and
+    for all.
+    """
     monkeypatch.setattr(registry, "_REGISTERED", dict(bf.methods()))
 
 
@@ -99,22 +109,30 @@ def test_it_runs_serially_and_with_workers(fed_pull, net, clients, digits):
     assert result.final("accuracy") > 0.1
     with bf.InProcess(clients, workers=2) as pool:
         assert tree_equal(final(algorithm, pool), result.snapshot.state)
-    # Without a pull it is FedAvg; pulled all the way, no client moves, to the rounding of the weighted mean.
+    # Without a pull it is FedAvg; pulled all the way, no client moves, to the rounding of the
+    # weighted mean.
     assert tree_equal(
-        final(fed_pull(net, strength=0.0, training=WORK), bf.InProcess(clients)), final(bf.fed_avg(net, training=WORK), bf.InProcess(clients))
+        final(fed_pull(net, strength=0.0, training=WORK), bf.InProcess(clients)),
+        final(bf.fed_avg(net, training=WORK), bf.InProcess(clients)),
     )
-    for name, leaf in final(fed_pull(net, strength=1.0, training=WORK), bf.InProcess(clients), 1).items():
+    for name, leaf in final(
+        fed_pull(net, strength=1.0, training=WORK), bf.InProcess(clients), 1
+    ).items():
         assert torch.allclose(leaf, algorithm.initial[name], atol=1e-6)
 
 
 def test_it_keeps_the_laws(fed_pull, net, clients):
     algorithm = fed_pull(net, training=WORK)
-    (phase,) = algorithm.phases
+    (phase,), state = algorithm.phases, owned(algorithm.initial, "model")
     data = clients["client-000"]
-    given = phase.assign(algorithm.initial, 0, bf.InProcess(clients).profiles[0], bf.Key(0))
+    given = phase.assign(state, 0, bf.InProcess(clients).profiles[0], bf.Key(0))
     assert given.options.pull == 0.5
-    check_local(phase.local, algorithm.initial, data, given.options)
-    check_view(given.view, phase.local.fit(algorithm.initial, {}, data, bf.Key(0), given.options).payload, phase.local.kind)
+    check_local(phase.local, state, data, given.options)
+    check_view(
+        given.view,
+        phase.local.fit(state, {}, data, bf.Key(0), given.options).payload,
+        phase.local.kind,
+    )
     found = check_hostile(algorithm, lambda: bf.InProcess(clients), "client-000")
     assert found["one NaN"].field == "values"
 
@@ -127,7 +145,9 @@ def test_it_runs_over_a_flower_grid_to_the_same_bits(fed_pull, net, clients, tmp
 
 def test_it_goes_into_what_takes_a_method(fed_pull, net, clients):
     algorithm = fed_pull(net, training=WORK)
-    private = bf.private(algorithm, clip=1.0, noise=0.0, participants=4, key=bf.Key(0), at_client=True)
+    private = bf.private(
+        algorithm, clip=1.0, noise=0.0, participants=4, key=bf.Key(0), at_client=True
+    )
     robust = bf.robust(algorithm, bf.Median())
     for wrapped in (private, robust):
         state = final(wrapped, bf.InProcess(clients))
@@ -142,7 +162,9 @@ def test_it_is_found_and_cited(fed_pull, net):
     assert own == BIBTEX
     assert average == bf.citation("fed_avg")
     assert bf.citation(fed_pull(net)) == bf.citation("fed_pull")
-    assert bf.citation(bf.robust(fed_pull(net), bf.Median())) == bf.citation("fed_pull") + "\n\n" + bf.citation("Median")
+    assert bf.citation(bf.robust(fed_pull(net), bf.Median())) == bf.citation(
+        "fed_pull"
+    ) + "\n\n" + bf.citation("Median")
 
 
 # Registration.
@@ -151,7 +173,13 @@ def test_it_is_found_and_cited(fed_pull, net):
 def test_a_name_is_registered_once(registered):
     def fed_avg(net): ...
 
-    with pytest.raises(ArgumentError, match=r"recipe: expected a name of its own, found 'fed_avg', which bayesfed.algorithms.baselines.fed_avg has"):
+    with pytest.raises(
+        ArgumentError,
+        match=(
+            r"recipe: expected a name of its own, found 'fed_avg', which "
+            r"bayesfed.algorithms.baselines.fed_avg has"
+        ),
+    ):
         bf.recipe()(fed_avg)
     assert bf.methods()["fed_avg"].make is bf.fed_avg
 
@@ -166,12 +194,22 @@ def test_a_key_without_an_entry_is_told(registered):
     @bf.recipe(cites=("nobody2026nothing",))
     def mine(net): ...
 
-    with pytest.raises(ArgumentError, match=r"citation of 'mine': expected a BibTeX entry for each key, found none for \['nobody2026nothing'\]"):
+    with pytest.raises(
+        ArgumentError,
+        match=(
+            r"citation of 'mine': expected a BibTeX entry for each key, found none for "
+            r"\['nobody2026nothing'\]"
+        ),
+    ):
         bf.citation("mine")
 
 
 def test_every_shipped_recipe_is_registered_under_the_name_of_its_algorithms():
-    shipped = {name: method for name, method in bf.methods().items() if method.make.__module__.startswith("bayesfed.")}
+    shipped = {
+        name: method
+        for name, method in bf.methods().items()
+        if method.make.__module__.startswith("bayesfed.")
+    }
     assert len(shipped) >= 27
     for name, method in shipped.items():
         assert (method.name, method.make.__name__) == (name, name)
@@ -193,27 +231,41 @@ def test_options_default_to_those_of_the_training(net, clients):
     work = replace(WORK, epochs=1.0, schedule=bf.cosine(0.1, 4))
     (phase,) = bf.compose("mine", net, training=work).phases
     for profile in bf.InProcess(clients).profiles:
-        assert phase.assign(parameters(net), 2, profile, bf.Key(0)).options == work.options(2, profile.samples)
+        assert phase.assign(parameters(net), 2, profile, bf.Key(0)).options == work.options(
+            2, profile.samples
+        )
 
 
 def test_weights_are_the_clients_rows_unless_told(net, clients):
     pool = bf.InProcess({**clients, "empty": clients["client-000"][:0]})
-    for weight, expected in (({}, float), ({"weight": lambda profile, size: 2.0}, lambda rows: 2.0)):
+    for weight, expected in (
+        ({}, float),
+        ({"weight": lambda profile, size: 2.0}, lambda rows: 2.0),
+    ):
         (phase,) = bf.compose("mine", net, training=WORK, **weight).phases
-        found = [phase.assign(parameters(net), 0, profile, bf.Key(0)).weight for profile in pool.profiles]
+        found = [
+            phase.assign(parameters(net), 0, profile, bf.Key(0)).weight for profile in pool.profiles
+        ]
         assert found == [expected(profile.samples) for profile in pool.profiles]
 
 
 def test_several_locals_need_a_capacity(net, clients):
     steps = [replace(WORK, steps=count).fitting(net) for count in (4, 1)]
-    with pytest.raises(ArgumentError, match="mine: expected a capacity for several locals, found none"):
+    with pytest.raises(
+        ArgumentError, match="mine: expected a capacity for several locals, found none"
+    ):
         bf.compose("mine", net, steps, training=WORK)
     sized = bf.compose("mine", net, steps, training=WORK, capacity=lambda profile, round, key: 1)
-    assert tree_equal(final(sized, bf.InProcess(clients)), final(bf.compose("mine", net, steps[1], training=WORK), bf.InProcess(clients)))
+    assert tree_equal(
+        final(sized, bf.InProcess(clients)),
+        final(bf.compose("mine", net, steps[1], training=WORK), bf.InProcess(clients)),
+    )
 
 
 def test_running_statistics_need_a_policy(clients):
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10))
+    net = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10)
+    )
     with pytest.raises(ArgumentError, match="mine.*running statistics"):
         bf.compose("mine", net, training=WORK)
 
@@ -242,10 +294,23 @@ def test_clients_see_the_state_of_a_server_that_does_not_publish(net, clients):
     assert not isinstance(Half(), Publisher)
     state = parameters(net)
     assert published(Half(), state, 0, None) is state
-    assert tree_equal(published(Shy(), state, 0, None), {name: torch.zeros_like(leaf) for name, leaf in state.items()})
-    whole = final(bf.fed_avg(net, training=WORK), bf.InProcess(clients), 1)
-    for name, leaf in final(bf.compose("half", net, server=Half(), training=WORK), bf.InProcess(clients), 1).items():
+    assert tree_equal(
+        published(Shy(), state, 0, None),
+        {name: torch.zeros_like(leaf) for name, leaf in state.items()},
+    )
+    whole = owned(final(bf.fed_avg(net, training=WORK), bf.InProcess(clients), 1), "model")
+    half = final(bf.compose("half", net, server=Half(), training=WORK), bf.InProcess(clients), 1)
+    for name, leaf in owned(half, "model").items():
         assert torch.allclose(leaf, (whole[name] + state[name]) / 2, atol=1e-7)
     # What is put around a server shows what the server shows.
-    around = bf.private(bf.compose("shy", net, server=Shy(), training=WORK), clip=1.0, noise=0.0, participants=4, key=bf.Key(0))
-    assert tree_equal(published(around.phases[0].server, state, 0, None), published(Shy(), state, 0, None))
+    around = bf.private(
+        bf.compose("shy", net, server=Shy(), training=WORK),
+        clip=1.0,
+        noise=0.0,
+        participants=4,
+        key=bf.Key(0),
+    )
+    server = assembled(around.phases[0]).server
+    assert tree_equal(
+        published(server, of("model", state), 0, None), published(Shy(), state, 0, None)
+    )

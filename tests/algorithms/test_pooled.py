@@ -1,4 +1,6 @@
-"""Partial pooling and fusion in one round: closed forms of normal models, and settings at which they are simpler methods."""
+"""Partial pooling and fusion in one round: closed forms of normal models, and settings at which
+they are simpler methods.
+"""
 
 from itertools import product
 
@@ -12,16 +14,23 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.algorithms.personal.bayes.objective import MEAN, sds
-from bayesfed.algorithms.personal.pooled.covariates import LENGTH, MORE, principal, sketched, summary
+from bayesfed.algorithms.personal.pooled.covariates import (
+    LENGTH,
+    MORE,
+    principal,
+    sketched,
+    summary,
+)
 from bayesfed.algorithms.personal.pooled.shares import TOTALS
 from bayesfed.algorithms.personal.pooled.unlabelled import expected_counts
 from bayesfed.algorithms.personal.pooled.variational import nearest
 from bayesfed.compress.codecs import Cast
 from bayesfed.errors import ArgumentError, ClientError, DataError
+from bayesfed.federated.core.owners import owned
 from bayesfed.keys import Key
-from bayesfed.testing import recipes
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
+from tests.support import recipes
 
 NOISE = 0.5
 
@@ -31,8 +40,14 @@ def hierarchy(clients, count):
     noise, data, truth = Key(0, "hierarchy").generator(), {}, []
     for number in range(clients):
         inputs = torch.randn(count + number % 5, 2, generator=noise, dtype=torch.float64)
-        theta = torch.tensor([1.0, -0.5, 0.3], dtype=torch.float64) + 0.6 * torch.randn(3, generator=noise, dtype=torch.float64)
-        targets = inputs @ theta[:2] + theta[2] + NOISE * torch.randn(len(inputs), generator=noise, dtype=torch.float64)
+        theta = torch.tensor([1.0, -0.5, 0.3], dtype=torch.float64) + 0.6 * torch.randn(
+            3, generator=noise, dtype=torch.float64
+        )
+        targets = (
+            inputs @ theta[:2]
+            + theta[2]
+            + NOISE * torch.randn(len(inputs), generator=noise, dtype=torch.float64)
+        )
         data[f"client-{number:03}"], truth = bf.Dataset(inputs, targets[:, None]), [*truth, theta]
     return data, torch.stack(truth)
 
@@ -59,7 +74,17 @@ def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
     data["client-empty"] = data["client-000"][:0]
     net, work = line(), bf.Training(steps=250, batch_size=None, optimiser=bf.Sgd(0.1))
     begun = flat(parameters(net))
-    result = fit(bf.pooled(net, prior="entry", initial_sd=0.7, likelihood=bf.Normal(NOISE), training=work, codec=Cast(64)), data)
+    result = fit(
+        bf.pooled(
+            net,
+            prior="entry",
+            initial_sd=0.7,
+            likelihood=bf.Normal(NOISE),
+            training=work,
+            codec=Cast(64),
+        ),
+        data,
+    )
     means, variances = [], []
     for name, part in list(data.items())[:4]:
         x = design(part)
@@ -74,7 +99,9 @@ def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
     centre, state = torch.stack(means).mean(0), result.snapshot.state
     spread = torch.stack([(m - centre) ** 2 for m in means]).mean(0)
     variance = spread / (1 - torch.stack(variances).mean(0) / 0.7**2)
-    assert torch.allclose(torch.cat([state[MEAN + "weight"].flatten(), state[MEAN + "bias"]]), centre, atol=1e-5)
+    assert torch.allclose(
+        torch.cat([state[MEAN + "weight"].flatten(), state[MEAN + "bias"]]), centre, atol=1e-5
+    )
     assert torch.allclose(flat(sds(state)).square(), variance, atol=1e-5)
     unseen = result.clients["client-empty"].posterior
     assert torch.allclose(flat(unseen.mean), centre, atol=1e-5)
@@ -87,10 +114,28 @@ def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
 def test_widths_of_the_population_are_found_and_intervals_cover():
     data, truth = hierarchy(40, 6)
     work = bf.Training(steps=20, batch_size=None, optimiser=bf.Sgd(0.1))
-    result = fit(bf.pooled(line(), prior="layer", initial_sd=1.5, likelihood=bf.Normal(NOISE), training=work, codec=Cast(64)), data, rounds=6)
-    assert torch.allclose(flat(sds(result.snapshot.state)), torch.full((3,), 0.6, dtype=torch.float64), atol=0.15)
+    result = fit(
+        bf.pooled(
+            line(),
+            prior="layer",
+            initial_sd=1.5,
+            likelihood=bf.Normal(NOISE),
+            training=work,
+            codec=Cast(64),
+        ),
+        data,
+        rounds=6,
+    )
+    assert torch.allclose(
+        flat(sds(result.snapshot.state)),
+        torch.full((3,), 0.6, dtype=torch.float64),
+        atol=0.15,
+    )
     own = [result.clients[name].posterior for name in data]
-    inside = [((flat(one.mean) - true).abs() < 1.645 * flat(one.sd)).double().mean() for one, true in zip(own, truth, strict=True)]
+    inside = [
+        ((flat(one.mean) - true).abs() < 1.645 * flat(one.sd)).double().mean()
+        for one, true in zip(own, truth, strict=True)
+    ]
     assert 0.83 < torch.stack(inside).mean() < 0.97
 
 
@@ -103,9 +148,12 @@ def test_limits_are_simpler_methods_bit_for_bit():
     assert nothing.algorithm.posterior is None
     narrow = fit(bf.pooled(begun, initial_sd=0.0, prior="fixed", training=work), data, rounds=2)
     body = fit(bf.equal_weights(bf.fed_babu(begun, steps=1, training=work)), data, rounds=2)
-    assert tree_equal({name: narrow.snapshot.state[name] for name in body.snapshot.state}, body.snapshot.state)
     assert tree_equal(
-        {name: narrow.model.parameters[name] for name in parameters(begun)}, body.model.parameters | parameters(begun) | body.snapshot.state
+        {name: narrow.snapshot.state[name] for name in body.snapshot.state}, body.snapshot.state
+    )
+    assert tree_equal(
+        {name: narrow.model.parameters[name] for name in parameters(begun)},
+        body.model.parameters | parameters(begun) | owned(body.snapshot.state, "model"),
     )
     diagonal = fit(bf.pooled(begun, local="offsets", covariance="diagonal", training=work), data)
     assert diagonal.clients["client-0"].posterior.root.shape == (16,)
@@ -113,7 +161,9 @@ def test_limits_are_simpler_methods_bit_for_bit():
 
 def test_shares_of_classes_are_conjugate_and_leave_the_network_that_of_fed_avg():
     data, work, net = recipes.unequal(), bf.Training(steps=3, batch_size=8), recipes.net()
-    counts = torch.stack([torch.bincount(part.targets, minlength=3) for part in data.values()]).double()
+    counts = torch.stack(
+        [torch.bincount(part.targets, minlength=3) for part in data.values()]
+    ).double()
     data["client-empty"] = data["client-0"][:0]
     result = fit(bf.pooled(net, local="classes", training=work), data, rounds=2)
     plain = fit(bf.fed_avg(net, training=work), data, rounds=2)
@@ -121,7 +171,10 @@ def test_shares_of_classes_are_conjugate_and_leave_the_network_that_of_fed_avg()
     assert tree_equal(result.model.parameters, plain.model.parameters)
     base = (counts.sum(0) + 1) / (counts.sum() + 3)
     assert torch.allclose(state["shares/base"].double(), base)
-    likelihoods = [sum(DirichletMultinomial(total * base, n.sum()).log_prob(n) for n in counts) for total in TOTALS]
+    likelihoods = [
+        sum(DirichletMultinomial(total * base, n.sum()).log_prob(n) for n in counts)
+        for total in TOTALS
+    ]
     assert state["shares/total"] == TOTALS[torch.stack(likelihoods).argmax()]
     own = result.clients["client-0"].model
     assert torch.allclose(own.concentration.double(), counts[0] + state["shares/total"] * base)
@@ -130,8 +183,12 @@ def test_shares_of_classes_are_conjugate_and_leave_the_network_that_of_fed_avg()
     assert torch.allclose(own(inputs).softmax(1), (p / p.sum(1, keepdim=True)).float(), atol=1e-6)
     assert torch.equal(result.clients["client-empty"].model(inputs), plain.model(inputs))
     unseen = result.model.adapted(inputs, weight=1.0)
-    expected = expected_counts(plain.model(inputs).softmax(1), state["shares/base"], state["shares/total"] * base)
-    assert torch.allclose(unseen.concentration.double(), expected + state["shares/total"] * base, atol=1e-5)
+    expected = expected_counts(
+        plain.model(inputs).softmax(1), state["shares/base"], state["shares/total"] * base
+    )
+    assert torch.allclose(
+        unseen.concentration.double(), expected + state["shares/total"] * base, atol=1e-5
+    )
     assert torch.equal(result.model.adapted(inputs[:0])(inputs), plain.model(inputs))
     with pytest.raises(ArgumentError, match=r"adapted, weight: expected a number in \(0, 1\]"):
         result.model.adapted(inputs, weight=0.0)
@@ -142,14 +199,19 @@ def test_shares_of_classes_are_conjugate_and_leave_the_network_that_of_fed_avg()
 
 @pytest.mark.parametrize(("total", "most"), [(0.3, 0.3), (1.0, 0.25), (3.0, 0.2)])
 def test_classes_expected_without_labels_are_near_those_of_all_labellings(total, most):
-    noise, base = Key(0, "unlabelled").generator(), torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    noise, base = (
+        Key(0, "unlabelled").generator(),
+        torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64),
+    )
     labellings = torch.tensor(list(product(range(3), repeat=5)))
     counts = torch.nn.functional.one_hot(labellings, 3).sum(1).double()
     # A labelling, not its counts: without the multinomial coefficient.
     prior = (torch.lgamma(total * base + counts) - torch.lgamma(total * base)).sum(1)
     off, without = [], []
     for _ in range(20):
-        probabilities = torch.softmax(2 * torch.randn(5, 3, generator=noise, dtype=torch.float64), 1)
+        probabilities = torch.softmax(
+            2 * torch.randn(5, 3, generator=noise, dtype=torch.float64), 1
+        )
         likely = (probabilities / base)[torch.arange(5), labellings].log().sum(1)
         exact = torch.softmax(likely + prior, 0) @ counts
         ours = expected_counts(probabilities, base, total * base)
@@ -158,19 +220,30 @@ def test_classes_expected_without_labels_are_near_those_of_all_labellings(total,
         without.append((probabilities.sum(0) - exact).abs().mean())
     assert sum(off) < most * sum(without)
     certain = torch.eye(3, dtype=torch.float64)[[0, 0, 2]]
-    assert torch.equal(expected_counts(certain, base, total * base), torch.tensor([2.0, 0.0, 1.0], dtype=torch.float64))
+    assert torch.equal(
+        expected_counts(certain, base, total * base),
+        torch.tensor([2.0, 0.0, 1.0], dtype=torch.float64),
+    )
 
 
 def test_posteriors_of_factors_are_those_of_a_linear_model_with_known_loadings():
     data, _ = hierarchy(3, 6)
     work = bf.Training(steps=100, batch_size=None, optimiser=bf.Sgd(0.1))
-    algorithm = bf.pooled(line(), local="factors", initial_sd=0.8, shared="fixed", likelihood=bf.Normal(NOISE), training=work, codec=Cast(64))
+    algorithm = bf.pooled(
+        line(),
+        local="factors",
+        initial_sd=0.8,
+        shared="fixed",
+        likelihood=bf.Normal(NOISE),
+        training=work,
+        codec=Cast(64),
+    )
     result = fit(algorithm, data)
     state = result.snapshot.state
     assert not state[MEAN + "factors"].any()
     assert sds(state)["factors"].allclose(torch.tensor(0.8, dtype=torch.float64))
-    fixed = torch.cat([state["weight"][0], state["bias"]])
-    loadings = torch.cat([state["weight_loadings"][:, 0], state["bias_loadings"]], 1)
+    fixed = torch.cat([state["model/weight"][0], state["model/bias"]])
+    loadings = torch.cat([state["model/weight_loadings"][:, 0], state["model/bias_loadings"]], 1)
     for name, part in data.items():
         x = design(part)
         along = x @ loadings.mT
@@ -179,7 +252,9 @@ def test_posteriors_of_factors_are_those_of_a_linear_model_with_known_loadings()
         assert torch.allclose(own.root @ own.root.mT, covariance, atol=1e-6)
         mean = covariance @ along.mT @ (part.targets[:, 0] - x @ fixed) / NOISE**2
         assert torch.allclose(flat(own.mean), mean, atol=1e-4)
-        assert torch.allclose(result.clients[name].model(part.inputs)[:, 0], x @ fixed + along @ mean, atol=1e-3)
+        assert torch.allclose(
+            result.clients[name].model(part.inputs)[:, 0], x @ fixed + along @ mean, atol=1e-3
+        )
 
 
 def test_covariates_are_the_principal_components_of_mean_inputs_and_centres_of_the_posteriors():
@@ -191,31 +266,46 @@ def test_covariates_are_the_principal_components_of_mean_inputs_and_centres_of_t
     scores = centred @ axes.mT / values * 7**0.5
     data["client-empty"] = data["client-000"][:0]
     work = bf.Training(steps=100, batch_size=None, optimiser=bf.Sgd(0.1))
-    options = {"local": "factors", "covariates": "inputs", "shared": "fixed", "likelihood": bf.Normal(NOISE), "training": work}
+    options = {
+        "local": "factors",
+        "covariates": "inputs",
+        "shared": "fixed",
+        "likelihood": bf.Normal(NOISE),
+        "training": work,
+    }
     result = fit(bf.pooled(line(), initial_sd=0.8, codec=Cast(64), **options), data, rounds=2)
     found = torch.stack([result.model.expected(part.inputs) for part in data.values()])
     assert torch.allclose(found[:7].abs(), scores.abs(), atol=1e-8)
-    assert torch.allclose(found[:7].mT @ found[:7] / 7, torch.eye(2, dtype=torch.float64), atol=1e-8)
+    assert torch.allclose(
+        found[:7].mT @ found[:7] / 7, torch.eye(2, dtype=torch.float64), atol=1e-8
+    )
     assert not found[7].any()
     state = result.snapshot.state
-    fixed = torch.cat([state["weight"][0], state["bias"]])
-    loadings = torch.cat([state["weight_loadings"][:, 0], state["bias_loadings"]], 1)
+    fixed = torch.cat([state["model/weight"][0], state["model/bias"]])
+    loadings = torch.cat([state["model/weight_loadings"][:, 0], state["model/bias_loadings"]], 1)
     for (name, part), centre in zip(list(data.items())[:7], found, strict=False):
         x = design(part)
         along = x @ loadings.mT
         covariance = (along.mT @ along / NOISE**2 + torch.eye(2) / 0.8**2).inverse()
         own = result.clients[name].posterior
         assert torch.allclose(own.root @ own.root.mT, covariance, atol=1e-6)
-        mean = centre + covariance @ along.mT @ (part.targets[:, 0] - x @ fixed - along @ centre) / NOISE**2
+        mean = (
+            centre
+            + covariance @ along.mT @ (part.targets[:, 0] - x @ fixed - along @ centre) / NOISE**2
+        )
         assert torch.allclose(flat(own.mean), mean, atol=1e-4)
-        assert torch.allclose(result.model.adapted(part.inputs)(part.inputs)[:, 0], x @ fixed + along @ centre)
+        assert torch.allclose(
+            result.model.adapted(part.inputs)(part.inputs)[:, 0], x @ fixed + along @ centre
+        )
     inputs = data["client-000"].inputs
     plain = result.model(inputs)[:, 0]
     assert torch.allclose(plain, design(data["client-000"]) @ fixed)
     assert torch.equal(result.model.adapted(inputs[:0])(inputs)[:, 0], plain)
     unseen = result.clients["client-empty"]
     assert torch.equal(unseen.model(inputs)[:, 0], plain)
-    assert torch.allclose(unseen.posterior.root, torch.full((2,), (1 + 0.8**2) ** 0.5, dtype=torch.float64))
+    assert torch.allclose(
+        unseen.posterior.root, torch.full((2,), (1 + 0.8**2) ** 0.5, dtype=torch.float64)
+    )
 
 
 def test_summaries_of_long_inputs_keep_the_distances_between_clients():
@@ -228,7 +318,10 @@ def test_summaries_of_long_inputs_keep_the_distances_between_clients():
     assert ratios.min() > 0.7
     assert ratios.max() < 1.3
     short = torch.randn(3, 4, generator=noise)
-    assert torch.equal(summary(short), torch.cat([short.double().mean(0), torch.zeros(LENGTH - 4, dtype=torch.float64)]))
+    assert torch.equal(
+        summary(short),
+        torch.cat([short.double().mean(0), torch.zeros(LENGTH - 4, dtype=torch.float64)]),
+    )
     with pytest.raises(DataError, match=r"covariates='inputs'.*inputs of floats"):
         summary(torch.ones(3, 4, dtype=torch.int64))
 
@@ -248,9 +341,13 @@ def test_directions_are_leading_eigenvectors_and_turn_little():
     turned = directions @ torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
     assert torch.allclose(principal(centre, sketch, turned), turned)
     # Clients that differ along one axis only, and clients that do not differ.
-    alone = torch.stack([sketched(one, 2 + MORE) for one in (centre + axes[:, 0], centre - axes[:, 0])]).mean(0)
+    alone = torch.stack(
+        [sketched(one, 2 + MORE) for one in (centre + axes[:, 0], centre - axes[:, 0])]
+    ).mean(0)
     directions = principal(centre, alone, none)
-    assert torch.allclose((directions[:, 0] @ axes[:, 0]).abs(), torch.ones((), dtype=torch.float64))
+    assert torch.allclose(
+        (directions[:, 0] @ axes[:, 0]).abs(), torch.ones((), dtype=torch.float64)
+    )
     assert not directions[:, 1].any()
     assert not principal(centre, sketched(centre, 2 + MORE), none).any()
 
@@ -261,29 +358,55 @@ def test_inputs_tell_the_factors_of_a_client_that_was_never_seen():
     for number in range(50):
         shift = torch.randn(2, generator=noise)
         inputs = shift + torch.randn(12, 2, generator=noise)
-        data[f"client-{number:02}"] = bf.Dataset(inputs, inputs @ (1 + 0.8 * shift[:, None]) + 0.1 * torch.randn(12, 1, generator=noise))
+        data[f"client-{number:02}"] = bf.Dataset(
+            inputs, inputs @ (1 + 0.8 * shift[:, None]) + 0.1 * torch.randn(12, 1, generator=noise)
+        )
     seen, new = dict(list(data.items())[:30]), list(data.values())[30:]
     work = bf.Training(steps=1, batch_size=None, optimiser=bf.Sgd(0.05))
     errors = []
     for algorithm in (
         bf.fed_avg(nn.Linear(2, 1), likelihood=bf.Normal(1.0), training=work),
-        bf.pooled(nn.Linear(2, 1), local="factors", covariates="inputs", likelihood=bf.Normal(1.0), training=work),
+        bf.pooled(
+            nn.Linear(2, 1),
+            local="factors",
+            covariates="inputs",
+            likelihood=bf.Normal(1.0),
+            training=work,
+        ),
     ):
         model = fit(algorithm, seen, rounds=60).model
-        halves = [(model.adapted(part.inputs[:6]) if algorithm.name == "pooled" else model, part[6:]) for part in new]
-        errors.append(torch.stack([(made(part.inputs) - part.targets).square().mean() for made, part in halves]).mean())
+        halves = [
+            (model.adapted(part.inputs[:6]) if algorithm.name == "pooled" else model, part[6:])
+            for part in new
+        ]
+        errors.append(
+            torch.stack(
+                [(made(part.inputs) - part.targets).square().mean() for made, part in halves]
+            ).mean()
+        )
     assert errors[1] < 0.2 * errors[0]
 
 
 def test_the_nearest_gaussian_is_stationary_and_wider_than_that_of_laplace():
-    inputs, targets = torch.tensor([[2.0], [1.0], [3.0]], dtype=torch.float64), torch.tensor([1, 1, 0])
+    inputs, targets = (
+        torch.tensor([[2.0], [1.0], [3.0]], dtype=torch.float64),
+        torch.tensor([1, 1, 0]),
+    )
     jacobian = torch.stack([torch.zeros_like(inputs), inputs], 1)
-    mean, root = nearest(jacobian, torch.zeros(3, 2, dtype=torch.float64), targets, torch.zeros(1, dtype=torch.float64), Key(0, "draws"))
+    mean, root = nearest(
+        jacobian,
+        torch.zeros(3, 2, dtype=torch.float64),
+        targets,
+        torch.zeros(1, dtype=torch.float64),
+        Key(0, "draws"),
+    )
     u = torch.linspace(-8, 8, 4001, dtype=torch.float64)
     q = torch.distributions.Normal(mean, root[0, 0]).log_prob(u).softmax(0)
     p = torch.sigmoid(inputs * u)
     assert float(mean) == pytest.approx(float((inputs[:, 0] * (targets - p @ q)).sum()), abs=0.03)
-    assert float(root) ** -2 == pytest.approx(float(1 + inputs[:, 0] ** 2 @ ((p * (1 - p)) @ q)), rel=0.03)
+    assert float(root) ** -2 == pytest.approx(
+        float(1 + inputs[:, 0] ** 2 @ ((p * (1 - p)) @ q)), rel=0.03
+    )
     exact = (-(u**2) / 2 + torch.where(targets[:, None] == 1, p, 1 - p).log().sum(0)).softmax(0)
     sd = ((u - u @ exact) ** 2 @ exact).sqrt()
     most = p[:, exact.argmax()]
@@ -292,32 +415,57 @@ def test_the_nearest_gaussian_is_stationary_and_wider_than_that_of_laplace():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore::torch.jit.TracerWarning", "ignore:.torch.jit:DeprecationWarning"
+)
 def test_logistic_posteriors_are_near_those_of_the_whole_hierarchy():
-    """NUTS also draws the population, under wide priors; `pooled` takes its most likely value, so its sds are a little smaller."""
+    """NUTS also draws the population, under wide priors; `pooled` takes its most likely value, so
+    its sds are a little smaller.
+    """
     noise, data = Key(0, "logistic").generator(), {}
     for number in range(8):
         inputs = torch.randn(16 + 5 * number, 4, generator=noise)
         theta = torch.tensor([1.0, -1.0, 0.5, 0.0, 0.3]) + 0.6 * torch.randn(5, generator=noise)
-        labels = torch.rand(len(inputs), generator=noise) < (inputs @ theta[:4] + theta[4]).sigmoid()
+        labels = (
+            torch.rand(len(inputs), generator=noise) < (inputs @ theta[:4] + theta[4]).sigmoid()
+        )
         data[f"client-{number}"] = bf.Dataset(inputs, labels.long())
-    x = torch.nn.utils.rnn.pad_sequence([torch.cat([part.inputs, torch.ones(len(part), 1)], 1) for part in data.values()], batch_first=True)
-    y = torch.nn.utils.rnn.pad_sequence([part.targets.float() for part in data.values()], batch_first=True)
+    x = torch.nn.utils.rnn.pad_sequence(
+        [torch.cat([part.inputs, torch.ones(len(part), 1)], 1) for part in data.values()],
+        batch_first=True,
+    )
+    y = torch.nn.utils.rnn.pad_sequence(
+        [part.targets.float() for part in data.values()], batch_first=True
+    )
     there = x[..., 4] == 1
 
     def model():
         mean = pyro.sample("mean", dist.Normal(torch.zeros(5), 3.0).to_event(1))
         widths = pyro.sample("widths", dist.HalfNormal(torch.ones(2)).to_event(1))[[0, 0, 0, 0, 1]]
         theta = mean + widths * pyro.sample("u", dist.Normal(torch.zeros(8, 5), 1.0).to_event(2))
-        pyro.sample("y", dist.Bernoulli(logits=(x @ theta[..., None])[..., 0]).mask(there).to_event(2), obs=y)
+        pyro.sample(
+            "y",
+            dist.Bernoulli(logits=(x @ theta[..., None])[..., 0]).mask(there).to_event(2),
+            obs=y,
+        )
 
     pyro.set_rng_seed(0)
-    chain = MCMC(NUTS(model, jit_compile=True, ignore_jit_warnings=True, max_tree_depth=6), num_samples=500, warmup_steps=250, disable_progbar=True)
+    chain = MCMC(
+        NUTS(model, jit_compile=True, ignore_jit_warnings=True, max_tree_depth=6),
+        num_samples=500,
+        warmup_steps=250,
+        disable_progbar=True,
+    )
     chain.run()
     draws = chain.get_samples()
     theta = draws["mean"][:, None] + draws["widths"][:, None, [0, 0, 0, 0, 1]] * draws["u"]
     work = bf.Training(steps=30, batch_size=None, optimiser=bf.Sgd(1.0))
-    options = {"local": lambda name, module: True, "initial_sd": 1.0, "training": work, "approximation": "variational"}
+    options = {
+        "local": lambda name, module: True,
+        "initial_sd": 1.0,
+        "training": work,
+        "approximation": "variational",
+    }
     result = fit(bf.pooled(TwoLogits(), **options), data, rounds=10)
     own = [result.clients[name].posterior for name in data]
     off = (torch.stack([flat(one.mean) for one in own]) - theta.mean(0)) / theta.std(0)
@@ -344,7 +492,16 @@ def test_numbers_have_the_same_posterior_by_both_approximations():
     data, _ = hierarchy(2, 4)
     work = bf.Training(steps=3, batch_size=None, optimiser=bf.Sgd(0.1))
     both = [
-        fit(bf.pooled(line(), likelihood=bf.Normal(NOISE), training=work, approximation=name, codec=Cast(64)), data)
+        fit(
+            bf.pooled(
+                line(),
+                likelihood=bf.Normal(NOISE),
+                training=work,
+                approximation=name,
+                codec=Cast(64),
+            ),
+            data,
+        )
         for name in ("laplace", "variational")
     ]
     assert torch.equal(*(result.clients["client-000"].posterior.root for result in both))
@@ -356,9 +513,18 @@ def test_one_round_is_the_ridge_regression_of_all_rows():
     x = torch.cat([design(part) for part in data.values()])
     y = torch.cat([part.targets[:, 0] for part in data.values()])
     precision = x.mT @ x / NOISE**2 + 2.0 * torch.eye(3)
-    result = fit(bf.one_round(line(), prior_precision=2.0, likelihood=bf.Normal(NOISE), training=bf.Training(steps=2)), data)
-    assert torch.allclose(flat(result.model.parameters), torch.linalg.solve(precision, x.mT @ y / NOISE**2), atol=1e-9)
-    sd = torch.cat([result.posterior.constants[f"{name}.sd"].flatten() for name in ("weight", "bias")])
+    result = fit(
+        bf.one_round(
+            line(), prior_precision=2.0, likelihood=bf.Normal(NOISE), training=bf.Training(steps=2)
+        ),
+        data,
+    )
+    assert torch.allclose(
+        flat(result.model.parameters), torch.linalg.solve(precision, x.mT @ y / NOISE**2), atol=1e-9
+    )
+    sd = torch.cat(
+        [result.posterior.constants[f"{name}.sd"].flatten() for name in ("weight", "bias")]
+    )
     assert torch.allclose(sd, precision.inverse().diagonal().sqrt(), atol=1e-9)
 
 
@@ -366,14 +532,21 @@ def test_fisher_weighs_every_entry_and_equal_weights_are_the_average():
     data, net, work = recipes.rows(), recipes.net(), bf.Training(steps=3, batch_size=8)
     average = fit(bf.one_round(net, fusion="average", training=work), data).snapshot.state
     assert tree_equal(average, fit(bf.fed_avg(net, training=work), data).snapshot.state)
-    flattened = fit(bf.one_round(net, fusion="fisher", floor=1e9, training=work), data).snapshot.state
+    flattened = fit(
+        bf.one_round(net, fusion="fisher", floor=1e9, training=work), data
+    ).snapshot.state
     assert all(torch.allclose(leaf, average[name], atol=1e-6) for name, leaf in flattened.items())
-    alone = {name: fit(bf.one_round(net, fusion="average", training=work), {name: part}) for name, part in data.items()}
+    alone = {
+        name: fit(bf.one_round(net, fusion="average", training=work), {name: part})
+        for name, part in data.items()
+    }
     fused = fit(bf.one_round(net, fusion="fisher", training=work), data).snapshot.state
-    stacked = torch.stack([one.snapshot.state["5.bias"] for one in alone.values()])
+    stacked = torch.stack([one.snapshot.state["model/5.bias"] for one in alone.values()])
     p = [one.model(data[name].inputs).softmax(1) for name, one in alone.items()]
     weights = torch.stack([(one * (1 - one)).sum(0) for one in p]) + 1e-3
-    assert torch.allclose(fused["5.bias"], (weights * stacked).sum(0) / weights.sum(0), atol=1e-5)
+    assert torch.allclose(
+        fused["model/5.bias"], (weights * stacked).sum(0) / weights.sum(0), atol=1e-5
+    )
 
 
 class Odd(nn.Module):
@@ -392,7 +565,11 @@ class Learned(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.shift, self.body, self.out = nn.Parameter(torch.zeros(6)), nn.Linear(6, 6), nn.Sequential(nn.Linear(6, 3), nn.LogSoftmax(1))
+        self.shift, self.body, self.out = (
+            nn.Parameter(torch.zeros(6)),
+            nn.Linear(6, 6),
+            nn.Sequential(nn.Linear(6, 3), nn.LogSoftmax(1)),
+        )
 
     def forward(self, inputs):
         return self.out(torch.relu(self.body(inputs + self.shift)))
@@ -404,7 +581,9 @@ def test_the_head_is_the_layer_that_is_used_last():
         if last == "out":
             fit(make(Learned(), training=work), data)
         else:
-            with pytest.raises(ClientError, match="the layer registered last, 'body', to be used last, found 'out'"):
+            with pytest.raises(
+                ClientError, match="the layer registered last, 'body', to be used last, found 'out'"
+            ):
                 fit(make(Odd(), training=work), data)
     with pytest.raises(ClientError, match=r"expected outputs \(B, 6\).*, found \(B, 3\)"):
         fit(bf.pooled(Odd(), local="classes", training=work), data)
@@ -424,27 +603,65 @@ def without_head(net):
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda net: bf.pooled(net, local="body"), "'head', 'offsets', 'factors', 'classes' or a predicate"),
+        (
+            lambda net: bf.pooled(net, local="body"),
+            "'head', 'offsets', 'factors', 'classes' or a predicate",
+        ),
         (lambda net: bf.pooled(net, local="factors", factors=0), "a whole number >= 1"),
-        (lambda net: bf.pooled(net, local="factors", covariates="targets"), "'inputs' with local='factors'"),
+        (
+            lambda net: bf.pooled(net, local="factors", covariates="targets"),
+            "'inputs' with local='factors'",
+        ),
         (lambda net: bf.pooled(net, covariates="inputs"), "'inputs' with local='factors'"),
         (lambda net: bf.pooled(nn.Flatten(), local="factors"), "a linear or convolution layer"),
         (lambda net: bf.pooled(net, prior="wide"), "'layer', 'entry' or 'fixed'"),
-        (lambda net: bf.pooled(net, local="classes", likelihood=bf.Normal()), "a likelihood of classes"),
+        (
+            lambda net: bf.pooled(net, local="classes", likelihood=bf.Normal()),
+            "a likelihood of classes",
+        ),
         (lambda net: bf.pooled(net, approximation="nearest"), "'laplace' or 'variational'"),
-        (lambda net: bf.pooled(net, approximation="variational", covariance="diagonal"), "covariance='full'"),
+        (
+            lambda net: bf.pooled(net, approximation="variational", covariance="diagonal"),
+            "covariance='full'",
+        ),
         (lambda net: bf.pooled(net, initial_sd=float("inf")), "a finite number >= 0"),
         (lambda net: bf.pooled(net, covariance="low"), "'full' or 'diagonal'"),
-        (lambda net: bf.pooled(bf.mlp([6, 400, 10], Key(0)), covariance="full"), "2,000 own parameters"),
-        (lambda net: bf.pooled(net, training=bf.Training(optimiser=bf.Adam())), "Sgd without momentum"),
+        (
+            lambda net: bf.pooled(bf.mlp([6, 400, 10], Key(0)), covariance="full"),
+            "2,000 own parameters",
+        ),
+        (
+            lambda net: bf.pooled(net, training=bf.Training(optimiser=bf.Adam())),
+            "Sgd without momentum",
+        ),
         (lambda net: bf.pooled(net, training=PRIOR), "the prior of this method alone"),
-        (lambda net: bf.pooled(net, local="factors", training=PRIOR), "the prior of this method alone"),
-        (lambda net: bf.pooled(without_head(net)), "local='head': expected own parameters, found none that is trained"),
-        (lambda net: bf.pooled(nn.Linear(6, 3, bias=False), local="offsets"), "local='offsets': expected own parameters"),
+        (
+            lambda net: bf.pooled(net, local="factors", training=PRIOR),
+            "the prior of this method alone",
+        ),
+        (
+            lambda net: bf.pooled(without_head(net)),
+            "local='head': expected own parameters, found none that is trained",
+        ),
+        (
+            lambda net: bf.pooled(nn.Linear(6, 3, bias=False), local="offsets"),
+            "local='offsets': expected own parameters",
+        ),
         (lambda net: bf.one_round(net, training=PRIOR), "the prior of this method alone"),
-        (lambda net: bf.one_round(without_head(net)), r"a last layer that is trained, found frozen \['5.weight', '5.bias'\]"),
-        (lambda net: bf.pooled(nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), net)), 'norm="group"'),
-        (lambda net: bf.one_round(nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), net)), 'norm="group"'),
+        (
+            lambda net: bf.one_round(without_head(net)),
+            r"a last layer that is trained, found frozen \['5.weight', '5.bias'\]",
+        ),
+        (
+            lambda net: bf.pooled(nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), net)),
+            'norm="group"',
+        ),
+        (
+            lambda net: bf.one_round(
+                nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), net)
+            ),
+            'norm="group"',
+        ),
         (lambda net: bf.one_round(net, fusion="sum"), "'laplace', 'fisher' or 'average'"),
         (lambda net: bf.one_round(net, prior_precision=0), "finite numbers above 0"),
         (lambda net: bf.one_round(bf.mlp([6, 300, 10], Key(0))), "answers of at most"),

@@ -1,4 +1,6 @@
-"""Penalties without a gradient: operators against their definition, proximal descent against its optimum, the three recipes."""
+"""Penalties without a gradient: operators against their definition, proximal descent against its
+optimum, the three recipes.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -10,14 +12,23 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.algorithms import fed_avg, fed_l1, fed_mid, fed_prune
-from bayesfed.algorithms.baselines.sparse.proximal_descent import Penalised, ProximalAverage, ProximalDescent, penalise
+from bayesfed.algorithms.baselines.sparse.proximal_descent import (
+    Penalised,
+    ProximalAverage,
+    ProximalDescent,
+    penalise,
+)
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError, DataError, UpdateError
-from bayesfed.federated import Descent, Digital, Sgd, Sum, Update, rounds
+from bayesfed.federated import Descent, Digital, Sgd, Sum, Update, published, rounds
 from bayesfed.federated.clients.turn import one_thread
-from bayesfed.federated.core.algorithm import published
+from bayesfed.federated.core.owners import owned
 from bayesfed.inference import MaximumLikelihood
-from bayesfed.inference.objectives.proximal_operators import LargestShare, SingularThreshold, SoftThreshold
+from bayesfed.inference.objectives.proximal_operators import (
+    LargestShare,
+    SingularThreshold,
+    SoftThreshold,
+)
 from bayesfed.keys import Key
 from bayesfed.models import Categorical
 from bayesfed.testing import check_local
@@ -54,7 +65,8 @@ def test_a_convex_operator_minimises_what_it_says(operator, rate):
         return rate * operator.value(point) + float((point - leaf).square().sum()) / 2
 
     found = operator(leaf, rate)
-    # A strongly convex function lies above its minimum by half the squared distance, anywhere; a false minimum shows close by.
+    # A strongly convex function lies above its minimum by half the squared distance, anywhere; a
+    # false minimum shows close by.
     for scale in (1e-6, 1e-4, 1e-2, 0.1, 1.0, 3.0):
         for number in range(60):
             point = found + scale * weights((2, 2), number)
@@ -72,16 +84,23 @@ def test_singular_values_shrink_and_nothing_else_does(shape):
     assert torch.allclose(found.flatten(1), (left * (values - threshold).clamp_min(0)) @ right)
     assert operator.rank(found) == 2 < operator.rank(leaf) == len(values)
     assert operator.value(leaf) == pytest.approx(0.5 * float(values.sum()))
-    # The residual over the threshold is a subgradient of the nuclear norm: of spectral norm at most 1, and aligned with the result.
+    # The residual over the threshold is a subgradient of the nuclear norm: of spectral norm at most
+    # 1, and aligned with the result.
     residual = (leaf - found).flatten(1) / threshold
     assert float(torch.linalg.svdvals(residual)[0]) <= 1 + 1e-12
-    assert float((residual * found.flatten(1)).sum()) == pytest.approx(float(torch.linalg.svdvals(found.flatten(1)).sum()))
+    assert float((residual * found.flatten(1)).sum()) == pytest.approx(
+        float(torch.linalg.svdvals(found.flatten(1)).sum())
+    )
 
 
 def test_the_largest_share_is_the_nearest_point_with_so_few_entries():
     leaf, operator = weights((3, 3)), LargestShare(0.4)
     near = min(
-        (leaf * torch.zeros(9, dtype=leaf.dtype).index_fill(0, torch.tensor(kept), 1.0).reshape(3, 3) for kept in combinations(range(9), 4)),
+        (
+            leaf
+            * torch.zeros(9, dtype=leaf.dtype).index_fill(0, torch.tensor(kept), 1.0).reshape(3, 3)
+            for kept in combinations(range(9), 4)
+        ),
         key=lambda point: float((point - leaf).norm()),
     )
     found = operator(leaf, 0.01)
@@ -91,12 +110,17 @@ def test_the_largest_share_is_the_nearest_point_with_so_few_entries():
     assert operator.value(leaf) == float("inf")
 
 
-@pytest.mark.parametrize(("share", "count"), [(1 / 32, 7), (0.1, 20), (0.5, 100), (1e-9, 1), (0.999, 200), (1.0, 200)])
+@pytest.mark.parametrize(
+    ("share", "count"), [(1 / 32, 7), (0.1, 20), (0.5, 100), (1e-9, 1), (0.999, 200), (1.0, 200)]
+)
 def test_exactly_the_share_is_kept_whatever_the_ties(share, count):
     for leaf in (weights((10, 20)), torch.ones(10, 20), weights((10, 20)).round()):
         found = LargestShare(share)(leaf + (leaf == 0), 1.0)
         assert int(found.count_nonzero()) == count
-    assert torch.equal(LargestShare(share)(torch.ones(10, 20), 1.0).reshape(-1), (torch.arange(200) < count).float())
+    assert torch.equal(
+        LargestShare(share)(torch.ones(10, 20), 1.0).reshape(-1),
+        (torch.arange(200) < count).float(),
+    )
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -119,7 +143,8 @@ def test_convex_operators_bring_points_together_and_compose(operator):
     one, two = weights((6, 5), 1), weights((6, 5), 2)
     images = operator(one, 1.0) - operator(two, 1.0)
     assert float((images * (one - two)).sum()) >= float(images.square().sum()) - 1e-12
-    # A threshold twice is twice the threshold: why the server's part of FeDMiD doubles the strength.
+    # A threshold twice is twice the threshold: why the server's part of FeDMiD doubles the
+    # strength.
     assert torch.allclose(operator(operator(one, 1.0), 2.0), operator(one, 3.0))
 
 
@@ -146,14 +171,18 @@ def test_a_threshold_below_the_rounding_of_a_rebuilt_matrix_is_not_lost():
 @pytest.mark.parametrize("operator", [SoftThreshold, SingularThreshold])
 @pytest.mark.parametrize("strength", [-0.1, float("nan"), float("inf")])
 def test_a_strength_is_finite_and_not_negative(operator, strength):
-    with pytest.raises(ArgumentError, match=rf"{operator.__name__}.strength: expected a finite number >= 0"):
+    with pytest.raises(
+        ArgumentError, match=rf"{operator.__name__}.strength: expected a finite number >= 0"
+    ):
         operator(strength)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_a_rate_is_finite_and_not_negative(operator):
     for rate in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ArgumentError, match=rf"{type(operator).__name__}, rate: expected a finite number >= 0"):
+        with pytest.raises(
+            ArgumentError, match=rf"{type(operator).__name__}, rate: expected a finite number >= 0"
+        ):
             operator(torch.ones(2, 2), rate)
 
 
@@ -161,9 +190,15 @@ def test_what_operators_refuse():
     for share in (0.0, 1.1, float("nan")):
         with pytest.raises(ArgumentError, match="LargestShare: expected a share above 0"):
             LargestShare(share)
-    with pytest.raises(ArgumentError, match=r"SingularThreshold: expected a matrix or kernel, found shape \(3,\)"):
+    with pytest.raises(
+        ArgumentError, match=r"SingularThreshold: expected a matrix or kernel, found shape \(3,\)"
+    ):
         SingularThreshold(0.1)(torch.ones(3), 1.0)
-    for use in (lambda leaf: SingularThreshold(0.1)(leaf, 1.0), SingularThreshold(0.1).rank, SingularThreshold(0.1).value):
+    for use in (
+        lambda leaf: SingularThreshold(0.1)(leaf, 1.0),
+        SingularThreshold(0.1).rank,
+        SingularThreshold(0.1).value,
+    ):
         with pytest.raises(DataError, match="SingularThreshold: expected finite weights"):
             use(torch.full((2, 2), float("nan")))
 
@@ -175,17 +210,31 @@ def test_the_weights_of_layers_are_chosen_and_nothing_else():
     net = bf.cnn((1, 8, 8), 10, Key(0, "net"), channels=(4,), hidden=8)
     assert penalise(net, SoftThreshold(1.0)).names == ("1.weight", "5.weight", "7.weight")
     assert penalise(nn.Linear(2, 2), SoftThreshold(1.0)).names == ("weight",)
-    assert penalise(net, SoftThreshold(1.0), lambda name, module: isinstance(module, nn.Conv2d)).names == ("1.weight", "1.bias")
+    assert penalise(
+        net, SoftThreshold(1.0), lambda name, module: isinstance(module, nn.Conv2d)
+    ).names == ("1.weight", "1.bias")
     tree = parameters(net)
     shrunk = penalise(net, SoftThreshold(1e9)).shrunk(tree, 1.0)
     assert not any(bool(leaf.any()) for leaf in shrunk.values())
-    with pytest.raises(ArgumentError, match="penalise, where: expected a predicate that chooses a parameter, found none of"):
+    with pytest.raises(
+        ArgumentError,
+        match="penalise, where: expected a predicate that chooses a parameter, found none of",
+    ):
         penalise(net, SoftThreshold(1.0), lambda name, module: False)
 
 
 def test_figures_say_what_is_left():
-    tree = {"a": torch.tensor([[1.0, 0.0], [0.0, -2.0]]), "b": torch.ones(1, 4), "c": torch.zeros(9)}
-    assert Penalised(SoftThreshold(0.5), ("a", "b")).figures(tree) == {"density": 0.75, "penalty": 3.5, "a.density": 0.5, "b.density": 1.0}
+    tree = {
+        "a": torch.tensor([[1.0, 0.0], [0.0, -2.0]]),
+        "b": torch.ones(1, 4),
+        "c": torch.zeros(9),
+    }
+    assert Penalised(SoftThreshold(0.5), ("a", "b")).figures(tree) == {
+        "density": 0.75,
+        "penalty": 3.5,
+        "a.density": 0.5,
+        "b.density": 1.0,
+    }
     ranks = Penalised(SingularThreshold(0.5), ("a", "b")).figures(tree)
     assert (ranks["a.rank"], ranks["b.rank"], ranks["penalty"]) == (2.0, 1.0, pytest.approx(2.5))
     assert Penalised(LargestShare(0.5), ("a",)).figures(tree)["penalty"] == 0.0
@@ -212,7 +261,9 @@ def test_locals_obey_the_laws(operator, kind, net, three):
 
 def test_dropout_keeps_its_own_stream(net, three):
     noisy = nn.Sequential(net, nn.Dropout(0.5))
-    descent = Descent(MaximumLikelihood(noisy, Categorical()), Sgd(), 3, 8, uses_global_randomness=True)
+    descent = Descent(
+        MaximumLikelihood(noisy, Categorical()), Sgd(), 3, 8, uses_global_randomness=True
+    )
     local = ProximalDescent(descent, penalise(noisy, SoftThreshold(0.01)))
     assert local.uses_global_randomness
     check_local(local, parameters(noisy), three["client-000"])
@@ -220,14 +271,20 @@ def test_dropout_keeps_its_own_stream(net, three):
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 def test_one_step_is_the_operator_after_the_gradient_step(factor, net, three):
-    """At the rate of the step, the message's factor included, on the weights and not on the biases."""
+    """At the rate of the step, the message's factor included, on the weights and not on the
+    biases.
+    """
     data, message = three["client-000"], parameters(net)
     descent = Descent(MaximumLikelihood(net, Categorical()), Sgd(0.2), 1, len(data))
     plain = descent.fit(message, {}, data, Key(0), bf.LocalOptions(rate_factor=factor)).payload
     operator = SoftThreshold(0.05)
-    fit = ProximalDescent(descent, penalise(net, operator)).fit(message, {}, data, Key(0), bf.LocalOptions(rate_factor=factor))
+    fit = ProximalDescent(descent, penalise(net, operator)).fit(
+        message, {}, data, Key(0), bf.LocalOptions(rate_factor=factor)
+    )
     for name, leaf in plain.items():
-        assert torch.equal(fit.payload[name], operator(leaf, 0.2 * factor) if name.endswith("weight") else leaf)
+        assert torch.equal(
+            fit.payload[name], operator(leaf, 0.2 * factor) if name.endswith("weight") else leaf
+        )
     assert fit.info["density"] < 1
 
 
@@ -235,10 +292,18 @@ def test_pruning_once_is_training_and_then_pruning(net, three):
     data, message = three["client-000"], parameters(net)
     descent = Descent(MaximumLikelihood(net, Categorical()), Sgd(0.2), 7, 16)
     dense, operator = descent.fit(message, {}, data, Key(0), bf.LocalOptions()), LargestShare(0.25)
-    once = ProximalDescent(descent, penalise(net, operator), once=True).fit(message, {}, data, Key(0), bf.LocalOptions())
-    assert tree_equal(once.payload, dense.payload | {name: operator(dense.payload[name], 1.0) for name in ("1.weight", "3.weight")})
+    once = ProximalDescent(descent, penalise(net, operator), once=True).fit(
+        message, {}, data, Key(0), bf.LocalOptions()
+    )
+    assert tree_equal(
+        once.payload,
+        dense.payload
+        | {name: operator(dense.payload[name], 1.0) for name in ("1.weight", "3.weight")},
+    )
     assert {name: once.info[name] for name in dense.info} == dense.info
-    every = ProximalDescent(descent, penalise(net, operator)).fit(message, {}, data, Key(0), bf.LocalOptions())
+    every = ProximalDescent(descent, penalise(net, operator)).fit(
+        message, {}, data, Key(0), bf.LocalOptions()
+    )
     assert every.info["density"] == once.info["density"] == 0.25
     assert every.info["loss"] > once.info["loss"]
 
@@ -248,7 +313,13 @@ def test_the_server_shrinks_the_average_at_its_rate():
     state = {"w": torch.ones(2, 2), "b": torch.ones(2)}
     server = ProximalAverage(Penalised(operator, ("w",)), lambda round: 0.1 * (round + 1))
     assert published(server, state, 0, None) is state
-    reducer = Sum(Update({"w": torch.tensor([[4.0, 1.0], [0.2, -2.0]]), "b": torch.tensor([4.0, 0.2])}, 2.0, "value"))
+    reducer = Sum(
+        Update(
+            {"w": torch.tensor([[4.0, 1.0], [0.2, -2.0]]), "b": torch.tensor([4.0, 0.2])},
+            2.0,
+            "value",
+        )
+    )
     found, info = server.step(state, reducer, 3)
     assert torch.allclose(found["w"], torch.tensor([[1.8, 0.3], [0.0, -0.8]]))
     assert torch.equal(found["b"], torch.tensor([2.0, 0.1]))
@@ -257,7 +328,9 @@ def test_the_server_shrinks_the_average_at_its_rate():
     assert torch.equal(mean["w"], torch.tensor([[2.0, 0.5], [0.1, -1.0]]))
     assert info["penalty"] == pytest.approx(1.8)
     # Nobody had data: nothing changes, nothing shrinks.
-    nobody, _ = server.step(state, Sum(Update({"w": torch.zeros(2, 2), "b": torch.zeros(2)}, 0.0, "value")), 3)
+    nobody, _ = server.step(
+        state, Sum(Update({"w": torch.zeros(2, 2), "b": torch.zeros(2)}, 0.0, "value")), 3
+    )
     assert tree_equal(nobody, state)
     with pytest.raises(UpdateError, match="expected a sum of kind 'value'"):
         server.step(state, Sum(Update(state, 1.0, "delta")), 0)
@@ -267,7 +340,13 @@ def test_the_server_shrinks_the_average_at_its_rate():
 
 
 @pytest.mark.parametrize(
-    "make", [partial(fed_mid, strength=0.0), partial(fed_l1, strength=0.0), partial(fed_prune, share=1.0), partial(fed_prune, share=1.0, once=False)]
+    "make",
+    [
+        partial(fed_mid, strength=0.0),
+        partial(fed_l1, strength=0.0),
+        partial(fed_prune, share=1.0),
+        partial(fed_prune, share=1.0, once=False),
+    ],
 )
 def test_without_a_penalty_they_are_fed_avg_bit_for_bit(make, net, three):
     average, same = last(fed_avg(net, training=WORK), three), last(make(net, training=WORK), three)
@@ -288,7 +367,13 @@ def test_without_a_penalty_they_are_fed_avg_bit_for_bit(make, net, three):
 )
 def test_they_learn_and_their_figures_move(make, least, most, digits, three):
     _, test = digits
-    result = bf.run(make(bf.mlp([64, 64, 10], Key(0, "net")), training=WORK), three, rounds=8, test=test, progress=False)
+    result = bf.run(
+        make(bf.mlp([64, 64, 10], Key(0, "net")), training=WORK),
+        three,
+        rounds=8,
+        test=test,
+        progress=False,
+    )
     assert result.final("accuracy") > least
     for name, bound in most.items():
         series = [value for _, value in result.series(name)]
@@ -311,7 +396,7 @@ def test_a_client_keeps_its_share_and_the_average_their_union(net, three):
     for name, kept in (("1.weight", 32), ("3.weight", 5)):
         assert [int(tree[name].sum()) for tree in seen] == [kept] * 3
         union = torch.stack([tree[name] for tree in seen]).any(0)
-        assert torch.equal(report.state[name] != 0, union)
+        assert torch.equal(report.state[f"model/{name}"] != 0, union)
         assert report.server[f"{name}.density"] == int(union.sum()) / union.numel()
 
 
@@ -320,21 +405,33 @@ def test_the_servers_rate_is_that_of_all_local_steps(net, three):
     work = replace(WORK, schedule=bf.cosine(0.5, 2))
     for round in (0, 1):
         with_server, without = (
-            last(fed_mid(net, strength=0.02, average=average, training=work), three, 1 + round).state for average in (True, False)
+            owned(
+                last(
+                    fed_mid(net, strength=0.02, average=average, training=work), three, 1 + round
+                ).state,
+                "model",
+            )
+            for average in (True, False)
         )
         if round == 0:
             operator, rate = SingularThreshold(0.02), 20 * 0.1
             with one_thread():  # the SVD's last bits depend on the number of threads
-                expected = without | {name: operator(without[name], rate) for name in ("1.weight", "3.weight")}
+                expected = without | {
+                    name: operator(without[name], rate) for name in ("1.weight", "3.weight")
+                }
             assert tree_equal(with_server, expected)
     (phase,) = fed_mid(net, training=work).phases
     assert [phase.server.rate(round) for round in (0, 1)] == pytest.approx([2.0, 1.0])
 
 
 def test_a_predicate_chooses_and_a_link_is_passed_on(net, three):
-    state = last(fed_l1(net, strength=100.0, where=lambda name, module: name == "3.weight", training=WORK), three, 1).state
-    assert not bool(state["3.weight"].any())
-    assert bool((state["1.weight"] != 0).all())
+    state = last(
+        fed_l1(net, strength=100.0, where=lambda name, module: name == "3.weight", training=WORK),
+        three,
+        1,
+    ).state
+    assert not bool(state["model/3.weight"].any())
+    assert bool((state["model/1.weight"] != 0).all())
     link = Digital(max_norm=7.0)
     for make in (fed_avg, fed_l1, fed_mid, fed_prune):
         (phase,) = make(net, link=link).phases
@@ -346,7 +443,9 @@ def test_a_predicate_chooses_and_a_link_is_passed_on(net, three):
 
 def test_settings_out_of_range(net):
     for make in (fed_l1, fed_mid):
-        with pytest.raises(ArgumentError, match="Threshold.strength: expected a finite number >= 0"):
+        with pytest.raises(
+            ArgumentError, match="Threshold.strength: expected a finite number >= 0"
+        ):
             make(net, strength=-1.0)
     with pytest.raises(ArgumentError, match="LargestShare: expected a share"):
         fed_prune(net, share=0.0)
@@ -359,20 +458,30 @@ def test_settings_out_of_range(net):
 def test_frozen_weights_are_refused_before_the_first_round(make, net, three):
     adapted = bf.lora(net, 2, Key(0, "lora"))
     with pytest.raises(
-        ArgumentError, match=rf"{make.__name__}, where: expected parameters that are trained, found 2 frozen ones: 1.base.weight, 3."
+        ArgumentError,
+        match=(
+            rf"{make.__name__}, where: expected parameters that are trained, found 2 frozen "
+            r"ones: 1.base.weight, 3."
+        ),
     ) as told:
         make(adapted)
     assert 'where=lambda name, module: "lora_" in name' in str(told.value)
-    report = last(make(adapted, where=lambda name, module: "lora_" in name, training=WORK), three, 1)
+    report = last(
+        make(adapted, where=lambda name, module: "lora_" in name, training=WORK), three, 1
+    )
     assert not report.refused
     net = nn.Linear(3, 2).requires_grad_(False)
-    with pytest.raises(ArgumentError, match=r"found 1 frozen ones: weight; try net.requires_grad_\(\)"):
+    with pytest.raises(
+        ArgumentError, match=r"found 1 frozen ones: weight; try net.requires_grad_\(\)"
+    ):
         make(net)
 
 
 @pytest.mark.parametrize("make", [fed_l1, fed_mid, fed_prune])
 def test_a_diverged_client_is_named(make, net, three):
-    with pytest.raises(ClientError, match="client 'client-000', round 0, stage 'fit': .*a smaller learning rate"):
+    with pytest.raises(
+        ClientError, match="client 'client-000', round 0, stage 'fit': .*a smaller learning rate"
+    ):
         last(make(net, training=replace(WORK, optimiser=Sgd(1e20))), three, 1)
 
 
@@ -395,12 +504,20 @@ def test_l1_finds_the_lasso_and_a_planted_support(strength, make):
     truth[0, planted] = torch.tensor([1.0, -1.5, 2.0, -0.7, 0.9, 1.2])
     targets = inputs @ truth.T + noise
     net = nn.Sequential(nn.Linear(30, 1, bias=False))
-    algorithm = make(net, strength=strength, likelihood=bf.Normal(1.0), training=bf.Training(steps=300, batch_size=200, optimiser=Sgd(0.4)))
+    algorithm = make(
+        net,
+        strength=strength,
+        likelihood=bf.Normal(1.0),
+        training=bf.Training(steps=300, batch_size=200, optimiser=Sgd(0.4)),
+    )
     report = last(algorithm, {"only": Dataset(inputs, targets)}, 2)
-    weight = report.state["0.weight"]
-    reference = Lasso(alpha=strength, fit_intercept=False, tol=1e-10, max_iter=100_000).fit(inputs.double().numpy(), targets[:, 0].double().numpy())
+    weight = report.state["model/0.weight"]
+    reference = Lasso(alpha=strength, fit_intercept=False, tol=1e-10, max_iter=100_000).fit(
+        inputs.double().numpy(), targets[:, 0].double().numpy()
+    )
     assert torch.allclose(weight[0].double(), torch.from_numpy(reference.coef_), atol=2e-5)
-    # Karush-Kuhn-Tucker: the gradient is -lambda sign(w) where w is not zero, and at most lambda elsewhere.
+    # Karush-Kuhn-Tucker: the gradient is -lambda sign(w) where w is not zero, and at most lambda
+    # elsewhere.
     gradient = (inputs.T @ (inputs @ weight.T - targets) / len(inputs))[:, 0]
     active = weight[0] != 0
     assert torch.allclose(gradient[active], -strength * weight[0][active].sign(), atol=2e-5)
@@ -413,25 +530,52 @@ def test_l1_finds_the_lasso_and_a_planted_support(strength, make):
 
 @pytest.mark.slow
 def test_the_nuclear_norm_finds_a_planted_rank():
-    """Three clients of one problem. The optimum's certificate: the gradient is minus lambda times a subgradient of the nuclear norm."""
+    """Three clients of one problem. The optimum's certificate: the gradient is minus lambda times a
+    subgradient of the nuclear norm.
+    """
     inputs, truth, noise, stream = regression(8, rows=240, columns=12)
     truth = torch.randn(8, 2, generator=stream) @ torch.randn(2, 12, generator=stream) / 2
     data = Dataset(inputs, inputs @ truth.T + noise)
     net = nn.Sequential(nn.Linear(12, 8, bias=False))
     likelihood, work = bf.Normal(1.0), bf.Training(batch_size=240, optimiser=Sgd(0.3))
-    free = last(fed_mid(net, strength=0.0, likelihood=likelihood, training=replace(work, steps=60)), {"only": data}).server
+    free = last(
+        fed_mid(net, strength=0.0, likelihood=likelihood, training=replace(work, steps=60)),
+        {"only": data},
+    ).server
     assert free["0.weight.rank"] == 8
-    # With one local step of one client, twice the strength (clients and server), without the server's part the strength itself.
+    # With one local step of one client, twice the strength (clients and server), without the
+    # server's part the strength itself.
     for average, factor, steps, count in ((True, 2, 1, 250), (False, 1, 125, 2)):
-        report = last(fed_mid(net, strength=0.05, average=average, likelihood=likelihood, training=replace(work, steps=steps)), {"only": data}, count)
-        weight = report.state["0.weight"]
+        report = last(
+            fed_mid(
+                net,
+                strength=0.05,
+                average=average,
+                likelihood=likelihood,
+                training=replace(work, steps=steps),
+            ),
+            {"only": data},
+            count,
+        )
+        weight = report.state["model/0.weight"]
         assert report.server["0.weight.rank"] == 2
         assert float((weight - truth).norm() / truth.norm()) < 0.1
         subgradient = -((inputs @ weight.T - data.targets).T @ inputs / 240) / (factor * 0.05)
         assert float(torch.linalg.svdvals(subgradient)[0]) < 1 + 1e-3
-        assert float((subgradient * weight).sum()) == pytest.approx(float(torch.linalg.svdvals(weight).sum()), rel=1e-3)
+        assert float((subgradient * weight).sum()) == pytest.approx(
+            float(torch.linalg.svdvals(weight).sum()), rel=1e-3
+        )
     # The mean of three clients' low-rank models is of full rank unless the server shrinks it.
     clients = bf.federate(data, bf.iid(240, 3, Key(0, "parts")))
-    shared = [fed_mid(net, strength=0.05, average=average, likelihood=likelihood, training=replace(work, steps=10)) for average in (True, False)]
+    shared = [
+        fed_mid(
+            net,
+            strength=0.05,
+            average=average,
+            likelihood=likelihood,
+            training=replace(work, steps=10),
+        )
+        for average in (True, False)
+    ]
     ranks = [last(algorithm, clients, 12).server["0.weight.rank"] for algorithm in shared]
     assert ranks[0] == 2 < ranks[1]

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.d_turbo_vbi import ToDensity, no_field
-from bayesfed.data import sparse_regression
-from bayesfed.federated import ramp, score
+from bayesfed.algorithms.d_turbo_vbi import ToDensity, no_field, ramp
+from bayesfed.federated import score
 from bayesfed.inference import MeanField
 from bayesfed.inference.turbo.exchange import Exchange
 from bayesfed.models.random_fields.support_priors import neighbour_share
+from tests.support.regression import sparse_regression
 
 
 @pytest.mark.slow
@@ -19,7 +19,9 @@ def test_it_learns_digits_sparsely(digits, clients):
     net = bf.mlp([64, 64, 10], bf.Key(0, "net"))
     declared = bf.declare(net, likelihood=bf.Categorical(temperature=0.1))
     work = bf.Training(steps=40, batch_size=32, optimiser=bf.Adam(4e-3))
-    algorithm = bf.d_turbo_vbi(declared, observations=len(train), training=work, density=ToDensity(0.19, keep=0.8))
+    algorithm = bf.d_turbo_vbi(
+        declared, observations=len(train), training=work, density=ToDensity(0.19, keep=0.8)
+    )
     result = bf.run(algorithm, clients, rounds=12, test=test, progress=False)
     assert result.final("accuracy") > 0.9
     assert result.final("density") < 0.2
@@ -36,7 +38,10 @@ def test_it_learns_digits_sparsely(digits, clients):
 @pytest.mark.slow
 def test_convolutions_are_matrices(digits, clients):
     train, test = digits
-    declared = bf.declare(bf.cnn((1, 8, 8), 10, bf.Key(0, "net"), channels=(8, 8), hidden=16), likelihood=bf.Categorical(temperature=0.1))
+    declared = bf.declare(
+        bf.cnn((1, 8, 8), 10, bf.Key(0, "net"), channels=(8, 8), hidden=16),
+        likelihood=bf.Categorical(temperature=0.1),
+    )
     assert {name: site.matrix for name, site in declared.sites.items()} == {
         "1.weight": (8, 9),
         "4.weight": (8, 72),
@@ -44,7 +49,11 @@ def test_convolutions_are_matrices(digits, clients):
         "10.weight": (10, 16),
     }
     result = bf.run(
-        bf.d_turbo_vbi(declared, observations=len(train), training=bf.Training(steps=20, batch_size=32, optimiser=bf.Adam(5e-3))),
+        bf.d_turbo_vbi(
+            declared,
+            observations=len(train),
+            training=bf.Training(steps=20, batch_size=32, optimiser=bf.Adam(5e-3)),
+        ),
         clients,
         rounds=4,
         test=test,
@@ -55,7 +64,9 @@ def test_convolutions_are_matrices(digits, clients):
 
 
 def regression(key=0):
-    truth = sparse_regression(bf.Key(key, "truth"), samples=600, outputs=8, features=20, block=5, noise_sd=0.5)
+    truth = sparse_regression(
+        bf.Key(key, "truth"), samples=600, outputs=8, features=20, block=5, noise_sd=0.5
+    )
     declared = bf.declare(
         nn.Sequential(nn.Linear(20, 8, bias=False)),
         bf.Prior(precision=bf.BernoulliGamma(slab_sd=1.0, spike_sd=0.03, relative=False)),
@@ -76,8 +87,15 @@ def regression(key=0):
 def test_it_finds_a_planted_clustered_support(options):
     truth, declared = regression()
     clients = bf.federate(truth.data, bf.iid(600, 5, bf.Key(0, "parts")))
-    work = {"training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)), "initial_sd": 0.05, "field": ramp(0.0, 1), **options}
-    result = bf.run(bf.d_turbo_vbi(declared, observations=600, **work), clients, rounds=8, progress=False)
+    work = {
+        "training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)),
+        "initial_sd": 0.05,
+        "field": ramp(0.0, 1),
+        **options,
+    }
+    result = bf.run(
+        bf.d_turbo_vbi(declared, observations=600, **work), clients, rounds=8, progress=False
+    )
     found = result.posterior.belief["0.weight"].active
     right = int((found & truth.support).sum())
     precision, recall = right / int(found.sum()), right / int(truth.support.sum())
@@ -88,30 +106,54 @@ def test_it_finds_a_planted_clustered_support(options):
 
 
 def test_the_printed_order_prunes_by_the_weights_training_began_with():
-    """Algorithm 1 updates q(s) before it averages: round 0 then switches off by initial values, before the data have spoken."""
+    """Algorithm 1 updates q(s) before it averages: round 0 then switches off by initial values,
+    before the data have spoken.
+    """
     truth, declared = regression()
     clients = bf.federate(truth.data, bf.iid(600, 5, bf.Key(0, "parts")))
-    work = {"training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)), "initial_sd": 0.01, "field": no_field}
+    work = {
+        "training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)),
+        "initial_sd": 0.01,
+        "field": no_field,
+    }
     small = (declared.initial["0.weight"].abs() < 0.05) & truth.support
     assert bool(small.any())
     for before, lost in ((True, True), (False, False)):
-        result = bf.run(bf.d_turbo_vbi(declared, observations=600, before_averaging=before, **work), clients, rounds=1, progress=False)
+        result = bf.run(
+            bf.d_turbo_vbi(declared, observations=600, before_averaging=before, **work),
+            clients,
+            rounds=1,
+            progress=False,
+        )
         assert bool((~result.posterior.belief["0.weight"].active[small]).all()) is lost
 
 
 def test_the_published_mean_field_guide_keeps_everything_on():
-    """Bistable: with s on the precision stays of order one, and s stays on, for weights that are zero."""
+    """Bistable: with s on the precision stays of order one, and s stays on, for weights that are
+    zero.
+    """
     truth, declared = regression()
     clients = bf.federate(truth.data, bf.iid(600, 5, bf.Key(0, "parts")))
-    work = {"training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)), "initial_sd": 0.05, "field": no_field}
-    result = bf.run(bf.d_turbo_vbi(declared, observations=600, blocks=MeanField(), **work), clients, rounds=4, progress=False)
+    work = {
+        "training": bf.Training(steps=40, batch_size=60, optimiser=bf.Adam(0.02)),
+        "initial_sd": 0.05,
+        "field": no_field,
+    }
+    result = bf.run(
+        bf.d_turbo_vbi(declared, observations=600, blocks=MeanField(), **work),
+        clients,
+        rounds=4,
+        progress=False,
+    )
     assert result.final("density") == 1.0
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.slow
 def test_counting_rows_once_leaves_the_averaged_posterior_too_wide(count):
-    """The likelihood scale N / N_t of (21) matters: with K clients the unscaled sd is about sqrt(K) times the exact one."""
+    """The likelihood scale N / N_t of (21) matters: with K clients the unscaled sd is about sqrt(K)
+    times the exact one.
+    """
     truth, _ = regression()
     declared = bf.declare(
         nn.Sequential(nn.Linear(20, 8, bias=False)),
@@ -141,10 +183,19 @@ def test_counting_rows_once_leaves_the_averaged_posterior_too_wide(count):
 
 def test_models_are_scored_by_any_metric(digits, net):
     _, test = digits
-    model = bf.run(bf.fed_avg(net, training=bf.Training(steps=1)), {"a": test}, rounds=1, progress=False).model
-    assert score(model, test, lambda outputs, targets: torch.ones(len(targets))) == pytest.approx(1.0)
+    model = bf.run(
+        bf.fed_avg(net, training=bf.Training(steps=1)), {"a": test}, rounds=1, progress=False
+    ).model
+    assert score(model, test, lambda outputs, targets: torch.ones(len(targets))) == pytest.approx(
+        1.0
+    )
 
 
 def test_a_method_without_posterior_says_so(digits, net):
     with pytest.raises(bf.errors.ArgumentError, match="a Bayesian method, found fed_avg"):
-        _ = bf.run(bf.fed_avg(net, training=bf.Training(steps=1)), {"a": digits[1]}, rounds=1, progress=False).posterior
+        _ = bf.run(
+            bf.fed_avg(net, training=bf.Training(steps=1)),
+            {"a": digits[1]},
+            rounds=1,
+            progress=False,
+        ).posterior

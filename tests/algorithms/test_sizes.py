@@ -27,7 +27,13 @@ def test_a_slice_is_what_leading_channels_compute():
     part = view.restrict(whole)
     assert tree_equal(part, {"w": whole["w"][:2, :3], "b": whole["b"][:2]})
     update = view.lift(part, 3.0, "value")
-    assert tree_equal(update.mean(), {"w": torch.where(update.weight["w"] > 0, whole["w"], 0), "b": torch.tensor([0.0, 1, 0, 0])})
+    assert tree_equal(
+        update.mean(),
+        {
+            "w": torch.where(update.weight["w"] > 0, whole["w"], 0),
+            "b": torch.tensor([0.0, 1, 0, 0]),
+        },
+    )
     with pytest.raises(UpdateError, match="expected shape"):
         view.lift(whole, 1.0, "value")
 
@@ -44,7 +50,9 @@ def test_entries_are_averaged_over_those_who_have_them_and_stay_where_nobody_has
     reducer = Sum()
     reducer.add("a", big.lift({"w": torch.full((2, 2), 1.0)}, 1.0, "value"))
     reducer.add("b", small.lift({"w": torch.full((1, 1), 4.0)}, 2.0, "value"))
-    assert torch.equal(Average().step(state, reducer, 0)[0]["w"], torch.tensor([[3.0, 1, 7], [1, 1, 7], [7, 7, 7]]))
+    assert torch.equal(
+        Average().step(state, reducer, 0)[0]["w"], torch.tensor([[3.0, 1, 7], [1, 1, 7], [7, 7, 7]])
+    )
 
 
 def test_capacities():
@@ -54,39 +62,65 @@ def test_capacities():
     drawn = [dynamic(4)(Profile("a", 1), round, KEY.child(round)) for round in range(400)]
     assert [80 < drawn.count(size) < 120 for size in range(4)] == [True] * 4
     memory = by_device("memory_bytes", {0: 8e9, 1: 2e9})
-    assert [memory(Profile("a", 1, {"memory_bytes": value}), 0, KEY) for value in (9e9, 8e9, 3e9)] == [0, 0, 1]
+    assert [
+        memory(Profile("a", 1, {"memory_bytes": value}), 0, KEY) for value in (9e9, 8e9, 3e9)
+    ] == [0, 0, 1]
     with pytest.raises(ArgumentError, match="client 'a'.*memory_bytes >= 2e"):
         memory(Profile("a", 1, {"memory_bytes": 1e9}), 0, KEY)
     with pytest.raises(ArgumentError, match="all clients of the pool"):
         dealt(Profile("stranger", 1), 0, KEY)
     for wrong in (lambda: dynamic(0), lambda: fixed(names, 0), lambda: fixed(["a", "a"], 2)):
-        with pytest.raises(ArgumentError, match="count >= 1"):
+        with pytest.raises(ArgumentError, match="count: expected a whole|distinct names"):
             wrong()
 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_one_size_is_fed_avg(clients, masked):
     net = bf.mlp([64, 16, 10], bf.Key(0, "net"))
-    plain = bf.run(bf.fed_avg(net, training=bf.Training(steps=3), masked=masked), clients, rounds=2, progress=False)
-    sliced = bf.run(hetero_fl([net], fixed(sorted(clients), 1), training=bf.Training(steps=3), masked=masked), clients, rounds=2, progress=False)
-    assert all(torch.allclose(sliced.snapshot.state[name], leaf, atol=1e-6) for name, leaf in plain.snapshot.state.items())
+    plain = bf.run(
+        bf.fed_avg(net, training=bf.Training(steps=3), masked=masked),
+        clients,
+        rounds=2,
+        progress=False,
+    )
+    sliced = bf.run(
+        hetero_fl([net], fixed(sorted(clients), 1), training=bf.Training(steps=3), masked=masked),
+        clients,
+        rounds=2,
+        progress=False,
+    )
+    assert all(
+        torch.allclose(sliced.snapshot.state[name], leaf, atol=1e-6)
+        for name, leaf in plain.snapshot.state.items()
+    )
 
 
 @pytest.mark.slow
 def test_every_size_learns(digits, clients):
     _, test = digits
-    algorithm = hetero_fl(nets(), fixed(sorted(clients), 3), training=bf.Training(steps=30, batch_size=32, optimiser=bf.Sgd(0.2)))
+    algorithm = hetero_fl(
+        nets(),
+        fixed(sorted(clients), 3),
+        training=bf.Training(steps=30, batch_size=32, optimiser=bf.Sgd(0.2)),
+    )
     result = bf.run(algorithm, clients, rounds=15, progress=False)
-    scores = [score(predictor(result.snapshot.state), test) for predictor in algorithm.sizes.values()]
+    scores = [
+        score(predictor(result.snapshot.state), test) for predictor in algorithm.sizes.values()
+    ]
     assert list(algorithm.sizes) == ["2,410", "1,210", "610"]
     assert scores[0] > 0.7
     assert min(scores) > 0.5
     up = [row for row in result.ledger if row.direction == "up" and row.round == 0]
-    assert sorted({row.bits // 1000 for row in up}, reverse=True)[0] > 1.5 * min(row.bits // 1000 for row in up)
+    assert sorted({row.bits // 1000 for row in up}, reverse=True)[0] > 1.5 * min(
+        row.bits // 1000 for row in up
+    )
 
 
 def test_absent_classes_have_no_say_in_the_loss():
-    output, targets = torch.randn(5, 4, generator=bf.Key(0, "x").generator(), requires_grad=True), torch.tensor([0, 2, 2, 0, 2])
+    output, targets = (
+        torch.randn(5, 4, generator=bf.Key(0, "x").generator(), requires_grad=True),
+        torch.tensor([0, 2, 2, 0, 2]),
+    )
     PresentClasses(Categorical(), (0, 2)).loss(output, targets).backward()
     assert not output.grad[:, [1, 3]].any()
     assert output.grad[:, [0, 2]].all()
@@ -98,6 +132,8 @@ def test_bad_nets_are_refused(clients):
     with pytest.raises(ArgumentError, match="no axis longer"):
         hetero_fl(nets((8, 16)), dynamic(2))
     with pytest.raises(ArgumentError, match="running statistics"):
-        hetero_fl([torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8))], dynamic(1))
+        hetero_fl(
+            [torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8))], dynamic(1)
+        )
     with pytest.raises((ArgumentError, ClientError)):
         bf.run(hetero_fl(nets(), fixed(["nobody"], 3)), clients, rounds=1, progress=False)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from bayesfed.compress.buffer import Writer
+from bayesfed.compress.leaf import Writer
 from bayesfed.compress.lossless.bits import Fixed
+from bayesfed.compress.lossless.cheapest import STANDARD, Cheapest
 from bayesfed.compress.lossless.ranges import Range
-from bayesfed.compress.lossless.symbols import STANDARD, Cheapest
 
-CODES = (*STANDARD, Cheapest())
+CODES = (*STANDARD.values(), Cheapest())
 
 
 WIDE = (Fixed(), Range(), Cheapest())
@@ -18,7 +18,7 @@ LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 
 
 def name(code):
-    return getattr(code, "__name__", str(code)).replace("()", "")[:28]
+    return getattr(code, "__name__", str(code)).replace("()", "").replace("signed=False", "")[:28]
 
 
 def every(codes):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bayesfed.compress.buffer import Reader, Writer
+from bayesfed.compress.leaf import Reader, Writer
 from bayesfed.keys import Key
 
 
@@ -33,7 +33,19 @@ def gaussian(*shape, name="gaussian"):
 def leaves():
     """The leaves every codec must survive."""
     found = {
-        str(shape): gaussian(*shape, name=str(shape)) for shape in [(), (1,), (2,), (0,), (0, 3), (3, 0), (5, 7), (2, 3, 4, 4), (3, 2, 5), (1000,)]
+        str(shape): gaussian(*shape, name=str(shape))
+        for shape in [
+            (),
+            (1,),
+            (2,),
+            (0,),
+            (0, 3),
+            (3, 0),
+            (5, 7),
+            (2, 3, 4, 4),
+            (3, 2, 5),
+            (1000,),
+        ]
     }
     single = torch.zeros(6, 9)
     single[2, 5] = -0.7

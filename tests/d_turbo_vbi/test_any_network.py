@@ -1,4 +1,6 @@
-"""Networks that are not a chain of layers with matrices of their own: tied weights, shared layers, constant buffers, recurrent cells."""
+"""Networks that are not a chain of layers with matrices of their own: tied weights, shared layers,
+constant buffers, recurrent cells.
+"""
 
 import pytest
 import torch
@@ -22,23 +24,35 @@ class Tied(nn.Module):
         self.again.weight = self.encode.weight
 
     def forward(self, rows: Tensor) -> Tensor:
-        code = self.twice(torch.relu(self.twice(torch.relu(self.encode(rows.flatten(1)) + self.again(rows.flatten(1))))))
+        code = self.twice(
+            torch.relu(
+                self.twice(torch.relu(self.encode(rows.flatten(1)) + self.again(rows.flatten(1))))
+            )
+        )
         return self.head(torch.relu(self.decode(code)))
 
 
 class Rotary(nn.Module):
-    """Attention over the rows of an image, with rotary positions: a constant that is saved, or is not."""
+    """Attention over the rows of an image, with rotary positions: a constant that is saved, or is
+    not.
+    """
 
     def __init__(self, persistent: bool):
         super().__init__()
-        self.embed, self.attend, self.head = nn.Linear(8, 12), nn.MultiheadAttention(12, 2, batch_first=True), nn.Linear(12, 10)
+        self.embed, self.attend, self.head = (
+            nn.Linear(8, 12),
+            nn.MultiheadAttention(12, 2, batch_first=True),
+            nn.Linear(12, 10),
+        )
         self.register_buffer("inv_freq", 1 / 100 ** (torch.arange(6) / 6), persistent=persistent)
 
     def forward(self, rows: Tensor) -> Tensor:
         tokens = self.embed(rows.reshape(len(rows), 8, 8))
         angle = torch.arange(8)[:, None] * self.inv_freq
         left, right = tokens.chunk(2, -1)
-        turned = torch.cat([left * angle.cos() - right * angle.sin(), left * angle.sin() + right * angle.cos()], -1)
+        turned = torch.cat(
+            [left * angle.cos() - right * angle.sin(), left * angle.sin() + right * angle.cos()], -1
+        )
         return self.head(self.attend(turned, turned, turned, need_weights=False)[0].mean(1))
 
 
@@ -62,13 +76,22 @@ class Counting(nn.Module):
 class Gru(nn.Module):
     def __init__(self):
         super().__init__()
-        self.cell, self.head, self.scale = nn.GRU(8, 12, batch_first=True), nn.Linear(12, 10), nn.Parameter(torch.tensor(1.0))
+        self.cell, self.head, self.scale = (
+            nn.GRU(8, 12, batch_first=True),
+            nn.Linear(12, 10),
+            nn.Parameter(torch.tensor(1.0)),
+        )
 
     def forward(self, rows: Tensor) -> Tensor:
         return self.head(self.cell(rows.reshape(len(rows), 8, 8))[0][:, -1]) * self.scale
 
 
-NETS = {"tied": Tied, "rotary": lambda: Rotary(False), "saved rotary": lambda: Rotary(True), "gru": Gru}
+NETS = {
+    "tied": Tied,
+    "rotary": lambda: Rotary(False),
+    "saved rotary": lambda: Rotary(True),
+    "gru": Gru,
+}
 
 
 def seeded(make):
@@ -100,7 +123,9 @@ def test_a_weight_that_two_layers_share_is_one_site_whose_noise_both_layers_have
     net = seeded(Tied)
     declared = bf.declare(net)
     assert list(declared.sites) == ["encode.weight", "twice.weight", "head.weight", "decode.weight"]
-    result = bf.run(bf.d_turbo_vbi(declared, observations=100, training=WORK), clients, rounds=1, progress=False)
+    result = bf.run(
+        bf.d_turbo_vbi(declared, observations=100, training=WORK), clients, rounds=1, progress=False
+    )
     draw = result.posterior.draw(bf.Key(0))
     assert "again.weight" not in draw
     rows = clients["client-000"].inputs[:2]
@@ -112,10 +137,15 @@ def test_buffers_are_constants_until_a_forward_pass_changes_one(clients):
     assert running_statistics(Rotary(False)) == running_statistics(Rotary(True), certain=True) == []
     for replaced in (False, True):
         net = Counting(replaced)
-        with pytest.raises(ClientError, match=r"found \['centre'\], changed by a forward pass in training mode; try buffers="):
+        with pytest.raises(
+            ClientError,
+            match=r"found \['centre'\], changed by a forward pass in training mode; try buffers=",
+        ):
             bf.run(bf.fed_prox(net, strength=0.1, training=WORK), clients, rounds=1, progress=False)
         assert not net.centre.any()
-        result = bf.run(bf.fed_avg(net, training=WORK, buffers="mean"), clients, rounds=1, progress=False)
-        assert result.snapshot.state["centre"].any()
+        result = bf.run(
+            bf.fed_avg(net, training=WORK, buffers="mean"), clients, rounds=1, progress=False
+        )
+        assert result.snapshot.state["model/centre"].any()
     with pytest.raises(PriorError, match=r"without running statistics, found \['centre'\]"):
         bf.bayesian(Counting(False), bf.Gaussian(1.0))(clients["client-000"].inputs[:2])

@@ -1,4 +1,4 @@
-"""Changes as messages, in both directions: `DeltaUplink`, `DeltaServer`, and D-Turbo-VBI over them."""
+"""Changes as messages, in both directions: the layer `Exchange`, and D-Turbo-VBI within it."""
 
 from dataclasses import replace
 
@@ -13,10 +13,22 @@ from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
 from bayesfed.compress import Float, Ternary
 from bayesfed.compress.support import gather_active
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated import Add, Average, DeltaServer, DeltaUplink, FedAdam, Optimised, Sum, Update, Whole, fraction, rounds
-from bayesfed.federated.core.protocols import START
+from bayesfed.federated import (
+    Add,
+    Exchange,
+    FedAdam,
+    Sum,
+    Update,
+    fraction,
+    layered,
+    published,
+    rounds,
+)
+from bayesfed.federated.clients.side import ClientSide
+from bayesfed.federated.core.owners import owned, unwired
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.inference.turbo.elbo import MeanFieldElbo
-from bayesfed.trees import parameters, shapes
+from bayesfed.trees import parameters
 from tests.conftest import tree_equal
 
 WORK = bf.Training(steps=4, batch_size=16, optimiser=bf.Adam(5e-3))
@@ -25,44 +37,65 @@ WORK = bf.Training(steps=4, batch_size=16, optimiser=bf.Adam(5e-3))
 def turbo(declared, clients, **options):
     changes = Changes.ternary(0.5, **options)
     density = ToDensity(0.3, keep=0.8)
-    return bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), training=WORK, changes=changes, density=density)
+    return bf.d_turbo_vbi(
+        declared,
+        observations=sum(map(len, clients.values())),
+        training=WORK,
+        changes=changes,
+        density=density,
+    )
 
 
 def held(memory):
-    return {name.removeprefix("held/"): leaf for name, leaf in memory.items() if name.startswith("held/")}
+    return owned(memory, "exchange/held")
+
+
+def exchanging(net, **options):
+    layer = Exchange(**options)
+    return compose("changes", net, WORK.fitting(net), training=WORK, layers=(layer,))
+
+
+def told(algorithm, state, round, version):
+    """What the layer tells a client, beside the core's leaves."""
+    server = assembled(algorithm.phases[0]).server
+    return unwired(published(server, state, round, version))[1].get("exchange", {})
+
+
+def a_sum(net):
+    tree = {name: torch.randn_like(leaf) for name, leaf in parameters(net).items()}
+    return Sum(Update(tree, 1.0, "delta"))
 
 
 def test_lossless_changes_are_fed_avg_of_changes_bit_for_bit(net, clients):
-    server = DeltaServer(Average(), Float(32))
-    model = parameters(net)
-    ours = compose("changes", net, DeltaUplink(WORK.fitting(net)), server, training=WORK, initial=server.initial(model), view=Whole(shapes(model)))
+    ours = exchanging(net, codec=Float(32))
     plain = compose("changes", net, WORK.fitting(net, kind="delta"), Add(), training=WORK)
-    left, right = ([*rounds(each, bf.InProcess(clients), rounds=3)][-1].state for each in (ours, plain))
-    assert tree_equal(server.inner(left), right)
+    left, right = (
+        owned([*rounds(each, bf.InProcess(clients), rounds=3)][-1].state, "model")
+        for each in (ours, plain)
+    )
+    assert tree_equal(left, right)
 
 
 def test_clients_hold_what_the_server_says_they_hold_while_supports_move(declared, clients):
     algorithm = turbo(declared, clients)
-    (phase,) = algorithm.phases
     before, switched, sizes = algorithm.initial, 0.0, []
     for report in rounds(algorithm, bf.InProcess(clients), rounds=4):
         for memory in report.snapshot.memories.values():
             for name in declared.sites:
-                active = before[f"{name}.log_odds"] > 0
-                assert torch.equal(held(memory)[f"{name}.support"], active)
-                assert torch.equal(held(memory)[f"{name}.mean"], before[f"{name}.mean"][active])
-                assert memory[f"feedback/{name}.mean"].shape == (int(active.sum()),)
-        for name in declared.sites:
-            off = report.state[f"{name}.log_odds"] <= 0
-            for leaf in ("mean", "mean.residual"):
-                assert not report.state[f"{name}.{leaf}"][off].any()
+                active = before[f"log_odds/{name}"] > 0
+                assert torch.equal(held(memory)[f"support/{name}"], active)
+                assert torch.equal(held(memory)[f"mean/{name}"], before[f"mean/{name}"][active])
+                assert memory[f"exchange/error/mean/{name}"].shape == (int(active.sum()),)
         before, switched = report.state, switched + report.server["switched_off"]
+        for name in declared.sites:
+            off = before[f"log_odds/{name}"] <= 0
+            assert not before[f"mean/{name}"][off].any()
+            assert not report.state[f"exchange/residual/mean/{name}"][off].any()
         sizes.append([row.cost.bits for row in report.rows if row.direction == "down"])
     assert switched > 0
     # The first message has nothing but what the model is drawn from, and the points.
     assert sum(sizes[0]) < sum(sizes[1])
-    published = phase.server.publish(before, 4, None)
-    assert not any(name.startswith(START) or name.endswith(".change") for name in published)
+    assert not told(algorithm, report.state, 4, None)
 
 
 @pytest.mark.parametrize("cache", [1, 2])
@@ -73,27 +106,29 @@ def test_clients_that_skipped_rounds_catch_up(declared, clients, cache):
         for client in report.clients:
             memory = held(report.snapshot.memories[client])
             for name in declared.sites:
-                mean = states[-1][f"{name}.mean"][states[-1][f"{name}.log_odds"] > 0]
-                torch.testing.assert_close(memory[f"{name}.mean"], mean, atol=1e-6, rtol=1e-6)
+                mean = states[-1][f"mean/{name}"][states[-1][f"log_odds/{name}"] > 0]
+                torch.testing.assert_close(memory[f"mean/{name}"], mean, atol=1e-6, rtol=1e-6)
                 checked += 1
         states.append(report.state)
     assert checked
-    end = algorithm.phases[0].server
-    assert any(name.endswith(".mean.change") for name in end.publish(states[-1], 6, 6 - cache))
-    assert not any(name.endswith(".mean.change") for name in end.publish(states[-1], 6, 5 - cache))
+    means = {f"change/mean/{name}" for name in declared.sites}
+    assert means <= told(algorithm, report.state, 6, 6 - cache).keys()
+    assert not means & told(algorithm, report.state, 6, 5 - cache).keys()
 
 
 def test_a_round_in_which_nobody_is_heard_changes_nothing(net):
-    server = DeltaServer(Average(), Ternary(0.1), cache=2)
-    reducer = Sum()
-    reducer.add("a", Update({name: torch.randn_like(leaf) for name, leaf in parameters(net).items()}, 1.0, "delta"))
-    first, _ = server.step(server.initial(parameters(net)), reducer, 0)
+    algorithm = exchanging(net, codec=Ternary(0.1), cache=2)
+    server = assembled(algorithm.phases[0]).server
+    first, _ = server.step(algorithm.initial, a_sum(net), 0)
     state, _ = server.step(first, Sum(), 1)
-    assert tree_equal(server.inner(state), server.inner(first))
-    name = "1.weight"
-    assert torch.equal(state[f"{name}.residual"], first[f"{name}.residual"])
-    assert not server.publish(state, 2, 1)[f"{name}.change"].any()
-    assert torch.equal(server.publish(state, 2, 0)[f"{name}.change"], server.publish(first, 1, 0)[f"{name}.change"])
+    assert tree_equal(owned(state, "model"), owned(first, "model"))
+    residual, change = "exchange/residual/1.weight", "change/1.weight"
+    assert first[residual].any()
+    assert torch.equal(state[residual], first[residual])
+    assert not told(algorithm, state, 2, 1)[change].any()
+    missed = told(algorithm, first, 1, 0)[change]
+    assert missed.any()
+    assert torch.equal(told(algorithm, state, 2, 0)[change], missed)
 
 
 def test_a_resumed_run_is_the_same_and_a_dropped_answer_leaves_what_is_held(declared, clients):
@@ -108,7 +143,10 @@ def test_a_resumed_run_is_the_same_and_a_dropped_answer_leaves_what_is_held(decl
         return replace(plan, weight=-1.0) if round == 1 and profile.name == name else plan
 
     odd = replace(algorithm, phases=(replace(phase, assign=assign),))
-    first, second, third = (report.snapshot.memories[name] for report in rounds(odd, bf.InProcess(clients), rounds=3, on_client_error="drop"))
+    first, second, third = (
+        report.snapshot.memories[name]
+        for report in rounds(odd, bf.InProcess(clients), rounds=3, on_client_error="drop")
+    )
     assert tree_equal(first, second)
     assert not tree_equal(second, third)
 
@@ -117,11 +155,12 @@ def test_a_support_that_is_not_learned_stays_that_of_the_key(declared, clients):
     algorithm = turbo(declared, clients, learn=False, key=bf.Key(3))
     *_, last = rounds(algorithm, bf.InProcess(clients), rounds=2)
     drawn = Drawn({name: site.matrix for name, site in declared.sites.items()})
-    told = drawn.told(declared, Changes(start=0.5, key=bf.Key(3)))
-    first = drawn({name.removeprefix(START): leaf for name, leaf in told.items()})
+    first = drawn(drawn.told(declared, Changes(start=0.5, key=bf.Key(3))))
     for name in declared.sites:
-        assert torch.equal(last.state[f"{name}.log_odds"] > 0, first[f"{name}.support"])
-    share = sum(int(first[f"{name}.support"].sum()) for name in declared.sites) / sum(first[f"{name}.support"].numel() for name in declared.sites)
+        assert torch.equal(last.state[f"log_odds/{name}"] > 0, first[f"support/{name}"])
+    share = sum(int(first[f"support/{name}"].sum()) for name in declared.sites) / sum(
+        first[f"support/{name}"].numel() for name in declared.sites
+    )
     assert last.server["density"] == pytest.approx(share)
     shares = densities({"a": (100, 100), "b": (4, 5)}, 0.1)
     assert shares["b"] == 1
@@ -136,29 +175,47 @@ def test_what_cannot_be_is_refused(declared, clients, net):
     with pytest.raises(ArgumentError, match="changes, or a codec or link of values"):
         bf.d_turbo_vbi(declared, observations=10, changes=Changes(), codec=bf.Cast(16))
     with pytest.raises(ArgumentError, match="private"):
-        bf.private(turbo(declared, clients), clip=1.0, noise=1.0, delta=1e-5, key=bf.Key(0), participants=3)
+        bf.private(
+            turbo(declared, clients), clip=1.0, noise=1.0, delta=1e-5, key=bf.Key(0), participants=3
+        )
     (phase,) = turbo(declared, clients).phases
+    layers = tuple(replace(layer, drawn=None) for layer in phase.layers)
+    side = ClientSide.of(replace(phase, layers=layers))
     with pytest.raises(UpdateError, match="to draw them from"):
-        replace(phase.local, start=None).fit({f"{START}seed": torch.tensor(1)}, {}, None, bf.Key(0), bf.LocalOptions())
-    optimiser, model = FedAdam(), parameters(net)
-    server = DeltaServer(Optimised(Average(), optimiser), Ternary(0.1))
-    reducer = Sum()
-    reducer.add("a", Update({name: torch.randn_like(leaf) for name, leaf in model.items()}, 1.0, "delta"))
+        side.fit({"/exchange/start/seed": torch.tensor(1)}, {}, None, bf.Key(0), bf.LocalOptions())
+    # Neither an optimiser around the exchange nor one within it leaves clients with the model.
+    averaging = compose("average", net, WORK.fitting(net), training=WORK)
+    with pytest.raises(ArgumentError, match="clients that are sent the model whole"):
+        bf.server_optimised(exchanging(net, codec=Ternary(0.1)), FedAdam())
+    within = layered(bf.server_optimised(averaging, FedAdam()), Exchange(codec=Ternary(0.1)))
     with pytest.raises(UpdateError, match="the values that were handed on"):
-        server.step(server.initial(model | optimiser.initial(model)), reducer, 0)
+        assembled(within.phases[0]).server.step(within.initial, a_sum(net), 0)
 
 
 def test_clients_compute_the_inclusion_that_the_server_has(net, clients):
-    """Without couplings the mean prior log-odds are each entry's own, so that precisions are those of the q(s) that is not sent."""
-    declared = bf.declare(net, bf.Prior(bf.Independent(0.5)), likelihood=bf.Categorical(temperature=0.2))
-    algorithm = bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), training=WORK, field=lambda round: -1.0, changes=Changes())
-    state = [*rounds(algorithm, bf.InProcess(clients), rounds=3)][-1].state
-    (phase,) = algorithm.phases
-    supports = {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
+    """Without couplings the mean prior log-odds are each entry's own, so that precisions are those
+    of the q(s) that is not sent.
+    """
+    declared = bf.declare(
+        net, bf.Prior(bf.Independent(0.5)), likelihood=bf.Categorical(temperature=0.2)
+    )
+    algorithm = bf.d_turbo_vbi(
+        declared,
+        observations=sum(map(len, clients.values())),
+        training=WORK,
+        field=lambda round: -1.0,
+        changes=Changes(),
+    )
+    last = [*rounds(algorithm, bf.InProcess(clients), rounds=3)][-1]
+    (phase,), state = algorithm.phases, last.state
+    supports = {name: state[f"log_odds/{name}"] > 0 for name in declared.sites}
     message = gather_active(phase.server.publish(state, 3, None), supports)
-    told, silent = (MeanFieldElbo(declared).start(each)[1] for each in (message, {k: v for k, v in message.items() if not k.endswith(".prior")}))
-    for name, belief in TurboStep(declared).belief(phase.server.inner(state)).items():
+    told, silent = (
+        MeanFieldElbo(declared).start(each)[1]
+        for each in (message, {k: v for k, v in message.items() if not k.startswith("prior/")})
+    )
+    for name, belief in TurboStep(declared).belief(state).items():
         wanted = torch.where(supports[name], belief.expected_precision, 0.0)
         assert 0 < int((wanted > 0).sum()) < wanted.numel()
-        torch.testing.assert_close(told[f"{name}.precision"], wanted, rtol=1e-4, atol=1e-6)
-        assert not torch.allclose(silent[f"{name}.precision"], wanted, rtol=1e-2)
+        torch.testing.assert_close(told[f"precision/{name}"], wanted, rtol=1e-4, atol=1e-6)
+        assert not torch.allclose(silent[f"precision/{name}"], wanted, rtol=1e-2)

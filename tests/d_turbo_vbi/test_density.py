@@ -1,4 +1,6 @@
-"""A density as the aim of D-Turbo-VBI: the field that gives it, floors, when pruning begins, what is taken back, and the temperature beside it."""
+"""A density as the aim of D-Turbo-VBI: the field that gives it, floors, when pruning begins, what
+is taken back, and the temperature beside it.
+"""
 
 import math
 from dataclasses import replace
@@ -22,7 +24,9 @@ SOON = ToDensity(patience=0, keep=0.5)
 
 
 def drawn(*shape):
-    return torch.randn(shape, generator=bf.Key(0, "density", str(shape)).generator(), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=bf.Key(0, "density", str(shape)).generator(), dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize("wanted", [1, 40, 199, 200])
@@ -97,7 +101,9 @@ def test_a_round_that_loses_what_was_gained_is_told_and_slows_the_pruning():
 
 
 def test_a_slow_rise_is_a_loss_only_if_the_support_shrinks():
-    """Clients of unlike rows fit their own less far in a round as the rate falls: 600 rows by Dirichlet(0.1) ended in a CollapseError."""
+    """Clients of unlike rows fit their own less far in a round as the rate falls: 600 rows by
+    Dirichlet(0.1) ended in a CollapseError.
+    """
     rises = [0.85 + 0.1 * number for number in range(1, 9)]
     for shrunk, lost in ((0.0, 0), (0.005, 0), (0.02, 3), (0.15, 3)):
         watch = after(2.0, 1.0, 0.9, 0.85)
@@ -116,15 +122,30 @@ def counted(clients):
 
 
 def test_a_run_reaches_its_density_and_every_output_stays_reachable(clients, net):
-    result = bf.run(bf.d_turbo_vbi(bf.declare(net), observations=counted(clients), training=WORK, density=SOON), clients, rounds=4, progress=False)
-    assert [value for _, value in result.series("density")] == pytest.approx([0.5, 0.33, 0.33, 0.33], abs=0.01)
-    assert all(bool((result.model.parameters[name] != 0).any(dim=1).all()) for name in ("1.weight", "3.weight"))
+    result = bf.run(
+        bf.d_turbo_vbi(bf.declare(net), observations=counted(clients), training=WORK, density=SOON),
+        clients,
+        rounds=4,
+        progress=False,
+    )
+    assert [value for _, value in result.series("density")] == pytest.approx(
+        [0.5, 0.33, 0.33, 0.33], abs=0.01
+    )
+    assert all(
+        bool((result.model.parameters[name] != 0).any(dim=1).all())
+        for name in ("1.weight", "3.weight")
+    )
 
 
 def test_a_fit_that_falls_apart_is_taken_back_and_then_ends_the_run(clients, net):
     wild = replace(WORK, schedule=lambda round: 1.0 if round < 3 else 300.0)
-    algorithm = bf.d_turbo_vbi(bf.declare(net), observations=counted(clients), training=wild, density=SOON)
-    with pytest.warns(CollapseWarning, match="weights are active again"), pytest.raises(CollapseError, match="try a lower temperature"):
+    algorithm = bf.d_turbo_vbi(
+        bf.declare(net), observations=counted(clients), training=wild, density=SOON
+    )
+    with (
+        pytest.warns(CollapseWarning, match="weights are active again"),
+        pytest.raises(CollapseError, match="try a lower temperature"),
+    ):
         bf.run(algorithm, clients, rounds=12, progress=False)
 
 
@@ -142,19 +163,27 @@ class Recorded:
 def test_held_out_rows_are_scored_and_not_trained_on(declared, clients):
     data = clients["client-000"]
     algorithm = bf.d_turbo_vbi(declared, observations=counted(clients), training=WORK)
-    (phase,) = algorithm.phases
-    message = phase.assign(algorithm.initial, 0, bf.InProcess(clients).profiles[0], bf.Key(0)).view.restrict(
-        phase.server.publish(algorithm.initial, 0, None)
+    (phase,), state = algorithm.phases, algorithm.initial
+    message = phase.assign(state, 0, bf.InProcess(clients).profiles[0], bf.Key(0)).view.restrict(
+        phase.server.publish(state, 0, None)
     )
     objective, inner = MeanFieldElbo(declared), Recorded()
-    scores = HeldOut(inner, objective, draws=400).fit(message, {}, data, bf.Key(0), bf.LocalOptions()).payload["scores"]
+    scores = (
+        HeldOut(inner, objective, draws=400)
+        .fit(message, {}, data, bf.Key(0), bf.LocalOptions())
+        .payload["run/scores"]
+    )
     held = torch.arange(len(data)) % 10 == 9
     assert torch.equal(inner.rows.inputs, data.inputs[~held])
     # The slow twin draws weights.
     posterior, noise = algorithm.posterior(algorithm.initial), bf.Key(1).generator()
     likely = []
     for _ in range(400):
-        draw = {f"{name}.w": site.mean + site.sd * 2**0.5 * torch.randn(site.mean.shape, generator=noise) for name, site in posterior.belief.items()}
+        draw = {
+            f"{name}.w": site.mean
+            + site.sd * 2**0.5 * torch.randn(site.mean.shape, generator=noise)
+            for name, site in posterior.belief.items()
+        }
         logits = posterior.predict(draw, data.inputs[held])
         likely.append(declared.likelihood.pointwise(logits, data.targets[held]))
     slow = float((math.log(400) - torch.stack(likely).logsumexp(dim=0)).mean())
@@ -174,19 +203,34 @@ def test_auto_without_rows_to_hold_out_is_the_run_at_that_temperature(clients, n
     few = {name: data[slice(0, 9)] for name, data in clients.items()}
     fixed, auto = (
         bf.run(
-            bf.d_turbo_vbi(bf.declare(net), observations=36, training=WORK, density=SOON, temperature=temperature), few, rounds=2, progress=False
+            bf.d_turbo_vbi(
+                bf.declare(net),
+                observations=36,
+                training=WORK,
+                density=SOON,
+                temperature=temperature,
+            ),
+            few,
+            rounds=2,
+            progress=False,
         ).snapshot.state
         for temperature in (None, "auto")
     )
-    assert set(auto) - set(fixed) == {"temperature"}
+    assert set(auto) - set(fixed) == {"run/temperature"}
     # The temperature travels in 16 bits.
-    assert all(torch.allclose(auto[name].double(), leaf.double(), rtol=1e-3, atol=1e-5) for name, leaf in fixed.items())
+    assert all(
+        torch.allclose(auto[name].double(), leaf.double(), rtol=1e-3, atol=1e-5)
+        for name, leaf in fixed.items()
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"temperature": "automatic"}, "d_turbo_vbi, temperature: expected a number above 0 or 'auto', found 'automatic'"),
+        (
+            {"temperature": "automatic"},
+            "d_turbo_vbi, temperature: expected a number above 0 or 'auto', found 'automatic'",
+        ),
         ({"temperature": -1.0}, "expected a positive number"),
         ({"density": 0.3, "field": lambda round: 0.0}, "expected a density or a field, found both"),
     ],
@@ -197,7 +241,9 @@ def test_wrong_temperatures_and_densities(options, words, net):
 
 
 def test_a_temperature_of_the_likelihood_is_not_given_twice(declared):
-    with pytest.raises(ArgumentError, match="expected one temperature, found 'auto' and 0.2 of the likelihood"):
+    with pytest.raises(
+        ArgumentError, match="expected one temperature, found 'auto' and 0.2 of the likelihood"
+    ):
         bf.d_turbo_vbi(declared, observations=10, temperature="auto")
 
 
@@ -215,10 +261,20 @@ def test_channels_are_rows_that_stay_whole():
 @pytest.mark.parametrize("changes", [None, Changes(start=0.5)])
 def test_channels_go_whole_and_the_outputs_of_the_network_stay(clients, net, changes):
     declared = bf.declare(net, bf.Prior(bf.Channels()))
-    algorithm = bf.d_turbo_vbi(declared, observations=64, training=WORK, density=replace(SOON, target=0.25), changes=changes)
+    algorithm = bf.d_turbo_vbi(
+        declared,
+        observations=64,
+        training=WORK,
+        density=replace(SOON, target=0.25),
+        changes=changes,
+    )
     result = bf.run(algorithm, clients, rounds=6, progress=False)
     # Half of the rows but for the last layer's.
-    first = [float(active.double().mean()) for name, active in algorithm.initial.items() if name.endswith(".before")]
+    first = [
+        float(active.double().mean())
+        for name, active in algorithm.initial.items()
+        if name.startswith("before/")
+    ]
     assert first == ([0.5] * (len(first) - 1) + [1.0] if changes else [1.0] * len(first))
     active = [(leaf != 0).flatten(1) for leaf in result.model.parameters.values() if leaf.ndim > 1]
     assert all(bool((rows.all(1) | ~rows.any(1)).all()) for rows in active)

@@ -21,17 +21,25 @@ def write(path, labels, highest, seed, rows=3):
 
 
 def write_cifar10(folder):
-    return {name: write(folder / name, 1, 9, seed, rows=2 + seed) for seed, name in enumerate([*BATCHES, "test_batch.bin"])}
+    return {
+        name: write(folder / name, 1, 9, seed, rows=2 + seed)
+        for seed, name in enumerate([*BATCHES, "test_batch.bin"])
+    }
 
 
 def write_cifar100(folder):
-    return {name: write(folder / name, 2, 99, seed) for seed, name in enumerate(["train.bin", "test.bin"])}
+    return {
+        name: write(folder / name, 2, 99, seed)
+        for seed, name in enumerate(["train.bin", "test.bin"])
+    }
 
 
 def is_exactly(data, parts):
     pixels, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
     images = torch.from_numpy(pixels).reshape(-1, 3, 32, 32).float() / 255
-    return torch.equal(data.inputs, images) and torch.equal(data.targets, torch.from_numpy(labels).long())
+    return torch.equal(data.inputs, images) and torch.equal(
+        data.targets, torch.from_numpy(labels).long()
+    )
 
 
 @pytest.mark.parametrize("parent", [False, True])
@@ -80,15 +88,30 @@ def test_what_was_read_is_free_of_the_files(tmp_path):
 
 
 def test_missing_files_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"data_batch_1.bin, .*test_batch.bin, here or in cifar-10-batches-bin, found no data_batch_1.bin, "):
+    with pytest.raises(
+        DataError,
+        match=(
+            r"data_batch_1.bin, .*test_batch.bin, here or in cifar-10-batches-bin, found no "
+            r"data_batch_1.bin, "
+        ),
+    ):
         bf.cifar10(tmp_path)
-    with pytest.raises(DataError, match=r"binary version, cifar-100-binary.tar.gz, from the data set's own page, https://"):
+    with pytest.raises(
+        DataError,
+        match=r"binary version, cifar-100-binary.tar.gz, from the data set's own page, https://",
+    ):
         bf.cifar100(tmp_path / "nowhere")
     home = tmp_path / "cifar-10-batches-bin"
     write_cifar10(home)
     (home / "data_batch_4.bin").unlink()
     for folder in (home, tmp_path):
-        with pytest.raises(DataError, match=r"cifar-10-batches-bin: expected data_batch_1.bin.*, found no data_batch_4.bin; try the binary version"):
+        with pytest.raises(
+            DataError,
+            match=(
+                r"cifar-10-batches-bin: expected data_batch_1.bin.*, found no "
+                r"data_batch_4.bin; try the binary version"
+            ),
+        ):
             bf.cifar10(folder)
 
 
@@ -97,14 +120,22 @@ def test_wrong_sizes_name_the_file_and_both_numbers(tmp_path, change):
     write_cifar100(tmp_path)
     raw = (tmp_path / "test.bin").read_bytes()
     (tmp_path / "test.bin").write_bytes(raw[:change] if change < 0 else raw + bytes(change))
-    with pytest.raises(DataError, match=rf"test.bin: expected a positive multiple of 3074 bytes, a record each, found {3 * 3074 + change};"):
+    with pytest.raises(
+        DataError,
+        match=(
+            r"test.bin: expected a positive multiple of 3074 bytes, a record each, found "
+            rf"{3 * 3074 + change};"
+        ),
+    ):
         bf.cifar100(tmp_path)
 
 
 def test_the_other_data_sets_records_are_refused(tmp_path):
     write_cifar10(tmp_path)
     write(tmp_path / "data_batch_2.bin", 2, 99, 0)
-    with pytest.raises(DataError, match="data_batch_2.bin: expected a positive multiple of 3073 bytes"):
+    with pytest.raises(
+        DataError, match="data_batch_2.bin: expected a positive multiple of 3073 bytes"
+    ):
         bf.cifar10(tmp_path)
 
 

@@ -1,4 +1,6 @@
-"""Corruptions keep labels, grow with severity and stay in range; label shift has the shares that are asked for."""
+"""Corruptions keep labels, grow with severity and stay in range; label shift has the shares that
+are asked for.
+"""
 
 import pytest
 import torch
@@ -15,7 +17,9 @@ def test_severity_grows_and_labels_stay(digits, corruption):
     inputs = test.inputs.reshape(-1, 8, 8)[:60]
     data = bf.Dataset(inputs / inputs.max(), test.targets[:60])
     made = [bf.corrupted(data, corruption, severity) for severity in range(1, 6)]
-    assert all(one.targets.equal(data.targets) and one.inputs.shape == data.inputs.shape for one in made)
+    assert all(
+        one.targets.equal(data.targets) and one.inputs.shape == data.inputs.shape for one in made
+    )
     assert all(float(one.inputs.min()) >= 0 and float(one.inputs.max()) <= 1 for one in made)
     distances = [float((one.inputs - data.inputs).square().mean()) for one in made]
     # Places and directions are drawn anew, so that neighbours may change places.
@@ -23,7 +27,11 @@ def test_severity_grows_and_labels_stay(digits, corruption):
     assert bf.corrupted(data, corruption, 3).inputs.equal(made[2].inputs)
     colour = bf.Dataset(data.inputs[:, None].expand(-1, 3, -1, -1), data.targets)
     if corruption != "noise":
-        assert torch.allclose(bf.corrupted(colour, corruption, 3, key=Key(0, "corrupted")).inputs[:, 1], made[2].inputs, atol=1e-6)
+        assert torch.allclose(
+            bf.corrupted(colour, corruption, 3, key=Key(0, "corrupted")).inputs[:, 1],
+            made[2].inputs,
+            atol=1e-6,
+        )
 
 
 def test_a_rotation_by_ninety_degrees_is_torchs():
@@ -31,7 +39,9 @@ def test_a_rotation_by_ninety_degrees_is_torchs():
 
     image = torch.rand(1, 1, 6, 6, generator=Key(0, "image").generator())
     turned = _rotated(image, 90.0, Key(1).generator())
-    assert any(torch.allclose(turned, torch.rot90(image, turns, (-2, -1)), atol=1e-5) for turns in (1, 3))
+    assert any(
+        torch.allclose(turned, torch.rot90(image, turns, (-2, -1)), atol=1e-5) for turns in (1, 3)
+    )
 
 
 def test_shifted_labels_have_their_shares():
@@ -41,7 +51,9 @@ def test_shifted_labels_have_their_shares():
     with pytest.raises(ArgumentError, match="label_shifted, shares"):
         bf.label_shifted(data, [0.0, 0.0, 0.0], Key(0))
     few = bf.Dataset(torch.zeros(102, 2), (torch.arange(102) >= 2).long())
-    with pytest.raises(ArgumentError, match=r"rows for a share of 0.1 of class 1, found classes of \[2, 100\] rows"):
+    with pytest.raises(
+        ArgumentError, match=r"rows for a share of 0.1 of class 1, found classes of \[2, 100\] rows"
+    ):
         bf.label_shifted(few, [0.9, 0.1], Key(0))
     with pytest.raises(DataError, match="labels 0 to 1"):
         bf.label_shifted(data, [0.5, 0.5], Key(0))
@@ -51,7 +63,9 @@ def test_what_is_no_image_is_refused(digits):
     image = bf.Dataset(torch.rand(4, 5, 5), torch.zeros(4, dtype=torch.long))
     pairs = bf.out_of_distribution(image, Key(0))
     assert set(pairs) == {"inverted", "flipped", "shuffled", "noise"}
-    assert torch.allclose(pairs["shuffled"].flatten(1).sort().values, image.inputs.flatten(1).sort().values)
+    assert torch.allclose(
+        pairs["shuffled"].flatten(1).sort().values, image.inputs.flatten(1).sort().values
+    )
     with pytest.raises(ArgumentError, match="'blur'"):
         bf.corrupted(image, "fog")
     with pytest.raises(ArgumentError, match="1 to 5"):

@@ -7,18 +7,26 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.data import blobs, by_domain, read_idx, shards, sparse_regression
+from bayesfed.data import blobs, by_domain, read_idx, shards
 from bayesfed.errors import ArgumentError, DataError
+from tests.support.regression import sparse_regression
 
 
 def idx(array, code):
-    return bytes([0, 0, code, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
+    return (
+        bytes([0, 0, code, array.ndim])
+        + b"".join(n.to_bytes(4, "big") for n in array.shape)
+        + array.tobytes()
+    )
 
 
 def write_mnist(folder, zipped):
     random = np.random.default_rng(0)
     for part, count in (("train", 20), ("t10k", 8)):
-        images, labels = random.integers(0, 256, (count, 28, 28), np.uint8), random.integers(0, 10, count).astype(np.uint8)
+        images, labels = (
+            random.integers(0, 256, (count, 28, 28), np.uint8),
+            random.integers(0, 10, count).astype(np.uint8),
+        )
         for name, array in (("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels)):
             raw = idx(array, 8)
             path = folder / f"{part}-{name}{'.gz' if zipped else ''}"
@@ -39,12 +47,18 @@ def test_idx_keeps_values_of_every_type(tmp_path):
     for code, dtype in ((0x0B, ">i2"), (0x0C, ">i4"), (0x0D, ">f4"), (0x0E, ">f8"), (0x09, ">i1")):
         array = np.arange(-3, 3).astype(dtype).reshape(2, 3)
         (tmp_path / "x").write_bytes(idx(array, code))
-        assert torch.equal(read_idx(tmp_path / "x").double(), torch.from_numpy(array.astype(np.float64)))
+        assert torch.equal(
+            read_idx(tmp_path / "x").double(), torch.from_numpy(array.astype(np.float64))
+        )
 
 
 def test_bad_idx_files_are_refused(tmp_path):
     path = tmp_path / "x"
-    for raw, words in ((b"", "IDX header"), (b"\1\2\3\4", "IDX header"), (idx(np.zeros((2, 2), np.uint8), 8)[:-1], "4 bytes for shape")):
+    for raw, words in (
+        (b"", "IDX header"),
+        (b"\1\2\3\4", "IDX header"),
+        (idx(np.zeros((2, 2), np.uint8), 8)[:-1], "4 bytes for shape"),
+    ):
         path.write_bytes(raw)
         with pytest.raises(DataError, match=words):
             read_idx(path)
@@ -84,7 +98,9 @@ def test_dirichlet_is_an_exact_cover(alpha, clients):
     again = bf.dirichlet(labels, clients, alpha, bf.Key(0, "p"))
     assert all(torch.equal(left, right) for left, right in zip(parts, again, strict=True))
     other = bf.dirichlet(labels, clients, alpha, bf.Key(1, "p"))
-    assert clients == 1 or not all(torch.equal(left, right) for left, right in zip(parts, other, strict=True))
+    assert clients == 1 or not all(
+        torch.equal(left, right) for left, right in zip(parts, other, strict=True)
+    )
     filled = bf.dirichlet(labels, clients, alpha, bf.Key(0, "p"), minimum=2)
     assert is_exact_cover(filled, 3000)
     assert min(map(len, filled)) >= 2
@@ -95,7 +111,9 @@ def test_dirichlet_skew_follows_alpha():
 
     def largest_share(alpha):
         parts = bf.dirichlet(labels, 10, alpha, bf.Key(3, "p"))
-        return np.mean([labels[part].bincount(minlength=10).max() / len(part) for part in parts if len(part)])
+        return np.mean(
+            [labels[part].bincount(minlength=10).max() / len(part) for part in parts if len(part)]
+        )
 
     assert largest_share(0.05) > 0.5 > largest_share(0.5) > 0.15 > largest_share(1000)
 
@@ -119,7 +137,10 @@ def test_other_partitions_cover_exactly():
         (lambda: bf.iid(10, 4, bf.Key(0), minimum=3), "minimum 3 <= 10 rows"),
         (lambda: bf.dirichlet(torch.zeros(5), 2, 0.0, bf.Key(0)), "alpha > 0"),
         (lambda: bf.dirichlet(torch.zeros(5), 2, float("nan"), bf.Key(0)), "alpha > 0"),
-        (lambda: shards(torch.zeros(5), 2, 0, bf.Key(0)), "per_client >= 1"),
+        (
+            lambda: shards(torch.zeros(5), 2, 0, bf.Key(0)),
+            "per_client: expected a whole number >= 1",
+        ),
         (lambda: sparse_regression(bf.Key(0), block=50), "block in 1..6"),
         (lambda: bf.digits(test=0), "test in 1..1796"),
     ],

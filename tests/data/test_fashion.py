@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.federated import ramp
+from bayesfed.algorithms.d_turbo_vbi import ramp
 from bayesfed.models.random_fields.support_priors import neighbour_share
 
 pytestmark = pytest.mark.data
@@ -28,8 +28,15 @@ def test_eight_rounds_prune_cluster_and_learn(fashion):
     train, test = fashion
     torch.set_num_threads(1)
     clients = bf.federate(train, bf.dirichlet(train.targets, 10, 0.5, bf.Key(0, "partition")))
-    declared = bf.declare(bf.mlp([784, 256, 256, 10], bf.Key(0, "net")), likelihood=bf.Categorical(temperature=0.05))
-    algorithm = bf.d_turbo_vbi(declared, observations=len(train), training=bf.Training(optimiser=bf.Adam(3e-3)), field=ramp(-0.5, 6))
+    declared = bf.declare(
+        bf.mlp([784, 256, 256, 10], bf.Key(0, "net")), likelihood=bf.Categorical(temperature=0.05)
+    )
+    algorithm = bf.d_turbo_vbi(
+        declared,
+        observations=len(train),
+        training=bf.Training(optimiser=bf.Adam(3e-3)),
+        field=ramp(-0.5, 6),
+    )
     with bf.InProcess(clients, workers=2) as pool:
         result = bf.run(algorithm, pool, rounds=8, test=test, progress=False)
     assert result.final("accuracy") > 0.75

@@ -1,4 +1,6 @@
-"""A user's own data: arrays, tables, pictures, Hugging Face's and PyTorch's sets, and what a partition gave whom."""
+"""A user's own data: arrays, tables, pictures, Hugging Face's and PyTorch's sets, and what a
+partition gave whom.
+"""
 
 import re
 
@@ -25,7 +27,9 @@ def npz(path, **arrays):
 
 def picture(path, array, mode=None):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.asarray(array), mode).save(path) if mode is None else Image.fromarray(np.asarray(array)).convert(mode).save(path)
+    Image.fromarray(np.asarray(array), mode).save(path) if mode is None else Image.fromarray(
+        np.asarray(array)
+    ).convert(mode).save(path)
     return path
 
 
@@ -34,11 +38,15 @@ def picture(path, array, mode=None):
 
 def test_npz_keeps_numbers_and_names_classes(tmp_path):
     values = np.arange(12.0).reshape(3, 2, 2)
-    data = bf.from_npz(npz(tmp_path / "a.npz", inputs=values, targets=np.array(["cat", "ant", "cat"])))
+    data = bf.from_npz(
+        npz(tmp_path / "a.npz", inputs=values, targets=np.array(["cat", "ant", "cat"]))
+    )
     assert torch.equal(data.inputs, torch.from_numpy(values).float())
     assert (data.targets.tolist(), data.classes) == ([1, 0, 1], ("ant", "cat"))
     assert data[:1].classes == data.to("cpu").classes == ("ant", "cat")
-    again = bf.from_npz(npz(tmp_path / "b.npz", x=values, y=np.array([-1, 10, 9])), inputs="x", targets="y")
+    again = bf.from_npz(
+        npz(tmp_path / "b.npz", x=values, y=np.array([-1, 10, 9])), inputs="x", targets="y"
+    )
     assert (again.targets.tolist(), again.classes) == ([0, 2, 1], ("-1", "9", "10"))
 
 
@@ -47,16 +55,24 @@ def test_npz_bytes_are_pixels_and_channels_move(tmp_path):
     path = npz(tmp_path / "a.npz", inputs=pixels, targets=np.array([0, 1]))
     data = bf.from_npz(path, channels_last=True)
     assert data.inputs.shape == (2, 3, 2, 2)
-    torch.testing.assert_close(data.inputs[1, 2, 0, 1], torch.tensor(pixels[1, 0, 1, 2] / 255, dtype=torch.float32))
+    torch.testing.assert_close(
+        data.inputs[1, 2, 0, 1], torch.tensor(pixels[1, 0, 1, 2] / 255, dtype=torch.float32)
+    )
     assert torch.equal(bf.from_npz(path, scale=1.0).inputs, torch.from_numpy(pixels).float())
 
 
 def test_npz_classes_of_a_training_set_and_regression(tmp_path):
     path = npz(tmp_path / "a.npz", inputs=np.zeros((2, 1)), targets=np.array(["b", "c"]))
     assert bf.from_npz(path, classes=("a", "b", "c")).targets.tolist() == [1, 2]
-    with pytest.raises(DataError, match=re.escape("targets, row 1: expected a label among a, b, bc, found 'c'; try ")):
+    with pytest.raises(
+        DataError,
+        match=re.escape("targets, row 1: expected a label among a, b, bc, found 'c'; try "),
+    ):
         bf.from_npz(path, classes=("a", "b", "bc"))
-    data = bf.from_npz(npz(tmp_path / "r.npz", inputs=np.zeros((2, 1)), targets=np.array([0.5, 2])), regression=True)
+    data = bf.from_npz(
+        npz(tmp_path / "r.npz", inputs=np.zeros((2, 1)), targets=np.array([0.5, 2])),
+        regression=True,
+    )
     assert (data.targets.tolist(), data.classes) == ([0.5, 2.0], ())
 
 
@@ -65,8 +81,12 @@ def test_nothing_is_unpickled(tmp_path):
         def __reduce__(self):
             return (tmp_path.joinpath("exploded").mkdir, ())
 
-    path = npz(tmp_path / "a.npz", inputs=np.zeros((1, 1)), targets=np.array([Bomb()], dtype=object))
-    with pytest.raises(DataError, match="expected arrays of numbers or texts, found Object arrays cannot be loaded"):
+    path = npz(
+        tmp_path / "a.npz", inputs=np.zeros((1, 1)), targets=np.array([Bomb()], dtype=object)
+    )
+    with pytest.raises(
+        DataError, match="expected arrays of numbers or texts, found Object arrays cannot be loaded"
+    ):
         bf.from_npz(path)
     assert not (tmp_path / "exploded").exists()
 
@@ -74,22 +94,45 @@ def test_nothing_is_unpickled(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "options", "words"),
     [
-        ({"input": [[1]], "targets": [0]}, {}, "an array 'inputs', found input, targets; try 'input'"),
-        ({"inputs": np.zeros((0, 2)), "targets": np.zeros(0, int)}, {}, r"at least one, found shapes \(0, 2\) and \(0,\)"),
+        (
+            {"input": [[1]], "targets": [0]},
+            {},
+            "an array 'inputs', found input, targets; try 'input'",
+        ),
+        (
+            {"inputs": np.zeros((0, 2)), "targets": np.zeros(0, int)},
+            {},
+            r"at least one, found shapes \(0, 2\) and \(0,\)",
+        ),
         ({"inputs": [[1], [2]], "targets": [0]}, {}, "as many rows"),
         ({"inputs": [["a"]], "targets": [0]}, {}, "an array of numbers"),
         ({"inputs": [[np.nan]], "targets": [0]}, {}, "NaN or Inf in 1 rows, first 0"),
-        ({"inputs": [[1]], "targets": [0.5]}, {}, "integers or texts as labels, found float64; try regression=True"),
+        (
+            {"inputs": [[1]], "targets": [0.5]},
+            {},
+            "integers or texts as labels, found float64; try regression=True",
+        ),
         ({"inputs": [[1]], "targets": [[0, 1]]}, {}, "one-hot"),
-        ({"inputs": [[1]], "targets": ["a"]}, {"regression": True}, "expected numbers"),
-        ({"inputs": [[1]], "targets": ["  "]}, {}, "targets, row 0: expected a label, an integer or a text, found none"),
-        ({"inputs": [[1]], "targets": [0]}, {"channels_last": True}, r"\(N, rows, columns, channels\), found shape \(1, 1\)"),
+        ({"inputs": [[1]], "targets": ["a"]}, {"regression": True}, "an array of numbers"),
+        (
+            {"inputs": [[1]], "targets": ["  "]},
+            {},
+            "targets, row 0: expected a label, an integer or a text, found none",
+        ),
+        (
+            {"inputs": [[1]], "targets": [0]},
+            {"channels_last": True},
+            r"\(N, rows, columns, channels\), found shape \(1, 1\)",
+        ),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "",
 )
 def test_bad_arrays_are_refused(arrays, options, words, tmp_path):
     with pytest.raises(DataError, match=words):
-        bf.from_npz(npz(tmp_path / "a.npz", **{name: np.array(array) for name, array in arrays.items()}), **options)
+        bf.from_npz(
+            npz(tmp_path / "a.npz", **{name: np.array(array) for name, array in arrays.items()}),
+            **options,
+        )
 
 
 def test_what_is_no_npz_is_refused(tmp_path):
@@ -105,8 +148,15 @@ def test_what_is_no_npz_is_refused(tmp_path):
 def test_csv_reads_columns_by_name(tmp_path):
     path = write(tmp_path / "a.csv", '\ufeffwidth,kind,"height, cm"\n1,b,2.5\n\n-3e1, a ,4\n')
     data = bf.from_csv(path, label="kind")
-    assert (data.inputs.tolist(), data.targets.tolist(), data.classes) == ([[1.0, 2.5], [-30.0, 4.0]], [1, 0], ("a", "b"))
-    assert bf.from_csv(path, label="kind", columns=["height, cm", "width"]).inputs.tolist() == [[2.5, 1.0], [4.0, -30.0]]
+    assert (data.inputs.tolist(), data.targets.tolist(), data.classes) == (
+        [[1.0, 2.5], [-30.0, 4.0]],
+        [1, 0],
+        ("a", "b"),
+    )
+    assert bf.from_csv(path, label="kind", columns=["height, cm", "width"]).inputs.tolist() == [
+        [2.5, 1.0],
+        [4.0, -30.0],
+    ]
     turned = bf.from_csv(path, label="width", columns=["height, cm"], regression=True)
     assert (turned.targets.tolist(), turned.classes) == ([1.0, -30.0], ())
     floats = bf.from_csv(write(tmp_path / "b.csv", "x;y\n0;3.0\n0;10\n"), label="y", delimiter=";")
@@ -118,18 +168,38 @@ def test_csv_reads_columns_by_name(tmp_path):
     [
         ("", {}, "a first line with the columns' names, found nothing"),
         ("x,y\n", {}, "at least one row, found no rows"),
-        ("x,label\n1,2\n", {"label": "lable"}, "line 1: expected a column 'lable', found 2 others; try 'label'"),
-        ("x,y\n1,2\n", {"columns": ["z"]}, "expected a column 'z', found 2 others; try one of 'x', 'y'"),
+        (
+            "x,label\n1,2\n",
+            {"label": "lable"},
+            "line 1: expected a column 'lable', found 2 others; try 'label'",
+        ),
+        (
+            "x,y\n1,2\n",
+            {"columns": ["z"]},
+            "expected a column 'z', found 2 others; try one of 'x', 'y'",
+        ),
         ("x,x,y\n1,2,3\n", {}, "'x' twice"),
         ("x,y\n1,a\nred,b\n", {}, "line 3, column 'x': expected a finite number, found 'red'"),
         ("x,y\n1,a\n,b\n", {}, "line 3, column 'x': expected a finite number, found ''"),
         ("x,y\nnan,a\n", {}, "line 2, column 'x': expected a finite number, found 'nan'"),
         ("x,y\n1e39,a\n", {}, "found '1e39'"),
         ("x,y\n1,a\n1,a,2\n", {}, "line 3: expected 2 cells, as in the first line, found 3"),
-        ("x,y\n1,a\n2, \n", {}, "line 3, column 'y': expected a label, an integer or a text, found none"),
+        (
+            "x,y\n1,a\n2, \n",
+            {},
+            "line 3, column 'y': expected a label, an integer or a text, found none",
+        ),
         ("x,y\n1,0.5\n", {}, "line 2, column 'y': .* found '0.5'; try regression=True"),
-        ("x,y\n1,a\n", {"regression": True}, "line 2, column 'y': expected a finite number, found 'a'"),
-        ("x,y\n1,a\n", {"classes": ("b",)}, "line 2, column 'y': expected a label among b, found 'a'"),
+        (
+            "x,y\n1,a\n",
+            {"regression": True},
+            "line 2, column 'y': expected a finite number, found 'a'",
+        ),
+        (
+            "x,y\n1,a\n",
+            {"classes": ("b",)},
+            "line 2, column 'y': expected a label among b, found 'a'",
+        ),
         ("y\n1\n", {}, "columns of inputs beside the label, found none"),
         ('x,y\n"1,a\n', {}, "a readable table in utf-8"),
     ],
@@ -158,14 +228,21 @@ def test_missing_and_misread_tables_are_refused(tmp_path):
 
 def test_image_folder_reads_what_was_written(tmp_path):
     random = np.random.default_rng(0)
-    cats, dogs = random.integers(0, 256, (2, 4, 5, 3), np.uint8), random.integers(0, 256, (1, 4, 5), np.uint8)
+    cats, dogs = (
+        random.integers(0, 256, (2, 4, 5, 3), np.uint8),
+        random.integers(0, 256, (1, 4, 5), np.uint8),
+    )
     picture(tmp_path / "dog" / "a.png", dogs[0])
     picture(tmp_path / "cat" / "deep" / "b.png", cats[1])
     picture(tmp_path / "cat" / "a.PNG", cats[0])
     write(tmp_path / "cat" / ".DS_Store", "")
     write(tmp_path / "README.txt", "")
     data = bf.from_image_folder(tmp_path)
-    assert (data.inputs.shape, data.targets.tolist(), data.classes) == ((3, 3, 4, 5), [0, 0, 1], ("cat", "dog"))
+    assert (data.inputs.shape, data.targets.tolist(), data.classes) == (
+        (3, 3, 4, 5),
+        [0, 0, 1],
+        ("cat", "dog"),
+    )
     torch.testing.assert_close(data.inputs[:2], torch.from_numpy(cats).permute(0, 3, 1, 2) / 255)
     torch.testing.assert_close(data.inputs[2], torch.from_numpy(dogs[0]).expand(3, 4, 5) / 255)
     grey = bf.from_image_folder(tmp_path, size=(2, 3), colour="grey", classes=("dog", "cat"))
@@ -178,7 +255,11 @@ def test_pictures_are_turned_as_cameras_say(tmp_path):
     marks[0x0112] = 6  # a quarter turn
     (tmp_path / "a").mkdir()
     image.save(tmp_path / "a" / "a.png", exif=marks)
-    assert (bf.from_image_folder(tmp_path, colour="grey").inputs[0] * 255).round().tolist() == [[3, 0], [4, 1], [5, 2]]
+    assert (bf.from_image_folder(tmp_path, colour="grey").inputs[0] * 255).round().tolist() == [
+        [3, 0],
+        [4, 1],
+        [5, 2],
+    ]
 
 
 def test_bad_folders_are_refused(tmp_path):
@@ -191,17 +272,25 @@ def test_bad_folders_are_refused(tmp_path):
         bf.from_image_folder(tmp_path)
     picture(tmp_path / "a" / "a.png", np.zeros((2, 3), np.uint8))
     loose = picture(tmp_path / "b.png", np.zeros((2, 3), np.uint8))
-    with pytest.raises(DataError, match=r"b\.png: expected pictures in a folder that names their class"):
+    with pytest.raises(
+        DataError, match=r"b\.png: expected pictures in a folder that names their class"
+    ):
         bf.from_image_folder(tmp_path)
     loose.unlink()
     picture(tmp_path / "b" / "c.png", np.zeros((2, 2), np.uint8))
-    with pytest.raises(DataError, match=r"c\.png: expected the shape of .*a\.png, \(2, 3\), found \(2, 2\); try resizing"):
+    with pytest.raises(
+        DataError,
+        match=r"c\.png: expected the shape of .*a\.png, \(2, 3\), found \(2, 2\); try resizing",
+    ):
         bf.from_image_folder(tmp_path, colour="grey")
     assert bf.from_image_folder(tmp_path, size=(2, 2)).inputs.shape == (2, 3, 2, 2)
     with pytest.raises(DataError, match=r"c\.png: expected a label among a, found 'b'"):
         bf.from_image_folder(tmp_path, size=(2, 2), classes=["a"])
     picture(tmp_path / "b" / "d.png", np.full((2, 2), 40000, np.uint16))
-    with pytest.raises(DataError, match=r"d\.png: expected a picture with a byte a colour, found Pillow's mode I;16"):
+    with pytest.raises(
+        DataError,
+        match=r"d\.png: expected a picture with a byte a colour, found Pillow's mode I;16",
+    ):
         bf.from_image_folder(tmp_path, size=(2, 2))
     write(tmp_path / "b" / "d.png", "no picture")
     with pytest.raises(DataError, match=r"d\.png: expected a picture, found cannot identify"):
@@ -213,7 +302,9 @@ def test_bad_folders_are_refused(tmp_path):
 
 def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(MissingExtraError, match=r"Pillow is not installed; try: pip install 'bayesfed\[images\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"Pillow is not installed; try: pip install 'bayesfed\[images\]'"
+    ):
         bf.from_image_folder(tmp_path)
 
 
@@ -242,7 +333,10 @@ class Split:
 
 def test_hugging_face_pictures_and_class_labels():
     pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), np.uint8)
-    split = Split({"image": [Image.fromarray(image) for image in pixels], "label": [1, 0]}, label=ClassLabel(["shirt", "bag"]))
+    split = Split(
+        {"image": [Image.fromarray(image) for image in pixels], "label": [1, 0]},
+        label=ClassLabel(["shirt", "bag"]),
+    )
     data = bf.from_hugging_face(split)
     assert (data.targets.tolist(), data.classes) == ([1, 0], ("shirt", "bag"))
     torch.testing.assert_close(data.inputs, torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255)
@@ -252,29 +346,81 @@ def test_hugging_face_pictures_and_class_labels():
 def test_hugging_face_columns_of_numbers_and_regression():
     split = Split({"a": [1, 2], "b": [0.5, 1.5], "kind": ["x", "w"], "price": [9.5, 8.0]})
     data = bf.from_hugging_face(split, inputs=["b", "a"], label="kind")
-    assert (data.inputs.tolist(), data.targets.tolist(), data.classes) == ([[0.5, 1.0], [1.5, 2.0]], [1, 0], ("w", "x"))
-    assert bf.from_hugging_face(split, inputs="a", label="price", regression=True).targets.tolist() == [9.5, 8.0]
-    lists = bf.from_hugging_face(Split({"embedding": [[1.0, 2.0], [3.0, 4.0]], "label": [torch.tensor(7), np.int64(5)]}))
-    assert (lists.inputs.tolist(), lists.targets.tolist(), lists.classes) == ([[1.0, 2.0], [3.0, 4.0]], [1, 0], ("5", "7"))
+    assert (data.inputs.tolist(), data.targets.tolist(), data.classes) == (
+        [[0.5, 1.0], [1.5, 2.0]],
+        [1, 0],
+        ("w", "x"),
+    )
+    assert bf.from_hugging_face(
+        split, inputs="a", label="price", regression=True
+    ).targets.tolist() == [9.5, 8.0]
+    lists = bf.from_hugging_face(
+        Split({"embedding": [[1.0, 2.0], [3.0, 4.0]], "label": [torch.tensor(7), np.int64(5)]})
+    )
+    assert (lists.inputs.tolist(), lists.targets.tolist(), lists.classes) == (
+        [[1.0, 2.0], [3.0, 4.0]],
+        [1, 0],
+        ("5", "7"),
+    )
 
 
 @pytest.mark.parametrize(
     ("split", "options", "words"),
     [
-        ({"train": Split({"x": [1]})}, {}, r"one split, found the splits train; try dataset\['train'\]"),
+        (
+            {"train": Split({"x": [1]})},
+            {},
+            r"one split, found the splits train; try dataset\['train'\]",
+        ),
         ([1, 2], {}, "a data set whose columns are known, found list"),
-        (Split({"image": [1], "labels": [0]}), {}, "a column 'label', found image, labels; try 'labels'"),
-        (Split({"a": [1], "b": [1], "label": [0]}), {}, "columns beside the label, found a, b; try inputs='a'"),
+        (
+            Split({"image": [1], "labels": [0]}),
+            {},
+            "a column 'label', found image, labels; try 'labels'",
+        ),
+        (
+            Split({"a": [1], "b": [1], "label": [0]}),
+            {},
+            "columns beside the label, found a, b; try inputs='a'",
+        ),
         (Split({"label": [0]}), {}, "columns beside the label, found none"),
         (Split({"x": [], "label": []}), {}, "at least one, found none"),
-        (Split({"text": ["good"], "label": [0]}), {}, r"row 0, column 'text': expected numbers, found 'good'.*tokenised"),
-        (Split({"x": [[1], [1, 2]], "label": [0, 0]}), {}, r"row 1, column 'x': expected the shape of row 0, column 'x', \(1,\), found \(2,\)"),
-        (Split({"x": [[[1], [1, 2]]], "label": [0]}), {}, "row 0, column 'x': expected numbers in one shape"),
+        (
+            Split({"text": ["good"], "label": [0]}),
+            {},
+            r"row 0, column 'text': expected numbers, found 'good'.*tokenised",
+        ),
+        (
+            Split({"x": [[1], [1, 2]], "label": [0, 0]}),
+            {},
+            r"row 1, column 'x': expected the shape of row 0, column 'x', \(1,\), found \(2,\)",
+        ),
+        (
+            Split({"x": [[[1], [1, 2]]], "label": [0]}),
+            {},
+            "row 0, column 'x': expected numbers in one shape",
+        ),
         (Split({"x": [None], "label": [0]}), {}, "expected numbers, found None"),
-        (Split({"x": [float("nan")], "label": [0]}), {}, "row 0, column 'x': expected finite numbers"),
-        (Split({"x": [1], "label": [-1]}, label=ClassLabel(["a", "b"])), {}, "row 0, column 'label': expected a label from 0 to 1, .* found -1"),
-        (Split({"x": [1], "label": [None]}), {}, "row 0, column 'label': expected a label, an integer or a text, found none"),
-        (Split({"x": [[1]], "y": [2], "label": [0]}), {"inputs": ["x", "y"]}, "row 0: expected one number a column"),
+        (
+            Split({"x": [float("nan")], "label": [0]}),
+            {},
+            "row 0, column 'x': expected finite numbers",
+        ),
+        (
+            Split({"x": [1], "label": [-1]}, label=ClassLabel(["a", "b"])),
+            {},
+            "row 0, column 'label': expected a label from 0 to 1, .* found -1",
+        ),
+        (
+            Split({"x": [1], "label": [None]}),
+            {},
+            "row 0, column 'label': expected a label, an integer or a text, found none",
+        ),
+        (
+            Split({"x": [[1]], "y": [2], "label": [0]}),
+            {"inputs": ["x", "y"]},
+            "row 0: expected one number a column",
+        ),
     ],
     ids=lambda value: "",
 )
@@ -306,17 +452,31 @@ def test_torch_sets_of_both_kinds():
     torch.testing.assert_close(stream.inputs, torch.tensor([[1.0, 2.0], [3.0, 4.0]]) / 255)
     part = bf.from_torch(Subset(Pictures(inputs, torch.tensor([0, 1, 2, 2])), [1, 3]))
     assert (part.targets.tolist(), part.classes) == ([1, 2], ("ant", "bee", "cow"))
-    assert bf.from_torch(TensorDataset(inputs, torch.arange(4) / 2), regression=True).targets.tolist() == [0, 0.5, 1, 1.5]
+    assert bf.from_torch(
+        TensorDataset(inputs, torch.arange(4) / 2), regression=True
+    ).targets.tolist() == [0, 0.5, 1, 1.5]
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (TensorDataset(torch.zeros(2, 1)), r"row 0: expected a pair \(input, target\), found tuple of 1"),
+        (
+            TensorDataset(torch.zeros(2, 1)),
+            r"row 0: expected a pair \(input, target\), found tuple of 1",
+        ),
         (TensorDataset(torch.zeros(0, 1), torch.zeros(0)), "at least one, found none"),
-        (TensorDataset(torch.zeros(2, 1), torch.tensor([0.5, 1])), "row 0, target: .* found 0.5; try regression=True"),
-        (TensorDataset(torch.zeros(2, 1), torch.zeros(2, 3)), "row 0, target: expected a label, an integer or a text"),
-        (Pictures(torch.zeros(1, 1), torch.tensor([3])), "row 0, target: expected a label from 0 to 2, as there are names, found 3"),
+        (
+            TensorDataset(torch.zeros(2, 1), torch.tensor([0.5, 1])),
+            "row 0, target: .* found 0.5; try regression=True",
+        ),
+        (
+            TensorDataset(torch.zeros(2, 1), torch.zeros(2, 3)),
+            "row 0, target: expected a label, an integer or a text",
+        ),
+        (
+            Pictures(torch.zeros(1, 1), torch.tensor([3])),
+            "row 0, target: expected a label from 0 to 2, as there are names, found 3",
+        ),
         ([("a", 0)], "row 0, input: expected numbers, found 'a'"),
         (7, "a torch.utils.data.Dataset, found int"),
     ],
@@ -332,7 +492,9 @@ def test_bad_torch_sets_are_refused(data, words):
 
 def clients():
     data = bf.Dataset(torch.zeros(60, 1), torch.arange(60) % 3, ("ant", "bee", "cow"))
-    return bf.federate(data, [torch.arange(0, 60, 3), torch.arange(1, 31), torch.empty(0, dtype=torch.int64)])
+    return bf.federate(
+        data, [torch.arange(0, 60, 3), torch.arange(1, 31), torch.empty(0, dtype=torch.int64)]
+    )
 
 
 def test_names_must_fit_their_classes():
@@ -363,13 +525,19 @@ def test_a_partition_as_a_picture():
     axes = bf.plot_partition(clients())
     assert axes.images[0].get_array().tolist() == [[20, 0, 0], [10, 10, 10], [0, 0, 0]]
     assert [text.get_text() for text in axes.texts] == ["20", "10", "10", "10"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["client-000 (20)", "client-001 (30)", "client-002 (0)"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "client-000 (20)",
+        "client-001 (30)",
+        "client-002 (0)",
+    ]
     many = bf.Dataset(torch.zeros(200, 1), torch.arange(200) % 50)
     axes = bf.plot_partition(bf.federate(many, bf.iid(200, 100, bf.Key(0, "many"))))
     assert (axes.images[0].get_array().shape, len(axes.texts)) == ((100, 50), 0)
 
 
-@pytest.mark.parametrize("report", [bf.partition_table, bf.plot_partition], ids=["table", "picture"])
+@pytest.mark.parametrize(
+    "report", [bf.partition_table, bf.plot_partition], ids=["table", "picture"]
+)
 def test_what_has_no_classes_has_no_report(report):
     with pytest.raises(ArgumentError, match="at least one client"):
         report({})
@@ -382,11 +550,21 @@ def test_what_has_no_classes_has_no_report(report):
 
 def test_own_rows_train(tmp_path, digits):
     train, test = digits
-    path = npz(tmp_path / "own.npz", inputs=(train.inputs * 16).numpy().astype(np.uint8), targets=train.targets.numpy())
+    path = npz(
+        tmp_path / "own.npz",
+        inputs=(train.inputs * 16).numpy().astype(np.uint8),
+        targets=train.targets.numpy(),
+    )
     own = bf.from_npz(path, scale=1 / 16)
     assert torch.equal(own.inputs, train.inputs)
     parts = bf.federate(own, bf.dirichlet(own.targets, 4, 0.5, bf.Key(0, "partition")))
     result = bf.run(
-        bf.fed_avg(bf.mlp([64, 16, 10], bf.Key(0, "net")), training=bf.Training(steps=20, optimiser=bf.Sgd(0.2))), parts, rounds=3, test=test
+        bf.fed_avg(
+            bf.mlp([64, 16, 10], bf.Key(0, "net")),
+            training=bf.Training(steps=20, optimiser=bf.Sgd(0.2)),
+        ),
+        parts,
+        rounds=3,
+        test=test,
     )
     assert result.final("accuracy") > 0.3

@@ -29,15 +29,26 @@ def write(folder, **domains):
 
 def drawn(count, domains=("a", "b"), repeats=0):
     """Texts of two classes and some domains, the first `repeats` of them again at the end."""
-    rows = [(f"text {number}", number % 2, domains[number // 2 % len(domains)]) for number in range(count)]
+    rows = [
+        (f"text {number}", number % 2, domains[number // 2 % len(domains)])
+        for number in range(count)
+    ]
     texts, labels, homes = zip(*rows, *rows[:repeats], strict=True)
     return Texts(texts, torch.tensor(labels), homes)
 
 
 def test_ratings_become_classes_and_the_middle_goes(tmp_path):
-    write(tmp_path, movies=[(2.5, "good"), (-0.4, "hm"), (0, "so"), (-3.875, "bad")], tweets=[(0.5, "ok “then” é"), (0.6, "fine ")])
+    write(
+        tmp_path,
+        movies=[(2.5, "good"), (-0.4, "hm"), (0, "so"), (-3.875, "bad")],
+        tweets=[(0.5, "ok “then” é"), (0.6, "fine ")],
+    )
     found = bf.sentiment(str(tmp_path), domains=["tweets", "movies"], threshold=0.5)
-    assert (list(found.texts), found.labels.tolist(), list(found.domains)) == (["fine", "good", "bad"], [1, 1, 0], ["tweets", "movies", "movies"])
+    assert (list(found.texts), found.labels.tolist(), list(found.domains)) == (
+        ["fine", "good", "bad"],
+        [1, 1, 0],
+        ["tweets", "movies", "movies"],
+    )
     found = bf.sentiment(tmp_path, domains=["movies", "tweets"])
     assert found.texts == ("good", "hm", "bad", "ok “then” é", "fine")
     assert found.labels.tolist() == [1, 0, 0, 1, 1]
@@ -51,13 +62,22 @@ def test_sentences_of_a_document_have_a_home_in_common(tmp_path):
         (tmp_path / FILES[name]).write_text("\n".join(f"{one}\t1.5\tgood" for one in ids))
     found = bf.sentiment(tmp_path, domains=["products", "tweets"], by="document")
     assert found.domains == ("products/7", "products/7", "products/12", "tweets", "tweets")
-    assert set(bf.sentiment(tmp_path, domains=["products", "tweets"]).domains) == {"products", "tweets"}
+    assert set(bf.sentiment(tmp_path, domains=["products", "tweets"]).domains) == {
+        "products",
+        "tweets",
+    }
 
 
 def test_missing_files_name_the_command(tmp_path):
     write(tmp_path, movies=[(1, "good")])
     for folder, name in ((tmp_path, "amazonReview"), (tmp_path / "nowhere", "movieReview")):
-        with pytest.raises(DataError, match=rf"expected {name}.*no such files; try `pip download --no-deps --no-binary :all: vaderSentiment==3.3.2"):
+        with pytest.raises(
+            DataError,
+            match=(
+                rf"expected {name}.*no such files; try `pip download --no-deps --no-binary "
+                r":all: vaderSentiment==3.3.2"
+            ),
+        ):
             bf.sentiment(folder)
     assert len(bf.sentiment(tmp_path, domains=["movies"])) == 1
 
@@ -79,18 +99,24 @@ def test_missing_files_name_the_command(tmp_path):
 )
 def test_bad_lines_name_file_and_line(tmp_path, line, found):
     (tmp_path / FILES["tweets"]).write_bytes(b"1\t2.0\tgood\r\n" + line + b"\r\n2\t1.0\tfine")
-    with pytest.raises(DataError, match=rf"tweets_GroundTruth.txt, line 2: expected an id, a rating from -4 to 4 and a text.*{found}"):
+    with pytest.raises(
+        DataError,
+        match=(
+            r"tweets_GroundTruth.txt, line 2: expected an id, a rating from -4 to 4 and a "
+            rf"text.*{found}"
+        ),
+    ):
         bf.sentiment(tmp_path, domains=["tweets"])
-
-
-def test_other_encodings_are_asked_for(tmp_path):
-    (tmp_path / FILES["tweets"]).write_bytes(b"1\t2.0\tcaf\xe9")
-    assert bf.sentiment(tmp_path, domains=["tweets"], encoding="latin-1").texts == ("café",)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"domains": ["films"]}, "domains"), ({"domains": []}, "domains"), ({"domains": "movies"}, "domains"), ({"domains": ["movies"] * 2}, "domains")]
+    [
+        ({"domains": ["films"]}, "domains"),
+        ({"domains": []}, "domains"),
+        ({"domains": "movies"}, "domains"),
+        ({"domains": ["movies"] * 2}, "domains"),
+    ]
     + [({"by": "author"}, "by")]
     + [({"threshold": value}, "threshold") for value in (-0.1, 4, float("nan"))],
     ids=["unknown", "none", "string", "twice", "by", "negative", "large", "nan"],
@@ -149,7 +175,9 @@ def test_a_text_that_repeats_is_on_one_side():
 def test_domains_are_split_over_clients_of_their_own():
     texts = drawn(90, domains=("a", "b", "c"))
     key = bf.Key(0, "partition")
-    parts = bf.within_domains(texts.domains, lambda rows, key: bf.dirichlet(texts.labels[rows], 2, 0.1, key), key)
+    parts = bf.within_domains(
+        texts.domains, lambda rows, key: bf.dirichlet(texts.labels[rows], 2, 0.1, key), key
+    )
     assert list(parts) == [f"{name}-00{number}" for name in "abc" for number in range(2)]
     assert sorted(torch.cat(list(parts.values())).tolist()) == list(range(90))
     for name, rows in parts.items():

@@ -1,4 +1,6 @@
-"""The code of README and of every page of the documentation runs and prints what is shown; commands, files and experiments in them are real."""
+"""The code of README and of every page of the documentation runs and prints what is shown;
+commands, files and experiments in them are real.
+"""
 
 import argparse
 import importlib
@@ -16,7 +18,10 @@ from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import build, seeds
 
 ROOT = Path(__file__).parents[2]
-PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+}
 FOLDERS = ("examples/", "benchmarks/", "docs/", "tests/", "bayesfed/")
 SEPARATOR = "<end of block>"
 
@@ -30,20 +35,32 @@ def pages_with(language):
 
 
 def code_and_output(page):
-    """Every python block with the text block that comes right after it, empty where there is none."""
-    return re.findall(r"^```python\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", PAGES[page], re.DOTALL | re.MULTILINE)
+    """Every python block with the text block that comes right after it, empty where there
+    is none.
+    """
+    return re.findall(
+        r"^```python\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", PAGES[page], re.DOTALL | re.MULTILINE
+    )
 
 
 def numbers_aside(text):
-    """Words and layout must agree; numbers may differ in their digits between machines, seconds most of all."""
+    """Words and layout must agree; numbers may differ in their digits between machines, seconds
+    most of all.
+    """
     return re.sub(r"[-+]?[\d.,]+(e[-+]?\d+)?", "#", re.sub(r"[ -]+", " ", text)).strip()
 
 
 def commands(page):
-    """Every line of a bash block that begins a `bayesfed` command, as words, with braces expanded as bash does."""
+    """Every line of a bash block that begins a `bayesfed` command, as words, with braces expanded
+    as bash does.
+    """
     for block in blocks(page, "bash"):
         for line in re.sub(r"\\\n\s*", " ", block).splitlines():
-            expanded = re.sub(r"(\S*)\{([^{}\s]+)\}(\S*)", lambda b: " ".join(f"{b[1]}{word}{b[3]}" for word in b[2].split(",")), line)
+            expanded = re.sub(
+                r"(\S*)\{([^{}\s]+)\}(\S*)",
+                lambda b: " ".join(f"{b[1]}{word}{b[3]}" for word in b[2].split(",")),
+                line,
+            )
             words = shlex.split(expanded, comments=True)
             if words and Path(words[0]).name == "bayesfed":
                 yield words[1:]
@@ -54,16 +71,24 @@ def commands(page):
 def test_every_block_runs_and_prints_what_is_shown(page, tmp_path):
     found = code_and_output(page)
     code = "\n".join(f"{source}\nprint({SEPARATOR!r})" for source, _ in found)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     printed = done.stdout.split(SEPARATOR + "\n")[:-1]
     assert [numbers_aside(text) for text in printed] == [numbers_aside(text) for _, text in found]
 
 
 def test_readme_and_every_tutorial_have_code_that_runs():
-    tutorials = [page for page in PAGES if page.startswith("docs/tutorials/") and not page.endswith("index.md")]
+    tutorials = [
+        page
+        for page in PAGES
+        if page.startswith("docs/tutorials/") and not page.endswith("index.md")
+    ]
     assert len(tutorials) >= 7
-    assert {"README.md", "docs/index.md", *tutorials} <= {page for page in pages_with("python") if len(code_and_output(page)) > 0}
+    assert {"README.md", "docs/index.md", *tutorials} <= {
+        page for page in pages_with("python") if len(code_and_output(page)) > 0
+    }
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if list(commands(page))])
@@ -83,19 +108,46 @@ def test_every_command_is_one(page, monkeypatch):
 
 @pytest.mark.parametrize("page", pages_with("bash"))
 def test_every_file_in_a_command_exists(page):
-    for path in re.findall(rf"(?<![\w/.])(?:{'|'.join(FOLDERS)})[\w./-]+", "\n".join(blocks(page, "bash"))):
+    for path in re.findall(
+        rf"(?<![\w/.])(?:{'|'.join(FOLDERS)})[\w./-]+", "\n".join(blocks(page, "bash"))
+    ):
         assert (ROOT / path).exists(), path
 
 
 def test_every_benchmark_that_is_named_is_there():
-    """Paths, and the modules that `--only` of a program names; the changelog is left out, since it names what there was."""
+    """Paths, and the modules that `--only` of a program names; the changelog is left out, since it
+    names what there was.
+    """
     folders = [ROOT / name for name in ("docs", "bayesfed", "benchmarks", "examples", "tests")]
-    files = {path for folder in folders for path in folder.rglob("*") if path.suffix in (".md", ".py", ".toml", ".txt")}
-    texts = [path.read_text() for path in {*files, *ROOT.glob("*.md"), ROOT / "pyproject.toml"} - {ROOT / "CHANGELOG.md"}]
-    paths = {path for text in texts for path in re.findall(r"(?<![\w/.-])benchmarks/[\w./-]*\w", text)}
-    parts = {pair for text in texts for pair in re.findall(r"benchmarks/(\w+)\.py[^`\n]*? --only ([a-z_ ]+)", text)}
-    with_modules = {program for program, _ in parts if "add_only" in (ROOT / "benchmarks" / f"{program}.py").read_text()}
-    named = {f"benchmarks/parts/{program}/{name}.py" for program, names in parts if program in with_modules for name in names.split()}
+    files = {
+        path
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.suffix in (".md", ".py", ".toml", ".txt")
+    }
+    texts = [
+        path.read_text()
+        for path in {*files, *ROOT.glob("*.md"), ROOT / "pyproject.toml"} - {ROOT / "CHANGELOG.md"}
+    ]
+    paths = {
+        path for text in texts for path in re.findall(r"(?<![\w/.-])benchmarks/[\w./-]*\w", text)
+    }
+    parts = {
+        pair
+        for text in texts
+        for pair in re.findall(r"benchmarks/(\w+)\.py[^`\n]*? --only ([a-z_ ]+)", text)
+    }
+    with_modules = {
+        program
+        for program, _ in parts
+        if "add_only" in (ROOT / "benchmarks" / f"{program}.py").read_text()
+    }
+    named = {
+        f"benchmarks/parts/{program}/{name}.py"
+        for program, names in parts
+        if program in with_modules
+        for name in names.split()
+    }
     assert len(paths) > 30
     assert len(named) > 15
     assert [path for path in sorted(paths | named) if not (ROOT / path).exists()] == []
@@ -111,7 +163,9 @@ def test_every_experiment_is_read_and_built(page, tmp_path):
 
 
 def test_every_public_name_is_on_its_page_of_the_reference():
-    for folder in sorted(path.name for path in (ROOT / "bayesfed").iterdir() if (path / "__init__.py").exists()):
+    for folder in sorted(
+        path.name for path in (ROOT / "bayesfed").iterdir() if (path / "__init__.py").exists()
+    ):
         exported = getattr(importlib.import_module(f"bayesfed.{folder}"), "__all__", ())
         page = PAGES.get(f"docs/reference/{folder}.md", "")
         shown = re.findall(rf"^::: bayesfed\.{folder}\.(\w+)$", page, re.MULTILINE)
@@ -119,10 +173,22 @@ def test_every_public_name_is_on_its_page_of_the_reference():
 
 
 def test_every_registered_method_is_on_the_page_of_algorithms_and_in_the_index():
-    registered = {name for name, method in bf.methods().items() if method.make.__module__.startswith("bayesfed.algorithms.")}
+    registered = {
+        name
+        for name, method in bf.methods().items()
+        if method.make.__module__.startswith("bayesfed.algorithms.")
+    }
     assert len(registered) > 20
-    assert registered <= set(re.findall(r"^::: bayesfed\.algorithms\.(\w+)$", PAGES["docs/reference/algorithms.md"], re.MULTILINE))
-    assert registered <= set(re.findall(r"^\| `bf\.(\w+)`", PAGES["docs/reference/index.md"], re.MULTILINE))
+    assert registered <= set(
+        re.findall(
+            r"^::: bayesfed\.algorithms\.(\w+)$",
+            PAGES["docs/reference/algorithms.md"],
+            re.MULTILINE,
+        )
+    )
+    assert registered <= set(
+        re.findall(r"^\| `bf\.(\w+)`", PAGES["docs/reference/index.md"], re.MULTILINE)
+    )
 
 
 def test_what_the_reference_shows_is_there():
@@ -133,4 +199,6 @@ def test_what_the_reference_shows_is_there():
 
 
 def test_the_index_of_the_reference_has_all_names_of_bayesfed():
-    assert sorted(re.findall(r"^\| `bf\.(\w+)`", PAGES["docs/reference/index.md"], re.MULTILINE)) == sorted(bf.__all__)
+    assert sorted(
+        re.findall(r"^\| `bf\.(\w+)`", PAGES["docs/reference/index.md"], re.MULTILINE)
+    ) == sorted(bf.__all__)

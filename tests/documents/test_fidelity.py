@@ -1,4 +1,6 @@
-"""The small form of `benchmarks/fidelity.py`: what is closed form is exact, and simulation-based calibration tells honest from narrow."""
+"""The small form of `benchmarks/fidelity.py`: what is closed form is exact, and simulation-based
+calibration tells honest from narrow.
+"""
 
 import importlib
 from pathlib import Path
@@ -37,7 +39,9 @@ def test_conjugate_families():
 def test_rules_that_are_exact_do_not_depend_on_the_partition():
     closed, tiny = module("closed"), importlib.import_module("parts.shared.targets").tiny
     for rule in (closed.experts, closed.partitioned):
-        found = [rule(closed.linear(0, count, split)) for split in closed.SAME_ROWS for count in (1, 5)]
+        found = [
+            rule(closed.linear(0, count, split)) for split in closed.SAME_ROWS for count in (1, 5)
+        ]
         assert closed.invariance(rule.__name__, found, tiny, means=1e-6, sds=1e-6)
 
 

@@ -1,4 +1,6 @@
-"""The front door: figures of README against records, its length, the long description of a package."""
+"""The front door: figures of README against records, its length, the long description of a
+package.
+"""
 
 import importlib
 import json
@@ -55,7 +57,10 @@ def test_numbers_are_those_a_reader_sees(front):
 
 def test_broken_links_and_headings_are_found(front, tmp_path, monkeypatch):
     monkeypatch.setattr("parts.front.pages.ROOT", tmp_path)
-    text = "# One `two`: three\n\n[a](#one-two-three) [b](#no) [c](no.md) [d](https://e.org/no)\n```py\n[f](no.md)\n```\n"
+    text = (
+        "# One `two`: three\n\n[a](#one-two-three) [b](#no) [c](no.md) "
+        "[d](https://e.org/no)\n```py\n[f](no.md)\n```\n"
+    )
     assert page(front, tmp_path, text).broken == ["page.md: #no", "page.md: no.md"]
 
 
@@ -74,14 +79,27 @@ def test_the_long_description_leads_to_the_tag_and_nowhere_relative():
 
 
 def test_the_citation_names_this_version_and_repository():
-    lines = dict(line.split(": ", 1) for line in (ROOT / "CITATION.cff").read_text().splitlines() if re.match(r"[\w-]+: ", line))
-    assert (lines["version"], lines["license"], lines["repository-code"]) == (PROJECT["version"], PROJECT["license"], PROJECT["urls"]["Repository"])
+    lines = dict(
+        line.split(": ", 1)
+        for line in (ROOT / "CITATION.cff").read_text().splitlines()
+        if re.match(r"[\w-]+: ", line)
+    )
+    assert (lines["version"], lines["license"], lines["repository-code"]) == (
+        PROJECT["version"],
+        PROJECT["license"],
+        PROJECT["urls"]["Repository"],
+    )
 
 
 @pytest.mark.slow
-def test_every_picture_is_drawn_from_the_records_and_is_the_one_that_is_shown(monkeypatch, tmp_path):
+def test_every_picture_is_drawn_from_the_records_and_is_the_one_that_is_shown(
+    monkeypatch, tmp_path
+):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    program, style = importlib.import_module("pictures"), importlib.import_module("parts.pictures.style")
+    program, style = (
+        importlib.import_module("pictures"),
+        importlib.import_module("parts.pictures.style"),
+    )
     monkeypatch.setattr(style, "PICTURES", tmp_path)
     for draw in program.DRAWN.values():
         draw()
@@ -89,7 +107,9 @@ def test_every_picture_is_drawn_from_the_records_and_is_the_one_that_is_shown(mo
     assert {*program.DRAWN, "front-dark"} == {Path(name).stem for name in made}
     shown = ROOT / "docs" / "pictures"
     words = re.compile(r"<text[^>]*>([^<]*)")
-    assert {name: words.findall(text) for name, text in made.items()} == {name: words.findall((shown / name).read_text()) for name in made}
+    assert {name: words.findall(text) for name, text in made.items()} == {
+        name: words.findall((shown / name).read_text()) for name in made
+    }
 
 
 def rows_of(page, head):
@@ -105,15 +125,41 @@ def test_the_tables_of_sparsity_are_those_of_the_kept_figures():
     made = {}
     for row in kept:
         share = [row[f"share {layer}"] / row[f"density {layer}"] for layer in (1, 2)]
-        accuracies = [f"{100 * value / 100:.2f} %" for value in (plain[row["seed"]]["accuracy %"], row["accuracy %"])]
-        rest = [f"{row['non-zero %']:.1f} %", f"{share[0]:.2f}, {share[1]:.2f}", f"{row['pixel share'] / row['density 1']:.2f}"]
-        made[row["method"], str(row["seed"])] = [*accuracies, *rest, f"{row['MB down'] + row['MB up']:.0f}"]
-    shown = {(row[0], row[1]): row[2:] for row in rows_of("benchmarks.md", "| method | seed | FedAvg |")}
+        accuracies = [
+            f"{100 * value / 100:.2f} %"
+            for value in (plain[row["seed"]]["accuracy %"], row["accuracy %"])
+        ]
+        rest = [
+            f"{row['non-zero %']:.1f} %",
+            f"{share[0]:.2f}, {share[1]:.2f}",
+            f"{row['pixel share'] / row['density 1']:.2f}",
+        ]
+        made[row["method"], str(row["seed"])] = [
+            *accuracies,
+            *rest,
+            f"{row['MB down'] + row['MB up']:.0f}",
+        ]
+    shown = {
+        (row[0], row[1]): row[2:] for row in rows_of("benchmarks.md", "| method | seed | FedAvg |")
+    }
     assert len(shown) == 12
     assert shown == {key: made[key] for key in shown}
-    sweep = [row for row in json.loads((ROOT / "examples" / "figures" / "fashion_mnist_sweep.json").read_text()) if row["method"] != "FedAvg"]
-    head, *table = (ROOT / "docs" / "benchmarks.md").read_text().split("| weights left | 4.71 %")[1].splitlines()[:3]
-    assert ["4.71 %", *re.findall(r"[\d.]+ %", head)] == [f"{row['non-zero %']:.2f} %" for row in sweep]
+    sweep = [
+        row
+        for row in json.loads(
+            (ROOT / "examples" / "figures" / "fashion_mnist_sweep.json").read_text()
+        )
+        if row["method"] != "FedAvg"
+    ]
+    head, *table = (
+        (ROOT / "docs" / "benchmarks.md")
+        .read_text()
+        .split("| weights left | 4.71 %")[1]
+        .splitlines()[:3]
+    )
+    assert ["4.71 %", *re.findall(r"[\d.]+ %", head)] == [
+        f"{row['non-zero %']:.2f} %" for row in sweep
+    ]
     assert re.findall(r"[\d.]+ %", table[-1]) == [f"{row['accuracy %']:.2f} %" for row in sweep]
 
 
@@ -148,7 +194,9 @@ AREAS = ("mutual_information", "max_logit", "feature_density")
         ("method, 600 rows, Dirichlet 0.1", 600, 0.1, 9),
     ],
 )
-def test_the_tables_of_how_sure_it_is_are_those_of_the_records(front, head, trained, concentration, lines):
+def test_the_tables_of_how_sure_it_is_are_those_of_the_records(
+    front, head, trained, concentration, lines
+):
     records = importlib.import_module("parts.front.figures")
     known = records.readings(trained, concentration=concentration)
     rows = rows_of("how-to/how-sure-is-it.md", f"| {head} | accuracy | NLL |")
@@ -157,15 +205,25 @@ def test_the_tables_of_how_sure_it_is_are_those_of_the_records(front, head, trai
         method, _, extra = name.partition(" + ")
         found = known[".".join(part for part in (NAMES[method], extra.lower()) if part)]
         assert len(found) == 5, name
-        mean = {score: statistics.fmean(one[score] for one in found) for score in ("accuracy", "nll", "ece", "megabytes")}
+        mean = {
+            score: statistics.fmean(one[score] for one in found)
+            for score in ("accuracy", "nll", "ece", "megabytes")
+        }
         assert accuracy == f"{100 * mean['accuracy']:.1f} %", name
-        assert [nll, ece] == [f"{mean[score]:.3f}".removeprefix("0") for score in ("nll", "ece")], name
+        assert [nll, ece] == [f"{mean[score]:.3f}".removeprefix("0") for score in ("nll", "ece")], (
+            name
+        )
         assert corrupted == f"{statistics.fmean(records.corrupted(one) for one in found):.2f}", name
         for kind, area in zip(AREAS, areas, strict=True):
             if area != "-":
-                assert area == f"{statistics.fmean(one[kind] for each in found for one in each['auroc'].values()):.2f}"[1:], (name, kind)
+                average = statistics.fmean(
+                    one[kind] for each in found for one in each["auroc"].values()
+                )
+                assert area == f"{average:.2f}"[1:], (name, kind)
         # A central network sends nothing.
-        assert method == "central" or float(size) == pytest.approx(mean["megabytes"] / known["fed_avg"][0]["megabytes"], abs=0.005), name
+        assert method == "central" or float(size) == pytest.approx(
+            mean["megabytes"] / known["fed_avg"][0]["megabytes"], abs=0.005
+        ), name
 
 
 def test_the_probabilities_of_choose_a_method_are_those_of_the_records(front):
@@ -173,16 +231,28 @@ def test_the_probabilities_of_choose_a_method_are_those_of_the_records(front):
     known = records.readings(2000)
     rows = rows_of("how-to/choose-a-method.md", "| you want | take | NLL |")
     assert "prior_precision=1.0" in rows[3][1]
-    for (_, _, *given), name in zip(rows, ("fed_avg", "fed_avg.temperature", "fed_avg.laplace", "prior.laplace"), strict=True):
-        mean = [f"{statistics.fmean(one[score] for one in known[name]):.3f}".removeprefix("0") for score in ("nll", "ece")]
-        assert given == [*mean, f"{statistics.fmean(records.corrupted(one) for one in known[name]):.2f}"], name
+    for (_, _, *given), name in zip(
+        rows, ("fed_avg", "fed_avg.temperature", "fed_avg.laplace", "prior.laplace"), strict=True
+    ):
+        mean = [
+            f"{statistics.fmean(one[score] for one in known[name]):.3f}".removeprefix("0")
+            for score in ("nll", "ece")
+        ]
+        assert given == [
+            *mean,
+            f"{statistics.fmean(records.corrupted(one) for one in known[name]):.2f}",
+        ], name
 
 
 def test_the_table_of_compare_is_that_of_its_record(front):
     kept = dict(importlib.import_module("parts.front.figures").runs("compare"))
     text = (ROOT / "docs" / "how-to" / "compare-from-the-command-line.md").read_text()
     for name, run in kept.items():
-        accuracy, _, _, down, up, _ = re.findall(r"([\d.]+) ±", re.findall(rf"^{name} .*", text, re.MULTILINE)[0])
-        assert accuracy == f"{100 * statistics.fmean(seed[-1][1] for seed in run['seeds']):.2f}", name
+        accuracy, _, _, down, up, _ = re.findall(
+            r"([\d.]+) ±", re.findall(rf"^{name} .*", text, re.MULTILINE)[0]
+        )
+        assert accuracy == f"{100 * statistics.fmean(seed[-1][1] for seed in run['seeds']):.2f}", (
+            name
+        )
         spent = statistics.fmean(sum(megabytes for megabytes, _ in seed) for seed in run["seeds"])
         assert float(down) + float(up) == pytest.approx(spent, abs=0.002), name

@@ -45,15 +45,29 @@ def test_what_is_packed_is_unpacked_and_nothing_is_written_over(tmp_path):
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Unpack a program's records, let it make nothing; return the program, its settings and the names of the files that it reads."""
+    """Unpack a program's records, let it make nothing; return the program, its settings and the
+    names of the files that it reads.
+    """
 
     def unpacked(name, folder):
         monkeypatch.syspath_prepend(str(BENCHMARKS))
-        program, runs, read = importlib.import_module(name), importlib.import_module(f"parts.{name}.runs"), []
+        program, runs, read = (
+            importlib.import_module(name),
+            importlib.import_module(f"parts.{name}.runs"),
+            [],
+        )
         kept.unpack(BENCHMARKS / "records" / f"{name}.jsonl", folder)
-        monkeypatch.setattr(runs, "_made", lambda *arguments: pytest.fail(f"not in the records: {arguments[0]}"))
-        monkeypatch.setattr(runs, "kept", lambda file, run: read.append(file.name) or kept.kept(file, run))
-        return program, tomllib.loads((BENCHMARKS / "parts" / name / "settings.toml").read_text()), read
+        monkeypatch.setattr(
+            runs, "_made", lambda *arguments: pytest.fail(f"not in the records: {arguments[0]}")
+        )
+        monkeypatch.setattr(
+            runs, "kept", lambda file, run: read.append(file.name) or kept.kept(file, run)
+        )
+        return (
+            program,
+            tomllib.loads((BENCHMARKS / "parts" / name / "settings.toml").read_text()),
+            read,
+        )
 
     return unpacked
 
@@ -61,7 +75,14 @@ def recorded(monkeypatch):
 def test_the_records_of_fedhm_are_of_the_settings_and_say_what_the_ledger_says(recorded, tmp_path):
     program, document, read = recorded("fedhm", tmp_path / "runs")
     plan = document["grid"]
-    bench = program.Bench(document, document["nets"]["cnn"], plan, program.Data(None, range(plan["scored"])), tmp_path, [0, 1, 2])
+    bench = program.Bench(
+        document,
+        document["nets"]["cnn"],
+        plan,
+        program.Data(None, range(plan["scored"])),
+        tmp_path,
+        [0, 1, 2],
+    )
     asked = [bench.runs(case, place, **own) for case, place, own in bench.everything()]
     assert {len(found) for found in asked} == {3}
     assert {file.name for file in (tmp_path / "runs").iterdir()} == set(read)
@@ -70,33 +91,61 @@ def test_the_records_of_fedhm_are_of_the_settings_and_say_what_the_ledger_says(r
         server, smallest = (bench.mean("FedHM", place, size) for size in (0, -1))
         assert server - smallest < 0.1
         assert server > bench.mean("HeteroFL", place, 0)
-        assert all(smallest > bench.mean(case, place, -1) + 0.5 for case in ("HeteroFL", "Split-Mix", "FedAvg, smallest"))
+        assert all(
+            smallest > bench.mean(case, place, -1) + 0.5
+            for case in ("HeteroFL", "Split-Mix", "FedAvg, smallest")
+        )
     dropped = bench.mean("residual dropped", bench.ablated, 0)
     assert bench.mean("FedHM", bench.ablated, 0) > dropped + 0.5
 
 
-def test_the_records_of_anycostfl_are_of_the_settings_and_say_what_the_ledger_says(recorded, tmp_path):
+def test_the_records_of_anycostfl_are_of_the_settings_and_say_what_the_ledger_says(
+    recorded, tmp_path
+):
     program, document, read = recorded("anycostfl", tmp_path / "small" / "runs")
     bench = program.Bench(document, "small", None, None, tmp_path, [0, 1, 2], workers=0)
     for alpha in document["grid"]["alphas"]:
-        runs = {case: bench.until(case, alpha) for case in [document["grid"]["reference"], *document["grid"]["methods"]]}
-        joules = {case: program.means([run.costs for run in found])[1] for case, found in runs.items()}
+        runs = {
+            case: bench.until(case, alpha)
+            for case in [document["grid"]["reference"], *document["grid"]["methods"]]
+        }
+        joules = {
+            case: program.means([run.costs for run in found])[1] for case, found in runs.items()
+        }
         assert all(run.reached for run in runs["AnycostFL"])
         assert min(joules[case] for case in document["grid"]["methods"]) == joules["AnycostFL"]
     assert all(len(bench.until(case, 0.0)) == 3 for case in document["grid"]["ablations"])
     first = program.replace(bench, seeds=[0])
     for what, values in document["sweeps"].items():
-        assert all(first.until(case, 0.0, **{what: value}) for case in document["grid"]["methods"] for value in values)
+        assert all(
+            first.until(case, 0.0, **{what: value})
+            for case in document["grid"]["methods"]
+            for value in values
+        )
     assert {file.name for file in (tmp_path / "small" / "runs").iterdir()} == set(read)
 
 
 def test_the_records_of_fslora_are_of_the_settings_and_say_what_the_ledger_says(recorded, tmp_path):
     program, document, read = recorded("fslora", tmp_path / "small" / "runs")
-    scored = SimpleNamespace(test=SimpleNamespace(data=range(4 * document["scales"]["small"]["scored"])))
-    bench = program.Bench(document, "small", None, tmp_path, document["scales"]["small"]["seeds"], workers=0, tasks={"only": scored})
+    scored = SimpleNamespace(
+        test=SimpleNamespace(data=range(4 * document["scales"]["small"]["scored"]))
+    )
+    bench = program.Bench(
+        document,
+        "small",
+        None,
+        tmp_path,
+        document["scales"]["small"]["seeds"],
+        workers=0,
+        tasks={"only": scored},
+    )
     first, sweeps = program.replace(bench, seeds=bench.seeds[:1]), document["sweeps"]
     ahead = program.compared(bench)
-    budgets = program.budgets(bench, 64) + program.budgets(first, sweeps["budget_rank"]) + program.budgets(first, 64, sweeps["clients"])
+    budgets = (
+        program.budgets(bench, 64)
+        + program.budgets(first, sweeps["budget_rank"])
+        + program.budgets(first, 64, sweeps["clients"])
+    )
     program.swept(first)
     traffic = [first.sent(k) for k in (64, 48, 32, 16, 8)]
     assert {file.name for file in (tmp_path / "small" / "runs").iterdir()} == set(read)
@@ -109,15 +158,33 @@ def test_the_records_of_fslora_are_of_the_settings_and_say_what_the_ledger_says(
     assert traffic[-1] < 0.15 * traffic[0]
 
 
-def test_the_records_of_images_are_of_the_settings_and_say_what_the_page_says(monkeypatch, tmp_path):
+def test_the_records_of_images_are_of_the_settings_and_say_what_the_page_says(
+    monkeypatch, tmp_path
+):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    images, runs = importlib.import_module("parts.fslora.images"), importlib.import_module("parts.fslora.image_runs")
+    images, runs = (
+        importlib.import_module("parts.fslora.images"),
+        importlib.import_module("parts.fslora.image_runs"),
+    )
     kept.unpack(BENCHMARKS / "records" / "fslora_images.jsonl", tmp_path / "runs")
-    monkeypatch.setattr(runs, "_made", lambda *arguments: pytest.fail(f"not in the records: {arguments[0]}"))
-    bench = images.Images(tomllib.loads((BENCHMARKS / "parts" / "fslora" / "settings.toml").read_text()), images.Place(None, tmp_path), [0, 1, 2], 1)
-    found = {case: bench.runs(case) for case in (images.OURS, images.HALF, *images.RIVALS, "FFA-LoRA", *images.PLAIN)}
+    monkeypatch.setattr(
+        runs, "_made", lambda *arguments: pytest.fail(f"not in the records: {arguments[0]}")
+    )
+    bench = images.Images(
+        tomllib.loads((BENCHMARKS / "parts" / "fslora" / "settings.toml").read_text()),
+        images.Place(None, tmp_path),
+        [0, 1, 2],
+        1,
+    )
+    found = {
+        case: bench.runs(case)
+        for case in (images.OURS, images.HALF, *images.RIVALS, "FFA-LoRA", *images.PLAIN)
+    }
     aside = {case: bench.runs(case, split="apart") for case in (images.OURS, *images.RIVALS)}
-    longer = {case: bench.runs(case, **bench.document["image_bytes"][case]) for case in (images.HALF, "FFA-LoRA")}
+    longer = {
+        case: bench.runs(case, **bench.document["image_bytes"][case])
+        for case in (images.HALF, "FFA-LoRA")
+    }
     assert all([*images.ranks_matter(found), *images.leads(found), *images.near(aside)])
     # FFA-LoRA, all of whose clients train rank 64, is 0.1 points behind.
     assert images.equal_bytes(found | longer) == [True]

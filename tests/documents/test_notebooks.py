@@ -1,4 +1,6 @@
-"""The tutorials that are notebooks too: they are those of their pages, and every cell runs (extra `docs`)."""
+"""The tutorials that are notebooks too: they are those of their pages, and every cell runs (extra
+`docs`).
+"""
 
 import importlib
 import os
@@ -30,7 +32,10 @@ def test_every_cell_runs(name, tmp_path, monkeypatch):
 
     # The cells draw pictures, which they keep beside them.
     monkeypatch.setenv("MPLBACKEND", "agg")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TUTORIALS.parent.parent), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH",
+        os.pathsep.join([str(TUTORIALS.parent.parent), os.environ.get("PYTHONPATH", "")]),
+    )
     notebook = nbformat.read(TUTORIALS / name, as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert list(tmp_path.glob("*.svg"))

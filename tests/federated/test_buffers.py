@@ -1,4 +1,6 @@
-"""Running statistics under each policy: averaged, kept at home, refused; and predictions in evaluation mode."""
+"""Running statistics under each policy: averaged, kept at home, refused; and predictions in
+evaluation mode.
+"""
 
 import copy
 
@@ -11,6 +13,7 @@ import bayesfed as bf
 from bayesfed.algorithms.baselines.split_mix.recipe import split_mix
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Add, Buffered, Descent, Whole, dynamic, fixed, load, save, score
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.training.batch_norm import STATISTICS, travelling
 from bayesfed.federated.training.descent import batches
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood, check_data
@@ -34,8 +37,16 @@ def _one_thread():
 
 
 def normed(width=16, momentum=0.1):
-    """Digits, one hidden layer, and batch norm before and after it: the leaves of its statistics begin with 1 and 3."""
-    layers = [nn.Flatten(), nn.BatchNorm1d(64, momentum=momentum), nn.Linear(64, width), nn.BatchNorm1d(width, momentum=momentum), nn.ReLU()]
+    """Digits, one hidden layer, and batch norm before and after it: the leaves of its statistics
+    begin with 1 and 3.
+    """
+    layers = [
+        nn.Flatten(),
+        nn.BatchNorm1d(64, momentum=momentum),
+        nn.Linear(64, width),
+        nn.BatchNorm1d(width, momentum=momentum),
+        nn.ReLU(),
+    ]
     return initialised(nn.Sequential(*layers, nn.Linear(width, 10)), bf.Key(0, "net"))
 
 
@@ -52,7 +63,9 @@ METHODS = {
     "fed_hm": lambda net, thin, capacity, **rest: bf.fed_hm(
         net, [1.0, 0.5], capacity, whole=["5"], convention="matrix", **{"training": WORK, **rest}
     ),
-    "hetero_fl": lambda net, thin, capacity, **rest: bf.hetero_fl([net, thin], capacity, **{"training": WORK, **rest}),
+    "hetero_fl": lambda net, thin, capacity, **rest: bf.hetero_fl(
+        [net, thin], capacity, **{"training": WORK, **rest}
+    ),
 }
 
 
@@ -61,17 +74,24 @@ def run(algorithm, clients, count=2, **rest):
 
 
 def memory_of(result, client):
-    return {name.removeprefix(STATISTICS): leaf for name, leaf in result.snapshot.memories[client].items()}
+    return {
+        name.removeprefix(STATISTICS): leaf
+        for name, leaf in owned(result.snapshot.memories[client], "model").items()
+    }
 
 
 def by_hand(net, data, client, rounds, keep):
-    """A plain loop over one client's batches; `keep` says whether parameters and statistics go on from round to round."""
+    """A plain loop over one client's batches; `keep` says whether parameters and statistics go on
+    from round to round.
+    """
     twin = copy.deepcopy(net).train()
     optimiser = torch.optim.SGD(twin.parameters(), 0.05)
     for number in range(rounds):
         if not keep:
             twin.load_state_dict(net.state_dict())
-        for batch in batches(data, 16, 5, bf.Key(0, "train", number, client).child("fit", "batches").generator()):
+        for batch in batches(
+            data, 16, 5, bf.Key(0, "train", number, client).child("fit", "batches").generator()
+        ):
             optimiser.zero_grad()
             functional.cross_entropy(twin(batch.inputs), batch.targets).backward()
             optimiser.step()
@@ -82,9 +102,17 @@ def by_hand(net, data, client, rounds, keep):
 def test_without_statistics_every_policy_is_the_same_run(make, clients):
     nets = [bf.mlp([64, width, 10], bf.Key(0, "net")) for width in (16, 8)]
     if make is METHODS["fed_hm"]:
-        nets[0] = initialised(nn.Sequential(*nets[0][:3], nn.Identity(), nn.Identity(), nets[0][3]), bf.Key(0, "net"))
-    snapshots = [run(make(*nets, fixed(sorted(clients), 2), buffers=buffers), clients).snapshot for buffers in POLICIES]
-    assert all(tree_equal(snapshot.state, snapshots[0].state) and not snapshot.memories for snapshot in snapshots)
+        nets[0] = initialised(
+            nn.Sequential(*nets[0][:3], nn.Identity(), nn.Identity(), nets[0][3]), bf.Key(0, "net")
+        )
+    snapshots = [
+        run(make(*nets, fixed(sorted(clients), 2), buffers=buffers), clients).snapshot
+        for buffers in POLICIES
+    ]
+    assert all(
+        tree_equal(snapshot.state, snapshots[0].state) and not snapshot.memories
+        for snapshot in snapshots
+    )
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
@@ -94,21 +122,31 @@ def test_the_mean_of_one_client_is_a_plain_loop(clients, momentum):
     data = clients["client-000"][:64]
     expected = by_hand(net, data, "a", 1, keep=True)
     found = run(averaged(net, "mean"), {"a": data}, 1).snapshot
-    assert found.state.keys() == parameters(net).keys() | STATISTICS_OF_IT
-    assert tree_equal(found.state, {name: expected[name] for name in found.state})
+    state = owned(found.state, "model")
+    assert state.keys() == parameters(net).keys() | STATISTICS_OF_IT
+    assert tree_equal(state, {name: expected[name] for name in state})
     assert not found.memories
     if momentum:
         expected = by_hand(net, data, "a", 3, keep=True)
-        found = run(averaged(net, "mean"), {"a": data}, 3).snapshot.state
+        found = owned(run(averaged(net, "mean"), {"a": data}, 3).snapshot.state, "model")
         assert tree_equal(found, {name: expected[name] for name in found})
 
 
 def test_statistics_are_averaged_by_the_weights_of_parameters(clients):
-    net, some = normed(), {"a": clients["client-000"][:30], "b": clients["client-001"][:90], "c": clients["client-002"][:0]}
-    each = {name: by_hand(net, data, name, 1, keep=True) for name, data in some.items() if len(data)}
+    net, some = (
+        normed(),
+        {
+            "a": clients["client-000"][:30],
+            "b": clients["client-001"][:90],
+            "c": clients["client-002"][:0],
+        },
+    )
+    each = {
+        name: by_hand(net, data, name, 1, keep=True) for name, data in some.items() if len(data)
+    }
     assert not torch.allclose(each["a"]["1.running_mean"], each["b"]["1.running_mean"], atol=1e-3)
     found = run(averaged(net, "mean"), some, 1)
-    for name, leaf in found.snapshot.state.items():
+    for name, leaf in owned(found.snapshot.state, "model").items():
         assert torch.allclose(leaf, 0.25 * each["a"][name] + 0.75 * each["b"][name], atol=1e-6)
     # Both ways, at 32 bits a number.
     plain = run(averaged(normed(), "local"), some, 1)
@@ -120,9 +158,12 @@ def test_own_statistics_stay_at_home_from_round_to_round(clients):
     net, data = normed(), clients["client-000"][:64]
     expected = by_hand(net, data, "a", 3, keep=True)
     result = run(averaged(net, "local"), {"a": data}, 3)
-    assert result.snapshot.state.keys() == parameters(net).keys()
-    assert tree_equal(result.snapshot.state, {name: expected[name] for name in result.snapshot.state})
-    assert tree_equal(memory_of(result, "a"), {name: expected[name] for name, _ in net.named_buffers()})
+    state = owned(result.snapshot.state, "model")
+    assert state.keys() == parameters(net).keys()
+    assert tree_equal(state, {name: expected[name] for name in state})
+    assert tree_equal(
+        memory_of(result, "a"), {name: expected[name] for name, _ in net.named_buffers()}
+    )
     assert int(memory_of(result, "a")["3.num_batches_tracked"]) == 15
 
 
@@ -130,26 +171,39 @@ def test_own_statistics_are_in_no_message_and_are_each_clients_own(clients):
     net = normed()
     algorithm = averaged(net, "local")
     (phase,) = algorithm.phases
-    data = clients["client-000"]
-    fit = phase.local.fit(algorithm.initial, {}, data, bf.Key(0), bf.LocalOptions())
-    assert fit.payload.keys() == algorithm.initial.keys() == parameters(net).keys()
-    again = phase.local.fit(algorithm.initial, fit.memory, data, bf.Key(0), bf.LocalOptions())
+    data, message = clients["client-000"], owned(algorithm.initial, "model")
+    fit = phase.local.fit(message, {}, data, bf.Key(0), bf.LocalOptions())
+    assert fit.payload.keys() == message.keys() == parameters(net).keys()
+    again = phase.local.fit(message, fit.memory, data, bf.Key(0), bf.LocalOptions())
     assert tree_equal(again.payload, fit.payload)
-    assert not torch.equal(again.memory[f"{STATISTICS}1.running_mean"], fit.memory[f"{STATISTICS}1.running_mean"])
+    assert not torch.equal(
+        again.memory[f"{STATISTICS}1.running_mean"], fit.memory[f"{STATISTICS}1.running_mean"]
+    )
     # A client without rows keeps what it has; memories of others in the same tree are left to them.
-    idle = phase.local.fit(algorithm.initial, fit.memory | {"stranger": torch.ones(1)}, data[:0], bf.Key(0), bf.LocalOptions())
+    idle = phase.local.fit(
+        message,
+        fit.memory | {"stranger": torch.ones(1)},
+        data[:0],
+        bf.Key(0),
+        bf.LocalOptions(),
+    )
     assert tree_equal(idle.memory, fit.memory)
     result = run(algorithm, clients)
     names = sorted(result.snapshot.memories)
     assert names == sorted(clients)
-    assert not torch.allclose(*(memory_of(result, name)["1.running_mean"] for name in names[:2]), atol=1e-3)
+    assert not torch.allclose(
+        *(memory_of(result, name)["1.running_mean"] for name in names[:2]), atol=1e-3
+    )
 
 
 @pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("buffers", ["mean", "local"])
 def test_nothing_leaks_between_clients_pools_or_into_the_network(make, buffers, clients, tmp_path):
     nets = [normed(), normed(8)]
-    before, modes = [copy.deepcopy(net.state_dict()) for net in nets], [module.training for module in nets[0].modules()]
+    before, modes = (
+        [copy.deepcopy(net.state_dict()) for net in nets],
+        [module.training for module in nets[0].modules()],
+    )
     algorithm = make(*nets, dynamic(2), buffers=buffers)
     whole = run(algorithm, clients).snapshot
     algorithm.predictor(whole.state)(clients["client-000"].inputs)
@@ -166,18 +220,31 @@ def test_nothing_leaks_between_clients_pools_or_into_the_network(make, buffers, 
         with pool:
             found = run(algorithm, pool, resume=resume).snapshot
         assert tree_equal(found.state, whole.state)
-        assert all(tree_equal(found.memories.get(name, {}), whole.memories.get(name, {})) for name in clients)
+        assert all(
+            tree_equal(found.memories.get(name, {}), whole.memories.get(name, {}))
+            for name in clients
+        )
 
 
 @pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("buffers", ["mean", "local"])
 def test_every_size_learns_and_local_ones_are_queried(make, buffers, digits, clients):
     _, test = digits
-    algorithm = make(normed(32), normed(), fixed(sorted(clients), 2), buffers=buffers, training=bf.Training(steps=15, optimiser=bf.Sgd(0.2)))
+    algorithm = make(
+        normed(32),
+        normed(),
+        fixed(sorted(clients), 2),
+        buffers=buffers,
+        training=bf.Training(steps=15, optimiser=bf.Sgd(0.2)),
+    )
     state = run(algorithm, clients, 6).snapshot.state
     for size_of in [algorithm.predictor, *algorithm.sizes.values()]:
         model = size_of(state)
-        assert model.parameters.keys() >= STATISTICS_OF_IT if buffers == "mean" else model.parameters.keys() == parameters(model.net).keys()
+        assert (
+            model.parameters.keys() >= STATISTICS_OF_IT
+            if buffers == "mean"
+            else model.parameters.keys() == parameters(model.net).keys()
+        )
         assert score(model, test) > 0.6
         if buffers == "local":
             assert not running_statistics(model.net)
@@ -191,9 +258,14 @@ def test_every_size_learns_and_local_ones_are_queried(make, buffers, digits, cli
 
 def test_statistics_of_other_widths_begin_anew(clients):
     net, data = normed(), clients["client-000"]
-    local = Buffered(Descent(MaximumLikelihood(net, Categorical()), bf.Sgd(), 2, 8), net, travels=False)
+    local = Buffered(
+        Descent(MaximumLikelihood(net, Categorical()), bf.Sgd(), 2, 8), net, travels=False
+    )
     wide = {STATISTICS + name: leaf for name, leaf in normed(32).named_buffers()}
-    fresh, anew = (local.fit(parameters(net), memory, data, bf.Key(0), bf.LocalOptions()) for memory in ({}, wide))
+    fresh, anew = (
+        local.fit(parameters(net), memory, data, bf.Key(0), bf.LocalOptions())
+        for memory in ({}, wide)
+    )
     assert tree_equal(fresh.memory, anew.memory)
 
 
@@ -201,7 +273,9 @@ def test_statistics_of_other_widths_begin_anew(clients):
 @pytest.mark.parametrize("travels", [True, False])
 def test_the_local_obeys_the_laws(kind, travels, clients):
     net = nn.Sequential(normed(), nn.Dropout(0.5))
-    local = Buffered(Descent(MaximumLikelihood(net, Categorical()), bf.Sgd(), 3, 8, kind, True), net, travels)
+    local = Buffered(
+        Descent(MaximumLikelihood(net, Categorical()), bf.Sgd(), 3, 8, kind, True), net, travels
+    )
     message = travelling(net, "mean" if travels else "local", where="test")
     check_local(local, message, clients["client-000"])
     assert (local.kind, local.uses_global_randomness) == (kind, True)
@@ -212,8 +286,12 @@ def test_changes_of_statistics_add_to_the_same(clients):
     message = travelling(net, "mean", where="test")
     states = []
     for kind in ("value", "delta"):
-        local = Buffered(Descent(MaximumLikelihood(net, Categorical()), bf.Sgd(), 3, 8, kind), net, True)
-        update = Whole(shapes(message)).lift(local.fit(message, {}, data, bf.Key(0), bf.LocalOptions()).payload, 64.0, kind)
+        local = Buffered(
+            Descent(MaximumLikelihood(net, Categorical()), bf.Sgd(), 3, 8, kind), net, True
+        )
+        update = Whole(shapes(message)).lift(
+            local.fit(message, {}, data, bf.Key(0), bf.LocalOptions()).payload, 64.0, kind
+        )
         reducer = bf.federated.Sum()
         reducer.add("a", update)
         states.append(Add().step(message, reducer, 0)[0] if kind == "delta" else update.mean())
@@ -223,7 +301,8 @@ def test_changes_of_statistics_add_to_the_same(clients):
 def test_norms_in_evaluation_mode_keep_their_statistics(clients):
     net = normed()
     net[1].eval()
-    found = run(averaged(net, "mean"), {"a": clients["client-000"][:64]}, 1).snapshot.state
+    result = run(averaged(net, "mean"), {"a": clients["client-000"][:64]}, 1)
+    found = owned(result.snapshot.state, "model")
     assert torch.equal(found["1.running_var"], net[1].running_var)
     assert not torch.equal(found["3.running_var"], net[3].running_var)
 
@@ -246,13 +325,16 @@ class Replacing(nn.Module):
 def test_buffers_that_are_replaced_are_followed(clients):
     net = Replacing()
     result = run(averaged(net, "mean"), clients)
-    assert result.snapshot.state["mean"].any()
+    assert result.snapshot.state["model/mean"].any()
     assert not net.mean.any()
 
 
 def test_shared_buffers_stay_shared():
     shared = nn.BatchNorm1d(3)
-    net, new = nn.Sequential(shared, nn.Identity(), shared), {name: value.clone() for name, value in shared.named_buffers(prefix="0")}
+    net, new = (
+        nn.Sequential(shared, nn.Identity(), shared),
+        {name: value.clone() for name, value in shared.named_buffers(prefix="0")},
+    )
     with placed_buffers(net, new):
         net(torch.rand(5, 3))
         assert int(new["0.num_batches_tracked"]) == 2
@@ -268,7 +350,10 @@ def test_predictions_are_in_evaluation_mode_and_modes_come_back(net, clients):
     noisy = nn.Sequential(net, nn.Dropout(0.5))
     noisy[0].eval()
     stream = torch.get_rng_state()
-    for algorithm in (bf.fed_avg(noisy), split_mix(lambda key: noisy, [1], dynamic(1), key=bf.Key(0))):
+    for algorithm in (
+        bf.fed_avg(noisy),
+        split_mix(lambda key: noisy, [1], dynamic(1), key=bf.Key(0)),
+    ):
         assert torch.equal(algorithm.predictor(algorithm.initial)(inputs), net(inputs))
     thin = bf.fed_rlr(fixed_rank(net, 4).append(nn.Dropout(0.5)), None)
     assert torch.equal(thin.predictor(thin.initial)(inputs), thin.predictor(thin.initial)(inputs))
@@ -292,10 +377,21 @@ def test_checking_data_changes_no_statistics_and_needs_no_second_row(clients):
 
 def test_refusals_name_the_policies(clients):
     for method, make in METHODS.items():
-        hint = f'{method}.*: expected a network without running statistics, found .*1.running_mean.*; try .*buffers="mean" or "local"'
+        hint = (
+            f"{method}.*: expected a network without running statistics, found "
+            '.*1.running_mean.*; try .*buffers="mean" or "local"'
+        )
         with pytest.raises(ArgumentError, match=hint):
             make(normed(), normed(8), dynamic(2))
-        with pytest.raises(ArgumentError, match=f"{method}, buffers: expected one of 'static', 'mean', 'local', found 'average'; try 'static'"):
+        with pytest.raises(
+            ArgumentError,
+            match=(
+                f"{method}, buffers: expected one of 'static', 'mean', 'local', found "
+                "'average'; try 'static'"
+            ),
+        ):
             make(normed(), normed(8), dynamic(2), buffers="average")
-    with pytest.raises(ArgumentError, match="fed_prox: expected a network without running statistics"):
+    with pytest.raises(
+        ArgumentError, match="fed_prox: expected a network without running statistics"
+    ):
         bf.fed_prox(normed(), strength=0.1)

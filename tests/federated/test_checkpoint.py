@@ -1,4 +1,6 @@
-"""Checkpoints: resuming is bit-exact from any moment, damage is found, a full disk costs nothing that was there."""
+"""Checkpoints: resuming is bit-exact from any moment, damage is found, a full disk costs nothing
+that was there.
+"""
 
 import errno
 import itertools
@@ -14,8 +16,18 @@ import torch
 import bayesfed as bf
 from bayesfed.data import files
 from bayesfed.errors import ArgumentError, CheckpointError, CheckpointWarning
-from bayesfed.federated import ClientMemory, Snapshot, checkpoint, early_stop, load, newest, rounds, save, untimed
-from bayesfed.federated.engine.records import from_line, to_line
+from bayesfed.federated import (
+    ClientMemory,
+    Snapshot,
+    checkpoint,
+    early_stop,
+    load,
+    newest,
+    rounds,
+    save,
+    untimed,
+)
+from bayesfed.federated.engine.files.records import from_line, to_line
 from tests.conftest import tree_equal
 
 WORK = bf.Training(steps=1, batch_size=8)
@@ -43,8 +55,13 @@ def run(net, clients, rounds=4, **changes):
 def same(left, right):
     assert tree_equal(left.snapshot.state, right.snapshot.state)
     assert left.snapshot.memories.keys() == right.snapshot.memories.keys() != set()
-    assert all(tree_equal(memory, right.snapshot.memories[name]) for name, memory in left.snapshot.memories.items())
-    assert [to_line(untimed(record)) for record in left.history] == [to_line(untimed(record)) for record in right.history]
+    assert all(
+        tree_equal(memory, right.snapshot.memories[name])
+        for name, memory in left.snapshot.memories.items()
+    )
+    assert [to_line(untimed(record)) for record in left.history] == [
+        to_line(untimed(record)) for record in right.history
+    ]
 
 
 def snapshot(round=1, value=1.0, **changes):
@@ -71,16 +88,29 @@ def test_whatever_a_snapshot_holds_comes_back(tmp_path):
     save(tmp_path, given)
     found = load(tmp_path)
     assert list(found.state) == list(state)
-    assert all(found.state[name].dtype == leaf.dtype and torch.equal(found.state[name], leaf) for name, leaf in state.items())
+    assert all(
+        found.state[name].dtype == leaf.dtype and torch.equal(found.state[name], leaf)
+        for name, leaf in state.items()
+    )
     assert list(found.memories) == list(memories)
     assert tree_equal(found.memories['x/"y"'], memories['x/"y"'])
-    assert (found.algorithm, found.seed, found.round, found.versions, found.run) == ("name", -3, 7, {"x": 4}, "id")
+    assert (found.algorithm, found.seed, found.round, found.versions, found.run) == (
+        "name",
+        -3,
+        7,
+        {"x": 4},
+        "id",
+    )
     assert all(leaf.is_contiguous() for leaf in found.state.values())
 
 
 def test_a_record_survives_to_the_bit(net, clients):
     record = run(net, clients, 1).history[0]
-    odd = replace(record, server={"nan": float("nan"), "third": 1 / 3, "tiny": 5e-324, "whole": 3}, metrics={"inf": float("inf")})
+    odd = replace(
+        record,
+        server={"nan": float("nan"), "third": 1 / 3, "tiny": 5e-324, "whole": 3},
+        metrics={"inf": float("inf")},
+    )
     for each in (record, odd):
         assert to_line(from_line(to_line(each))) == to_line(each)
     assert from_line(to_line(record)) == record
@@ -89,14 +119,23 @@ def test_a_record_survives_to_the_bit(net, clients):
 @pytest.mark.parametrize("every", [1, 2, 3])
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_a_resumed_run_is_the_uninterrupted_one(net, clients, digits, tmp_path, every, keep):
-    """Parameters, client memories and history, metrics that were entered after the checkpoint callback among them."""
+    """Parameters, client memories and history, metrics that were entered after the checkpoint
+    callback among them.
+    """
 
     def late(report):
         report.metrics["late"] = report.round / 3
 
     whole = run(net, clients, 7, test=digits[1], callbacks=[late])
     for stop in (3, 5, 7):
-        found = run(net, clients, stop, test=digits[1], callbacks=[checkpoint(tmp_path, every=every, keep=keep), late], resume=newest(tmp_path))
+        found = run(
+            net,
+            clients,
+            stop,
+            test=digits[1],
+            callbacks=[checkpoint(tmp_path, every=every, keep=keep), late],
+            resume=newest(tmp_path),
+        )
     assert len(kept(tmp_path)) == min(keep, 7 // every)
     same(found, whole)
     last = load(tmp_path)
@@ -130,7 +169,10 @@ def following(folder, reports):
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "replace", "ftruncate"])
 def test_a_crash_at_any_call_leaves_a_checkpoint(net, clients, tmp_path, monkeypatch, call):
     """Every system call of four rounds' checkpoints is made the last one in turn."""
-    reports, original = list(rounds(remembering(net), bf.InProcess(clients), rounds=4)), getattr(os, call)
+    reports, original = (
+        list(rounds(remembering(net), bf.InProcess(clients), rounds=4)),
+        getattr(os, call),
+    )
     for number in itertools.count():
         folder, calls = tmp_path / str(number), itertools.count()
 
@@ -154,7 +196,9 @@ def test_a_crash_at_any_call_leaves_a_checkpoint(net, clients, tmp_path, monkeyp
             following(folder, reports)
         found = load(folder)
         assert tree_equal(found.state, reports[-1].state)
-        assert [to_line(record) for record in found.history] == [to_line(report.record) for report in reports]
+        assert [to_line(record) for record in found.history] == [
+            to_line(report.record) for report in reports
+        ]
         # One too many, if all that was left to do was to remove it.
         assert kept(folder)[-2:] == ["00000003.json", "00000004.json"]
     assert number >= 2
@@ -164,7 +208,15 @@ def test_a_killed_process_resumes(net, clients, tmp_path):
     whole = run(net, clients, 4)
     child = os.fork()
     if not child:
-        run(net, clients, 4, callbacks=[checkpoint(tmp_path), lambda report: report.round == 2 and os.kill(os.getpid(), signal.SIGKILL)])
+        run(
+            net,
+            clients,
+            4,
+            callbacks=[
+                checkpoint(tmp_path),
+                lambda report: report.round == 2 and os.kill(os.getpid(), signal.SIGKILL),
+            ],
+        )
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert load(tmp_path).round == 2
@@ -188,10 +240,19 @@ def damages(folder):
             f"{path.suffix} bit {place}": lambda path=path, place=place: flipped(path, place)
             for path, place in itertools.product((record, tensors, history), (0, 9, -2))
         },
-        **{f"{path.suffix} cut": lambda path=path: os.truncate(path, path.stat().st_size - 1) for path in (record, tensors, history)},
-        **{f"{path.suffix} empty": lambda path=path: path.write_bytes(b"") for path in (record, tensors, history)},
+        **{
+            f"{path.suffix} cut": lambda path=path: os.truncate(path, path.stat().st_size - 1)
+            for path in (record, tensors, history)
+        },
+        **{
+            f"{path.suffix} empty": lambda path=path: path.write_bytes(b"")
+            for path in (record, tensors, history)
+        },
         **{f"{path.suffix} gone": path.unlink for path in (record, tensors, history)},
-        **{f"{path.suffix} longer": lambda path=path: path.write_bytes(path.read_bytes() + b" ") for path in (record, tensors)},
+        **{
+            f"{path.suffix} longer": lambda path=path: path.write_bytes(path.read_bytes() + b" ")
+            for path in (record, tensors)
+        },
         "json older": lambda: shutil.copy(folder / "00000002.json", record),
         "tensors older": lambda: shutil.copy(older, tensors),
         "json nonsense": lambda: record.write_text('{"format": 1}'),
@@ -205,14 +266,19 @@ def test_damage_is_found_and_the_previous_one_used(net, clients, tmp_path):
         folder = tmp_path / name
         shutil.copytree(tmp_path / "sound", folder)
         damages(folder)[name]()
-        with pytest.warns(CheckpointWarning, match=r"00000003.json: expected an undamaged checkpoint.* The one of round 2 is used"):
+        with pytest.warns(
+            CheckpointWarning,
+            match=r"00000003.json: expected an undamaged checkpoint.* The one of round 2 is used",
+        ):
             found = load(folder)
         assert found.round == 2
         same(run(net, clients, 3, callbacks=[checkpoint(folder)], resume=found), whole)
         assert load(folder).round == 3
         for path in folder.glob("*.safetensors"):
             path.write_bytes(b"nothing")
-        with pytest.raises(CheckpointError, match=r"expected a checkpoint, found .*round|00000003.*00000002"):
+        with pytest.raises(
+            CheckpointError, match=r"expected a checkpoint, found .*round|00000003.*00000002"
+        ):
             load(folder)
         with pytest.raises(CheckpointError, match="expected a checkpoint"):
             newest(folder)
@@ -229,10 +295,19 @@ def test_no_checkpoint_is_said(tmp_path):
 def test_another_runs_checkpoints_are_not_written_over(net, clients, tmp_path):
     run(net, clients, 3, callbacks=[checkpoint(tmp_path)])
     for changes in ({}, {"seed": 1}):
-        with pytest.raises(CheckpointError, match=r"those this run goes on from, found one of 'stc', seed 0, round 3"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"those this run goes on from, found one of 'stc', seed 0, round 3",
+        ):
             run(net, clients, 4, callbacks=[checkpoint(tmp_path)], **changes)
     with pytest.raises(CheckpointError, match="found one of 'stc'"):
-        bf.run(bf.fed_avg(net, training=WORK), clients, rounds=9, progress=False, callbacks=[checkpoint(tmp_path)])
+        bf.run(
+            bf.fed_avg(net, training=WORK),
+            clients,
+            rounds=9,
+            progress=False,
+            callbacks=[checkpoint(tmp_path)],
+        )
     assert kept(tmp_path) == ["00000002.json", "00000003.json"]
     assert load(tmp_path).round == 3
 
@@ -262,9 +337,13 @@ def test_a_disk_that_cannot_be_written_costs_nothing(tmp_path, monkeypatch, prob
                 break
             except CheckpointError as problem_said:
                 said = str(problem_said)
-        # Once its record has its name a checkpoint is there, whether or not the folder could be synced after it.
+        # Once its record has its name a checkpoint is there, whether or not the folder could be
+        # synced after it.
         named = call in ("open", "fsync") and number == 5
-        assert (f"checkpoint of round {round} in" in said, os.strerror(problem) in said) == (True, True)
+        assert (f"checkpoint of round {round} in" in said, os.strerror(problem) in said) == (
+            True,
+            True,
+        )
         with warnings.catch_warnings():
             # Tensors without a record: said when loading, too.
             warnings.simplefilter("ignore", CheckpointWarning)
@@ -289,7 +368,12 @@ def test_a_full_disk_is_said_with_its_own_words(tmp_path):
         try:
             save(tmp_path, replace(snapshot(2), state={"w": torch.zeros(1 << 14)}))
         except CheckpointError as said:
-            os._exit(3 if "File too large" in str(said) and "the checkpoint of round 1 is whole" in str(said) else 4)
+            os._exit(
+                3
+                if "File too large" in str(said)
+                and "the checkpoint of round 1 is whole" in str(said)
+                else 4
+            )
         os._exit(5)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     assert load(tmp_path).round == 1
@@ -311,7 +395,9 @@ def test_a_run_goes_on_after_a_full_disk(net, clients, tmp_path):
             saver(report)
     found = load(tmp_path / "run")
     assert tree_equal(found.state, whole.snapshot.state)
-    assert [to_line(untimed(record)) for record in found.history] == [to_line(untimed(record)) for record in whole.history]
+    assert [to_line(untimed(record)) for record in found.history] == [
+        to_line(untimed(record)) for record in whole.history
+    ]
 
 
 def test_early_stopping_counts_on_after_resuming(net, clients):
@@ -321,10 +407,20 @@ def test_early_stopping_counts_on_after_resuming(net, clients):
     def tried(**changes):
         return run(net, clients, 9, callbacks=[flat, early_stop("flat", patience=4)], **changes)
 
-    assert len(tried().history) == len(tried(resume=run(net, clients, 3, callbacks=[flat]).snapshot).history) == 5
+    assert (
+        len(tried().history)
+        == len(tried(resume=run(net, clients, 3, callbacks=[flat]).snapshot).history)
+        == 5
+    )
 
 
-@pytest.mark.parametrize(("call", "words"), [(lambda: checkpoint("x", keep=0), "keep >= 1"), (lambda: ClientMemory(keep=0), "keep >= 1")])
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: checkpoint("x", keep=0), "checkpoint, keep"),
+        (lambda: ClientMemory(None, keep=0), "Memory, keep"),
+    ],
+)
 def test_bad_arguments_are_refused(call, words):
     with pytest.raises(ArgumentError, match=words):
         call()

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.algorithms.d_turbo_vbi import no_field
+from bayesfed.algorithms.d_turbo_vbi import no_field, ramp
 from bayesfed.data import Dataset
 from bayesfed.errors import CollapseWarning, UpdateError
 from bayesfed.federated import (
     Active,
-    Algorithm,
     Assignment,
     Average,
     Descent,
@@ -33,10 +32,11 @@ from bayesfed.federated import (
     inverse,
     keep,
     load,
-    ramp,
     rounds,
     untimed,
 )
+from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.training.descent import batches
 from bayesfed.inference import MaximumLikelihood, MeanField, Structured
 from bayesfed.keys import Key
@@ -49,7 +49,9 @@ WORK = bf.Training(steps=4, batch_size=16)
 
 
 def turbo(declared, clients, **changes):
-    return bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), **{"training": WORK, **changes})
+    return bf.d_turbo_vbi(
+        declared, observations=sum(map(len, clients.values())), **{"training": WORK, **changes}
+    )
 
 
 def final(algorithm, pool, **changes):
@@ -70,12 +72,16 @@ def test_samplers_obey_the_laws(sampler):
 def test_views_obey_the_laws():
     mask = torch.rand(4, 5) < 0.5
     check_view(Whole({"a": (4, 5), "b": ()}), {"a": torch.randn(4, 5), "b": torch.tensor(2.0)})
-    sparse = Active({"layer": mask}, {"layer.mean": (4, 5), "sd": ()})
-    check_view(sparse, {"layer.mean": torch.randn(int(mask.sum())), "sd": torch.tensor(2.0)}, "moments")
-    tree = {"layer.mean": torch.randn(4, 5), "sd": torch.tensor(0.1)}
-    payload = sparse.restrict(tree | {"layer.support": mask})
-    assert torch.equal(payload.pop("layer.support"), mask)
-    assert torch.equal(sparse.lift(payload, 1.0, "moments").total["layer.mean"], tree["layer.mean"] * mask)
+    sparse = Active({"layer": mask}, {"mean/layer": (4, 5), "sd": ()})
+    check_view(
+        sparse, {"mean/layer": torch.randn(int(mask.sum())), "sd": torch.tensor(2.0)}, "moments"
+    )
+    tree = {"mean/layer": torch.randn(4, 5), "sd": torch.tensor(0.1)}
+    payload = sparse.restrict(tree | {"support/layer": mask})
+    assert torch.equal(payload.pop("support/layer"), mask)
+    assert torch.equal(
+        sparse.lift(payload, 1.0, "moments").total["mean/layer"], tree["mean/layer"] * mask
+    )
 
 
 @pytest.mark.parametrize("sd", [0.0, -0.1])
@@ -87,13 +93,22 @@ def test_a_standard_deviation_must_be_positive(sd):
 
 def test_an_entry_that_returns_has_the_spikes_sd(clients):
     """Per-weight sds: what nobody trained must not come back with an sd of zero."""
-    declared = bf.declare(bf.mlp([64, 16, 10], Key(0, "net")), bf.Prior(bf.Independent(0.5)), likelihood=Categorical(0.2))
-    pushed = turbo(declared, clients, spread="weight", field=lambda round: -3.0 if round < 2 else 6.0)
-    with pytest.warns(CollapseWarning, match=r"no weight of 3.weight is active any more; try density=..., which keeps a floor"):
+    declared = bf.declare(
+        bf.mlp([64, 16, 10], Key(0, "net")),
+        bf.Prior(bf.Independent(0.5)),
+        likelihood=Categorical(0.2),
+    )
+    pushed = turbo(
+        declared, clients, spread="weight", field=lambda round: -3.0 if round < 2 else 6.0
+    )
+    with pytest.warns(
+        CollapseWarning,
+        match=r"no weight of 3.weight is active any more; try density=..., which keeps a floor",
+    ):
         reports = list(rounds(pushed, bf.InProcess(clients), rounds=4))
     assert reports[2].server["reactivated"] > 0
     assert all(bool(torch.isfinite(leaf).all()) for leaf in reports[-1].state.values())
-    assert min(float(reports[-1].state[f"{name}.sd"].min()) for name in declared.sites) > 0
+    assert min(float(reports[-1].state[f"sd/{name}"].min()) for name in declared.sites) > 0
 
 
 def test_locals_obey_the_laws(net, declared, clients):
@@ -101,11 +116,16 @@ def test_locals_obey_the_laws(net, declared, clients):
     likelihood = MaximumLikelihood(net, Categorical())
     check_local(Descent(likelihood, Sgd(), 3, 8), parameters(net), data)
     noisy = torch.nn.Sequential(net, torch.nn.Dropout(0.5))
-    check_local(Descent(MaximumLikelihood(noisy, Categorical()), Sgd(), 3, 8, uses_global_randomness=True), parameters(noisy), data)
+    check_local(
+        Descent(MaximumLikelihood(noisy, Categorical()), Sgd(), 3, 8, uses_global_randomness=True),
+        parameters(noisy),
+        data,
+    )
     algorithm = turbo(declared, clients)
     (phase,) = algorithm.phases
-    message = phase.assign(algorithm.initial, 0, bf.InProcess(clients).profiles[0], Key(0)).view.restrict(
-        phase.server.publish(algorithm.initial, 0, None)
+    state, _ = phase.scope.parted(algorithm.initial)
+    message = phase.assign(state, 0, bf.InProcess(clients).profiles[0], Key(0)).view.restrict(
+        phase.server.publish(state, 0, None)
     )
     check_local(phase.local, message, data, bf.LocalOptions(scale=4.0))
 
@@ -121,13 +141,21 @@ def test_batches_pass_over_all_rows_before_repeating():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda net, declared, clients: bf.fed_avg(net, training=WORK), lambda net, declared, clients: turbo(declared, clients)]
+    "make",
+    [
+        lambda net, declared, clients: bf.fed_avg(net, training=WORK),
+        lambda net, declared, clients: turbo(declared, clients),
+    ],
 )
 def test_workers_and_order_do_not_change_a_bit(net, declared, clients, make):
     algorithm = make(net, declared, clients)
     reference = final(algorithm, bf.InProcess(clients)).state
     reversed_clients = dict(reversed(clients.items()))
-    for pool in (bf.InProcess(clients, workers=2), bf.InProcess(reversed_clients), bf.InProcess(clients, workers=2, kind="thread")):
+    for pool in (
+        bf.InProcess(clients, workers=2),
+        bf.InProcess(reversed_clients),
+        bf.InProcess(clients, workers=2, kind="thread"),
+    ):
         with pool:
             assert tree_equal(final(algorithm, pool).state, reference)
 
@@ -142,16 +170,27 @@ def test_the_global_stream_does_not_matter(net, clients):
     first = final(bf.fed_avg(net, training=WORK), bf.InProcess(clients)).state
     torch.manual_seed(2)
     assert tree_equal(final(bf.fed_avg(net, training=WORK), bf.InProcess(clients)).state, first)
-    assert not tree_equal(final(bf.fed_avg(net, training=WORK), bf.InProcess(clients), seed=1).state, first)
+    assert not tree_equal(
+        final(bf.fed_avg(net, training=WORK), bf.InProcess(clients), seed=1).state, first
+    )
 
 
-@pytest.mark.parametrize("options", [{}, {"blocks": MeanField()}, {"spread": "weight"}, {"sampler": fraction(0.5)}])
+@pytest.mark.parametrize(
+    "options", [{}, {"blocks": MeanField()}, {"spread": "weight"}, {"sampler": fraction(0.5)}]
+)
 def test_a_resumed_run_equals_the_uninterrupted_one(declared, clients, tmp_path, options):
     options = dict(options)
     sampler = options.pop("sampler", everyone)
     algorithm = turbo(declared, clients, field=ramp(-1.0, 3), **options)
     whole = bf.run(algorithm, clients, rounds=4, sampler=sampler, progress=False)
-    bf.run(algorithm, clients, rounds=2, sampler=sampler, progress=False, callbacks=[checkpoint(tmp_path / "run.bfd", every=2)])
+    bf.run(
+        algorithm,
+        clients,
+        rounds=2,
+        sampler=sampler,
+        progress=False,
+        callbacks=[checkpoint(tmp_path / "run.bfd", every=2)],
+    )
     snapshot = load(tmp_path / "run.bfd")
     assert snapshot.round == 2
     resumed = bf.run(algorithm, clients, rounds=4, sampler=sampler, progress=False, resume=snapshot)
@@ -165,36 +204,62 @@ def test_a_resumed_run_equals_the_uninterrupted_one(declared, clients, tmp_path,
 
 @pytest.mark.parametrize("optimiser", [bf.Sgd(0.05, momentum=0.9), bf.Adam(1e-3)])
 @pytest.mark.parametrize("spread", ["shared", "weight"])
-def test_without_prior_and_noise_it_is_fed_avg_on_the_means(net, declared, clients, optimiser, spread):
-    same = {"training": replace(WORK, optimiser=optimiser, schedule=cosine(0.5, 3)), "codec": bf.Cast(32)}
+def test_without_prior_and_noise_it_is_fed_avg_on_the_means(
+    net, declared, clients, optimiser, spread
+):
+    same = {
+        "training": replace(WORK, optimiser=optimiser, schedule=cosine(0.5, 3)),
+        "codec": bf.Cast(32),
+    }
     average = final(bf.fed_avg(net, **same), bf.InProcess(clients))
-    means = final(turbo(declared, clients, use_prior=False, sample=False, spread=spread, **same), bf.InProcess(clients))
+    means = final(
+        turbo(declared, clients, use_prior=False, sample=False, spread=spread, **same),
+        bf.InProcess(clients),
+    )
     assert tree_equal(means.model.parameters, average.model.parameters)
 
 
 def test_fed_prox_without_strength_is_fed_avg(net, clients):
     average = final(bf.fed_avg(net, training=WORK), bf.InProcess(clients)).state
-    assert tree_equal(final(bf.fed_prox(net, strength=0.0, training=WORK), bf.InProcess(clients)).state, average)
-    held = final(bf.fed_prox(net, strength=100.0, training=replace(WORK, optimiser=bf.Sgd(0.005))), bf.InProcess(clients)).state
+    assert tree_equal(
+        final(bf.fed_prox(net, strength=0.0, training=WORK), bf.InProcess(clients)).state, average
+    )
+    held = final(
+        bf.fed_prox(net, strength=100.0, training=replace(WORK, optimiser=bf.Sgd(0.005))),
+        bf.InProcess(clients),
+    ).state
     start = parameters(net)
 
     def moved(state):
-        return sum(float((state[name] - start[name]).norm()) for name in start)
+        return sum(float((state[f"model/{name}"] - start[name]).norm()) for name in start)
 
-    assert moved(held) < moved(final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(0.005))), bf.InProcess(clients)).state)
+    assert moved(held) < moved(
+        final(
+            bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(0.005))), bf.InProcess(clients)
+        ).state
+    )
 
 
 def test_tied_parameters_stay_tied(clients):
     """Trees name a shared parameter once; training through it must reach both places."""
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    net = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64)
+    )
     net[3].weight = net[1].weight
     untouched = parameters(net)
-    state = final(bf.fed_avg(net, training=WORK), bf.InProcess({"only": clients["client-000"]}), rounds=1).state
-    twin = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    report = final(
+        bf.fed_avg(net, training=WORK), bf.InProcess({"only": clients["client-000"]}), rounds=1
+    )
+    state = owned(report.state, "model")
+    twin = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64)
+    )
     twin[3].weight = twin[1].weight
     twin.load_state_dict(net.state_dict())
     optimiser = torch.optim.SGD(twin.parameters(), 0.05)
-    for batch in batches(clients["client-000"], 16, 4, Key(0, "train", 0, "only", "fit", "batches").generator()):
+    for batch in batches(
+        clients["client-000"], 16, 4, Key(0, "train", 0, "only", "fit", "batches").generator()
+    ):
         optimiser.zero_grad()
         torch.nn.functional.cross_entropy(twin(batch.inputs), batch.targets).backward()
         optimiser.step()
@@ -209,19 +274,25 @@ def test_tied_parameters_stay_tied(clients):
 def test_one_client_is_plain_training(net, clients):
     """FedAvg of one client is its own loop: the slow twin, written out."""
     data = clients["client-000"]
-    state = final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(0.1))), bf.InProcess({"only": data}), rounds=2).state
+    state = final(
+        bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(0.1))),
+        bf.InProcess({"only": data}),
+        rounds=2,
+    ).state
     twin = bf.mlp([64, 16, 10], Key(0, "net"))
     twin.load_state_dict(parameters(net))
     for number in range(2):
         optimiser = torch.optim.SGD(twin.parameters(), 0.1)
-        for batch in batches(data, 16, 4, Key(0, "train", number, "only", "fit", "batches").generator()):
+        for batch in batches(
+            data, 16, 4, Key(0, "train", number, "only", "fit", "batches").generator()
+        ):
             optimiser.zero_grad()
             torch.nn.functional.cross_entropy(twin(batch.inputs), batch.targets).backward()
             optimiser.step()
         with torch.no_grad():
             for value in twin.parameters():
                 value.copy_((len(data) * value) / len(data))
-    assert tree_equal(state, parameters(twin))
+    assert tree_equal(owned(state, "model"), parameters(twin))
 
 
 # Memory, phases, reducers
@@ -230,13 +301,20 @@ def test_one_client_is_plain_training(net, clients):
 def test_empty_clients_are_legal_and_weightless(net, clients):
     with_empty = {**clients, "zz-empty": clients["client-000"][slice(0, 0)]}
     assert tree_equal(
-        final(bf.fed_avg(net, training=WORK), bf.InProcess(with_empty)).state, final(bf.fed_avg(net, training=WORK), bf.InProcess(clients)).state
+        final(bf.fed_avg(net, training=WORK), bf.InProcess(with_empty)).state,
+        final(bf.fed_avg(net, training=WORK), bf.InProcess(clients)).state,
     )
-    final(bf.d_turbo_vbi(bf.declare(net), observations=1437, training=WORK), bf.InProcess(with_empty))
+    final(
+        bf.d_turbo_vbi(bf.declare(net), observations=1437, training=WORK), bf.InProcess(with_empty)
+    )
 
 
 @pytest.mark.parametrize(
-    "make", [lambda net: bf.fed_avg(net, training=WORK), lambda net: bf.d_turbo_vbi(bf.declare(net), observations=9, training=WORK)]
+    "make",
+    [
+        lambda net: bf.fed_avg(net, training=WORK),
+        lambda net: bf.d_turbo_vbi(bf.declare(net), observations=9, training=WORK),
+    ],
 )
 def test_a_round_of_clients_without_data_changes_nothing(net, clients, make):
     data = clients["client-000"]
@@ -255,11 +333,18 @@ class Median:
 
     def step(self, state, reducer, round):
         updates = list(reducer.updates.values())
-        return {name: torch.stack([u.mean()[name] for u in updates]).median(0).values for name in state}, {}
+        return {
+            name: torch.stack([u.mean()[name] for u in updates]).median(0).values for name in state
+        }, {}
 
 
 def test_nothing_is_switched_off_while_warming_up(declared, clients):
-    densities = [report.server["density"] for report in rounds(turbo(declared, clients, warm_up=2, field=no_field), bf.InProcess(clients), rounds=3)]
+    densities = [
+        report.server["density"]
+        for report in rounds(
+            turbo(declared, clients, warm_up=2, field=no_field), bf.InProcess(clients), rounds=3
+        )
+    ]
     assert densities[:2] == [1.0, 1.0]
     assert densities[2] < 1.0
 
@@ -269,12 +354,27 @@ def test_phases_and_keep(net, clients):
     local = Descent(MaximumLikelihood(net, Categorical()), Sgd(), 2, 8)
 
     def assign(state, round, profile, key):
-        return Assignment(view, profile.samples, bf.Cast(16 if profile.name.endswith("0") else 32), bf.Cast(32))
+        return Assignment(
+            view, profile.samples, bf.Cast(16 if profile.name.endswith("0") else 32), bf.Cast(32)
+        )
 
-    phases = (Phase("median", assign, local, Median(), Digital(), Keep), Phase("mean", assign, local, Average(), Digital()))
-    report = final(Algorithm("two", parameters(net), phases, lambda state: None), bf.InProcess(clients), rounds=1)
-    assert [row.phase for row in report.rows if row.direction == "down"] == ["median"] * 4 + ["mean"] * 4
-    down = {row.client: row.bits for row in report.rows if row.direction == "down" and row.phase == "mean"}
+    phases = (
+        Phase("median", assign, local, Median(), Digital(), Keep),
+        Phase("mean", assign, local, Average(), Digital()),
+    )
+    report = final(
+        of_core("two", parameters(net), phases, lambda state: None),
+        bf.InProcess(clients),
+        rounds=1,
+    )
+    assert [row.phase for row in report.rows if row.direction == "down"] == ["median"] * 4 + [
+        "mean"
+    ] * 4
+    down = {
+        row.client: row.bits
+        for row in report.rows
+        if row.direction == "down" and row.phase == "mean"
+    }
     assert down["client-000"] < 0.6 * down["client-001"]
 
 
@@ -286,7 +386,12 @@ def test_a_server_refuses_what_it_does_not_take(net, clients):
         return Assignment(view, profile.samples)
 
     def make(reducer):
-        return Algorithm("x", parameters(net), (Phase("train", assign, local, Average(), Digital(), *reducer),), lambda state: None)
+        return of_core(
+            "x",
+            parameters(net),
+            (Phase("train", assign, local, Average(), Digital(), *reducer),),
+            lambda state: None,
+        )
 
     with pytest.raises(UpdateError, match="a sum of kind 'value', found kind 'delta'"):
         final(make(()), bf.InProcess(clients))
@@ -330,7 +435,9 @@ def test_the_published_and_the_structured_guide_prune_differently(declared, clie
     """Published blocks and the structured guide both run, and prune differently."""
     densities = {}
     for blocks in (Structured(), MeanField()):
-        report = final(turbo(declared, clients, blocks=blocks, field=no_field), bf.InProcess(clients))
+        report = final(
+            turbo(declared, clients, blocks=blocks, field=no_field), bf.InProcess(clients)
+        )
         densities[blocks] = report.server["density"]
     assert 0 < densities[Structured()] < densities[MeanField()] == 1.0
 
@@ -351,9 +458,17 @@ def test_profiles_carry_what_the_server_knows_of_a_device(clients):
     ]
 
 
-@pytest.mark.parametrize(("verdict", "rounds"), [(True, 1), ("done", 3), (1, 3), (torch.tensor(1.0), 3), (None, 3)])
+@pytest.mark.parametrize(
+    ("verdict", "rounds"), [(True, 1), ("done", 3), (1, 3), (torch.tensor(1.0), 3), (None, 3)]
+)
 def test_a_run_is_ended_by_true_alone(net, clients, verdict, rounds):
-    result = bf.run(bf.fed_avg(net, training=WORK), clients, rounds=3, callbacks=[lambda report: verdict], progress=False)
+    result = bf.run(
+        bf.fed_avg(net, training=WORK),
+        clients,
+        rounds=3,
+        callbacks=[lambda report: verdict],
+        progress=False,
+    )
     assert len(result.history) == rounds
 
 

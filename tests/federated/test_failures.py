@@ -1,4 +1,6 @@
-"""Failing, hostile and misconfigured clients: named, refused, and never the end of a round that may go on."""
+"""Failing, hostile and misconfigured clients: named, refused, and never the end of a round that may
+go on.
+"""
 
 import os
 from dataclasses import replace
@@ -7,9 +9,21 @@ import pytest
 import torch
 
 import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import ramp
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError, DataError
-from bayesfed.federated import Descent, Digital, Sgd, checkpoint, cosine, early_stop, fraction, inverse, keep, ramp, score
+from bayesfed.federated import (
+    Descent,
+    Digital,
+    Sgd,
+    checkpoint,
+    cosine,
+    early_stop,
+    fraction,
+    inverse,
+    keep,
+    score,
+)
 from tests.federated.test_engine import WORK, final, tree_equal
 
 
@@ -21,13 +35,18 @@ def poisoned(clients):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_failing_client_is_named_and_can_be_dropped(net, clients, workers):
     with bf.InProcess(poisoned(clients), workers=workers) as pool:
-        with pytest.raises(ClientError, match=r"client 'client-002', round 0, stage 'fit': .* labels: expected 0 to 9"):
+        with pytest.raises(
+            ClientError,
+            match=r"client 'client-002', round 0, stage 'fit': .* labels: expected 0 to 9",
+        ):
             final(bf.fed_avg(net, training=WORK), pool)
         report = final(bf.fed_avg(net, training=WORK), pool, on_client_error="drop")
     assert set(report.refused) == {"client-002"}
     assert "last layer with" in report.refused["client-002"]
     without = {name: data for name, data in clients.items() if name != "client-002"}
-    assert tree_equal(report.state, final(bf.fed_avg(net, training=WORK), bf.InProcess(without)).state)
+    assert tree_equal(
+        report.state, final(bf.fed_avg(net, training=WORK), bf.InProcess(without)).state
+    )
 
 
 class Dies:
@@ -47,10 +66,15 @@ class Dies:
 
 def test_a_worker_that_dies_costs_its_own_client_only(net, clients):
     honest = bf.fed_avg(net, training=WORK)
-    algorithm = replace(honest, phases=(replace(honest.phases[0], local=Dies(honest.phases[0].local)),))
+    algorithm = replace(
+        honest, phases=(replace(honest.phases[0], local=Dies(honest.phases[0].local)),)
+    )
     with bf.InProcess(poisoned(clients), workers=2) as pool:
         report = final(algorithm, pool, on_client_error="drop")
-        with pytest.raises(ClientError, match="client 'client-002', round 0, stage 'worker': its worker process died"):
+        with pytest.raises(
+            ClientError,
+            match="client 'client-002', round 0, stage 'worker': its worker process died",
+        ):
             final(algorithm, pool)
     assert list(report.refused) == ["client-002"]
     without = {name: data for name, data in clients.items() if name != "client-002"}
@@ -88,11 +112,24 @@ def sending(change):
         (sending(lambda leaf: leaf.T), "expected shape"),
         (sending(lambda leaf: leaf[:0]), "expected shape"),
         (lambda payload, codec, meta, key: codec.encode({}, meta, key), "no such leaf"),
-        (lambda payload, codec, meta, key: codec.encode({**payload, "x": torch.ones(1)}, meta, key), "an extra leaf"),
+        (
+            lambda payload, codec, meta, key: codec.encode(
+                {**payload, "x": torch.ones(1)}, meta, key
+            ),
+            "an extra leaf",
+        ),
         (lambda payload, codec, meta, key: codec.encode(payload, meta, key)[:-3], "digest"),
         (lambda payload, codec, meta, key: b"\x80\x04\x95 a pickle, or so it says", "magic"),
-        (lambda payload, codec, meta, key: codec.encode(payload, {**meta, "client": "client-000"}, key), "one of client 'client-001'"),
-        (lambda payload, codec, meta, key: codec.encode(payload, {**meta, "round": 7}, key), "one of round 0"),
+        (
+            lambda payload, codec, meta, key: codec.encode(
+                payload, {**meta, "client": "client-000"}, key
+            ),
+            "one of client 'client-001'",
+        ),
+        (
+            lambda payload, codec, meta, key: codec.encode(payload, {**meta, "round": 7}, key),
+            "one of round 0",
+        ),
     ],
 )
 def test_a_hostile_update_is_refused_and_the_round_goes_on(net, clients, change, words):
@@ -121,20 +158,44 @@ def test_bad_weights_are_refused(net, clients, weight):
 
 
 def test_a_diverged_client_says_so(net, clients):
-    with pytest.raises(ClientError, match=r"round 0, stage 'fit': local training: expected a finite loss, found nan"):
-        final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(1e20))), bf.InProcess(clients))
-    numbers = {name: bf.Dataset(rows.inputs, rows.inputs.flatten(1)[:, :1]) for name, rows in clients.items()}
+    with pytest.raises(
+        ClientError,
+        match=r"round 0, stage 'fit': local training: expected a finite loss, found nan",
+    ):
+        final(
+            bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(1e20))), bf.InProcess(clients)
+        )
+    numbers = {
+        name: bf.Dataset(rows.inputs, rows.inputs.flatten(1)[:, :1])
+        for name, rows in clients.items()
+    }
     shape = [numbers["client-001"].inputs[0].numel(), 1]
-    sure = bf.fed_avg(bf.mlp(shape, bf.Key(0)), likelihood=bf.Normal(0.01), training=replace(WORK, optimiser=bf.Sgd(1e20)))
-    with pytest.raises(ClientError, match=r"local training: expected a finite loss, found (nan|inf); try a smaller learning rate"):
+    sure = bf.fed_avg(
+        bf.mlp(shape, bf.Key(0)),
+        likelihood=bf.Normal(0.01),
+        training=replace(WORK, optimiser=bf.Sgd(1e20)),
+    )
+    with pytest.raises(
+        ClientError,
+        match=(
+            r"local training: expected a finite loss, found (nan|inf); try a smaller learning "
+            r"rate"
+        ),
+    ):
         final(sure, bf.InProcess(numbers))
     with pytest.raises(ClientError, match="no client is left"):
-        final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(1e20))), bf.InProcess(clients), on_client_error="drop")
+        final(
+            bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(1e20))),
+            bf.InProcess(clients),
+            on_client_error="drop",
+        )
 
 
 def test_wrong_shapes_are_the_clients_own_failure(net, clients):
     bad = {"a": Dataset(torch.ones(5, 9), torch.zeros(5).long()), **clients}
-    with pytest.raises(ClientError, match=r"client 'a', round 0, stage 'fit': local step: .*mat1 and mat2"):
+    with pytest.raises(
+        ClientError, match=r"client 'a', round 0, stage 'fit': local step: .*mat1 and mat2"
+    ):
         final(bf.fed_avg(net, training=WORK), bf.InProcess(bad))
 
 
@@ -142,24 +203,48 @@ def test_wrong_shapes_are_the_clients_own_failure(net, clients):
     ("call", "error", "words"),
     [
         (lambda a, p: final(a, p, rounds=0), ArgumentError, "more than the 0 rounds already made"),
-        (lambda a, p: final(a, p, on_client_error="ignore"), ArgumentError, "'raise' or 'drop'"),
-        (lambda a, p: final(a, p, sampler=lambda *_: []), ArgumentError, "distinct clients of the pool"),
-        (lambda a, p: final(a, p, sampler=lambda *_: ["stranger"]), ArgumentError, "distinct clients of the pool"),
-        (lambda a, p: fraction(0.0), ArgumentError, "a share in"),
+        (lambda a, p: final(a, p, on_client_error="ignore"), ArgumentError, "'drop' or 'raise'"),
+        (
+            lambda a, p: final(a, p, sampler=lambda *_: []),
+            ArgumentError,
+            "distinct clients of the pool",
+        ),
+        (
+            lambda a, p: final(a, p, sampler=lambda *_: ["stranger"]),
+            ArgumentError,
+            "distinct clients of the pool",
+        ),
+        (lambda a, p: fraction(0.0), ArgumentError, "fraction, share"),
         (lambda a, p: bf.InProcess({}), DataError, "a client with data"),
-        (lambda a, p: bf.InProcess({"a": Dataset(torch.empty(0, 3), torch.empty(0))}), DataError, "1 clients, all empty"),
-        (lambda a, p: bf.InProcess({"a": Dataset(torch.ones(1, 3), torch.ones(1))}, workers=-1), ArgumentError, "workers >= 0"),
-        (lambda a, p: Descent(None, Sgd(), 0, 8), ArgumentError, "steps and batch_size >= 1"),
-        (lambda a, p: Sgd(-1.0), ArgumentError, "Sgd.learning_rate"),
+        (
+            lambda a, p: bf.InProcess({"a": Dataset(torch.empty(0, 3), torch.empty(0))}),
+            DataError,
+            "1 clients, all empty",
+        ),
+        (
+            lambda a, p: bf.InProcess({"a": Dataset(torch.ones(1, 3), torch.ones(1))}, workers=-1),
+            ArgumentError,
+            "workers: expected a whole number >= 0",
+        ),
+        (lambda a, p: Descent(None, Sgd(), 0, 8), ArgumentError, "Descent, steps"),
+        (lambda a, p: Sgd(-1.0), ArgumentError, "Sgd, learning_rate"),
         (lambda a, p: cosine(0.0, 3), ArgumentError, "cosine"),
         (lambda a, p: inverse(0.0), ArgumentError, "inverse"),
         (lambda a, p: ramp(-1.0, 0), ArgumentError, "ramp"),
-        (lambda a, p: Digital(max_norm=0.0), ArgumentError, "max_norm > 0"),
+        (lambda a, p: Digital(max_norm=0.0), ArgumentError, "Digital, max_norm"),
         (lambda a, p: replace(a, phases=()), ArgumentError, "phases of distinct names"),
-        (lambda a, p: early_stop("x", patience=0), ArgumentError, "patience >= 1"),
-        (lambda a, p: checkpoint("x", every=0), ArgumentError, "every >= 1"),
-        (lambda a, p: bf.run(a, p, rounds=1, progress=False, callbacks=[keep("x", {})]), ArgumentError, "found 'x'"),
-        (lambda a, p: score(lambda x: x, Dataset(torch.empty(0, 3), torch.empty(0))), ArgumentError, "data to score on"),
+        (lambda a, p: early_stop("x", patience=0), ArgumentError, "early_stop, patience"),
+        (lambda a, p: checkpoint("x", every=0), ArgumentError, "checkpoint, every"),
+        (
+            lambda a, p: bf.run(a, p, rounds=1, progress=False, callbacks=[keep("x", {})]),
+            ArgumentError,
+            "found 'x'",
+        ),
+        (
+            lambda a, p: score(lambda x: x, Dataset(torch.empty(0, 3), torch.empty(0))),
+            ArgumentError,
+            "data to score on",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(net, clients, call, error, words):
@@ -170,10 +255,16 @@ def test_bad_arguments_are_refused(net, clients, call, error, words):
 def test_recipes_refuse_bad_arguments(net, declared):
     for call, words in (
         (lambda: bf.fed_prox(net, strength=-1.0), "strength >= 0"),
-        (lambda: bf.fed_avg(torch.nn.Sequential(torch.nn.BatchNorm1d(3))), "without running statistics"),
+        (
+            lambda: bf.fed_avg(torch.nn.Sequential(torch.nn.BatchNorm1d(3))),
+            "without running statistics",
+        ),
         (lambda: bf.d_turbo_vbi(declared, observations=0), "observations >= 1"),
         (lambda: bf.d_turbo_vbi(declared, observations=5, initial_sd=0.0), "initial_sd > 0"),
-        (lambda: bf.d_turbo_vbi(declared, observations=5, likelihood_scale="N"), "'global' or 'local'"),
+        (
+            lambda: bf.d_turbo_vbi(declared, observations=5, likelihood_scale="N"),
+            "'global' or 'local'",
+        ),
     ):
         with pytest.raises(ArgumentError, match=words):
             call()

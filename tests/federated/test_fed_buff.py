@@ -1,4 +1,6 @@
-"""Asynchronous rounds in simulated time: equal to synchronous ones where nothing is late, the same bits after a checkpoint, refusals in words."""
+"""Asynchronous rounds in simulated time: equal to synchronous ones where nothing is late, the same
+bits after a checkpoint, refusals in words.
+"""
 
 import pytest
 import torch
@@ -6,20 +8,26 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.federated import checkpoint, load
-from bayesfed.testing.recipes import tiny_recipes
+from bayesfed.federated.core.owners import owned
 from bayesfed.trees import parameters
+from tests.support.recipes import tiny_recipes
 
 RECIPES = ["fed_avg", "fed_avg with fed_adam", "stc", "federated_svi pvi", "fed_per"]
 
 
 def tree_equal(left, right):
-    return left.keys() == right.keys() and all(torch.equal(leaf, right[name]) for name, leaf in left.items())
+    return left.keys() == right.keys() and all(
+        torch.equal(leaf, right[name]) for name, leaf in left.items()
+    )
 
 
 def same(left, right):
     assert tree_equal(left.snapshot.state, right.snapshot.state)
     assert left.snapshot.memories.keys() == right.snapshot.memories.keys()
-    assert all(tree_equal(tree, right.snapshot.memories[name]) for name, tree in left.snapshot.memories.items())
+    assert all(
+        tree_equal(tree, right.snapshot.memories[name])
+        for name, tree in left.snapshot.memories.items()
+    )
     assert left.snapshot.versions == right.snapshot.versions
 
 
@@ -53,9 +61,13 @@ def test_without_lateness_it_is_the_synchronous_run(name):
 def test_a_resumed_run_has_the_same_bits(name, tmp_path):
     tiny = tiny_recipes()[name]()
     constant = "pvi" in name
-    buffer = bf.FedBuff(size=2, concurrency=3, staleness="constant" if constant else "polynomial", seconds=unequally)
+    buffer = bf.FedBuff(
+        size=2, concurrency=3, staleness="constant" if constant else "polynomial", seconds=unequally
+    )
     whole = run(tiny.algorithm, tiny.pool(), rounds=7, asynchronous=buffer)
-    run(tiny.algorithm, tiny.pool(), rounds=3, asynchronous=buffer, callbacks=[checkpoint(tmp_path)])
+    run(
+        tiny.algorithm, tiny.pool(), rounds=3, asynchronous=buffer, callbacks=[checkpoint(tmp_path)]
+    )
     saved = load(tmp_path)
     assert saved.in_flight
     again = run(tiny.algorithm, tiny.pool(), rounds=7, asynchronous=buffer, resume=saved)
@@ -63,7 +75,10 @@ def test_a_resumed_run_has_the_same_bits(name, tmp_path):
     assert whole.series("simulated_s") == again.series("simulated_s")
     assert max(value for _, value in whole.series("staleness")) > 0
     # Beside the tensors there are measured seconds.
-    left, right = ({name: leaf for name, leaf in one.snapshot.in_flight.items() if name != "about"} for one in (whole, again))
+    left, right = (
+        {name: leaf for name, leaf in one.snapshot.in_flight.items() if name != "about"}
+        for one in (whole, again)
+    )
     assert tree_equal(left, right)
     with pytest.raises(ArgumentError, match="sampler FedBuff, now"):
         run(tiny.algorithm, tiny.pool(), rounds=7, resume=saved)
@@ -73,18 +88,26 @@ def test_pvi_stays_the_product_of_its_factors():
     tiny = tiny_recipes()["federated_svi pvi"]()
     buffer = bf.FedBuff(size=1, concurrency=3, staleness="constant", seconds=unequally)
     result = run(tiny.algorithm, tiny.pool(), rounds=9, asynchronous=buffer)
-    # q = prod_k t_k, whatever is still on its way: a client's factor changes when its answer arrives.
+    # q = prod_k t_k, whatever is still on its way: a client's factor changes when its answer
+    # arrives.
     assert len(result.snapshot.memories) == len(tiny.data)
-    for name, leaf in result.snapshot.state.items():
-        factors = torch.stack([memory[f"site/{name}"] for memory in result.snapshot.memories.values()])
+    for name, leaf in owned(result.snapshot.state, "model").items():
+        factors = torch.stack(
+            [memory[f"model/site/{name}"] for memory in result.snapshot.memories.values()]
+        )
         torch.testing.assert_close(factors.sum(0), leaf, rtol=1e-5, atol=1e-5)
 
 
 def test_values_are_added_as_changes_of_the_state_they_began_with():
-    """Algorithm 1 by hand: clients of one row move by their targets, so that every state is known."""
+    """Algorithm 1 by hand: clients of one row move by their targets, so that every state is
+    known.
+    """
     net = torch.nn.Linear(1, 1, bias=False)
     moves = {"a": 1.0, "b": 10.0}
-    data = {name: bf.Dataset(torch.full((1, 1), move), torch.zeros(1, dtype=torch.long)) for name, move in moves.items()}
+    data = {
+        name: bf.Dataset(torch.full((1, 1), move), torch.zeros(1, dtype=torch.long))
+        for name, move in moves.items()
+    }
 
     class Moving:
         kind, uses_global_randomness = "value", False
@@ -100,7 +123,9 @@ def test_values_are_added_as_changes_of_the_state_they_began_with():
     # At 2 s and 4 s: a, each time from the newest state. At 5 s: b, begun two steps ago.
     assert result.series("simulated_s") == [(0, 2.0), (1, 4.0), (2, 5.0)]
     assert result.series("staleness") == [(0, 0.0), (1, 0.0), (2, 2.0)]
-    assert result.snapshot.state["weight"].item() == pytest.approx(begin + 1 + 1 + 10 / 3**0.5, rel=1e-6)
+    assert result.snapshot.state["model/weight"].item() == pytest.approx(
+        begin + 1 + 1 + 10 / 3**0.5, rel=1e-6
+    )
     assert result.snapshot.versions == {"a": 1, "b": 0}
 
 
@@ -119,14 +144,26 @@ def test_a_client_that_fails_makes_room_and_nobody_is_asked_twice_between_two_st
 
 def test_seconds_are_those_of_devices():
     tiny = tiny_recipes()["fed_avg"]()
-    slow, fast = bf.Device(max_distance_m=35.0), bf.Device(max_frequency_hz=1.5e10, max_distance_m=35.0)
+    slow, fast = (
+        bf.Device(max_distance_m=35.0),
+        bf.Device(max_frequency_hz=1.5e10, max_distance_m=35.0),
+    )
     figures = {name: (slow if name.endswith("0") else fast).figures() for name in tiny.data}
     algorithm = bf.timed(tiny.algorithm, 1e9)
-    result = run(algorithm, bf.InProcess(tiny.data, devices=figures), rounds=4, asynchronous=bf.FedBuff(size=1, concurrency=4))
+    result = run(
+        algorithm,
+        bf.InProcess(tiny.data, devices=figures),
+        rounds=4,
+        asynchronous=bf.FedBuff(size=1, concurrency=4),
+    )
     up = {row.client: row.cost for row in result.ledger if row.direction == "up"}
     assert all(cost.compute_s > 0 and cost.uplink_s > 0 for cost in up.values())
     assert len(up) == 3
-    late = run(bf.timed(tiny.algorithm, 1e9, deadline_s=1.0), bf.InProcess(tiny.data, devices=figures), rounds=1)
+    late = run(
+        bf.timed(tiny.algorithm, 1e9, deadline_s=1.0),
+        bf.InProcess(tiny.data, devices=figures),
+        rounds=1,
+    )
     assert [name[-1] for name in late.history[0].refused] == ["0"]
 
 
@@ -138,11 +175,15 @@ def test_seconds_are_those_of_devices():
         ("federated_svi gradients", {}, "a server that adds changes of single clients"),
         ("federated_svi wasserstein", {}, "a server that adds changes of single clients"),
         ("fed_avg on air", {}, "answers that arrive one by one, found OverTheAir"),
-        ("federated_svi pvi", {"staleness": "polynomial"}, "clients keep the change that they sent"),
+        (
+            "federated_svi pvi",
+            {"staleness": "polynomial"},
+            "clients keep the change that they sent",
+        ),
         ("stc on devices", {"seconds": None}, "no deadline: late answers count"),
         ("fed_avg", {"seconds": None}, "finite seconds of its turn"),
         ("fed_avg", {"size": 9}, "at most the 4 clients of the pool"),
-        ("fed_avg", {"size": 0}, "size >= 1"),
+        ("fed_avg", {"size": 0}, "FedBuff, size: expected a whole number >= 1"),
         ("fed_avg", {"staleness": "none"}, "'polynomial' or 'constant'"),
     ],
 )

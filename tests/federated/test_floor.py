@@ -11,7 +11,13 @@ from bayesfed.keys import Key, forked
 def test_a_name_is_a_stream():
     draw = [torch.rand(3, generator=Key(1, "fit", 2, "a").generator()) for _ in range(2)]
     assert torch.equal(*draw)
-    others = [Key(1, "fit", 2, "b"), Key(1, "fit", 3, "a"), Key(2, "fit", 2, "a"), Key(1, "fit", "2", "a"), Key(1, "fit", 2, "a", 0)]
+    others = [
+        Key(1, "fit", 2, "b"),
+        Key(1, "fit", 3, "a"),
+        Key(2, "fit", 2, "a"),
+        Key(1, "fit", "2", "a"),
+        Key(1, "fit", 2, "a", 0),
+    ]
     assert len({key.integer() for key in [*others, Key(1, "fit", 2, "a")]}) == 6
 
 

@@ -8,8 +8,8 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import Sized
-from bayesfed.federated.core.options import options_of, read_options
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.core.options import read_options
+from bayesfed.federated.core.seams import Around, options_of
 from tests.conftest import tree_equal
 
 WORK = bf.Training(steps=2, batch_size=16)
@@ -22,23 +22,41 @@ def final(algorithm, clients, rounds=2, **options):
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ({"steps": 0}, "Training.steps: expected a whole number >= 1, found 0"),
-        ({"steps": 2.5}, "Training.steps: expected a whole number >= 1, found 2.5"),
-        ({"steps": True}, "Training.steps: expected a whole number >= 1, found True"),
-        ({"steps": "50"}, "Training.steps: expected a whole number >= 1, found '50'"),
-        ({"batch_size": 0}, "Training.batch_size: expected a whole number >= 1, found 0"),
-        ({"batch_size": 0.5}, "Training.batch_size: expected a whole number >= 1, found 0.5"),
-        ({"epochs": 0}, "Training.epochs: expected a number above 0, found 0"),
-        ({"epochs": -1.0}, "Training.epochs: expected a number above 0, found -1.0"),
-        ({"epochs": float("nan")}, "Training.epochs: expected a number above 0, found nan"),
-        ({"epochs": float("inf")}, "Training.epochs: expected a number above 0, found inf"),
-        ({"optimiser": 0.1}, r"Training.optimiser: expected an optimiser as a value, found 0.1; try Sgd\(0.05\)"),
-        ({"optimiser": torch.optim.SGD}, "Training.optimiser: expected an optimiser as a value, found the class SGD"),
-        ({"optimiser": bf.Sgd}, "Training.optimiser: expected an optimiser as a value, found the class Sgd"),
-        ({"prior_precision": 0.3}, "Training: expected both or neither, found prior_precision 0.3, observations None"),
-        ({"prior_precision": -1.0, "observations": 10}, "Training.prior_precision: expected a number >= 0 or 'auto', found -1.0"),
-        ({"prior_precision": 0.3, "observations": 0}, "Training.observations: expected a whole number >= 1, found 0"),
-        ({"schedule": 0.5}, "Training.schedule: expected a function of the round, found 0.5"),
+        ({"steps": 0}, "Training, steps: expected a whole number >= 1, found 0"),
+        ({"steps": 2.5}, "Training, steps: expected a whole number >= 1, found 2.5"),
+        ({"steps": True}, "Training, steps: expected a whole number >= 1, found True"),
+        ({"steps": "50"}, "Training, steps: expected a whole number >= 1, found '50'"),
+        ({"batch_size": 0}, "Training, batch_size: expected a whole number >= 1, found 0"),
+        ({"batch_size": 0.5}, "Training, batch_size: expected a whole number >= 1, found 0.5"),
+        ({"epochs": 0}, r"Training, epochs: expected a number in \(0, inf\), found 0"),
+        ({"epochs": -1.0}, r"Training, epochs: expected a number in \(0, inf\), found -1.0"),
+        ({"epochs": float("nan")}, r"Training, epochs: expected a number in \(0, inf\), found nan"),
+        ({"epochs": float("inf")}, r"Training, epochs: expected a number in \(0, inf\), found inf"),
+        (
+            {"optimiser": 0.1},
+            r"Training, optimiser: expected an optimiser as a value, found 0.1; try Sgd\(0.05\)",
+        ),
+        (
+            {"optimiser": torch.optim.SGD},
+            "Training, optimiser: expected an optimiser as a value, found the class SGD",
+        ),
+        (
+            {"optimiser": bf.Sgd},
+            "Training, optimiser: expected an optimiser as a value, found the class Sgd",
+        ),
+        (
+            {"prior_precision": 0.3},
+            "Training: expected both or neither, found prior_precision 0.3, observations None",
+        ),
+        (
+            {"prior_precision": -1.0, "observations": 10},
+            "Training, prior_precision: expected a number >= 0 or 'auto', found -1.0",
+        ),
+        (
+            {"prior_precision": 0.3, "observations": 0},
+            "Training, observations: expected a whole number >= 1, found 0",
+        ),
+        ({"schedule": 0.5}, "Training, schedule: expected a function of the round, found 0.5"),
     ],
 )
 def test_bad_values_are_refused(bad, words):
@@ -47,14 +65,25 @@ def test_bad_values_are_refused(bad, words):
 
 
 def test_it_is_a_value():
-    assert bf.Training(steps=3, optimiser=bf.Sgd(0.1)) == replace(bf.Training(optimiser=bf.Sgd(0.1)), steps=3)
+    assert bf.Training(steps=3, optimiser=bf.Sgd(0.1)) == replace(
+        bf.Training(optimiser=bf.Sgd(0.1)), steps=3
+    )
     with pytest.raises(AttributeError):
         bf.Training().steps = 3
 
 
 @pytest.mark.parametrize(
     ("epochs", "batch_size", "rows", "steps"),
-    [(1.0, 16, 64, 4), (2, 16, 64, 8), (0.5, 16, 64, 2), (1.0, 64, 10, 1), (3.0, None, 50, 3), (0.01, 16, 64, 1), (1.0, 16, 0, 1), (None, 16, 64, 7)],
+    [
+        (1.0, 16, 64, 4),
+        (2, 16, 64, 8),
+        (0.5, 16, 64, 2),
+        (1.0, 64, 10, 1),
+        (3.0, None, 50, 3),
+        (0.01, 16, 64, 1),
+        (1.0, 16, 0, 1),
+        (None, 16, 64, 7),
+    ],
 )
 def test_epochs_are_passes_over_the_clients_own_rows(epochs, batch_size, rows, steps):
     work = bf.Training(steps=7, batch_size=batch_size, epochs=epochs)
@@ -72,18 +101,28 @@ def test_an_epoch_gives_each_client_its_own_number_of_steps(net, clients, option
         with bf.InProcess({name: data}, **options) as pool:
             found = final(algorithm, pool, 1)
         steps = round(len(data) / 16)
-        assert tree_equal(found, final(bf.fed_avg(net, training=bf.Training(steps=steps, batch_size=16)), {name: data}, 1))
+        assert tree_equal(
+            found,
+            final(
+                bf.fed_avg(net, training=bf.Training(steps=steps, batch_size=16)), {name: data}, 1
+            ),
+        )
 
 
 def test_all_rows_in_each_step_is_a_batch_of_all_rows(net, clients):
-    whole, large = (bf.fed_avg(net, training=bf.Training(steps=2, batch_size=size)) for size in (None, 10**6))
+    whole, large = (
+        bf.fed_avg(net, training=bf.Training(steps=2, batch_size=size)) for size in (None, 10**6)
+    )
     assert tree_equal(final(whole, clients), final(large, clients))
 
 
 def test_a_schedule_is_a_factor_on_the_rate_of_its_round(net, clients):
     work = replace(WORK, optimiser=bf.Sgd(0.1), schedule=lambda round: 0.5)
     assert work.options(3, 10) == bf.LocalOptions(rate_factor=0.5)
-    assert tree_equal(final(bf.fed_avg(net, training=work), clients), final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(0.05))), clients))
+    assert tree_equal(
+        final(bf.fed_avg(net, training=work), clients),
+        final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(0.05))), clients),
+    )
 
 
 # Options in the header of a message.
@@ -114,7 +153,14 @@ def test_a_whole_number_may_stand_for_a_float():
 @pytest.mark.parametrize(
     ("record", "header", "words"),
     [
-        (bf.LocalOptions, {"rate_facto": 0.5}, r"field 'rate_facto': expected a field of LocalOptions: rate_factor, .*; try 'rate_factor'"),
+        (
+            bf.LocalOptions,
+            {"rate_facto": 0.5},
+            (
+                r"field 'rate_facto': expected a field of LocalOptions: rate_factor, .*; try "
+                r"'rate_factor'"
+            ),
+        ),
         (bf.LocalOptions, {"learning_rate": 0.5}, "expected a field of LocalOptions"),
         (bf.LocalOptions, {"pull": 0.5}, r"found 'pull'; try a record that extends LocalOptions"),
         (Pulled, {"pul": 0.5}, r"expected a field of Pulled: .*, times, found 'pul'; try 'pull'"),
@@ -122,7 +168,11 @@ def test_a_whole_number_may_stand_for_a_float():
         (bf.LocalOptions, {"steps": True}, "field 'steps': expected a finite int, found True"),
         (bf.LocalOptions, {"scale": "4"}, "field 'scale': expected a finite float, found '4'"),
         (bf.LocalOptions, {"scale": True}, "field 'scale': expected a finite float, found True"),
-        (bf.LocalOptions, {"rate_factor": float("nan")}, "field 'rate_factor': expected a finite float, found nan"),
+        (
+            bf.LocalOptions,
+            {"rate_factor": float("nan")},
+            "field 'rate_factor': expected a finite float, found nan",
+        ),
         (bf.LocalOptions, {"rate_factor": float("inf")}, "expected a finite float, found inf"),
     ],
 )
@@ -141,12 +191,23 @@ class Echo:
 
     def fit(self, message, memory, data, key, options):
         fit = self.local.fit(message, memory, data, key, options)
-        return fit._replace(info={**fit.info, "pull": options.pull, "times": float(options.times), "factor": options.rate_factor})
+        return fit._replace(
+            info={
+                **fit.info,
+                "pull": options.pull,
+                "times": float(options.times),
+                "factor": options.rate_factor,
+            }
+        )
 
 
 def pulled(net, *, local=None, told=None):
     local = Echo(WORK.fitting(net)) if local is None else local
-    told = told or (lambda turn: WORK.options_as(Pulled, turn.round, turn.profile.samples, pull=0.5 + turn.round, times=3))
+    told = told or (
+        lambda turn: WORK.options_as(
+            Pulled, turn.round, turn.profile.samples, pull=0.5 + turn.round, times=3
+        )
+    )
     return bf.compose("pulled", net, local, training=WORK, options=told)
 
 
@@ -170,26 +231,52 @@ def test_a_local_around_another_reads_the_record_of_the_inner(net):
 
 @pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["serial", "workers"])
 def test_a_field_that_a_local_does_not_read_is_not_ignored(net, clients, options):
-    with bf.InProcess(clients, **options) as pool, pytest.raises(ClientError, match=r"stage 'decode'.*'pull'.*a field of LocalOptions"):
+    with (
+        bf.InProcess(clients, **options) as pool,
+        pytest.raises(ClientError, match=r"stage 'decode'.*'pull'.*a field of LocalOptions"),
+    ):
         bf.run(pulled(net, local=WORK.fitting(net)), pool, rounds=1, progress=False)
 
 
 def test_masks_of_classes_are_refused_where_targets_are_numbers():
-    with pytest.raises(ArgumentError, match="masked: expected a likelihood of classes, found Normal; try masked=False, or Categorical"):
+    with pytest.raises(
+        ArgumentError,
+        match=(
+            "masked: expected a likelihood of classes, found Normal; try masked=False, or "
+            "Categorical"
+        ),
+    ):
         bf.Training().fitting(bf.mlp([4, 3, 1], bf.Key(0, "net")), bf.Normal(1.0), masked=True)
 
 
 def test_a_prior_is_weight_decay_of_its_precision_by_all_rows(net, clients):
-    """MAP estimates; the same under SGD's own decay, for every point method; a precision of 0 changes nothing."""
+    """MAP estimates; the same under SGD's own decay, for every point method; a precision of 0
+    changes nothing.
+    """
     rows = sum(map(len, clients.values()))
     prior = {"prior_precision": 0.05 * rows, "observations": rows}
     decayed = replace(WORK, optimiser=bf.Sgd(0.05, weight_decay=0.05))
-    for make in (bf.fed_avg, bf.fed_paq, lambda net, **options: bf.fed_prox(net, strength=0.1, **options)):
-        one, two = (final(make(net, training=work), clients) for work in (replace(WORK, **prior), decayed))
+    for make in (
+        bf.fed_avg,
+        bf.fed_paq,
+        lambda net, **options: bf.fed_prox(net, strength=0.1, **options),
+    ):
+        one, two = (
+            final(make(net, training=work), clients) for work in (replace(WORK, **prior), decayed)
+        )
         assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
     plain = final(bf.fed_avg(net, training=WORK), clients)
-    assert tree_equal(plain, final(bf.fed_avg(net, training=replace(WORK, prior_precision=0.0, observations=rows)), clients))
+    assert tree_equal(
+        plain,
+        final(
+            bf.fed_avg(net, training=replace(WORK, prior_precision=0.0, observations=rows)), clients
+        ),
+    )
     masked = final(bf.fed_avg(net, training=replace(WORK, **prior), masked=True), clients)
-    assert sum(float(leaf.square().sum()) for leaf in masked.values()) < sum(float(leaf.square().sum()) for leaf in plain.values())
-    with pytest.raises(ArgumentError, match="expected a method with point estimates, found PersonalElbo"):
+    assert sum(float(leaf.square().sum()) for leaf in masked.values()) < sum(
+        float(leaf.square().sum()) for leaf in plain.values()
+    )
+    with pytest.raises(
+        ArgumentError, match="expected a method with point estimates, found PersonalElbo"
+    ):
         bf.p_fed_bayes(net, training=replace(WORK, **prior))

@@ -1,4 +1,6 @@
-"""Messages whose digest is known are not hashed again; any other bytes are, also of the same length and content but for a bit."""
+"""Messages whose digest is known are not hashed again; any other bytes are, also of the same length
+and content but for a bit.
+"""
 
 import pytest
 import torch
@@ -54,7 +56,11 @@ def test_other_bytes_are_hashed_and_refused(message, hashed):
 def test_a_message_comes_out_of_the_envelope_it_was_put_into_and_of_no_other(message, secret):
     sent = masked(message, ENVELOPE, secret)
     assert sent != message
-    assert opened(sent, ENVELOPE, secret) == opened(bytes(bytearray(sent)), ENVELOPE, secret) == message
+    assert (
+        opened(sent, ENVELOPE, secret)
+        == opened(bytes(bytearray(sent)), ENVELOPE, secret)
+        == message
+    )
     other = Envelope("run", 0, "up", "a", 1, "train")
     for envelope, key in ((other, secret), (ENVELOPE, b"another secret of 16")):
         sent = masked(message, ENVELOPE, secret)

@@ -1,4 +1,5 @@
-"""Which recipes' messages are plain sums, and so survive secure aggregation: every recipe runs a round of which the server sees the sum alone.
+"""Which recipes' messages are plain sums, and so survive secure aggregation: every recipe runs a
+round of which the server sees the sum alone.
 
 The table that this makes is the one in SECURITY.md.
 """
@@ -11,8 +12,9 @@ import torch
 
 from bayesfed.compress.codecs import Cast
 from bayesfed.federated import OverTheAir, Sum, Update, rounds
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.keys import Key
-from bayesfed.testing.recipes import tiny_recipes
+from tests.support.recipes import tiny_recipes
 
 RECIPES = tiny_recipes()
 SECURITY = (Path(__file__).parents[2] / "SECURITY.md").read_text()
@@ -20,7 +22,9 @@ LEVELS = 2.0**32
 
 
 class Masked(Sum):
-    """Secure aggregation in miniature: a client hands in integers that are uniform to whoever lacks the masks, which cancel in the sum alone."""
+    """Secure aggregation in miniature: a client hands in integers that are uniform to whoever lacks
+    the masks, which cancel in the sum alone.
+    """
 
     def __init__(self):
         super().__init__()
@@ -28,25 +32,53 @@ class Masked(Sum):
 
     def add(self, client, update):
         """Add masked integers modulo 2^64; decode the sum of all so far."""
-        weight = update.weight if isinstance(update.weight, dict) else {"": torch.tensor(float(update.weight)).double()}
-        leaves = {f"total/{name}": leaf for name, leaf in update.total.items()} | {f"weight/{name}": leaf for name, leaf in weight.items()}
+        weight = (
+            update.weight
+            if isinstance(update.weight, dict)
+            else {"": torch.tensor(float(update.weight)).double()}
+        )
+        leaves = {f"total/{name}": leaf for name, leaf in update.total.items()} | {
+            f"weight/{name}": leaf for name, leaf in weight.items()
+        }
         for name, leaf in leaves.items():
             own = (leaf.double() * LEVELS).round().long()
             mask = torch.randint(-(2**63), 2**63 - 1, own.shape, generator=self.generator)
-            sent, masks, dtype = self.heard.get(name, (torch.zeros_like(own), torch.zeros_like(own), leaf.dtype))
+            sent, masks, dtype = self.heard.get(
+                name, (torch.zeros_like(own), torch.zeros_like(own), leaf.dtype)
+            )
             self.heard[name] = (sent + (own + mask), masks + mask, dtype)
-        found = {name: ((sent - masks).double() / LEVELS).to(dtype) for name, (sent, masks, dtype) in self.heard.items()}
-        total = {name.removeprefix("total/"): leaf for name, leaf in found.items() if name.startswith("total/")}
-        weights = {name.removeprefix("weight/"): leaf for name, leaf in found.items() if name.startswith("weight/")}
-        Sum.__init__(self, Update(total, weights if isinstance(update.weight, dict) else float(weights[""]), update.kind))
+        found = {
+            name: ((sent - masks).double() / LEVELS).to(dtype)
+            for name, (sent, masks, dtype) in self.heard.items()
+        }
+        total = {
+            name.removeprefix("total/"): leaf
+            for name, leaf in found.items()
+            if name.startswith("total/")
+        }
+        weights = {
+            name.removeprefix("weight/"): leaf
+            for name, leaf in found.items()
+            if name.startswith("weight/")
+        }
+        Sum.__init__(
+            self,
+            Update(
+                total,
+                weights if isinstance(update.weight, dict) else float(weights[""]),
+                update.kind,
+            ),
+        )
         self.by_entry = isinstance(update.weight, dict)
 
 
 class Watching:
-    """A link that notes which codecs came up."""
+    """A link that notes which codecs came up, and that may mask the sum: then the server is given
+    what the masks leave of all updates, and no update.
+    """
 
-    def __init__(self, link):
-        self.link, self.codecs = link, set()
+    def __init__(self, link, masks=None):
+        self.link, self.masks, self.codecs = link, masks, set()
 
     def pack(self, payload, codec, meta, key):
         return self.link.pack(payload, codec, meta, key)
@@ -57,7 +89,13 @@ class Watching:
                 self.codecs.add(type(arrival.assignment.up))
                 yield arrival
 
-        return self.link.collect(noted(), reducer, key)
+        if self.masks is None:
+            yield from self.link.collect(noted(), reducer, key)
+            return
+        self.masks.append(Masked())
+        yield from self.link.collect(noted(), self.masks[-1], key)
+        if self.masks[-1].total is not None:
+            reducer.add("all", self.masks[-1].total)
 
 
 def last(algorithm, pool):
@@ -70,17 +108,17 @@ def row(name):
     tiny = RECIPES[name]()
     masks, links = [], [Watching(phase.link) for phase in tiny.algorithm.phases]
 
-    def masking():
-        masks.append(Masked())
-        return masks[-1]
+    def linked(links):
+        phases = zip(tiny.algorithm.phases, links, strict=True)
+        phases = tuple(replace(phase, link=link) for phase, link in phases)
+        return replace(tiny.algorithm, phases=phases)
 
-    plain = tuple(replace(phase, link=link) for phase, link in zip(tiny.algorithm.phases, links, strict=True))
-    state = last(replace(tiny.algorithm, phases=plain), tiny.pool()).state
+    state = last(linked(links), tiny.pool()).state
     codecs = set().union(*(link.codecs for link in links))
-    kinds = sorted({phase.local.kind for phase in tiny.algorithm.phases})
+    kinds = sorted({assembled(phase).local.kind for phase in tiny.algorithm.phases})
     if any(phase.reducer is not Sum for phase in tiny.algorithm.phases):
         return [name, ", ".join(kinds), "no: updates apart", "", ""], state, None
-    hidden = last(replace(tiny.algorithm, phases=tuple(replace(phase, reducer=masking) for phase in plain)), tiny.pool()).state
+    hidden = last(linked([Watching(link.link, masks) for link in links]), tiny.pool()).state
     air = any(isinstance(link.link, OverTheAir) for link in links)
     weights = "for each entry" if any(mask.by_entry for mask in masks) else "one number"
     sent = "added by the channel" if air else "yes" if codecs == {Cast} else "no: coded"
@@ -106,12 +144,19 @@ def test_the_server_needs_the_sum_alone_where_the_table_says_so(name):
 
 
 def test_the_table_has_every_recipe_and_nothing_else():
-    listed = [cells.split("`")[1] for cells in SECURITY.partition("## Which messages are plain sums")[2].splitlines() if cells.startswith("| `")]
+    listed = [
+        cells.split("`")[1]
+        for cells in SECURITY.partition("## Which messages are plain sums")[2].splitlines()
+        if cells.startswith("| `")
+    ]
     assert listed == list(RECIPES)
 
 
 def test_masked_integers_hide_a_client_and_keep_the_sum():
-    reducer, updates = Masked(), [Update({"w": torch.tensor([0.5, -2.0, float(k)])}, 1.0 + k, "delta") for k in range(3)]
+    reducer, updates = (
+        Masked(),
+        [Update({"w": torch.tensor([0.5, -2.0, float(k)])}, 1.0 + k, "delta") for k in range(3)],
+    )
     for number, update in enumerate(updates):
         reducer.add(str(number), update)
     assert (reducer.total.weight, reducer.total.kind) == (6.0, "delta")

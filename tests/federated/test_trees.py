@@ -6,7 +6,12 @@ from bayesfed.trees import under, without
 
 
 def test_a_prefix_cuts_a_tree_in_two():
-    tree = {"weight": torch.ones(2), "site/weight": torch.zeros(2), "site/site/bias": torch.ones(1), "sites": torch.ones(3)}
+    tree = {
+        "weight": torch.ones(2),
+        "site/weight": torch.zeros(2),
+        "site/site/bias": torch.ones(1),
+        "sites": torch.ones(3),
+    }
     assert under(tree, "site/").keys() == {"weight", "site/bias"}
     assert under(tree, "site/")["weight"] is tree["site/weight"]
     assert list(without(tree, "site/")) == ["weight", "sites"]

@@ -1,4 +1,6 @@
-"""A grid of nodes in this process, on a clock of its own: nodes come late, die, come back and answer twice, and nothing waits."""
+"""A grid of nodes in this process, on a clock of its own: nodes come late, die, come back and
+answer twice, and nothing waits.
+"""
 
 import itertools
 from dataclasses import dataclass
@@ -34,8 +36,9 @@ class PlainMail:
 class FakeGrid:
     """Nodes by number; each is a function from bytes to bytes.
 
-    A node works on one message at a time; `delays` says how long a node's message takes, by (node, how many it had before). `at` has things happen
-    when the clock comes to them. `tamper` changes the replies that are pulled.
+    A node works on one message at a time; `delays` says how long a node's message takes, by (node,
+    how many it had before). `at` has things happen when the clock comes to them. `tamper` changes
+    the replies that are pulled.
     """
 
     def __init__(self, nodes):
@@ -51,7 +54,9 @@ class FakeGrid:
 
     def wait(self, seconds):
         self.now += seconds
-        for event in sorted((event for event in self.events if event[0] <= self.now), key=lambda event: event[0]):
+        for event in sorted(
+            (event for event in self.events if event[0] <= self.now), key=lambda event: event[0]
+        ):
             self.events.remove(event)
             event[1]()
 
@@ -63,7 +68,11 @@ class FakeGrid:
         self.nodes.pop(node)
         if seen:
             self.online_yet.discard(node)
-        self._due = {id: (due, target, letter) for id, (due, target, letter) in self._due.items() if target != node}
+        self._due = {
+            id: (due, target, letter)
+            for id, (due, target, letter) in self._due.items()
+            if target != node
+        }
 
     def start(self, node, handler):
         self.nodes[node] = handler
@@ -95,18 +104,26 @@ class FakeGrid:
                 continue
             del self._due[id]
             if letter is None:
-                replies.append(Letter(b"", node, 0.0, id, "Flower's error 5, Node Unavailable", gone=True))
+                replies.append(
+                    Letter(b"", node, 0.0, id, "Flower's error 5, Node Unavailable", gone=True)
+                )
             else:
                 replies.append(Letter(self.nodes[node](letter.content), node, 0.0, id))
         return self.tamper(replies)
 
 
 def sites(algorithm, clients, folder, secrets=None, **options):
-    """Return a node a client, numbered out of order; each letter meets a new `Site`, as it does in a new process."""
-    experiment = Experiment(algorithm=algorithm, data=lambda name: clients[name], rounds=1, **options)
+    """Return a node a client, numbered out of order; each letter meets a new `Site`, as it does in
+    a new process.
+    """
+    experiment = Experiment(
+        algorithm=algorithm, data=lambda name: clients[name], rounds=1, **options
+    )
 
     def node(name):
-        return lambda letter: Site(name, experiment, folder, secret=(secrets or {}).get(name)).handle(letter)
+        return lambda letter: Site(
+            name, experiment, folder, secret=(secrets or {}).get(name)
+        ).handle(letter)
 
     return {9000 - 7 * number: node(name) for number, name in enumerate(sorted(clients))}
 
@@ -114,4 +131,6 @@ def sites(algorithm, clients, folder, secrets=None, **options):
 def pool_over(algorithm, clients, folder, grid=None, **options):
     """Return a pool over a fake grid, and the grid."""
     grid = grid or FakeGrid(sites(algorithm, clients, folder))
-    return Flower(grid, len(clients), mail=PlainMail(), clock=grid.clock, wait=grid.wait, **options), grid
+    return Flower(
+        grid, len(clients), mail=PlainMail(), clock=grid.clock, wait=grid.wait, **options
+    ), grid

@@ -1,4 +1,6 @@
-"""The pool over a Flower grid, on a grid in this process: the same bits, memories in two phases, nodes that come and go."""
+"""The pool over a Flower grid, on a grid in this process: the same bits, memories in two phases,
+nodes that come and go.
+"""
 
 import re
 from dataclasses import replace
@@ -40,7 +42,14 @@ def ternary(net, clients):
 
 
 def statistics(net, clients):
-    layers = [torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)]
+    layers = [
+        torch.nn.Flatten(),
+        torch.nn.Linear(64, 8),
+        torch.nn.BatchNorm1d(8),
+        torch.nn.ReLU(),
+        torch.nn.Linear(8, 8),
+        torch.nn.BatchNorm1d(8),
+    ]
     plain = untracked(torch.nn.Sequential(*layers, torch.nn.Linear(8, 10)))
     return bf.batch_statistics(plain, parameters(plain), torch.zeros(2, 8, 8))
 
@@ -52,10 +61,20 @@ def last(algorithm, pool, count=3, **options):
 
 def figures(report):
     """Return all that two runs must share: everything but the seconds."""
-    return sorted((replace(row, seconds=0.0) for row in report.rows), key=str), dict(report.clients), report.server
+    return (
+        sorted((replace(row, seconds=0.0) for row in report.rows), key=str),
+        dict(report.clients),
+        report.server,
+    )
 
 
-RECIPES = {"fed_avg": fed_avg, "d_turbo_vbi": turbo, "fs_lora": lora, "stc": ternary, "batch_statistics": statistics}
+RECIPES = {
+    "fed_avg": fed_avg,
+    "d_turbo_vbi": turbo,
+    "fs_lora": lora,
+    "stc": ternary,
+    "batch_statistics": statistics,
+}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -73,7 +92,9 @@ def test_the_pool_obeys_the_laws(tmp_path):
     def make(data):
         algorithm = bf.fed_avg(bf.mlp([1, 2], bf.Key(0)), training=WORK)
         (phase,) = algorithm.phases
-        return pool_over(replace(algorithm, phases=(replace(phase, local=_Counter()),)), data, tmp_path)[0]
+        return pool_over(
+            replace(algorithm, phases=(replace(phase, local=_Counter()),)), data, tmp_path
+        )[0]
 
     check_pool(make)
 
@@ -82,7 +103,9 @@ def test_our_names_not_flowers_numbers_say_who_is_who(net, clients, tmp_path):
     algorithm = fed_avg(net, clients)
     pool, grid = pool_over(algorithm, clients, tmp_path)
     assert [profile.name for profile in pool.profiles] == sorted(clients)
-    assert [profile.samples for profile in pool.profiles] == [len(clients[name]) for name in sorted(clients)]
+    assert [profile.samples for profile in pool.profiles] == [
+        len(clients[name]) for name in sorted(clients)
+    ]
     grid = FakeGrid(sites(algorithm, clients, tmp_path, device=lambda name: {"speed": 2.0}))
     pool, _ = pool_over(algorithm, clients, tmp_path, grid)
     assert {profile.device["speed"] for profile in pool.profiles} == {2.0}
@@ -92,9 +115,14 @@ def test_our_names_not_flowers_numbers_say_who_is_who(net, clients, tmp_path):
             pool_over(algorithm, clients, tmp_path, grid)
         grid.kill(1)
         grid.kill(node)
-    with pytest.raises(ClientError, match=r"1 more to come after 5 s, heard of \['client-001', 'client-002', 'client-003'\]"):
+    with pytest.raises(
+        ClientError,
+        match=r"1 more to come after 5 s, heard of \['client-001', 'client-002', 'client-003'\]",
+    ):
         pool_over(algorithm, clients, tmp_path, grid, hello_s=5.0)
-    pool = Flower(grid, ["client-002", "client-001"], mail=PlainMail(), clock=grid.clock, wait=grid.wait)
+    pool = Flower(
+        grid, ["client-002", "client-001"], mail=PlainMail(), clock=grid.clock, wait=grid.wait
+    )
     assert [profile.name for profile in pool.profiles] == ["client-001", "client-002"]
     with pytest.raises(ClientError, match="more than 2 clients; name those that are meant"):
         Flower(grid, 2, mail=PlainMail(), clock=grid.clock, wait=grid.wait)
@@ -105,8 +133,18 @@ def test_what_is_no_client_is_said_and_asked_nothing_more(net, clients, tmp_path
     other = sites(turbo(net, clients), clients, tmp_path)
     grid = FakeGrid({1: lambda letter: b"nonsense", 2: next(iter(other.values()))})
     fingerprint = Experiment(algorithm=algorithm, data=clients.get, rounds=1).fingerprint
-    with pytest.raises(ClientError, match=r"node 2: client 'client-000' has another experiment.*") as caught:
-        Flower(grid, 1, mail=PlainMail(), clock=grid.clock, wait=grid.wait, hello_s=3.0, experiment=fingerprint)
+    with pytest.raises(
+        ClientError, match=r"node 2: client 'client-000' has another experiment.*"
+    ) as caught:
+        Flower(
+            grid,
+            1,
+            mail=PlainMail(),
+            clock=grid.clock,
+            wait=grid.wait,
+            hello_s=3.0,
+            experiment=fingerprint,
+        )
     assert "node 1: message: expected 24 to" in str(caught.value)
     assert len(grid.pushed) == 2
     empty = {"client-000": clients["client-000"][slice(0, 0)]}
@@ -114,7 +152,10 @@ def test_what_is_no_client_is_said_and_asked_nothing_more(net, clients, tmp_path
         pool_over(algorithm, empty, tmp_path)
 
 
-@pytest.mark.parametrize(("clients", "options"), [(0, {}), (-1, {}), ([], {}), (3, {"deadline_s": 0.0}), (3, {"poll_s": -1.0})])
+@pytest.mark.parametrize(
+    ("clients", "options"),
+    [(0, {}), (-1, {}), ([], {}), (3, {"deadline_s": 0.0}), (3, {"poll_s": -1.0})],
+)
 def test_bad_arguments_are_refused(clients, options):
     with pytest.raises(ArgumentError, match="Flower: expected"):
         Flower(FakeGrid({}), clients, mail=PlainMail(), **options)
@@ -142,7 +183,9 @@ def counts(report):
     return {name: info["count"] for name, info in report.clients.items()}
 
 
-def test_a_straggler_is_left_out_its_late_answer_refused_and_its_memory_has_not_moved(net, clients, tmp_path):
+def test_a_straggler_is_left_out_its_late_answer_refused_and_its_memory_has_not_moved(
+    net, clients, tmp_path
+):
     algorithm = counting(net)
     pool, grid = pool_over(algorithm, clients, tmp_path, deadline_s=10.0)
     slow = pool._roster.nodes["client-001"]
@@ -213,9 +256,18 @@ def test_a_second_answer_counts_for_nothing(net, clients, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "reply: message: expected a matching digest"),
-        (lambda content: Name(bf.federated.Profile("x", 1), "").write(), "reply: a name, not an answer"),
-        (lambda content: Answer("client-009", 0, "train").write(), "reply: an answer to .'client-009', 0, 'train'., not to"),
+        (
+            lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+            "reply: message: expected a matching digest",
+        ),
+        (
+            lambda content: Name(bf.federated.Profile("x", 1), "").write(),
+            "reply: a name, not an answer",
+        ),
+        (
+            lambda content: Answer("client-009", 0, "train").write(),
+            "reply: an answer to .'client-009', 0, 'train'., not to",
+        ),
         (lambda content: Hello().write(), "reply: letter: expected kind 'answer', found 'hello'"),
         (lambda content: replace(read_reply(content), packed=b"x").write(), "gate: "),
     ],
@@ -224,7 +276,10 @@ def test_a_second_answer_counts_for_nothing(net, clients, tmp_path):
 def test_an_answer_that_is_none_is_refused_by_its_client(net, clients, tmp_path, change, words):
     pool, grid = pool_over(fed_avg(net, clients), clients, tmp_path)
     broken = pool._roster.nodes["client-003"]
-    grid.tamper = lambda replies: [replace(reply, content=change(reply.content)) if reply.node == broken else reply for reply in replies]
+    grid.tamper = lambda replies: [
+        replace(reply, content=change(reply.content)) if reply.node == broken else reply
+        for reply in replies
+    ]
     report = last(fed_avg(net, clients), pool, 1)
     assert re.match(words, report.refused["client-003"])
     assert len(report.clients) == 3
@@ -233,8 +288,13 @@ def test_an_answer_that_is_none_is_refused_by_its_client(net, clients, tmp_path,
 def test_an_app_that_fails_is_a_row_of_the_report(net, clients, tmp_path):
     pool, grid = pool_over(fed_avg(net, clients), clients, tmp_path)
     node = pool._roster.nodes["client-000"]
-    grid.tamper = lambda replies: [replace(reply, error="Flower's error 2, boom") if reply.node == node else reply for reply in replies]
-    assert last(fed_avg(net, clients), pool, 2).refused == {"client-000": "app: Flower's error 2, boom"}
+    grid.tamper = lambda replies: [
+        replace(reply, error="Flower's error 2, boom") if reply.node == node else reply
+        for reply in replies
+    ]
+    assert last(fed_avg(net, clients), pool, 2).refused == {
+        "client-000": "app: Flower's error 2, boom"
+    }
 
 
 # Memories
@@ -258,13 +318,22 @@ def test_a_resumed_run_goes_back_with_its_clients(net, clients, tmp_path):
         pool.restore({"client-000": {"feedback/x": torch.zeros(1)}})
 
 
-def test_a_memory_that_is_lost_is_said_and_a_method_without_memory_does_not_care(net, clients, tmp_path):
+def test_a_memory_that_is_lost_is_said_and_a_method_without_memory_does_not_care(
+    net, clients, tmp_path
+):
     for algorithm, lost in ((counting(net), True), (fed_avg(net, clients), False)):
         pool, grid = pool_over(algorithm, clients, tmp_path / algorithm.name / str(lost))
-        node, elsewhere = pool._roster.nodes["client-001"], sites(algorithm, clients, tmp_path / "elsewhere")
+        node, elsewhere = (
+            pool._roster.nodes["client-001"],
+            sites(algorithm, clients, tmp_path / "elsewhere"),
+        )
         reports = []
         for report in rounds(algorithm, pool, rounds=2, on_client_error="drop"):
             reports.append(report)
             grid.nodes[node] = elsewhere[node]
-        assert reports[1].refused.get("client-001", "").startswith("memory: memory: expected one of Slot" if lost else "")
+        assert (
+            reports[1]
+            .refused.get("client-001", "")
+            .startswith("memory: memory: expected one of Slot" if lost else "")
+        )
         assert len(reports[1].refused) == lost

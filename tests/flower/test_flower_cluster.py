@@ -1,4 +1,6 @@
-"""A real SuperLink and SuperNodes on loopback: the same bits, nodes that are killed, TLS and registered keys. Needs the extra ``flower``."""
+"""A real SuperLink and SuperNodes on loopback: the same bits, nodes that are killed, TLS and
+registered keys. Needs the extra ``flower``.
+"""
 
 import json
 import sys
@@ -8,14 +10,18 @@ import pytest
 
 import bayesfed as bf
 from bayesfed.federated import load, rounds
-from bayesfed.flower import Loopback, new_app
+from bayesfed.flower import new_app
 from bayesfed.flower.experiment import load as experiment_of
 from bayesfed.flower.messages import content_of, record
+from examples.flower.loopback import Loopback
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import FakeGrid, Letter, sites
 
 # Said by Flower's own command line when it is imported.
-pytestmark = [pytest.mark.flower, pytest.mark.filterwarnings("ignore:'click.utils:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.flower,
+    pytest.mark.filterwarnings("ignore:'click.utils:DeprecationWarning"),
+]
 NAMES = ("client-000", "client-001", "client-002")
 RECIPES = ("fed_avg", "d_turbo_vbi", "fs_lora")
 EXPERIMENTS = '''
@@ -49,20 +55,24 @@ def fed_avg():
 
 def d_turbo_vbi():
     declared = bf.declare(net(), likelihood=bf.Categorical(temperature=0.2))
-    return of(bf.d_turbo_vbi(declared, observations=sum(map(len, clients().values())), training=WORK))
+    rows = sum(map(len, clients().values()))
+    return of(bf.d_turbo_vbi(declared, observations=rows, training=WORK))
 
 
 def secure():
     algorithm = bf.fed_avg(net(), training=WORK)
-    return of(bf.secure(algorithm, participants=3, largest=8.0, heaviest=2000.0, dropouts=0.0, vault=os.environ["BAYESFED_TEST_VAULT"]))
+    vault = os.environ["BAYESFED_TEST_VAULT"]
+    bounds = dict(participants=3, largest=8.0, heaviest=2000.0)
+    return of(bf.secure(algorithm, **bounds, dropouts=0.0, vault=vault))
 
 
 def fs_lora():
-    return of(bf.fs_lora(bf.lora(net(), 4, bf.Key(0, "lora")), [4, 2, 1], bf.dynamic(3), training=WORK))
+    adapted = bf.lora(net(), 4, bf.Key(0, "lora"))
+    return of(bf.fs_lora(adapted, [4, 2, 1], bf.dynamic(3), training=WORK))
 
 
 def slow():
-    """Error feedback, so that clients remember; client-001 hangs in its second round, the first time that it is asked."""
+    """Error feedback: clients remember; client-001 hangs in its second round, the first time."""
     algorithm = bf.stc(net(), share=0.1, training=WORK)
     (phase,) = algorithm.phases
 
@@ -70,7 +80,8 @@ def slow():
         kind, uses_global_randomness = phase.local.kind, False
 
         def fit(self, message, memory, data, key, options):
-            marker = Path(os.environ["BAYESFED_TEST_MARKER"]) if "BAYESFED_TEST_MARKER" in os.environ else None
+            named = os.environ.get("BAYESFED_TEST_MARKER")
+            marker = Path(named) if named is not None else None
             if marker and key == bf.Key(0, "train", 1, "client-001", "fit") and not marker.exists():
                 marker.touch()
                 time.sleep(3600)
@@ -85,7 +96,9 @@ def app(tmp_path, monkeypatch):
     folder = new_app(tmp_path / "app")
     (folder / "experiments.py").write_text(EXPERIMENTS)
     text = (folder / "pyproject.toml").read_text()
-    (folder / "pyproject.toml").write_text(text.replace("experiment:experiment", "experiments:fed_avg"))
+    (folder / "pyproject.toml").write_text(
+        text.replace("experiment:experiment", "experiments:fed_avg")
+    )
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delenv("BAYESFED_TEST_MARKER", raising=False)
     yield folder
@@ -94,7 +107,11 @@ def app(tmp_path, monkeypatch):
 
 def in_process(name):
     experiment = experiment_of(f"experiments:{name}")
-    *_, report = rounds(experiment.algorithm, bf.InProcess({client: experiment.data(client) for client in NAMES}), rounds=experiment.rounds)
+    *_, report = rounds(
+        experiment.algorithm,
+        bf.InProcess({client: experiment.data(client) for client in NAMES}),
+        rounds=experiment.rounds,
+    )
     return report.snapshot
 
 
@@ -113,7 +130,12 @@ class FlowerGrid(FakeGrid):
         for message in messages:
             message.metadata.__dict__["_message_id"] = message.object_id
         sent = [through(message) for message in messages]
-        ids = super().push_messages([Letter(content_of(message), message.metadata.dst_node_id, message.metadata.ttl) for message in sent])
+        ids = super().push_messages(
+            [
+                Letter(content_of(message), message.metadata.dst_node_id, message.metadata.ttl)
+                for message in sent
+            ]
+        )
         self.waiting |= dict(zip(ids, messages, strict=True))
         return ids
 
@@ -146,7 +168,13 @@ def test_flowers_own_messages_carry_our_bytes(app, tmp_path, monkeypatch):
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     experiment = experiment_of("experiments:fs_lora")
-    grid = FlowerGrid(sites(experiment.algorithm, {client: experiment.data(client) for client in NAMES}, tmp_path / "memory"))
+    grid = FlowerGrid(
+        sites(
+            experiment.algorithm,
+            {client: experiment.data(client) for client in NAMES},
+            tmp_path / "memory",
+        )
+    )
     pool = Flower(grid, NAMES, experiment=experiment.fingerprint, clock=grid.clock, wait=grid.wait)
     *_, report = rounds(experiment.algorithm, pool, rounds=experiment.rounds)
     assert tree_equal(report.state, in_process("fs_lora").state)
@@ -156,7 +184,9 @@ def test_three_recipes_over_supernodes(app, tmp_path):
     with Loopback(tmp_path / "net", NAMES, path=app) as net:
         for name in RECIPES:
             out = tmp_path / name
-            ended = net.run(app, {"experiment": f"experiments:{name}", "out": str(out), "deadline-s": 300})
+            ended = net.run(
+                app, {"experiment": f"experiments:{name}", "out": str(out), "deadline-s": 300}
+            )
             assert ended["status"] == "finished:completed"
             assert tree_equal(load(out / "checkpoints").state, in_process(name).state), name
             sent = reports(out)[-1]
@@ -166,7 +196,14 @@ def test_three_recipes_over_supernodes(app, tmp_path):
 def test_secure_sums_over_supernodes(app, tmp_path, monkeypatch):
     monkeypatch.setenv("BAYESFED_TEST_VAULT", str(tmp_path / "vault"))
     with Loopback(tmp_path / "net", NAMES, path=app) as net:
-        net.run(app, {"experiment": "experiments:secure", "out": str(tmp_path / "secure"), "deadline-s": 300})
+        net.run(
+            app,
+            {
+                "experiment": "experiments:secure",
+                "out": str(tmp_path / "secure"),
+                "deadline-s": 300,
+            },
+        )
     # Masks cancel, so other keys give the same bits.
     assert tree_equal(load(tmp_path / "secure" / "checkpoints").state, in_process("secure").state)
     assert len(list((tmp_path / "vault").rglob("*.session"))) > len(NAMES)
@@ -176,7 +213,9 @@ def test_a_node_that_is_killed_in_its_turn_and_started_again(app, tmp_path, monk
     marker, out = tmp_path / "marker", tmp_path / "slow"
     monkeypatch.setenv("BAYESFED_TEST_MARKER", str(marker))
     with Loopback(tmp_path / "net", NAMES, path=app) as net:
-        run = net.submit(app, {"experiment": "experiments:slow", "out": str(out), "deadline-s": 300})
+        run = net.submit(
+            app, {"experiment": "experiments:slow", "out": str(out), "deadline-s": 300}
+        )
         wait_for(marker.exists)
         net.kill_node("client-001")
         net.start_node("client-001")
@@ -197,7 +236,9 @@ def wait_for(ready, seconds=300.0):
 
 
 def test_tls_registered_keys_workers_and_a_restart(app, tmp_path):
-    with Loopback(tmp_path / "net", NAMES, secure=True, worker="experiments:fed_avg", path=app) as net:
+    with Loopback(
+        tmp_path / "net", NAMES, secure=True, worker="experiments:fed_avg", path=app
+    ) as net:
         first = net.run(app, {"out": str(tmp_path / "first"), "deadline-s": 300})
         net.kill_node("client-002")
         # A key counts once: the node is taken back when Flower has seen that the old one is dead.

@@ -1,4 +1,6 @@
-"""What a server and its clients write to each other, the app that is written for a user, and the worker beside a node."""
+"""What a server and its clients write to each other, the app that is written for a user, and the
+worker beside a node.
+"""
 
 import json
 import math
@@ -12,10 +14,11 @@ from dataclasses import replace
 import pytest
 
 import bayesfed as bf
-from bayesfed.compress.wire import Leaf, seal, unseal
+from bayesfed.compress.wire import seal, unseal
 from bayesfed.errors import ArgumentError, ClientError, MissingExtraError, WireError
 from bayesfed.federated import Digital, Profile, Task
-from bayesfed.federated.clients.memory.stores import Slot
+from bayesfed.federated.clients.memory.memories import Slot
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.flower.client_app import client_name, respond
 from bayesfed.flower.experiment import Experiment, load
 from bayesfed.flower.letters import Answer, Hello, Name, Question, read_reply, read_request
@@ -25,12 +28,22 @@ from bayesfed.flower.sockets import forward
 from bayesfed.flower.starting import main as start
 from bayesfed.flower.starting import new_app
 from bayesfed.keys import Key
-from bayesfed.testing.hostile.mutations import mutants
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import FakeGrid, PlainMail, sites
+from tests.support.hostile.mutations import mutants
 
 LINKS = {"train": Digital()}
-TASK = Task("ward/ä", 3, "train", -5, b"message", bf.Cast(16), bf.ErrorFeedback(bf.Coded()), LINKS["train"], run="a run")
+TASK = Task(
+    "ward/ä",
+    3,
+    "train",
+    -5,
+    b"message",
+    bf.Cast(16),
+    bf.ErrorFeedback(bf.Coded()),
+    LINKS["train"],
+    run="a run",
+)
 QUESTION = Question(TASK, Slot(2, "train"))
 ANSWER = Answer("ward/ä", 3, "train", b"payload", {"elbo": math.nan, "steps": 3.0}, 0.25, True)
 
@@ -57,13 +70,16 @@ def changed(letter, **fields):
 @pytest.mark.parametrize(
     ("letter", "words"),
     [
-        (changed(QUESTION.write(), version=2), "expected version 1, found 2"),
+        (changed(QUESTION.write(), version=3), "expected version 2, found 3"),
         (changed(QUESTION.write(), kind="answer"), "expected kind 'question', found 'answer'"),
-        (changed(QUESTION.write(), phase="other"), "expected a phase among .'train'., found 'other'"),
+        (
+            changed(QUESTION.write(), phase="other"),
+            "expected a phase among .'train'., found 'other'",
+        ),
         (changed(QUESTION.write(), seed="x"), "invalid literal"),
         (seal([], unseal(QUESTION.write())[1]), "the fields of 'question'"),
-        (seal([], {"kind": "question", "version": 1}), "the fields of 'question'"),
-        (seal([], {}), "expected version 1, found None"),
+        (seal([], {"kind": "question", "version": 2}), "the fields of 'question'"),
+        (seal([], {}), "expected version 2, found None"),
         (b"", "message: expected 24 to"),
     ],
 )
@@ -77,10 +93,13 @@ def test_a_request_that_is_none_is_refused(letter, words):
     [
         (changed(ANSWER.write(), round="3"), "a round or seconds"),
         (changed(ANSWER.write(), seconds=-1.0), "a round or seconds"),
-        (changed(ANSWER.write(), figures="[]"), "figures without names"),
-        (changed(ANSWER.write(), figures="["), "fields of 'answer'"),
+        (changed(ANSWER.write(), info="[]"), "figures without names"),
+        (changed(ANSWER.write(), info="["), "fields of 'answer'"),
         (changed(Name(Profile("x", 1), "").write(), samples=-1), "-1 rows"),
-        (seal([Leaf("device", "f8", (0,), b"")], {"kind": "name", "version": 1}), "fields of 'name'"),
+        (
+            seal([], {"kind": "name", "version": 2}),
+            "fields of 'name'",
+        ),
     ],
 )
 def test_a_reply_that_is_none_is_refused(letter, words):
@@ -89,8 +108,14 @@ def test_a_reply_that_is_none_is_refused(letter, words):
 
 
 def test_changed_letters_are_refused_or_read_and_nothing_else():
-    requests, replies = [QUESTION.write(), Hello().write()], [ANSWER.write(), Name(Profile("x", 1, {"a": 1.0}), "").write()]
-    for letters, read in ((requests, lambda letter: read_request(letter, LINKS)), (replies, read_reply)):
+    requests, replies = (
+        [QUESTION.write(), Hello().write()],
+        [ANSWER.write(), Name(Profile("x", 1, {"a": 1.0}), "").write()],
+    )
+    for letters, read in (
+        (requests, lambda letter: read_request(letter, LINKS)),
+        (replies, read_reply),
+    ):
         refused = 0
         for mutant in mutants(letters, Key(0), 300):
             try:
@@ -104,26 +129,47 @@ def test_changed_letters_are_refused_or_read_and_nothing_else():
 
 
 def site(net, clients, tmp_path, name="client-000"):
-    return Site(name, Experiment(algorithm=bf.fed_avg(net, training=bf.Training(steps=2)), data=lambda client: clients[client], rounds=1), tmp_path)
+    return Site(
+        name,
+        Experiment(
+            algorithm=bf.fed_avg(net, training=bf.Training(steps=2)),
+            data=lambda client: clients[client],
+            rounds=1,
+        ),
+        tmp_path,
+    )
 
 
 def test_a_client_says_what_is_wrong_and_never_raises(net, clients, tmp_path):
     here = site(net, clients, tmp_path)
     assert read_reply(here.handle(b"")).stage == "letter"
-    assert read_reply(here.handle(replace(QUESTION, slot=None).write())).reason == "this is client 'client-000'"
+    assert (
+        read_reply(here.handle(replace(QUESTION, slot=None).write())).reason
+        == "this is client 'client-000'"
+    )
     lost = read_reply(site(net, clients, tmp_path, "client-999").handle(Hello().write()))
     assert (lost.stage, lost.reason) == ("data", "KeyError: 'client-999'")
 
 
-def test_a_question_asked_twice_has_one_answer_and_run_and_client_stay_inside_the_folder(net, clients, tmp_path):
+def test_a_question_asked_twice_has_one_answer_and_run_and_client_stay_inside_the_folder(
+    net, clients, tmp_path
+):
     folder = tmp_path / "deep"
     data = {"..": clients["client-000"]}
     algorithm = bf.stc(net, share=0.1, training=bf.Training(steps=2))
-    (phase,) = algorithm.phases
-    here = Site("..", Experiment(algorithm=algorithm, data=lambda client: data[client], rounds=1), folder)
+    (phase,) = map(assembled, algorithm.phases)
+    here = Site(
+        "..", Experiment(algorithm=algorithm, data=lambda client: data[client], rounds=1), folder
+    )
     assignment = phase.assign(algorithm.initial, 0, Profile("..", 10), Key(0))
-    message = assignment.down.encode(assignment.view.restrict(phase.server.publish(algorithm.initial, 0, None)), {"client": ".."}, Key(0))
-    letter = Question(Task("..", 0, phase.name, 0, message, assignment.down, assignment.up, phase.link), None).write()
+    message = assignment.down.encode(
+        assignment.view.restrict(phase.server.publish(algorithm.initial, 0, None)),
+        {"client": ".."},
+        Key(0),
+    )
+    letter = Question(
+        Task("..", 0, phase.name, 0, message, assignment.down, assignment.up, phase.link), None
+    ).write()
     first, second = (read_reply(here.handle(letter)) for _ in range(2))
     assert not first.stage
     assert first.remembers
@@ -135,7 +181,9 @@ def test_a_question_asked_twice_has_one_answer_and_run_and_client_stay_inside_th
 def test_a_node_has_a_name_of_ours():
     assert client_name({"client": "ward", "partition-id": 1}) == "ward"
     assert client_name({"partition-id": 7}) == "client-007"
-    with pytest.raises(ArgumentError, match="node-config: expected client or partition-id, found .'folder'."):
+    with pytest.raises(
+        ArgumentError, match="node-config: expected client or partition-id, found .'folder'."
+    ):
         client_name({"folder": "x"})
     with pytest.raises(ArgumentError, match="run-config: expected experiment"):
         respond(b"", {"client": "ward"}, {})
@@ -161,7 +209,9 @@ def test_the_template_is_an_app_that_runs(app, tmp_path):
     assert name.profile.name == "client-001"
     assert name.experiment == experiment.fingerprint
     assert name.profile.samples == len(experiment.data("client-001"))
-    with pytest.raises(ArgumentError, match="expected a folder without these files, found .*pyproject.toml"):
+    with pytest.raises(
+        ArgumentError, match="expected a folder without these files, found .*pyproject.toml"
+    ):
         start([str(app)])
 
 
@@ -170,21 +220,36 @@ def test_the_server_app_writes_what_came_of_it_and_goes_on(app, tmp_path):
 
     experiment = load("experiment:experiment")
     nodes = sites(
-        experiment.algorithm, {client: experiment.data(client) for client in ("client-000", "client-001", "client-002")}, tmp_path / "memory"
+        experiment.algorithm,
+        {client: experiment.data(client) for client in ("client-000", "client-001", "client-002")},
+        tmp_path / "memory",
     )
-    run = {"experiment": "experiment:experiment", "clients": "client-002, client-000,client-001", "out": str(tmp_path / "out"), "deadline-s": 60}
+    run = {
+        "experiment": "experiment:experiment",
+        "clients": "client-002, client-000,client-001",
+        "out": str(tmp_path / "out"),
+        "deadline-s": 60,
+    }
 
     def served(**changes):
         grid = FakeGrid(nodes)
         return serve(grid, {**run, **changes}, mail=PlainMail(), clock=grid.clock, wait=grid.wait)
 
     result = served()
-    lines = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()
+    ]
     assert [line["round"] for line in lines] == [0, 1, 2, 3, 4]
     assert lines[-1]["metrics"]["accuracy"] == result.final("accuracy") > 0.5
-    assert sum(line["bits_down"] for line in lines) == result.bits("down") < 8 * lines[-1]["bytes_sent"]
+    assert (
+        sum(line["bits_down"] for line in lines)
+        == result.bits("down")
+        < 8 * lines[-1]["bytes_sent"]
+    )
     assert "accuracy" in (tmp_path / "out" / "rounds.txt").read_text()
-    with pytest.raises(ArgumentError, match="out: expected a folder without checkpoints, found .*out, round 5"):
+    with pytest.raises(
+        ArgumentError, match="out: expected a folder without checkpoints, found .*out, round 5"
+    ):
         served()
     assert tree_equal(served(resume=True).snapshot.state, result.snapshot.state)
     with pytest.raises(ArgumentError, match=r"run-config: expected \['clients'\] too"):
@@ -195,15 +260,25 @@ def test_the_server_app_keys_its_messages(app, tmp_path):
     from bayesfed.flower.server_app import serve
 
     experiment = load("experiment:experiment")
-    clients = {client: experiment.data(client) for client in ("client-000", "client-001", "client-002")}
+    clients = {
+        client: experiment.data(client) for client in ("client-000", "client-001", "client-002")
+    }
     secrets = {client: client.encode() * 2 for client in clients}
     (tmp_path / "keys").mkdir()
     for client, secret in secrets.items():
         (tmp_path / "keys" / client).write_bytes(secret)
 
     def served(out, held, **changes):
-        grid = FakeGrid(sites(experiment.algorithm, clients, tmp_path / out / "memory", secrets=held))
-        run = {"experiment": "experiment:experiment", "clients": ",".join(clients), "out": str(tmp_path / out), "deadline-s": 60, **changes}
+        grid = FakeGrid(
+            sites(experiment.algorithm, clients, tmp_path / out / "memory", secrets=held)
+        )
+        run = {
+            "experiment": "experiment:experiment",
+            "clients": ",".join(clients),
+            "out": str(tmp_path / out),
+            "deadline-s": 60,
+            **changes,
+        }
         return serve(grid, run, mail=PlainMail(), clock=grid.clock, wait=grid.wait)
 
     keyed, plain = served("keyed", secrets, secrets=str(tmp_path / "keys")), served("plain", None)
@@ -211,9 +286,14 @@ def test_the_server_app_keys_its_messages(app, tmp_path):
     assert keyed.bits() == plain.bits()
     assert keyed.snapshot.run != plain.snapshot.run
     with pytest.raises(ClientError, match="no client is left .*digest"):
-        served("unlike", dict.fromkeys(clients, b"another key of it"), secrets=str(tmp_path / "keys"))
+        served(
+            "unlike", dict.fromkeys(clients, b"another key of it"), secrets=str(tmp_path / "keys")
+        )
     (tmp_path / "keys" / "client-001").unlink()
-    with pytest.raises(ArgumentError, match=r"secrets: expected a secret for every client, found none for \['client-001'\]"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"secrets: expected a secret for every client, found none for \['client-001'\]",
+    ):
         served("missing", secrets, secrets=str(tmp_path / "keys"))
     with pytest.raises(ArgumentError, match="secrets: expected a folder"):
         served("nowhere", secrets, secrets=str(tmp_path / "no folder"))
@@ -237,7 +317,7 @@ def test_an_experiment_is_checked(app):
     (app / "other.py").write_text("def f():\n    return 3\n")
     with pytest.raises(ArgumentError, match="other:f: expected an Experiment, found int"):
         load("other:f")
-    with pytest.raises(ArgumentError, match="save_every >= 1"):
+    with pytest.raises(ArgumentError, match="save_every: expected a whole number >= 1"):
         replace(load("experiment:experiment"), save_every=0)
 
 
@@ -245,7 +325,9 @@ def test_a_fingerprint_tells_experiments_apart(net, clients):
     def fingerprint(algorithm):
         return Experiment(algorithm=algorithm, data=clients.get, rounds=1).fingerprint
 
-    assert fingerprint(bf.fed_avg(net)) == fingerprint(bf.fed_avg(net, training=bf.Training(steps=3)))
+    assert fingerprint(bf.fed_avg(net)) == fingerprint(
+        bf.fed_avg(net, training=bf.Training(steps=3))
+    )
     others = [bf.fed_avg(net), bf.fed_paq(net), bf.fed_avg(bf.mlp([64, 17, 10], Key(0)))]
     assert len({fingerprint(algorithm) for algorithm in others}) == 3
 
@@ -256,16 +338,30 @@ def test_a_fingerprint_tells_experiments_apart(net, clients):
 @pytest.mark.slow
 def test_a_worker_answers_as_the_client_itself_and_takes_its_socket_away(app, tmp_path):
     socket = tmp_path / "w.sock"
-    command = ["--socket", str(socket), "--experiment", "experiment:experiment", "--client", "client-001", "--folder", str(tmp_path / "memory")]
+    command = [
+        "--socket",
+        str(socket),
+        "--experiment",
+        "experiment:experiment",
+        "--client",
+        "client-001",
+        "--folder",
+        str(tmp_path / "memory"),
+    ]
     worker = subprocess.Popen(
-        [sys.executable, "-m", "bayesfed.flower.worker", *command, "--path", str(app)], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        [sys.executable, "-m", "bayesfed.flower.worker", *command, "--path", str(app)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
     )
     try:
         assert worker.stdout.readline().startswith("client 'client-001', 4")
         while not socket.is_socket():
             time.sleep(0.05)
         node = {"socket": str(socket)}
-        direct = respond(Hello().write(), {"client": "client-001"}, {"experiment": "experiment:experiment"})
+        direct = respond(
+            Hello().write(), {"client": "client-001"}, {"experiment": "experiment:experiment"}
+        )
         assert respond(Hello().write(), node, {}) == direct
         assert stat.S_IMODE(os.stat(socket).st_mode) & 0o077 == 0
         assert read_reply(forward(str(socket), b"nonsense")).stage == "letter"
@@ -281,8 +377,16 @@ def test_a_worker_answers_as_the_client_itself_and_takes_its_socket_away(app, tm
 
 
 def test_a_client_app_with_a_worker_imports_nothing_heavy():
-    code = "import sys, bayesfed.flower.client_app, bayesfed.flower.sockets; print([m for m in ('torch', 'pyro', 'flwr') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    code = (
+        "import sys, bayesfed.flower.client_app, bayesfed.flower.sockets; print([m for m in "
+        "('torch', 'pyro', 'flwr') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 def test_flower_that_is_not_installed_is_said(monkeypatch):

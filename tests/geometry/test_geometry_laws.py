@@ -1,4 +1,6 @@
-"""The laws of the manifold of matrices of fixed rank on what is shipped, that they can fail, and what is refused in which words."""
+"""The laws of the manifold of matrices of fixed rank on what is shipped, that they can fail, and
+what is refused in which words.
+"""
 
 import pytest
 import torch
@@ -7,11 +9,13 @@ from bayesfed import geometry as g
 from bayesfed.errors import ArgumentError
 from bayesfed.geometry.thin import LONG
 from bayesfed.keys import Key
-from bayesfed.testing import LawError, ManifoldOperations, check_fixed_rank, check_retraction
+from bayesfed.testing import LawError, check_retraction
 from tests.geometry.geometry_points import CASES, DOUBLE, point, randn, short
+from tests.support.manifold import ManifoldOperations, check_fixed_rank
 
 
-# ---------------------------------------------------------------------------------------------------------------- laws
+# -------------------------------------------------------------------------------------------------
+# laws
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_laws(case, dtype):
@@ -60,7 +64,11 @@ def skewed_projection(at, a, b):
 
 def first_order(at, tangent):
     """Add the tangent to the two factors of the point."""
-    return g.from_factors(at.u @ (at.s + tangent.core) + tangent.up, at.v + tangent.vp @ torch.linalg.inv(at.s), at.rank)
+    return g.from_factors(
+        at.u @ (at.s + tangent.core) + tangent.up,
+        at.v + tangent.vp @ torch.linalg.inv(at.s),
+        at.rank,
+    )
 
 
 def overstepping(at, tangent):
@@ -83,7 +91,11 @@ def of_lower_rank(at, tangent):
 
 def singular(at, tangent):
     moved = g.metric_retraction(at, tangent)
-    return g.FixedRank(moved.u, moved.s * (moved.s > moved.s[-1, -1]), moved.v) if float(g.norm(tangent)) else moved
+    return (
+        g.FixedRank(moved.u, moved.s * (moved.s > moved.s[-1, -1]), moved.v)
+        if float(g.norm(tangent))
+        else moved
+    )
 
 
 def turning(at, tangent):
@@ -104,29 +116,6 @@ def scaled_transport(at, target, tangent):
     return tangent if target is at else 1.01 * g.transport(at, target, tangent)
 
 
-def lossy_write(at, tangent):
-    return g.to_coordinates(at, tangent)[:-1]
-
-
-def loud_write(at, tangent):
-    return 2 * g.to_coordinates(at, tangent)
-
-
-def quiet_read(at, vector):
-    return 0.5 * g.from_coordinates(at, vector)
-
-
-def wrong_read(at, vector):
-    return g.from_coordinates(at, vector.flip(0))
-
-
-def careless_read(at, vector):
-    """Read the plain vector without projecting it."""
-    rank, rows = at.rank, at.shape[0]
-    core, up, vp = vector.split((rank * rank, rows * rank, at.shape[1] * rank))
-    return g.Tangent(core.view(rank, rank), up.view(-1, rank), vp.view(-1, rank))
-
-
 @pytest.mark.parametrize(
     ("broken", "match"),
     [
@@ -143,12 +132,11 @@ def careless_read(at, vector):
         ({"retractions": [singular]}, "the smallest singular value is 0"),
         ({"transport": untransported}, "transport, up of the tangent: expected a tangent"),
         ({"transport": retangented}, "transport: the projection onto the target's tangent space"),
-        ({"transport": untransported, "retractions": [turning]}, "a step of zero changes the tangent"),
+        (
+            {"transport": untransported, "retractions": [turning]},
+            "a step of zero changes the tangent",
+        ),
         ({"transport": scaled_transport}, "a step of zero changes the tangent"),
-        ({"coordinates": [(lossy_write, g.from_coordinates)]}, "lossy_write: shape .38,. for 39 dimensions"),
-        ({"coordinates": [(loud_write, quiet_read)]}, "loud_write: isometric"),
-        ({"coordinates": [(g.to_coordinates, wrong_read)]}, "to_coordinates: read back"),
-        ({"coordinates": [(g.to_vector, careless_read)]}, "to_vector: read with noise"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -162,7 +150,8 @@ def test_a_first_order_retraction_passes_as_one_and_signs_do_not_matter():
     check_retraction(point(), turning, Key(0))
 
 
-# -------------------------------------------------------------------------------------------------------------- errors
+# -------------------------------------------------------------------------------------------------
+# errors
 def nan(*shape):
     return torch.full(shape, float("nan"), dtype=DOUBLE)
 
@@ -170,62 +159,149 @@ def nan(*shape):
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda p: g.FixedRank(p.u[:, :0], p.s[:0, :0], p.v[:, :0]), "FixedRank, columns of u: expected a rank from 1 to 7, found 0"),
-        (lambda p: g.FixedRank(torch.eye(9).double(), torch.eye(9).double(), randn(7, 9)), "expected a rank from 1 to 7, found 9"),
-        (lambda p: g.FixedRank(p.u, p.s, p.v[:, :2]), r"FixedRank, v: expected shape \(7, 3\), found shape \(7, 2\)"),
-        (lambda p: g.FixedRank(p.u, p.s.diagonal(), p.v), r"FixedRank, s: expected a matrix, found shape \(3,\)"),
+        (
+            lambda p: g.FixedRank(p.u[:, :0], p.s[:0, :0], p.v[:, :0]),
+            "FixedRank, columns of u: expected a rank from 1 to 7, found 0",
+        ),
+        (
+            lambda p: g.FixedRank(torch.eye(9).double(), torch.eye(9).double(), randn(7, 9)),
+            "expected a rank from 1 to 7, found 9",
+        ),
+        (
+            lambda p: g.FixedRank(p.u, p.s, p.v[:, :2]),
+            r"FixedRank, v: expected shape \(7, 3\), found shape \(7, 2\)",
+        ),
+        (
+            lambda p: g.FixedRank(p.u, p.s.diagonal(), p.v),
+            r"FixedRank, s: expected a matrix, found shape \(3,\)",
+        ),
         (lambda p: g.FixedRank(p.u, p.s[:2], p.v), r"FixedRank, s: expected shape \(3, 3\)"),
-        (lambda p: g.FixedRank(p.u, p.s.float(), p.v), "FixedRank, s: expected torch.float64 on cpu, found torch.float32 on cpu; try .to"),
-        (lambda p: g.FixedRank(p.u.half(), p.s.half(), p.v.half()), "FixedRank, u: expected float32 or float64, found torch.float16; try .float"),
-        (lambda p: g.from_dense(randn(4, 3), 0), "from_dense: expected a rank from 1 to 3, found 0"),
-        (lambda p: g.from_dense(randn(4, 3), 4), "from_dense: expected a rank from 1 to 3, found 4"),
+        (
+            lambda p: g.FixedRank(p.u, p.s.float(), p.v),
+            "FixedRank, s: expected torch.float64 on cpu, found torch.float32 on cpu; try .to",
+        ),
+        (
+            lambda p: g.FixedRank(p.u.half(), p.s.half(), p.v.half()),
+            "FixedRank, u: expected float32 or float64, found torch.float16; try .float",
+        ),
+        (
+            lambda p: g.from_dense(randn(4, 3), 0),
+            "from_dense: expected a rank from 1 to 3, found 0",
+        ),
+        (
+            lambda p: g.from_dense(randn(4, 3), 4),
+            "from_dense: expected a rank from 1 to 3, found 4",
+        ),
         (lambda p: g.from_dense(randn(4, 3), 2.0), "found 2.0"),
         (lambda p: g.from_dense(randn(4, 3), True), "found True"),
-        (lambda p: g.from_dense(nan(4, 3), 1), "from_dense, matrix: expected finite values, found 12 NaN or Inf"),
-        (lambda p: g.from_factors(randn(4, 2), randn(3, 1), 1), r"from_factors, b: expected shape \(3, 2\)"),
-        (lambda p: g.from_factors(randn(4, 2), randn(5, 2), 3), "from_factors: expected a rank from 1 to 2, found 3"),
+        (
+            lambda p: g.from_dense(nan(4, 3), 1),
+            "from_dense, matrix: expected finite values, found 12 NaN or Inf",
+        ),
+        (
+            lambda p: g.from_factors(randn(4, 2), randn(3, 1), 1),
+            r"from_factors, b: expected shape \(3, 2\)",
+        ),
+        (
+            lambda p: g.from_factors(randn(4, 2), randn(5, 2), 3),
+            "from_factors: expected a rank from 1 to 2, found 3",
+        ),
         (lambda p: g.from_factors(randn(4, 2), nan(5, 2), 2), "from_factors, b: expected finite"),
         (lambda p: g.random_point(4, 3, 4, Key(0)), "random_point: expected a rank from 1 to 3"),
-        (lambda p: g.random_point(4, 3, 2, Key(0), std=0.0), "random_point: expected a positive std, found 0.0"),
-        (lambda p: g.check_point(g.FixedRank(2 * p.u, p.s, p.v), "client 7"), "client 7, u: expected orthonormal columns, found columns off by 3"),
-        (lambda p: g.check_point(g.FixedRank(p.u, nan(3, 3), p.v), "client 7"), "client 7, s: expected finite values, found 9 NaN"),
-        (lambda p: g.apply(p, randn(4, 9)), r"apply, x: expected shape \(..., 7\), found shape \(4, 9\); try x.flatten"),
-        (lambda p: g.apply_tangent(p, g.zero_tangent(p), randn(4, 9)), r"apply_tangent, x: expected shape \(..., 7\)"),
-        (lambda p: g.distance(p, point(9, 6)), r"distance: expected points of shape \(9, 7\), found \(9, 6\)"),
+        (
+            lambda p: g.random_point(4, 3, 2, Key(0), std=0.0),
+            "random_point: expected a positive std, found 0.0",
+        ),
+        (
+            lambda p: g.check_point(g.FixedRank(2 * p.u, p.s, p.v), "client 7"),
+            "client 7, u: expected orthonormal columns, found columns off by 3",
+        ),
+        (
+            lambda p: g.check_point(g.FixedRank(p.u, nan(3, 3), p.v), "client 7"),
+            "client 7, s: expected finite values, found 9 NaN",
+        ),
+        (
+            lambda p: g.apply(p, randn(4, 9)),
+            r"apply, x: expected shape \(..., 7\), found shape \(4, 9\); try x.flatten",
+        ),
+        (
+            lambda p: g.apply_tangent(p, g.zero_tangent(p), randn(4, 9)),
+            r"apply_tangent, x: expected shape \(..., 7\)",
+        ),
+        (
+            lambda p: g.distance(p, point(9, 6)),
+            r"distance: expected points of shape \(9, 7\), found \(9, 6\)",
+        ),
         (lambda p: g.difference(p, point(9, 6)), "difference: expected points of shape"),
         (lambda p: g.Tangent(randn(3, 2), p.u, p.v), r"Tangent, core: expected shape \(3, 3\)"),
         (lambda p: g.Tangent(p.s, p.u[:, :2], p.v), r"Tangent, up: expected shape \(9, 3\)"),
         (lambda p: g.Tangent(p.s, p.u, p.v[:, :2]), r"Tangent, vp: expected shape \(7, 3\)"),
-        (lambda p: g.zero_tangent(p) + g.zero_tangent(point(8, 7)), r"sum of tangents, up: expected shape \(9, 3\), found shape \(8, 3\)"),
-        (lambda p: g.project(p, p.v, p.v), r"project, gv: expected shape \(9, 3\), found shape \(7, 3\)"),
+        (
+            lambda p: g.zero_tangent(p) + g.zero_tangent(point(8, 7)),
+            r"sum of tangents, up: expected shape \(9, 3\), found shape \(8, 3\)",
+        ),
+        (
+            lambda p: g.project(p, p.v, p.v),
+            r"project, gv: expected shape \(9, 3\), found shape \(7, 3\)",
+        ),
         (lambda p: g.project(p, p.u, p.u), r"project, gtu: expected shape \(7, 3\)"),
-        (lambda p: g.project_factors(p, randn(8, 2), randn(7, 2)), r"project_factors, a: expected shape \(9, 2\)"),
-        (lambda p: g.project_factors(p, randn(9, 2), randn(7, 1)), r"project_factors, b: expected shape \(7, 2\)"),
-        (lambda p: g.to_ambient(p, g.zero_tangent(point(8, 7))), r"to_ambient, up of the tangent: expected shape \(9, 3\)"),
+        (
+            lambda p: g.project_factors(p, randn(8, 2), randn(7, 2)),
+            r"project_factors, a: expected shape \(9, 2\)",
+        ),
+        (
+            lambda p: g.project_factors(p, randn(9, 2), randn(7, 1)),
+            r"project_factors, b: expected shape \(7, 2\)",
+        ),
+        (
+            lambda p: g.to_ambient(p, g.zero_tangent(point(8, 7))),
+            r"to_ambient, up of the tangent: expected shape \(9, 3\)",
+        ),
         (
             lambda p: g.check_tangent("x", p, g.Tangent(p.s, p.u, p.v), tolerance=1e-3),
             "x, up of the tangent: expected a tangent, found .* along the point",
         ),
-        (lambda p: g.check_tangent("x", p, g.Tangent(nan(3, 3), p.u, p.v), tolerance=1e-3), "x, core: expected finite"),
-        (lambda p: g.metric_retraction(p, g.zero_tangent(p) * float("inf")), "metric_retraction, a: expected finite"),
-        (lambda p: g.metric_retraction(p, g.zero_tangent(point(8, 7))), "to_ambient, up of the tangent"),
-        (lambda p: g.orthographic_retraction(p, g.zero_tangent(p) * float("nan")), "orthographic_retraction, core: expected finite"),
+        (
+            lambda p: g.check_tangent("x", p, g.Tangent(nan(3, 3), p.u, p.v), tolerance=1e-3),
+            "x, core: expected finite",
+        ),
+        (
+            lambda p: g.metric_retraction(p, g.zero_tangent(p) * float("inf")),
+            "metric_retraction, a: expected finite",
+        ),
+        (
+            lambda p: g.metric_retraction(p, g.zero_tangent(point(8, 7))),
+            "to_ambient, up of the tangent",
+        ),
+        (
+            lambda p: g.orthographic_retraction(p, g.zero_tangent(p) * float("nan")),
+            "orthographic_retraction, core: expected finite",
+        ),
         (
             lambda p: g.orthographic_retraction(p, g.Tangent(-p.s, 0 * p.u, 0 * p.v)),
-            r"orthographic_retraction: expected an invertible s \+ core, found singular values from 0 to 0; try a shorter step, or metric_retraction",
+            (
+                r"orthographic_retraction: expected an invertible s \+ core, found singular "
+                r"values from 0 to 0; try a shorter step, or metric_retraction"
+            ),
         ),
-        (lambda p: g.inverse_orthographic(p, point(rank=2)), "inverse_orthographic: expected rank 3, found rank 2; try difference"),
-        (lambda p: g.transport(p, point(9, 6), g.zero_tangent(p)), "transport: expected points of shape"),
-        (lambda p: g.sum_points([], [], 1), "concatenated: expected one finite weight for each of 1"),
+        (
+            lambda p: g.transport(p, point(9, 6), g.zero_tangent(p)),
+            "transport: expected points of shape",
+        ),
+        (
+            lambda p: g.sum_points([], [], 1),
+            "concatenated: expected one finite weight for each of 1",
+        ),
         (lambda p: g.sum_points([p], [1.0, 2.0], 1), "concatenated: expected one finite weight"),
-        (lambda p: g.sum_points([p], [float("nan")], 1), "concatenated: expected one finite weight"),
-        (lambda p: g.sum_points([p, point(9, 6)], [1.0, 2.0], 1), "concatenated: expected points of shape"),
+        (
+            lambda p: g.sum_points([p], [float("nan")], 1),
+            "concatenated: expected one finite weight",
+        ),
+        (
+            lambda p: g.sum_points([p, point(9, 6)], [1.0, 2.0], 1),
+            "concatenated: expected points of shape",
+        ),
         (lambda p: g.sum_points([p], [1.0], 4), "from_factors: expected a rank from 1 to 3"),
-        (lambda p: g.sum_tangents([], []), "sum_tangents: expected one finite weight"),
-        (lambda p: g.to_vector(p, g.zero_tangent(point(8, 7))), "to_vector, up of the tangent"),
-        (lambda p: g.to_coordinates(p, g.zero_tangent(point(8, 7))), "to_coordinates, up of the tangent"),
-        (lambda p: g.from_vector(p, randn(39)), r"from_vector: expected a vector of 57, found shape \(39,\)"),
-        (lambda p: g.from_coordinates(p, randn(57)), r"from_coordinates: expected a vector of 39, found shape \(57,\)"),
     ],
 )
 def test_errors_say_where_what_and_what_to_try(call, match):

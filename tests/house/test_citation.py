@@ -10,9 +10,19 @@ from bayesfed.algorithms.registry import methods
 from bayesfed.errors import ArgumentError
 from bayesfed.models.elastic.shares import Share
 
-RECIPES = [name for name, method in methods().items() if method.make.__module__.startswith("bayesfed.")]
-ENTRY = re.compile(r"@(?P<kind>article|inproceedings|misc|book)\{(?P<key>[a-z]+\d{4}[a-z]+),\n(?P<fields>(?:  \w+ +=.*\n)+)\}")
-REQUIRED = {"article": {"journal", "volume"}, "inproceedings": {"booktitle"}, "misc": {"eprint", "archiveprefix"}, "book": {"publisher"}}
+RECIPES = [
+    name for name, method in methods().items() if method.make.__module__.startswith("bayesfed.")
+]
+ENTRY = re.compile(
+    r"@(?P<kind>article|inproceedings|misc|book)\{(?P<key>[a-z]+\d{4}[a-z]+),\n(?P<fields>(?: "
+    r" \w+ +=.*\n)+)\}"
+)
+REQUIRED = {
+    "article": {"journal", "volume"},
+    "inproceedings": {"booktitle"},
+    "misc": {"eprint", "archiveprefix"},
+    "book": {"publisher"},
+}
 
 
 def fields(entry):
@@ -42,7 +52,13 @@ def test_nothing_is_cited_by_nobody_and_no_name_is_left_over():
 
 
 def test_the_five_papers_come_first():
-    for name, word in (("fed_rlr", "Riemannian"), ("fed_hm", "FedHM"), ("d_turbo_vbi", "Xia"), ("anycost_fl", "AnycostFL"), ("fs_lora", "Sketching")):
+    for name, word in (
+        ("fed_rlr", "Riemannian"),
+        ("fed_hm", "FedHM"),
+        ("d_turbo_vbi", "Xia"),
+        ("anycost_fl", "AnycostFL"),
+        ("fs_lora", "Sketching"),
+    ):
         assert word in bf.citation(name).split("\n\n")[0]
     assert "McMahan" in bf.citation("fed_avg")
 
@@ -54,7 +70,12 @@ def test_an_algorithm_is_cited_by_its_name_and_its_rule(net, digits):
 
     train, _ = digits
     fitted = bf.federated_svi(
-        bf.bayesian(net, bf.Gaussian(0.5)), AutoNormal, fusion=bf.PVI(), scale="local", observations=len(train), example=train[:2]
+        bf.bayesian(net, bf.Gaussian(0.5)),
+        AutoNormal,
+        fusion=bf.PVI(),
+        scale="local",
+        observations=len(train),
+        example=train[:2],
     )
     assert bf.citation(fitted) == bf.citation("federated_svi") + "\n\n" + bf.citation("PVI")
 
@@ -67,25 +88,42 @@ def test_what_is_put_around_a_method_is_cited_after_it(net, digits):
 
     assert bf.citation(bf.robust(plain, bf.Median())) == both("fed_avg", "Median")
     assert bf.citation(bf.robust(plain, bf.Krum(1))) == both("fed_avg", "Krum")
-    assert bf.citation(bf.robust(plain, bf.NormGate())) == bf.citation(bf.equal_weights(plain)) == both("fed_avg")
+    assert (
+        bf.citation(bf.robust(plain, bf.NormGate()))
+        == bf.citation(bf.equal_weights(plain))
+        == both("fed_avg")
+    )
     noisy = bf.private(plain, clip=1.0, noise=1.0, participants=3, key=bf.Key(0, "noise"))
     assert bf.citation(noisy) == both("fed_avg", "private")
     assert "Differentially Private" in bf.citation(noisy)
     assert bf.citation(bf.secure(plain, participants=3, largest=8.0)) == both("fed_avg", "secure")
     assert bf.citation("robust") == both("Median", "Krum")
-    assert bf.citation(bf.fed_avg(net, link=bf.OverTheAir(bf.Gbma(), snr_db=10.0))) == both("fed_avg", "Gbma")
-    assert bf.citation(bf.fed_rlr(net, 2, link=bf.OverTheAir(bf.ChannelInversion(0.3), snr_db=10.0))) == both("fed_rlr", "ChannelInversion")
+    assert bf.citation(bf.fed_avg(net, link=bf.OverTheAir(bf.Gbma(), snr_db=10.0))) == both(
+        "fed_avg", "Gbma"
+    )
+    assert bf.citation(
+        bf.fed_rlr(net, 2, link=bf.OverTheAir(bf.ChannelInversion(0.3), snr_db=10.0))
+    ) == both("fed_rlr", "ChannelInversion")
     planner = bf.Planner((Share(1.0, 1e3, 10, 1.0, 1.0),), deadline_s=1.0)
     assert bf.citation(bf.on_devices(bf.fed_paq(net), planner)) == both("fed_paq", "on_devices")
     from pyro.infer.autoguide import AutoNormal
 
     model, rows = bf.bayesian(net, bf.Gaussian(0.5)), digits[0]
-    fitted = bf.federated_svi(model, AutoNormal, fusion=bf.MeanParameters(), scale="local", observations=len(rows), example=rows[:2])
+    fitted = bf.federated_svi(
+        model,
+        AutoNormal,
+        fusion=bf.MeanParameters(),
+        scale="local",
+        observations=len(rows),
+        example=rows[:2],
+    )
     assert bf.citation(bf.robust(fitted, bf.Median())) == both("federated_svi", "Median")
 
 
 def test_strange_names_are_refused_with_the_nearest():
-    with pytest.raises(ArgumentError, match="citation: expected a recipe or a rule, found 'fed_average'; try 'fed_"):
+    with pytest.raises(
+        ArgumentError, match="citation: expected a recipe or a rule, found 'fed_average'; try 'fed_"
+    ):
         bf.citation("fed_average")
     with pytest.raises(ArgumentError, match="'anycost_fl'.*'PVI'"):
         bf.citation("zzz")

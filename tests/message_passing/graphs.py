@@ -1,4 +1,6 @@
-"""Factor graphs for tests: bipartite ones written by hand or drawn, and their weights by enumeration."""
+"""Factor graphs for tests: bipartite ones written by hand or drawn, and their weights by
+enumeration.
+"""
 
 import itertools
 import math
@@ -16,13 +18,18 @@ AGREE = [[0.0, 0.0], [0.0, 0.8]]
 
 
 def bipartite(cards, factors):
-    """A graph with variables `cards` {name: card} and factors [(scope, attributes)]; an attribute scope=None is left out."""
+    """A graph with variables `cards` {name: card} and factors [(scope, attributes)]; an attribute
+    scope=None is left out.
+    """
     graph = nx.Graph()
     for name, card in cards.items():
         graph.add_node(name, type="variable", card=card)
     for number, (scope, data) in enumerate(factors):
         attributes = {"type": "factor", "scope": scope, **data}
-        graph.add_node(("f", number), **{name: value for name, value in attributes.items() if value is not None})
+        graph.add_node(
+            ("f", number),
+            **{name: value for name, value in attributes.items() if value is not None},
+        )
         graph.add_edges_from((("f", number), name) for name in scope)
     return graph
 
@@ -32,16 +39,30 @@ def states(cards):
 
 
 def by_tables(graph, chosen=None):
-    """Log weight of every configuration, or of chosen ones, straight from the attributes, variables in node order."""
-    cards = {node: data.get("card", 2) for node, data in graph.nodes(data=True) if data["type"] == "variable"}
+    """Log weight of every configuration, or of chosen ones, straight from the attributes, variables
+    in node order.
+    """
+    cards = {
+        node: data.get("card", 2)
+        for node, data in graph.nodes(data=True)
+        if data["type"] == "variable"
+    }
     index = {node: i for i, node in enumerate(cards)}
     rows = []
     for state in chosen or states(cards.values()):
         total = graph.graph.get("log_constant", 0.0)
         for node, data in graph.nodes(data=True):
             if data["type"] == "factor":
-                table = np.asarray(data["factor"]) if "factor" in data else np.log(np.asarray(data["table"]))
-                total += float(table[tuple(state[index[name]] for name in data.get("scope", tuple(graph[node])))])
+                table = (
+                    np.asarray(data["factor"])
+                    if "factor" in data
+                    else np.log(np.asarray(data["table"]))
+                )
+                total += float(
+                    table[
+                        tuple(state[index[name]] for name in data.get("scope", tuple(graph[node])))
+                    ]
+                )
         rows.append(total)
     return torch.tensor(rows, dtype=torch.float64)
 
@@ -77,15 +98,21 @@ def random_graph(seed, *, binary, names="abcde"):
         table = rng.normal(0, 2, [cards[name] for name in scope])
         if not binary and table.size > 2:
             table.flat[rng.integers(table.size)] = -np.inf
-        factors.append((scope, {"factor": [torch.from_numpy(table), table, table.tolist()][rng.integers(3)]}))
+        factors.append(
+            (scope, {"factor": [torch.from_numpy(table), table, table.tolist()][rng.integers(3)]})
+        )
     return bipartite(cards, factors)
 
 
-def lattice(rows, columns, *, row=LOGS, column=LOGS, node=lambda i, j, columns: i * columns + j, nodes=None):
+def lattice(
+    rows, columns, *, row=LOGS, column=LOGS, node=lambda i, j, columns: i * columns + j, nodes=None
+):
     """A hand-built K x M grid; `nodes` is the order in which the variables are added."""
     graph = nx.Graph()
     places = list(itertools.product(range(rows), range(columns)))
-    graph.add_nodes_from(nodes if nodes is not None else [node(i, j, columns) for i, j in places], type="variable")
+    graph.add_nodes_from(
+        nodes if nodes is not None else [node(i, j, columns) for i, j in places], type="variable"
+    )
     for i, j in places:
         for name, table, k, m in (("row", row, i, j + 1), ("column", column, i + 1, j)):
             if k < rows and m < columns:

@@ -1,4 +1,6 @@
-"""Factor graphs of tables for tests of their kernel: drawn, summed over every state, and flooded by a slow twin."""
+"""Factor graphs of tables for tests of their kernel: drawn, summed over every state, and flooded by
+a slow twin.
+"""
 
 import math
 from collections import defaultdict
@@ -16,7 +18,9 @@ TIGHT = Settings(tol=1e-11, max_sweeps=3000)
 
 @dataclass
 class Graph:
-    """A factor graph as people write it: cardinalities, unary log weights, and (scope, log table) pairs."""
+    """A factor graph as people write it: cardinalities, unary log weights, and (scope, log table)
+    pairs.
+    """
 
     cards: list[int]
     unary: list[np.ndarray]
@@ -38,14 +42,25 @@ class Graph:
         groups = []
         for numbers in self.groups:
             distinct = {}
-            which = [distinct.setdefault(self.factors[f][1].tobytes(), (len(distinct), self.factors[f][1]))[0] for f in numbers]
+            which = [
+                distinct.setdefault(
+                    self.factors[f][1].tobytes(), (len(distinct), self.factors[f][1])
+                )[0]
+                for f in numbers
+            ]
             tables = torch.from_numpy(np.stack([table for _, table in distinct.values()]))
-            groups.append(TableGroup(tables, torch.tensor(which), torch.tensor([self.factors[f][0] for f in numbers])))
+            groups.append(
+                TableGroup(
+                    tables, torch.tensor(which), torch.tensor([self.factors[f][0] for f in numbers])
+                )
+            )
         return Tables(torch.tensor(self.cards), unary, tuple(groups))
 
 
 def random_graph(generator, cards, scopes, zeros=0.0, scale=1.0):
-    """Draw tables from a small pool for each shape; with zeros, one planted assignment stays possible."""
+    """Draw tables from a small pool for each shape; with zeros, one planted assignment stays
+    possible.
+    """
     planted = [int(generator.integers(card)) for card in cards]
 
     def draw(shape, kept):
@@ -62,25 +77,35 @@ def random_graph(generator, cards, scopes, zeros=0.0, scale=1.0):
             usable = [draw(shape, kept)]
             pools[shape] += usable
         factors.append((scope, usable[-1]))
-    return Graph(list(cards), [draw((card,), (state,)) for card, state in zip(cards, planted, strict=True)], factors), planted
+    return Graph(
+        list(cards),
+        [draw((card,), (state,)) for card, state in zip(cards, planted, strict=True)],
+        factors,
+    ), planted
 
 
 def random_forest(generator, variables, zeros=0.0):
-    """Grow trees of factors of arity 2 to 4, several of them, and some variables without factors."""
+    """Grow trees of factors of arity 2 to 4, several of them, and some variables without
+    factors.
+    """
     cards = [int(c) for c in generator.integers(1, 4, variables)]
     scopes, grown = [], 1
     while grown < variables - 1:
         arity = int(min(generator.integers(2, 5), variables - grown + 1))
         scope = [int(generator.integers(grown)), *range(grown, grown + arity - 1)]
         scopes.append(tuple(int(i) for i in generator.permutation(scope)))
-        # Now and then a variable is skipped: the next factor may start at it, and if none does it stays alone.
+        # Now and then a variable is skipped: the next factor may start at it, and if none does it
+        # stays alone.
         grown += arity - 1 + int(generator.random() < 0.3)
     return random_graph(generator, cards, scopes, zeros)
 
 
 def random_loops(generator, zeros=0.0, scale=0.5):
     cards = [int(c) for c in generator.integers(2, 4, 7)]
-    scopes = [tuple(int(i) for i in generator.choice(7, int(generator.integers(2, 5)), replace=False)) for _ in range(8)]
+    scopes = [
+        tuple(int(i) for i in generator.choice(7, int(generator.integers(2, 5)), replace=False))
+        for _ in range(8)
+    ]
     return random_graph(generator, cards, scopes, zeros, scale)
 
 
@@ -92,13 +117,19 @@ def random_evidence(generator, graph, planted, batch=3, zeros=0.0):
 
 
 def enumerate_exactly(graph, evidence):
-    """Return marginals (n lists), factor marginals and log Z of one batch entry by summing over all assignments."""
+    """Return marginals (n lists), factor marginals and log Z of one batch entry by summing over all
+    assignments.
+    """
     total = np.zeros(graph.cards)
     for i, weights in enumerate(graph.unary):
-        total = total + (weights + evidence[i, : graph.cards[i]]).reshape([-1 if j == i else 1 for j in range(len(graph.cards))])
+        total = total + (weights + evidence[i, : graph.cards[i]]).reshape(
+            [-1 if j == i else 1 for j in range(len(graph.cards))]
+        )
     for scope, table in graph.factors:
         order = np.argsort(scope)
-        total = total + table.transpose(order).reshape([card if j in scope else 1 for j, card in enumerate(graph.cards)])
+        total = total + table.transpose(order).reshape(
+            [card if j in scope else 1 for j, card in enumerate(graph.cards)]
+        )
     peak = total.max()
     weights = np.exp(total - peak)
     weights, log_z = weights / weights.sum(), peak + math.log(weights.sum())
@@ -107,13 +138,23 @@ def enumerate_exactly(graph, evidence):
         kept = weights.sum(tuple(j for j in range(len(graph.cards)) if j not in scope))
         return kept.transpose(np.argsort(np.argsort(scope)))
 
-    return [marginal((i,)) for i in range(len(graph.cards))], [marginal(scope) for scope, _ in graph.factors], log_z
+    return (
+        [marginal((i,)) for i in range(len(graph.cards))],
+        [marginal(scope) for scope, _ in graph.factors],
+        log_z,
+    )
 
 
 def flood(graph, evidence, damping=0.5, rounds=2000):
-    """Return what plain damped flooding settles at: marginals, factor marginals, Bethe log Z and the last change."""
+    """Return what plain damped flooding settles at: marginals, factor marginals, Bethe log Z and
+    the last change.
+    """
     fields = [weights + evidence[i, : graph.cards[i]] for i, weights in enumerate(graph.unary)]
-    messages = {(f, k): np.zeros(graph.cards[i]) for f, (scope, _) in enumerate(graph.factors) for k, i in enumerate(scope)}
+    messages = {
+        (f, k): np.zeros(graph.cards[i])
+        for f, (scope, _) in enumerate(graph.factors)
+        for k, i in enumerate(scope)
+    }
     on = defaultdict(list)
     for f, k in messages:
         on[graph.factors[f][0][k]].append((f, k))
@@ -126,22 +167,34 @@ def flood(graph, evidence, damping=0.5, rounds=2000):
         scope, table = graph.factors[f]
         for k in range(len(scope)):
             if k != without:
-                table = table + cavity(f, k).reshape([-1 if j == k else 1 for j in range(len(scope))])
+                table = table + cavity(f, k).reshape(
+                    [-1 if j == k else 1 for j in range(len(scope))]
+                )
         return table
 
     for _ in range(rounds):
         fresh = {}
         for (f, k), old in messages.items():
             table = joint(f, without=k)
-            sums = np.maximum(np.logaddexp.reduce(table, axis=tuple(j for j in range(table.ndim) if j != k)), -700)
+            sums = np.maximum(
+                np.logaddexp.reduce(table, axis=tuple(j for j in range(table.ndim) if j != k)), -700
+            )
             fresh[f, k] = damping * old + (1 - damping) * (sums - sums.max())
         change = max(float(np.abs(fresh[edge] - messages[edge]).max()) for edge in messages)
         messages = fresh
     beliefs = [fields[i] + sum(messages[edge] for edge in on[i]) for i in range(len(fields))]
     log_z = sum((1 - len(on[i])) * np.logaddexp.reduce(belief) for i, belief in enumerate(beliefs))
     log_z += sum(np.logaddexp.reduce(joint(f), axis=None) for f in range(len(graph.factors)))
-    pairs = [np.exp(joint(f) - np.logaddexp.reduce(joint(f), axis=None)) for f in range(len(graph.factors))]
-    return [np.exp(belief - np.logaddexp.reduce(belief)) for belief in beliefs], pairs, log_z, change
+    pairs = [
+        np.exp(joint(f) - np.logaddexp.reduce(joint(f), axis=None))
+        for f in range(len(graph.factors))
+    ]
+    return (
+        [np.exp(belief - np.logaddexp.reduce(belief)) for belief in beliefs],
+        pairs,
+        log_z,
+        change,
+    )
 
 
 def assert_agrees(graph, outcome, entry, marginals, pairs, log_z, within):
@@ -152,7 +205,8 @@ def assert_agrees(graph, outcome, entry, marginals, pairs, log_z, within):
         assert not found[len(expected) :].any()
     found = outcome.pairs()
     assert [tuple(table.shape) for table in found] == [
-        (len(outcome.belief), len(numbers), *graph.factors[numbers[0]][1].shape) for numbers in graph.groups
+        (len(outcome.belief), len(numbers), *graph.factors[numbers[0]][1].shape)
+        for numbers in graph.groups
     ]
     for group, numbers in zip(found, graph.groups, strict=True):
         for place, number in enumerate(numbers):

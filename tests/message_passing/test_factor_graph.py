@@ -14,7 +14,17 @@ from bayesfed.inference.sum_product.graphs.recognise import colours
 from bayesfed.models.random_fields.grid import Link
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.support_priors import Transition
-from tests.message_passing.graphs import AGREE, CHAIN, LOGS, bipartite, by_model, by_tables, lattice, random_graph, same
+from tests.message_passing.graphs import (
+    AGREE,
+    CHAIN,
+    LOGS,
+    bipartite,
+    by_model,
+    by_tables,
+    lattice,
+    random_graph,
+    same,
+)
 
 # Lowering.
 
@@ -51,7 +61,14 @@ def test_the_scope_says_which_axis_is_whose(scope):
 
 
 def test_factors_of_one_scope_add_up():
-    graph = bipartite({"a": 2, "b": 2}, [(("a", "b"), {"factor": LOGS}), (("b", "a"), {"factor": LOGS}), (("a", "b"), {"factor": AGREE})])
+    graph = bipartite(
+        {"a": 2, "b": 2},
+        [
+            (("a", "b"), {"factor": LOGS}),
+            (("b", "a"), {"factor": LOGS}),
+            (("a", "b"), {"factor": AGREE}),
+        ],
+    )
     model = FactorGraph.from_networkx(graph).lower()
     assert model.edges.tolist() == [[0], [1]]
     assert float(model.coupling) == pytest.approx(2 * CHAIN.terms()[0] + 0.8, abs=1e-12)
@@ -59,7 +76,9 @@ def test_factors_of_one_scope_add_up():
 
 def test_weights_are_tables_before_the_logarithm():
     with_zero = {"table": [[0.2, 0.8], [1.0, 0.0]]}
-    graph = bipartite({"a": 2, "b": 2}, [(("a", "b"), {"table": LOGS.exp()}), (("b", "a"), with_zero)])
+    graph = bipartite(
+        {"a": 2, "b": 2}, [(("a", "b"), {"table": LOGS.exp()}), (("b", "a"), with_zero)]
+    )
     with np.errstate(divide="ignore"):
         expected = by_tables(graph)
     lowered = FactorGraph.from_networkx(graph)
@@ -70,14 +89,22 @@ def test_weights_are_tables_before_the_logarithm():
 
 def test_one_object_may_be_logs_here_and_weights_there():
     table = np.array([[1.0, 2.0], [2.0, 5.0]])
-    graph = bipartite({"a": 2, "b": 2}, [(("a", "b"), {"factor": table}), (("a", "b"), {"table": table})])
-    assert same(by_model(FactorGraph.from_networkx(graph)).reshape(2, 2), torch.from_numpy(table + np.log(table)))
+    graph = bipartite(
+        {"a": 2, "b": 2}, [(("a", "b"), {"factor": table}), (("a", "b"), {"table": table})]
+    )
+    assert same(
+        by_model(FactorGraph.from_networkx(graph)).reshape(2, 2),
+        torch.from_numpy(table + np.log(table)),
+    )
 
 
 def test_symmetric_tables_need_no_scope():
     draw = np.random.default_rng(0).integers(-9, 9, (2, 2, 2)) / 4
     table = sum(np.transpose(draw, axes) for axes in itertools.permutations(range(3)))
-    graph = bipartite({"a": 2, "b": 2, "c": 2}, [("abc", {"scope": None, "factor": table}), ("a", {"scope": None, "factor": [0.0, 1.0]})])
+    graph = bipartite(
+        {"a": 2, "b": 2, "c": 2},
+        [("abc", {"scope": None, "factor": table}), ("a", {"scope": None, "factor": [0.0, 1.0]})],
+    )
     assert same(by_model(FactorGraph.from_networkx(graph)), by_tables(graph))
 
 
@@ -85,7 +112,10 @@ def test_equal_tables_are_stored_once():
     cube = torch.randn(2, 2, 2, dtype=torch.float64)
     scopes = [("a", "b", "c"), ("b", "c", "d"), ("d", "a", "b"), ("c", "a", "d")]
     tables = [cube, cube, cube.clone(), cube.numpy().copy()]
-    graph = bipartite(dict.fromkeys("abcd", 2), [(scope, {"factor": table}) for scope, table in zip(scopes, tables, strict=True)])
+    graph = bipartite(
+        dict.fromkeys("abcd", 2),
+        [(scope, {"factor": table}) for scope, table in zip(scopes, tables, strict=True)],
+    )
     (group,) = FactorGraph.from_networkx(graph).lower().groups
     assert group.tables.shape == (1, 2, 2, 2)
     assert group.which.tolist() == [0, 0, 0, 0]
@@ -94,7 +124,12 @@ def test_equal_tables_are_stored_once():
 
 def test_unary_factors_go_to_the_field_and_missing_states_are_impossible():
     graph = bipartite(
-        {"a": 3, "b": 2}, [(("a",), {"factor": [0.0, 1.0, -math.inf]}), (("b",), {"factor": [0.5, 2.0]}), (("b",), {"factor": [1.0, 0.0]})]
+        {"a": 3, "b": 2},
+        [
+            (("a",), {"factor": [0.0, 1.0, -math.inf]}),
+            (("b",), {"factor": [0.5, 2.0]}),
+            (("b",), {"factor": [1.0, 0.0]}),
+        ],
     )
     model = FactorGraph.from_networkx(graph).lower()
     assert model.unary.tolist() == [[0.0, 1.0, -math.inf], [1.5, 2.0, -math.inf]]
@@ -102,7 +137,10 @@ def test_unary_factors_go_to_the_field_and_missing_states_are_impossible():
 
 
 def test_parts_need_not_be_connected_and_the_constant_counts():
-    graph = bipartite({"a": 2, "b": 2, "alone": 2}, [(("a", "b"), {"factor": [[3.0, 3.0], [3.0, 3.5]]}), (("a",), {"factor": [1.0, 1.0]})])
+    graph = bipartite(
+        {"a": 2, "b": 2, "alone": 2},
+        [(("a", "b"), {"factor": [[3.0, 3.0], [3.0, 3.5]]}), (("a",), {"factor": [1.0, 1.0]})],
+    )
     graph.graph["log_constant"] = -0.25
     lowered = FactorGraph.from_networkx(graph)
     assert lowered.log_constant == 3.75
@@ -122,7 +160,10 @@ def test_pairwise_reads_edges_and_fields():
     model = lowered.lower()
     assert lowered.variables == ("x", "y", "z")
     assert model.field.tolist() == [0.3, -0.1, -0.1]
-    assert dict(zip(map(tuple, model.edges.T.tolist()), model.coupling.tolist(), strict=True)) == {(0, 1): -0.5, (1, 2): 0.8}
+    assert dict(zip(map(tuple, model.edges.T.tolist()), model.coupling.tolist(), strict=True)) == {
+        (0, 1): -0.5,
+        (1, 2): 0.8,
+    }
 
 
 @pytest.mark.parametrize(
@@ -148,7 +189,11 @@ def test_colourings_are_proper_and_small(graph, number):
 
 @pytest.mark.parametrize("rule", [0.6, CHAIN, Link(0.5, -0.2, 0.1)])
 def test_a_generated_grid_is_the_hand_built_one(rule):
-    coupling, source, target = rule if isinstance(rule, Link) else (Transition(rule, rule) if isinstance(rule, float) else rule).terms()
+    coupling, source, target = (
+        rule
+        if isinstance(rule, Link)
+        else (Transition(rule, rule) if isinstance(rule, float) else rule).terms()
+    )
     off = 0.0 if isinstance(rule, Link) else math.log(rule if isinstance(rule, float) else rule.off)
     table = np.array([[off, off + target], [off + source, off + source + target + coupling]])
     graph = lattice(2, 4, row=table, column=AGREE)
@@ -176,20 +221,15 @@ def test_a_chain_of_probabilities_has_the_mass_of_its_start():
     assert same(by_model(chain), by_tables(hand))
 
 
-@pytest.mark.parametrize("parents", [[-1, 0, 0, 1, 1, 2], [1, 2, -1, 5, 3, -1], [-1, -1], [-1]])
-def test_a_tree_is_the_hand_built_one(parents):
-    hand = bipartite(dict.fromkeys(range(len(parents)), 2), [((p, i), {"factor": LOGS}) for i, p in enumerate(parents) if p >= 0])
-    tree = FactorGraph.tree(parents, CHAIN)
-    assert same(by_model(tree), by_tables(hand))
-    assert tree.lower().is_forest
-    assert tree.shape == (len(parents),)
-
-
 def test_a_kernel_grid_is_one_grid_a_kernel():
     graph = FactorGraph.kernel_grid((2, 8), (2, 2), CHAIN, Link(0.8), field=0.2)
     assert graph.shape == (2, 8)
     assert graph.lower().copies == 4
-    hand = [(places, {"factor": table}) for k in range(0, 16, 4) for places, table in (((k, k + 1), LOGS), ((k + 2, k + 3), LOGS))]
+    hand = [
+        (places, {"factor": table})
+        for k in range(0, 16, 4)
+        for places, table in (((k, k + 1), LOGS), ((k + 2, k + 3), LOGS))
+    ]
     hand += [((k + i, k + i + 2), {"factor": AGREE}) for k in range(0, 16, 4) for i in range(2)]
     hand += [((i,), {"factor": [0.0, 0.2]}) for i in range(16)]
     support = torch.randint(2, (20, 16))

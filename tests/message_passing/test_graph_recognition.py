@@ -1,4 +1,6 @@
-"""Grids told from edges: recognised whatever their names and order, and only where they are grids."""
+"""Grids told from edges: recognised whatever their names and order, and only where they are
+grids.
+"""
 
 import itertools
 
@@ -35,7 +37,9 @@ def test_the_same_grid_with_any_names_and_in_any_order():
     np.random.default_rng(3).shuffle(nodes)
     graph = lattice(4, 3, column=AGREE, node=lambda i, j, _: f"{i},{j}", nodes=nodes)
     for node in nodes:
-        graph.add_node(("u", node), type="factor", factor=[0.0, float(node[0]) - 0.1 * float(node[2])])
+        graph.add_node(
+            ("u", node), type="factor", factor=[0.0, float(node[0]) - 0.1 * float(node[2])]
+        )
         graph.add_edge(("u", node), node)
     lowered = FactorGraph.from_networkx(graph)
     assert isinstance(lowered.lower(), Grid)
@@ -50,10 +54,21 @@ def test_the_same_grid_with_any_names_and_in_any_order():
 def test_every_shuffled_size_is_laid_out_as_it_was(size, seed):
     torch.manual_seed(seed)
     rows, columns = size
-    grid = Grid(size, Link(torch.randn(rows, columns - 1).double()), Link(torch.randn(rows - 1, columns).double()), torch.randn(size).double())
+    grid = Grid(
+        size,
+        Link(torch.randn(rows, columns - 1).double()),
+        Link(torch.randn(rows - 1, columns).double()),
+        torch.randn(size).double(),
+    )
     flat, count = grid.ising(), rows * columns
     number = torch.randperm(count)
-    shuffled = Ising(flat.field[number.argsort()], number[flat.edges].flip(0), flat.coupling, (count,), flat.colours[number.argsort()])
+    shuffled = Ising(
+        flat.field[number.argsort()],
+        number[flat.edges].flip(0),
+        flat.coupling,
+        (count,),
+        flat.colours[number.argsort()],
+    )
     found, order = recognise(shuffled)
     assert sorted(found.size) == sorted(size)
     support = torch.randint(2, (50, count)).double()
@@ -62,7 +77,10 @@ def test_every_shuffled_size_is_laid_out_as_it_was(size, seed):
 
 
 def test_couplings_that_differ_become_tensors_in_their_places():
-    row, column = torch.arange(6.0).double().reshape(2, 3) + 1, -torch.arange(4.0).double().reshape(1, 4) - 1
+    row, column = (
+        torch.arange(6.0).double().reshape(2, 3) + 1,
+        -torch.arange(4.0).double().reshape(1, 4) - 1,
+    )
     grid = Grid((2, 4), Link(row), Link(column), torch.arange(8.0).double().reshape(2, 4))
     found, order = recognise(grid.ising())
     assert order is None
@@ -73,7 +91,9 @@ def test_couplings_that_differ_become_tensors_in_their_places():
 
 
 def test_uniform_values_become_numbers():
-    found, _ = recognise(Grid((3, 5), Link(0.5), Link(torch.full((2, 5), 0.25).double()), 0.1).ising())
+    found, _ = recognise(
+        Grid((3, 5), Link(0.5), Link(torch.full((2, 5), 0.25).double()), 0.1).ising()
+    )
     assert (found.row, found.column, found.field) == (Link(0.5), Link(0.25), 0.1)
 
 
@@ -96,7 +116,9 @@ def rewired():
 
 
 def wrapped():
-    """A 4 x 4 grid whose row edge 4-5 goes round the border instead: 3-4, consecutive numbers all the same."""
+    """A 4 x 4 grid whose row edge 4-5 goes round the border instead: 3-4, consecutive numbers all
+    the same.
+    """
     graph = nx.convert_node_labels_to_integers(nx.grid_2d_graph(4, 4))
     graph.remove_edge(4, 5)
     graph.add_edge(3, 4)

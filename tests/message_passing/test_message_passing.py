@@ -1,4 +1,4 @@
-"""`infer` against enumeration, against slow twins, and against other backends."""
+"""`infer` against enumeration and against slow twins."""
 
 import itertools
 import math
@@ -9,9 +9,13 @@ import pytest
 import torch
 
 from bayesfed.inference import FactorGraph, infer
+from bayesfed.inference.sum_product.methods.edges import propagation as edges
+from bayesfed.inference.sum_product.methods.grids import chains_jit, checkerboard_jit
+from bayesfed.inference.sum_product.methods.strips import propagation_jit as strips_jit
 from bayesfed.keys import Key
 from bayesfed.models import Grid
-from tests.message_passing.grids import BACKENDS, enumerate_all, normal, stay, uneven
+from tests.message_passing import twins
+from tests.message_passing.grids import enumerate_all, normal, stay, uneven
 
 # The kernels are tested with strong couplings as well.
 pytestmark = pytest.mark.filterwarnings("ignore::bayesfed.errors.UnverifiedWarning")
@@ -19,7 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::bayesfed.errors.UnverifiedWarni
 # Exactness
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("size", "method"),
     [
@@ -33,24 +36,26 @@ pytestmark = pytest.mark.filterwarnings("ignore::bayesfed.errors.UnverifiedWarni
         ((7, 1), "strip"),
     ],
 )
-def test_exact_methods_equal_enumeration(size, method, backend):
+def test_exact_methods_equal_enumeration(size, method):
     grid, evidence = uneven(size), normal(*size)
-    found = infer(grid, evidence, method=method, tol=1e-12, backend=backend)
+    found = infer(grid, evidence, method=method, tol=1e-12)
     total, marginals, both = enumerate_all(grid, evidence)
     assert found.converged
     assert float((found.marginals - marginals).abs().max()) < 1e-9
     assert float(found.log_z - total) == pytest.approx(0, abs=1e-9)
     edges = grid.ising().edges
     pairs = torch.cat([table[..., 1, 1].reshape(-1) for table in found.pair_marginals])
-    assert [tuple(table.shape) for table in found.pair_marginals] == [(size[0], size[1] - 1, 2, 2), (size[0] - 1, size[1], 2, 2)]
+    assert [tuple(table.shape) for table in found.pair_marginals] == [
+        (size[0], size[1] - 1, 2, 2),
+        (size[0] - 1, size[1], 2, 2),
+    ]
     assert torch.allclose(pairs, both[edges[0], edges[1]], rtol=0, atol=1e-9)
     assert torch.allclose(found.belief, evidence + found.extrinsic, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("method", ["auto", "bp"])
 @pytest.mark.parametrize("kind", ["chain", "star", "tree", "forest", "lonely"])
-def test_trees_are_exact(kind, method, backend):
+def test_trees_are_exact(kind, method):
     graph = {
         "chain": nx.path_graph(9),
         "star": nx.star_graph(8),
@@ -65,7 +70,7 @@ def test_trees_are_exact(kind, method, backend):
         graph.edges[edge]["coupling"] = float(2 * random.normal())
     drawn = FactorGraph.pairwise(graph)
     evidence = normal(len(graph), scale=3.0)
-    found = infer(drawn, evidence, method=method, tol=1e-13, backend=backend)
+    found = infer(drawn, evidence, method=method, tol=1e-13)
     total, marginals, both = enumerate_all(drawn.lower(), evidence)
     assert found.method == ("exact" if method == "auto" else "bp")
     assert float((found.marginals - marginals).abs().max()) < 1e-9
@@ -99,7 +104,9 @@ def test_grids_agree_with_a_junction_tree(size):
     for i, value in enumerate(unary.tolist()):
         network.add_factors(DiscreteFactor([f"v{i}"], [2], [1.0, math.exp(value)]))
     for (i, j), coupling in zip(edges.edges.T.tolist(), edges.coupling.tolist(), strict=True):
-        network.add_factors(DiscreteFactor([f"v{i}", f"v{j}"], [2, 2], [1.0, 1.0, 1.0, math.exp(coupling)]))
+        network.add_factors(
+            DiscreteFactor([f"v{i}", f"v{j}"], [2, 2], [1.0, 1.0, 1.0, math.exp(coupling)])
+        )
     oracle = BeliefPropagation(network)
     oracle.calibrate()
     found = infer(grid, evidence, method="exact")
@@ -117,9 +124,16 @@ def test_copies_and_batches_are_independent_problems():
         assert whole.log_z.shape == (2,)
         total = torch.zeros(2, dtype=torch.float64)
         for b, copy in itertools.product(range(2), range(5)):
-            single = infer(Grid((3, 4), stay(0.62), stay(0.58), -0.2), evidence[b, copy].reshape(3, 4), method=method, tol=1e-11)
+            single = infer(
+                Grid((3, 4), stay(0.62), stay(0.58), -0.2),
+                evidence[b, copy].reshape(3, 4),
+                method=method,
+                tol=1e-11,
+            )
             assert torch.allclose(single.belief.reshape(-1), whole.belief[b, copy], atol=1e-8)
-            assert torch.allclose(single.pair_marginals[1], whole.pair_marginals[1][b, copy], atol=1e-8)
+            assert torch.allclose(
+                single.pair_marginals[1], whole.pair_marginals[1][b, copy], atol=1e-8
+            )
             total[b] += single.log_z
         assert torch.allclose(total, whole.log_z, atol=1e-7)
 
@@ -127,40 +141,83 @@ def test_copies_and_batches_are_independent_problems():
 # Slow twins
 
 
+def with_and_without(monkeypatch, replaced, *arguments, **options):
+    """The same call with the package's kernel, and with another one in its place."""
+    first = infer(*arguments, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(*replaced)
+        return first, infer(*arguments, **options)
+
+
 def test_belief_propagation_matches_a_plain_one():
-    """The slow twin: dictionaries of normalised two-state messages, one at a time, on a 4 x 5 grid."""
+    """The slow twin: dictionaries of normalised two-state messages, one at a time, on a 4 x
+    5 grid.
+    """
     model = Grid((4, 5), stay(0.62), stay(0.58), -0.2)
-    edges, evidence = model.ising(), normal(4, 5)
-    unary = (evidence.reshape(-1) + edges.field).tolist()
+    listed, evidence = model.ising(), normal(4, 5)
+    unary = (evidence.reshape(-1) + listed.field).tolist()
     couplings = {}
-    for (i, j), k in zip(edges.edges.T.tolist(), edges.coupling.tolist(), strict=True):
+    for (i, j), k in zip(listed.edges.T.tolist(), listed.coupling.tolist(), strict=True):
         couplings[i, j] = couplings[j, i] = k
     messages = dict.fromkeys(couplings, (0.5, 0.5))
     for _ in range(200):
         for i, j in messages:
-            into = [math.prod(messages[k, to][s] for k, to in messages if to == i and k != j) for s in (0, 1)]
-            out = [sum(math.exp(unary[i] * a + couplings[i, j] * a * b) * into[a] for a in (0, 1)) for b in (0, 1)]
+            into = [
+                math.prod(messages[k, to][s] for k, to in messages if to == i and k != j)
+                for s in (0, 1)
+            ]
+            out = [
+                sum(math.exp(unary[i] * a + couplings[i, j] * a * b) * into[a] for a in (0, 1))
+                for b in (0, 1)
+            ]
             messages[i, j] = (out[0] / sum(out), out[1] / sum(out))
-    slow = [unary[i] + sum(math.log(messages[k, to][1] / messages[k, to][0]) for k, to in messages if to == i) for i in range(20)]
-    for graph, method, backend in itertools.product((model, edges), ("bp", "chains"), BACKENDS):
-        if method == "chains" and graph is edges:
+    slow = [
+        unary[i]
+        + sum(math.log(messages[k, to][1] / messages[k, to][0]) for k, to in messages if to == i)
+        for i in range(20)
+    ]
+    for graph, method in itertools.product((model, listed), ("bp", "chains")):
+        if method == "chains" and graph is listed:
             continue
-        found = infer(graph, evidence.reshape(graph.shape), method=method, tol=1e-12, backend=backend)
+        found = infer(graph, evidence.reshape(graph.shape), method=method, tol=1e-12)
         assert found.belief.reshape(-1).tolist() == pytest.approx(slow, abs=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [(5, 7), (6, 8), (2, 2), (9, 2), (2, 9), (3, 130)])
-def test_checkerboard_backends_agree_to_the_last_bit(size, dtype):
+def test_the_checkerboards_kernel_agrees_with_its_twin_to_the_last_bit(size, dtype, monkeypatch):
     grid, evidence = Grid(size, stay(0.7), stay(0.66), 0.3), normal(3, *size).to(dtype)
     for damping, init in itertools.product((0.0, 0.3), ("zero", "hi", "lo")):
-        first, second = (
-            infer(grid, evidence, method="bp", backend=backend, damping=damping, init=init, tol=1e-5, max_sweeps=50, warn=False)
-            for backend in BACKENDS
+        first, second = with_and_without(
+            monkeypatch,
+            (checkerboard_jit, "sweeper", twins.sweeper),
+            grid,
+            evidence,
+            method="bp",
+            damping=damping,
+            init=init,
+            tol=1e-5,
+            max_sweeps=50,
+            warn=False,
         )
         assert torch.equal(first.belief, second.belief)
         assert torch.equal(first.state, second.state)
         assert (first.sweeps, first.residual) == (second.sweeps, second.residual)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_kernel_of_chains_agrees_with_its_twin(dtype, monkeypatch):
+    grid, evidence = uneven((5, 7)), normal(3, 5, 7).to(dtype)
+    first, second = with_and_without(
+        monkeypatch,
+        (chains_jit, "solve_chains", twins.solve_chains),
+        grid,
+        evidence,
+        method="chains",
+        damping=0.1,
+    )
+    assert first.sweeps == second.sweeps
+    assert torch.allclose(first.belief, second.belief, atol=1e-4 if dtype.itemsize == 4 else 1e-9)
 
 
 @pytest.mark.slow
@@ -171,40 +228,70 @@ def test_threads_change_no_bit():
         results = []
         for threads in (1, before):
             numba.set_num_threads(threads)
-            results.append(infer(grid, evidence, method=method, backend="numba").belief)
+            results.append(infer(grid, evidence, method=method).belief)
         numba.set_num_threads(before)
         assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("size", [(3, 5), (17, 6), (40, 4)])
-@pytest.mark.parametrize("ways", [((0.0, 2), (0.2, 2)), pytest.param(((0.0, 3), (0.0, 4), (0.1, 5)), marks=pytest.mark.slow)], ids=["few", "many"])
-def test_strip_backends_agree(size, ways):
+@pytest.mark.parametrize(
+    "ways",
+    [((0.0, 2), (0.2, 2)), pytest.param(((0.0, 3), (0.0, 4), (0.1, 5)), marks=pytest.mark.slow)],
+    ids=["few", "many"],
+)
+def test_the_kernel_of_strips_agrees_with_its_twin(size, ways, monkeypatch):
     grid, evidence = Grid(size, stay(0.72), stay(0.7), -0.3), normal(2, *size, scale=1.0)
     for damping, rows in ways:
         how = {"method": "strip", "strip_rows": rows, "tol": 1e-9, "damping": damping}
-        first, second = (infer(grid, evidence, backend=backend, **how) for backend in BACKENDS)
+        first, second = with_and_without(
+            monkeypatch, (strips_jit, "sweep_strips", twins.sweep_strips), grid, evidence, **how
+        )
         assert first.sweeps == second.sweeps
         assert torch.allclose(first.belief, second.belief, atol=1e-9)
         assert torch.allclose(first.log_z, second.log_z, atol=1e-9)
 
 
-def test_edge_backends_agree_and_fall_back_to_logs_where_odds_would_overflow():
+def test_edges_in_odds_and_in_logs_agree_and_odds_that_would_overflow_are_logs(monkeypatch):
     graph = nx.random_regular_graph(4, 40, seed=0)
-    nx.set_edge_attributes(graph, {edge: float(value) for edge, value in zip(graph.edges, normal(80, scale=1.0), strict=True)}, "coupling")
-    first, second = (infer(FactorGraph.pairwise(graph), normal(3, 40), backend=b, damping=0.5, tol=1e-10, max_sweeps=5000) for b in BACKENDS)
+    nx.set_edge_attributes(
+        graph,
+        {
+            edge: float(value)
+            for edge, value in zip(graph.edges, normal(80, scale=1.0), strict=True)
+        },
+        "coupling",
+    )
+    first, second = with_and_without(
+        monkeypatch,
+        (edges, "SAFE", 0.0),
+        FactorGraph.pairwise(graph),
+        normal(3, 40),
+        damping=0.5,
+        tol=1e-10,
+        max_sweeps=5000,
+    )
     assert first.converged
     assert torch.allclose(first.belief, second.belief, atol=1e-8)
     hub = nx.complete_graph(60)
     nx.set_edge_attributes(hub, 40.0, "coupling")
-    found = infer(FactorGraph.pairwise(hub, field=-1000.0), torch.full((60,), -200.0, dtype=torch.float64), method="bp", backend="numba")
+    found = infer(
+        FactorGraph.pairwise(hub, field=-1000.0),
+        torch.full((60,), -200.0, dtype=torch.float64),
+        method="bp",
+    )
     assert bool(torch.isfinite(found.belief).all())
 
 
-def test_a_strip_is_kikuchis_fixed_point():
-    """Strips in lanes, in one block, and turned by 90 degrees agree closely, where plain belief propagation is ten times further away."""
+def test_a_strip_is_kikuchis_fixed_point(monkeypatch):
+    """Strips in lanes, in one block, and turned by 90 degrees agree closely, where plain belief
+    propagation is ten times further away.
+    """
     grid, evidence = Grid((9, 9), stay(0.7), stay(0.7)), normal(9, 9, scale=1.0)
     exact = infer(grid, evidence, method="exact")
-    strip, turned = (infer(grid, u, method="strip", strip_rows=2, tol=1e-9) for u in (evidence, evidence.T.contiguous()))
+    strip, turned = (
+        infer(grid, u, method="strip", strip_rows=2, tol=1e-9)
+        for u in (evidence, evidence.T.contiguous())
+    )
     bp = infer(grid, evidence, method="bp", tol=1e-6)
     error = float((strip.marginals - exact.marginals).abs().mean())
     assert error < 0.1 * float((bp.marginals - exact.marginals).abs().mean())
@@ -212,6 +299,7 @@ def test_a_strip_is_kikuchis_fixed_point():
     assert float((strip.belief - turned.belief.T).abs().max()) < 1e-3
     assert abs(float(strip.log_z - exact.log_z)) < 0.1 * abs(float(bp.log_z - exact.log_z))
     # A kernel for every number of rows would have to be compiled.
-    wider = [infer(grid, evidence, method="strip", strip_rows=rows, tol=1e-9, backend="torch") for rows in (3, 5, 8)]
+    monkeypatch.setattr(strips_jit, "sweep_strips", twins.sweep_strips)
+    wider = [infer(grid, evidence, method="strip", strip_rows=rows, tol=1e-9) for rows in (3, 5, 8)]
     errors = [error, *(float((found.marginals - exact.marginals).abs().mean()) for found in wider)]
     assert errors == sorted(errors, reverse=True)

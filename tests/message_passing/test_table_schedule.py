@@ -1,4 +1,6 @@
-"""How tables are compiled: factors that speak together, tables that are shared, programs that are kept."""
+"""How tables are compiled: factors that speak together, tables that are shared, programs that are
+kept.
+"""
 
 import gc
 import weakref
@@ -10,18 +12,29 @@ import torch
 from bayesfed.inference.sum_product.methods.tables import schedule as table_schedule
 from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
 from bayesfed.inference.sum_product.methods.tables.schedule import COLOURS, compile_tables
-from tests.message_passing.table_graphs import TIGHT, Graph, assert_agrees, flood, random_evidence, random_graph, random_loops
+from tests.message_passing.table_graphs import (
+    TIGHT,
+    Graph,
+    assert_agrees,
+    flood,
+    random_evidence,
+    random_graph,
+    random_loops,
+)
 
 
 def test_factors_that_speak_together_share_no_variable():
     generator = np.random.default_rng(0)
-    scopes = [tuple(int(i) for i in generator.choice(300, int(generator.integers(2, 5)), replace=False)) for _ in range(400)]
+    scopes = [
+        tuple(int(i) for i in generator.choice(300, int(generator.integers(2, 5)), replace=False))
+        for _ in range(400)
+    ]
     graph, _ = random_graph(generator, [2] * 300, scopes)
     program = compile_tables(graph.lower())
     assert not program.forest
-    assert sorted((batch.group, f) for batch in program.batches for f in batch.factors.tolist()) == [
-        (g, f) for g, numbers in enumerate(graph.groups) for f in range(len(numbers))
-    ]
+    assert sorted(
+        (batch.group, f) for batch in program.batches for f in batch.factors.tolist()
+    ) == [(g, f) for g, numbers in enumerate(graph.groups) for f in range(len(numbers))]
     for batch in program.batches:
         assert batch.apart
         assert batch.scope.unique().numel() == batch.scope.numel()
@@ -46,7 +59,9 @@ def test_a_shared_table_gives_what_copies_of_it_give(arity, monkeypatch):
     generator = np.random.default_rng(arity)
     scopes = [tuple(int(i) for i in generator.choice(12, arity, replace=False)) for _ in range(14)]
     tables = [0.4 * generator.normal(size=(3,) * arity) for _ in range(2)]
-    graph = Graph([3] * 12, [np.zeros(3)] * 12, [(scope, tables[f % 2]) for f, scope in enumerate(scopes)])
+    graph = Graph(
+        [3] * 12, [np.zeros(3)] * 12, [(scope, tables[f % 2]) for f, scope in enumerate(scopes)]
+    )
     evidence = torch.from_numpy(generator.normal(size=(3, 12, 3)))
     copies = pass_tables(graph.lower(), evidence, TIGHT)
     monkeypatch.setattr(table_schedule, "_SHARE", 1)

@@ -1,4 +1,6 @@
-"""Any network as a Pyro model: what it samples, what it leaves alone, and what Pyro's own guides make of it."""
+"""Any network as a Pyro model: what it samples, what it leaves alone, and what Pyro's own guides
+make of it.
+"""
 
 import math
 
@@ -16,7 +18,15 @@ from torch.func import functional_call
 import bayesfed as bf
 from bayesfed.errors import PriorError
 from bayesfed.keys import Key, forked
-from bayesfed.models import Gaussian, Horseshoe, Laplace, ProductGaussian, SpikeAndSlab, bayesian, weight_matrices
+from bayesfed.models import (
+    Gaussian,
+    Horseshoe,
+    Laplace,
+    ProductGaussian,
+    SpikeAndSlab,
+    bayesian,
+    weight_matrices,
+)
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
 
@@ -25,7 +35,9 @@ PRIORS = {
     "Laplace": Laplace(0.3),
     "Horseshoe": Horseshoe(0.1),
     "SpikeAndSlab": SpikeAndSlab(0.3, 0.1, 1.0),
-    "ProductGaussian": lambda name: ProductGaussian(2, 1.0) if name.endswith("weight") else Gaussian(1.0),
+    "ProductGaussian": lambda name: (
+        ProductGaussian(2, 1.0) if name.endswith("weight") else Gaussian(1.0)
+    ),
 }
 
 
@@ -45,7 +57,9 @@ def images():
 
 def small(dtype=torch.float32):
     with forked(Key(0, "small")):
-        return nn.Sequential(nn.Conv2d(1, 2, 3, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).to(dtype)
+        return nn.Sequential(
+            nn.Conv2d(1, 2, 3, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)
+        ).to(dtype)
 
 
 def traced(model, *args, **kwargs):
@@ -63,10 +77,14 @@ def test_weights_are_sampled_under_their_names_and_used(images):
     weights = {name: site["value"] for name, site in trace.iter_stochastic_nodes()}
     assert list(weights) == ["0.weight", "0.bias", "3.weight", "3.bias"]
     assert list(trace.observation_nodes) == ["y"]
-    loss = nn.functional.cross_entropy(functional_call(net, weights, (inputs,)), targets, reduction="sum")
+    loss = nn.functional.cross_entropy(
+        functional_call(net, weights, (inputs,)), targets, reduction="sum"
+    )
     squares = sum(weight.square().sum() for weight in weights.values())
     count = sum(weight.numel() for weight in weights.values())
-    assert float(trace.log_prob_sum()) == pytest.approx(float(-loss - squares / 2 - count * math.log(2 * math.pi) / 2), rel=1e-5)
+    assert float(trace.log_prob_sum()) == pytest.approx(
+        float(-loss - squares / 2 - count * math.log(2 * math.pi) / 2), rel=1e-5
+    )
 
 
 def test_unchosen_parameters_are_what_they_were_when_declared(images):
@@ -101,8 +119,12 @@ def test_the_likelihood_is_the_one_given_and_scale_counts_rows(images):
     for trace in traces:
         trace.compute_log_prob()
     expected = float(model.likelihood.pointwise(traces[0].nodes["y"]["fn"].logits, targets).sum())
-    assert [float(trace.nodes["y"]["log_prob_sum"]) for trace in traces] == pytest.approx([2 * expected, 6 * expected])
-    assert traced(bayesian(small(), Gaussian(1.0), likelihood=bf.Normal()), inputs).nodes["y"]["value"].shape == (6, 3)
+    assert [float(trace.nodes["y"]["log_prob_sum"]) for trace in traces] == pytest.approx(
+        [2 * expected, 6 * expected]
+    )
+    assert traced(bayesian(small(), Gaussian(1.0), likelihood=bf.Normal()), inputs).nodes["y"][
+        "value"
+    ].shape == (6, 3)
 
 
 def test_a_tied_parameter_is_one():
@@ -119,7 +141,9 @@ def test_a_tied_parameter_is_one():
     trace = traced(model, torch.arange(4))
     assert list(model.priors) == ["embedding.weight"]
     weight = trace.nodes["embedding.weight"]["value"]
-    torch.testing.assert_close(trace.nodes["y"]["fn"].logits, (weight[:4] @ weight.T).log_softmax(-1))
+    torch.testing.assert_close(
+        trace.nodes["y"]["fn"].logits, (weight[:4] @ weight.T).log_softmax(-1)
+    )
 
 
 class Counting(nn.Module):
@@ -144,7 +168,9 @@ def test_the_net_and_pyros_parameters_are_left_alone():
     assert not list(pyro.get_param_store())
     guide = AutoNormal(model)
     with forked(Key(0, "step")):
-        SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(inputs, torch.zeros(4, dtype=torch.long))
+        SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(
+            inputs, torch.zeros(4, dtype=torch.long)
+        )
     assert tree_equal(parameters(net), before)
     assert all(value is own[name] and value.grad is None for name, value in net.named_parameters())
     assert int(net.calls) == 0
@@ -163,7 +189,9 @@ def test_automatic_guides_and_predictive_take_every_prior(prior, guide, images):
         approximation = guide(model, init_loc_fn=init_to_sample)
         svi = SVI(model, approximation, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
         losses = [svi.step(inputs, targets) for _ in range(30)]
-        draws = Predictive(model, guide=approximation, num_samples=3, return_sites=["y", "0.weight", "3.weight"])(inputs)
+        draws = Predictive(
+            model, guide=approximation, num_samples=3, return_sites=["y", "0.weight", "3.weight"]
+        )(inputs)
         prior_draws = Predictive(model, num_samples=3)(inputs)
     assert all(math.isfinite(loss) for loss in losses)
     assert sum(losses[-10:]) < sum(losses[:10])
@@ -174,9 +202,13 @@ def test_automatic_guides_and_predictive_take_every_prior(prior, guide, images):
 
 
 def exact(inputs, targets, noise, sd):
-    """Return mean and precision of the posterior of (weight, bias) under ``y = x w + b + noise``, w and b N(0, sd^2)."""
+    """Return mean and precision of the posterior of (weight, bias) under ``y = x w + b + noise``, w
+    and b N(0, sd^2).
+    """
     design = torch.cat([inputs, torch.ones(len(inputs), 1, dtype=inputs.dtype)], 1)
-    precision = design.T @ design / noise**2 + torch.eye(design.shape[1], dtype=inputs.dtype) / sd**2
+    precision = (
+        design.T @ design / noise**2 + torch.eye(design.shape[1], dtype=inputs.dtype) / sd**2
+    )
     return torch.linalg.solve(precision, design.T @ targets[:, 0] / noise**2), precision
 
 
@@ -186,12 +218,18 @@ def regression():
     inputs = torch.randn(40, 3, generator=generator, dtype=torch.float64)
     noise = 0.5 * torch.randn(40, 1, generator=generator, dtype=torch.float64)
     targets = inputs @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64) + 0.3 + noise
-    return bayesian(nn.Linear(3, 1).double(), Gaussian(0.8), likelihood=bf.Normal(0.5)), inputs, targets
+    return (
+        bayesian(nn.Linear(3, 1).double(), Gaussian(0.8), likelihood=bf.Normal(0.5)),
+        inputs,
+        targets,
+    )
 
 
 @pytest.mark.slow
 def test_auto_normal_finds_the_conjugate_posterior(regression):
-    """The best mean field of a Gaussian has its mean, and the inverse roots of its precision's diagonal for sds."""
+    """The best mean field of a Gaussian has its mean, and the inverse roots of its precision's
+    diagonal for sds.
+    """
     model, inputs, targets = regression
     mean, precision = exact(inputs, targets, 0.5, 0.8)
     with forked(Key(0, "svi")):
@@ -199,7 +237,9 @@ def test_auto_normal_finds_the_conjugate_posterior(regression):
         svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.1, "lrd": 0.985}), Trace_ELBO())
         for _ in range(500):
             svi.step(inputs, targets)
-    found, sds = (torch.cat([table.weight[0], table.bias]).detach() for table in (guide.locs, guide.scales))
+    found, sds = (
+        torch.cat([table.weight[0], table.bias]).detach() for table in (guide.locs, guide.scales)
+    )
     torch.testing.assert_close(found, mean, atol=0.015, rtol=0)
     torch.testing.assert_close(sds, precision.diagonal().rsqrt(), atol=0, rtol=0.2)
 
@@ -213,7 +253,9 @@ def test_nuts_finds_it_too(regression):
         mcmc.run(inputs, targets)
     draws = torch.cat([mcmc.get_samples()["weight"][:, 0], mcmc.get_samples()["bias"]], 1)
     torch.testing.assert_close(draws.mean(0), mean, atol=0.04, rtol=0)
-    torch.testing.assert_close(draws.std(0), torch.linalg.inv(precision).diagonal().sqrt(), atol=0, rtol=0.3)
+    torch.testing.assert_close(
+        draws.std(0), torch.linalg.inv(precision).diagonal().sqrt(), atol=0, rtol=0.3
+    )
 
 
 def test_the_nets_own_parameters_are_a_start(images):
@@ -235,14 +277,26 @@ def test_the_nets_own_parameters_are_a_start(images):
             lambda: bayesian(nn.Linear(2, 2), Gaussian(1.0), where=lambda name, module: False),
             r"chooses a parameter, found none of \['weight', 'bias'\]",
         ),
-        (lambda: bayesian(nn.ReLU(), Gaussian(1.0)), r"bayesian: expected a predicate that chooses a parameter, found none of \[\]"),
+        (
+            lambda: bayesian(nn.ReLU(), Gaussian(1.0)),
+            r"bayesian: expected a predicate that chooses a parameter, found none of \[\]",
+        ),
         (
             lambda: bayesian(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), Gaussian(1.0)),
             "network without running statistics, found",
         ),
-        (lambda: bayesian(nn.Linear(2, 2), bf.Prior()), "parameter 'weight': expected a WeightPrior, found Prior; try .* or declare"),
-        (lambda: bayesian(nn.Linear(2, 2), lambda name: None), "expected a WeightPrior, found NoneType"),
-        (lambda: bayesian(nn.Linear(2, 2), pyro.distributions.Normal(0.0, 1.0)), "expected a WeightPrior, found Normal"),
+        (
+            lambda: bayesian(nn.Linear(2, 2), bf.Prior()),
+            "parameter 'weight': expected a WeightPrior, found Prior; try .* or declare",
+        ),
+        (
+            lambda: bayesian(nn.Linear(2, 2), lambda name: None),
+            "expected a WeightPrior, found NoneType",
+        ),
+        (
+            lambda: bayesian(nn.Linear(2, 2), pyro.distributions.Normal(0.0, 1.0)),
+            "expected a WeightPrior, found Normal",
+        ),
     ],
 )
 def test_what_cannot_be_declared_is_refused(call, words):
@@ -257,7 +311,9 @@ def test_a_net_takes_one_set_of_weights_at_a_time(images):
 
 @pytest.mark.parametrize("name", PRIORS)
 def test_every_prior_trains_and_predicts(name, images):
-    """Weights that a prior computes from others are recorded as observations by Pyro, and are none."""
+    """Weights that a prior computes from others are recorded as observations by Pyro, and
+    are none.
+    """
     inputs, targets = images
     data = bf.Dataset(inputs, targets)
     model = bayesian(small(), PRIORS[name])

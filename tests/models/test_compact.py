@@ -1,4 +1,6 @@
-"""Compact inference against its slow exact twin: the dense network, called with the same sparse parameters."""
+"""Compact inference against its slow exact twin: the dense network, called with the same sparse
+parameters.
+"""
 
 import copy
 import io
@@ -30,14 +32,20 @@ DENSITIES = [0.0, 0.01, 0.1, 0.5, 1.0]
 
 
 def sparse(net, density, *, biases=True):
-    """Parameters of about the right size: what is thinned out is scaled up, so that outputs stay of order one."""
+    """Parameters of about the right size: what is thinned out is scaled up, so that outputs stay of
+    order one.
+    """
     tree = {}
     for name, value in net.named_parameters():
         if value.ndim < 2:
             tree[name] = torch.randn_like(value) if biases else torch.zeros_like(value)
         else:
             fan_in = value[0].numel()
-            tree[name] = torch.randn_like(value) * (torch.rand_like(value) < density) / max(1.0, fan_in * density) ** 0.5
+            tree[name] = (
+                torch.randn_like(value)
+                * (torch.rand_like(value) < density)
+                / max(1.0, fan_in * density) ** 0.5
+            )
     return tree
 
 
@@ -63,7 +71,9 @@ class Branched(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.twice = nn.Linear(20, 30), nn.Linear(30, 30)
-        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.Linear(40, 30)) for _ in range(2)])
+        self.blocks = nn.ModuleList(
+            [nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.Linear(40, 30)) for _ in range(2)]
+        )
         self.last, self.again = nn.Linear(30, 5), self.twice
 
     def forward(self, x):
@@ -94,8 +104,18 @@ def test_a_convolution_network_agrees(density, with_sample):
     agrees(net, sparse(net, density, biases=False), inputs)
 
 
-@pytest.mark.parametrize("layer", [nn.Linear(6, 5), nn.Linear(6, 5, bias=False), nn.Conv2d(6, 5, 3), nn.Conv2d(6, 5, 3, 2, 1, bias=False)])
-@pytest.mark.parametrize("active", [[], [(0, 0)], [(1, 2), (3, 2), (3, 5)], [(4, n) for n in range(6)]])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Linear(6, 5),
+        nn.Linear(6, 5, bias=False),
+        nn.Conv2d(6, 5, 3),
+        nn.Conv2d(6, 5, 3, 2, 1, bias=False),
+    ],
+)
+@pytest.mark.parametrize(
+    "active", [[], [(0, 0)], [(1, 2), (3, 2), (3, 5)], [(4, n) for n in range(6)]]
+)
 def test_every_form_of_a_layer_agrees_in_both_layouts(layer, active):
     """The forms themselves, chosen or not; a single active weight and none among them."""
     layer = copy.deepcopy(layer).requires_grad_(False)
@@ -115,7 +135,14 @@ def test_every_form_of_a_layer_agrees_in_both_layouts(layer, active):
 
 
 def test_dead_ends_and_constants_are_dropped_and_folded():
-    net = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 6), nn.Sigmoid(), nn.Linear(6, 3, bias=False))
+    net = nn.Sequential(
+        nn.Linear(12, 8),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(8, 6),
+        nn.Sigmoid(),
+        nn.Linear(6, 3, bias=False),
+    )
     tree = sparse(net, 1.0)
     tree["0.weight"][[1, 4]] = 0.0  # constants
     tree["0.weight"][:, :7] = 0.0  # dead inputs
@@ -157,8 +184,15 @@ def test_layers_without_any_weight_keep_one_unit_and_their_outputs():
         ("valid", "zeros", 0.7, 5),
     ],
 )
-def test_a_constant_channel_is_folded_only_where_its_border_is_constant_too(padding, mode, bias, size):
-    net = nn.Sequential(nn.Conv2d(2, 8, 3), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(8, 4, 3, padding=padding, padding_mode=mode))
+def test_a_constant_channel_is_folded_only_where_its_border_is_constant_too(
+    padding, mode, bias, size
+):
+    net = nn.Sequential(
+        nn.Conv2d(2, 8, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+        nn.Conv2d(8, 4, 3, padding=padding, padding_mode=mode),
+    )
     tree = sparse(net, 1.0)
     tree["0.weight"][2:5] = 0.0
     tree["0.bias"][2:5] = bias
@@ -166,7 +200,16 @@ def test_a_constant_channel_is_folded_only_where_its_border_is_constant_too(padd
     assert made.forms["0"].split()[1] == str(size)
 
 
-@pytest.mark.parametrize("pool", [nn.AvgPool2d(2), nn.AvgPool2d(3, 2, 1), nn.MaxPool2d(2, ceil_mode=True), nn.AdaptiveAvgPool2d(3), nn.PReLU(6)])
+@pytest.mark.parametrize(
+    "pool",
+    [
+        nn.AvgPool2d(2),
+        nn.AvgPool2d(3, 2, 1),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.AdaptiveAvgPool2d(3),
+        nn.PReLU(6),
+    ],
+)
 def test_channels_are_dropped_through_pools_and_a_flattening(pool):
     net = nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), pool, nn.Flatten(), nn.LazyLinear(7))
     inputs = torch.randn(3, 1, 9, 9)
@@ -186,11 +229,32 @@ def test_other_networks_agree(density, with_sample):
         (Branched(), torch.randn(6, 20)),
         (nn.Linear(20, 30), torch.randn(2, 3, 20)),
         (nn.Sequential(), torch.randn(2, 3)),
-        (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 6, bias=False), nn.PReLU(), nn.Softmax(-1)), torch.randn(4, 8)),
-        (nn.Sequential(nn.ReLU(inplace=True), nn.Sequential(nn.Linear(6, 9), nn.ReLU()), nn.Sequential(nn.Linear(9, 4))), torch.randn(4, 6)),
+        (
+            nn.Sequential(
+                nn.Linear(8, 8),
+                nn.LayerNorm(8),
+                nn.Linear(8, 6, bias=False),
+                nn.PReLU(),
+                nn.Softmax(-1),
+            ),
+            torch.randn(4, 8),
+        ),
+        (
+            nn.Sequential(
+                nn.ReLU(inplace=True),
+                nn.Sequential(nn.Linear(6, 9), nn.ReLU()),
+                nn.Sequential(nn.Linear(9, 4)),
+            ),
+            torch.randn(4, 6),
+        ),
         (nn.Sequential(shared := nn.Linear(7, 7), nn.ReLU(), shared), torch.randn(4, 7)),
         (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.randn(2, 5, 8)),
-        (nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 4, 1)), torch.randn(2, 4, 6, 6)),
+        (
+            nn.Sequential(
+                nn.Conv2d(4, 8, 3, groups=2), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 4, 1)
+            ),
+            torch.randn(2, 4, 6, 6),
+        ),
         (nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4)).double(), torch.randn(3, 6).double()),
     ]
     for net, inputs in nets:
@@ -201,7 +265,9 @@ def test_other_networks_agree(density, with_sample):
         torch.testing.assert_close(made(inputs.clone()), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(784,), (0, 784), (1, 784), (2, 3, 784), (0, 4, 784), (2, 0, 784)])
+@pytest.mark.parametrize(
+    "shape", [(784,), (0, 784), (1, 784), (2, 3, 784), (0, 4, 784), (2, 0, 784)]
+)
 @pytest.mark.parametrize("density", [0.02, 0.6])
 def test_batches_of_any_shape_agree(shape, density):
     net = bf.mlp([784, 30, 10], bf.Key(0, "net"))[1:]
@@ -209,7 +275,9 @@ def test_batches_of_any_shape_agree(shape, density):
 
 
 def test_few_inputs_are_gathered_and_dead_outputs_filled_in():
-    """Half the pixels of a picture dead, as at the border of Fashion-MNIST; and classes that nothing reaches."""
+    """Half the pixels of a picture dead, as at the border of Fashion-MNIST; and classes that
+    nothing reaches.
+    """
     net = nn.Sequential(nn.Linear(400, 60), nn.ReLU(), nn.Linear(60, 200))
     tree = sparse(net, 1.0)
     tree["0.weight"][:, 90:] = 0.0
@@ -256,7 +324,9 @@ def test_a_layer_with_hooks_stays_as_it_is():
 @pytest.mark.parametrize("first", [nn.Hardtanh(), nn.Conv2d(1, 6, 3)])
 @pytest.mark.parametrize("layout", ["as given", "channels last"])
 def test_pictures_are_pooled_first_and_laid_out_without_a_change(monkeypatch, first, layout):
-    monkeypatch.setattr(rewriting, "quickest", lambda built, batch: layout if layout in built else "dense")
+    monkeypatch.setattr(
+        rewriting, "quickest", lambda built, batch: layout if layout in built else "dense"
+    )
     channels = 6 if isinstance(first, nn.Conv2d) else 1
     pooled = [
         nn.ReLU(),
@@ -275,15 +345,33 @@ def test_pictures_are_pooled_first_and_laid_out_without_a_change(monkeypatch, fi
     made = agrees(net, sparse(net, 0.6), inputs, inputs)
     assert torch.equal(inputs, before)
     # A GELU falls before it rises, so that it must stay before its pooling.
-    order = ["MaxPool2d", "ReLU", "Conv2d", "GELU", "MaxPool2d", "Conv2d", "MaxPool2d", "ReLU6", "Flatten", "Chain"]
+    order = [
+        "MaxPool2d",
+        "ReLU",
+        "Conv2d",
+        "GELU",
+        "MaxPool2d",
+        "Conv2d",
+        "MaxPool2d",
+        "ReLU6",
+        "Flatten",
+        "Chain",
+    ]
     assert [type(part).__name__ for part in made.net.parts] == [type(first).__name__, *order]
-    assert all(text.endswith("channels last") == (layout == "channels last") for text in made.forms.values() if text.count(" x ") > 2)
+    assert all(
+        text.endswith("channels last") == (layout == "channels last")
+        for text in made.forms.values()
+        if text.count(" x ") > 2
+    )
 
 
 def test_without_sparse_products_layers_stay_dense(monkeypatch):
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
     net = nn.Sequential(nn.Linear(60, 50), nn.ReLU(), nn.Linear(50, 40))
-    assert set(kinds(agrees(net, sparse(net, 0.05), torch.randn(3, 60))).values()) <= {"dense", "dropped"}
+    assert set(kinds(agrees(net, sparse(net, 0.05), torch.randn(3, 60))).values()) <= {
+        "dense",
+        "dropped",
+    }
     assert not forms.has_sparse_products(torch.zeros(2, 2))
 
 
@@ -292,7 +380,10 @@ def test_without_sparse_products_layers_stay_dense(monkeypatch):
     [
         (lambda tree: tree.pop("1.bias"), "leaf '1.bias'"),
         (lambda tree: tree.update(more=torch.zeros(2)), "an extra leaf"),
-        (lambda tree: tree.update({"1.weight": torch.zeros(16, 63)}), r"expected shape \(16, 64\), found \(16, 63\)"),
+        (
+            lambda tree: tree.update({"1.weight": torch.zeros(16, 63)}),
+            r"expected shape \(16, 64\), found \(16, 63\)",
+        ),
         (lambda tree: tree["1.bias"].fill_(torch.nan), "16 NaN or Inf"),
     ],
 )

@@ -1,4 +1,6 @@
-"""Elastic width: channels found, sorted and cut in any network; the function kept by sorting, and known after cutting."""
+"""Elastic width: channels found, sorted and cut in any network; the function kept by sorting, and
+known after cutting.
+"""
 
 import copy
 import math
@@ -46,7 +48,9 @@ def _one_thread():
 
 
 class Odd(nn.Module):
-    """What the reference networks lack: functions, raw and shared parameters, depthwise convolutions that multiply, sums across a flattening."""
+    """What the reference networks lack: functions, raw and shared parameters, depthwise
+    convolutions that multiply, sums across a flattening.
+    """
 
     def __init__(self):
         super().__init__()
@@ -86,25 +90,47 @@ NETS = {
 }
 for _norm in ("group", "static", "batch"):
     NETS[f"vgg9-{_norm}"] = (lambda norm=_norm: vgg9(COLOUR, 5, KEY, width=0.5, norm=norm), COLOUR)
-    NETS[f"mobilenet-{_norm}"] = (lambda norm=_norm: bf.mobilenet(COLOUR, 5, KEY, width=0.25, norm=norm), COLOUR)
-    NETS[f"resnet18-{_norm}"] = (lambda norm=_norm: resnet18(COLOUR, 5, KEY, width=0.25 if norm == "group" else 0.1, norm=norm), COLOUR)
-    NETS[f"resnet34-{_norm}"] = (lambda norm=_norm: resnet34(COLOUR, 5, KEY, width=0.25 if norm == "group" else 0.1, norm=norm), COLOUR)
+    NETS[f"mobilenet-{_norm}"] = (
+        lambda norm=_norm: bf.mobilenet(COLOUR, 5, KEY, width=0.25, norm=norm),
+        COLOUR,
+    )
+    NETS[f"resnet18-{_norm}"] = (
+        lambda norm=_norm: resnet18(
+            COLOUR, 5, KEY, width=0.25 if norm == "group" else 0.1, norm=norm
+        ),
+        COLOUR,
+    )
+    NETS[f"resnet34-{_norm}"] = (
+        lambda norm=_norm: resnet34(
+            COLOUR, 5, KEY, width=0.25 if norm == "group" else 0.1, norm=norm
+        ),
+        COLOUR,
+    )
 
 
 def made(name):
-    """A network in double precision whose scales, shifts and statistics are no constants, its graph, and images."""
+    """A network in double precision whose scales, shifts and statistics are no constants, its
+    graph, and images.
+    """
     make, image = NETS[name]
     net, generator = make().double().eval(), KEY.child("values", name).generator()
     with torch.no_grad():
         for leaf, value in net.state_dict().items():
             if value.ndim == 1:
-                value.copy_(0.5 + torch.rand(value.shape, generator=generator).double() * (1 if "bias" not in leaf else -1))
+                value.copy_(
+                    0.5
+                    + torch.rand(value.shape, generator=generator).double()
+                    * (1 if "bias" not in leaf else -1)
+                )
     images = torch.rand(3, *image, generator=generator).double()
     return net, channel_graph(net, images[:1]), images
 
 
 def state(net):
-    return {name: value.detach().clone() for name, value in [*net.named_parameters(), *net.named_buffers()]}
+    return {
+        name: value.detach().clone()
+        for name, value in [*net.named_parameters(), *net.named_buffers()]
+    }
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -118,7 +144,11 @@ def test_sorting_keeps_the_function_and_cutting_is_silencing(name):
         # Sorted: some channels did move.
         assert any(not torch.equal(leaf, before[leaf_name]) for leaf_name, leaf in tree.items())
         for group in graph.groups.values():
-            makers = [tree[place.leaf].reshape(group.size, -1).square().sum(1) for place in group.places if place.makes]
+            makers = [
+                tree[place.leaf].reshape(group.size, -1).square().sum(1)
+                for place in group.places
+                if place.makes
+            ]
             norms = sum(makers).reshape(-1, group.atom)
             assert (norms.diff(dim=1) <= 1e-9).all()
             assert (norms.sum(1).diff() <= 1e-9).all()
@@ -129,9 +159,15 @@ def test_sorting_keeps_the_function_and_cutting_is_silencing(name):
             for group in graph.groups.values():
                 for place in group.places:
                     if place.axis == 1:
-                        silent[place.leaf].narrow(1, widths[group.name] * place.inner, (group.size - widths[group.name]) * place.inner).zero_()
+                        silent[place.leaf].narrow(
+                            1,
+                            widths[group.name] * place.inner,
+                            (group.size - widths[group.name]) * place.inner,
+                        ).zero_()
             found = functional_call(part, view.restrict(tree), (images,))
-            assert torch.allclose(found, functional_call(net, silent, (images,)), rtol=1e-9, atol=1e-9)
+            assert torch.allclose(
+                found, functional_call(net, silent, (images,)), rtol=1e-9, atol=1e-9
+            )
             assert shapes(state(part)) == shrunk_shapes(graph, alpha)
             sizes(part)
     assert torch.equal(net(images), expected)
@@ -160,18 +196,33 @@ def test_alpha_one_is_the_network_itself(name):
     assert tree_equal(state(whole), state(net))
     assert torch.equal(whole(images), net(images))
     assert repr(whole) == repr(net)
-    assert all(mine is not theirs for mine, theirs in zip(whole.parameters(), net.parameters(), strict=True))
+    assert all(
+        mine is not theirs
+        for mine, theirs in zip(whole.parameters(), net.parameters(), strict=True)
+    )
 
 
 def test_sorting_is_what_loops_do():
-    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 16, 3))
+    net = nn.Sequential(
+        nn.Conv2d(2, 4, 3),
+        nn.ReLU(),
+        nn.Conv2d(4, 5, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(5 * 16, 3),
+    )
     with torch.no_grad():
         for value in net.parameters():
             value.copy_(torch.randn(value.shape, generator=KEY.child("loops").generator()))
     tree = parameters(net)
     first, second, last = tree["0.weight"], tree["2.weight"], tree["5.weight"]
-    norm = {n: {c: math.sqrt(sum(float(x) ** 2 for x in w[c].flatten())) for c in range(len(w))} for n, w in (("0", first), ("2", second))}
-    order = {name: sorted(norms, key=lambda c, norms=norms: -norms[c]) for name, norms in norm.items()}
+    norm = {
+        n: {c: math.sqrt(sum(float(x) ** 2 for x in w[c].flatten())) for c in range(len(w))}
+        for n, w in (("0", first), ("2", second))
+    }
+    order = {
+        name: sorted(norms, key=lambda c, norms=norms: -norms[c]) for name, norms in norm.items()
+    }
     expected = {name: leaf.clone() for name, leaf in tree.items()}
     for new, old in enumerate(order["0"]):
         expected["0.weight"][new], expected["0.bias"][new] = first[old], tree["0.bias"][old]
@@ -190,7 +241,9 @@ def test_the_papers_widths():
     net = bf.mlp([7, 16, 32, 64, 3], KEY)
     graph = channel_graph(net, torch.zeros(1, 7))
     assert list(shrunk_widths(graph, 1 / 4).values()) == [8, 16, 32]
-    assert [layer.out_features for layer in shrunk(net, graph, 1 / 4) if isinstance(layer, nn.Linear)] == [8, 16, 32, 3]
+    assert [
+        layer.out_features for layer in shrunk(net, graph, 1 / 4) if isinstance(layer, nn.Linear)
+    ] == [8, 16, 32, 3]
     assert list(shrunk_widths(graph, 1e-12).values()) == [1, 1, 1]
     # Its leaves are the leading entries of the network's own.
     part = parameters(shrunk(net, graph, 1 / 4))
@@ -200,11 +253,18 @@ def test_the_papers_widths():
 def test_equal_norms_keep_their_order():
     net = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))
     graph = channel_graph(net, torch.zeros(1, 3))
-    tree = parameters(net) | {"0.weight": torch.tensor([[1.0], [-2], [1], [2], [-1], [0]]).expand(6, 3)}
+    tree = parameters(net) | {
+        "0.weight": torch.tensor([[1.0], [-2], [1], [2], [-1], [0]]).expand(6, 3)
+    }
     assert channel_order(graph, tree)["0"].tolist() == [1, 3, 0, 2, 4, 5]
     wide = nn.Sequential(nn.Linear(1, 600), nn.ReLU(), nn.Linear(600, 2))
-    tree_of_two = parameters(wide) | {"0.weight": torch.ones(600, 1).index_fill(0, torch.arange(0, 600, 2), 2.0)}
-    assert channel_order(channel_graph(wide, torch.zeros(1, 1)), tree_of_two)["0"].tolist() == [*range(0, 600, 2), *range(1, 600, 2)]
+    tree_of_two = parameters(wide) | {
+        "0.weight": torch.ones(600, 1).index_fill(0, torch.arange(0, 600, 2), 2.0)
+    }
+    assert channel_order(channel_graph(wide, torch.zeros(1, 1)), tree_of_two)["0"].tolist() == [
+        *range(0, 600, 2),
+        *range(1, 600, 2),
+    ]
     again = sort_channels(graph, tree)
     # What is sorted stays, and is not copied.
     assert all(sort_channels(graph, again)[name] is leaf for name, leaf in again.items())
@@ -213,12 +273,22 @@ def test_equal_norms_keep_their_order():
 def test_residual_sums_share_their_channels():
     graph = channel_graph(resnet18(COLOUR, 5, KEY, width=0.1), torch.zeros(1, *COLOUR))
     assert len(graph.groups) == 1 + 2 + 3 * 3
-    makers = [[place.leaf for place in group.places if place.makes] for group in graph.groups.values()]
+    makers = [
+        [place.leaf for place in group.places if place.makes] for group in graph.groups.values()
+    ]
     assert makers[0] == ["conv1.weight", "layer1.0.conv2.weight", "layer1.1.conv2.weight"]
-    assert ["layer2.0.conv2.weight", "layer2.0.shortcut.0.weight", "layer2.1.conv2.weight"] in makers
+    assert [
+        "layer2.0.conv2.weight",
+        "layer2.0.shortcut.0.weight",
+        "layer2.1.conv2.weight",
+    ] in makers
     assert ["layer2.0.conv1.weight"] in makers
     stem = graph.groups["conv1"].places
-    assert {Place("layer1.1.norm2.running_var", 0), Place("layer2.0.shortcut.0.weight", 1), Place("conv1.weight", 0, 1, True)} <= set(stem)
+    assert {
+        Place("layer1.1.norm2.running_var", 0),
+        Place("layer2.0.shortcut.0.weight", 1),
+        Place("conv1.weight", 0, 1, True),
+    } <= set(stem)
     # Classes and colours are never hidden.
     places = {(place.leaf, place.axis) for group in graph.groups.values() for place in group.places}
     assert not places & {("conv1.weight", 1), ("fc.weight", 0), ("fc.bias", 0)}
@@ -227,19 +297,35 @@ def test_residual_sums_share_their_channels():
 
 def test_a_flattened_picture_is_channels_of_many_entries():
     graph = channel_graph(femnist_cnn(10, KEY), torch.zeros(1, 28, 28))
-    assert {name: group.size for name, group in graph.groups.items()} == {"conv1": 32, "conv2": 64, "fc1": 512}
+    assert {name: group.size for name, group in graph.groups.items()} == {
+        "conv1": 32,
+        "conv2": 64,
+        "fc1": 512,
+    }
     assert Place("fc1.weight", 1, 49) in graph.groups["conv2"].places
     odd = channel_graph(Odd(), torch.zeros(1, *COLOUR))
     assert {name: group.size for name, group in odd.groups.items()} == {"first": 6, "point": 5}
-    assert {Place("depth.weight", 0, 2, True), Place("again.weight", 0, 4, True), Place("scale", 0, 4), Place("norm.bias", 0, 2)} <= set(
-        odd.groups["first"].places
-    )
-    assert {Place("inner.weight", 0, 4, True), Place("inner.weight", 1, 4), Place("out", 1, 4)} <= set(odd.groups["point"].places)
+    assert {
+        Place("depth.weight", 0, 2, True),
+        Place("again.weight", 0, 4, True),
+        Place("scale", 0, 4),
+        Place("norm.bias", 0, 2),
+    } <= set(odd.groups["first"].places)
+    assert {
+        Place("inner.weight", 0, 4, True),
+        Place("inner.weight", 1, 4),
+        Place("out", 1, 4),
+    } <= set(odd.groups["point"].places)
     assert odd.norms == {"norm": ("first", 2), "batch": ("first", 4), "flat": ("point", 4)}
 
 
 def group_norm_net(*groups):
-    net = nn.Sequential(nn.Conv2d(2, 8, 3), *(nn.GroupNorm(number, 8) for number in groups), nn.ReLU(), nn.Conv2d(8, 3, 3))
+    net = nn.Sequential(
+        nn.Conv2d(2, 8, 3),
+        *(nn.GroupNorm(number, 8) for number in groups),
+        nn.ReLU(),
+        nn.Conv2d(8, 3, 3),
+    )
     with torch.no_grad():
         for value in net.parameters():
             value.copy_(torch.randn(value.shape, generator=KEY.child("norm").generator()))
@@ -257,9 +343,13 @@ def test_norm_groups_move_and_go_as_wholes():
     assert order.reshape(4, 2).div(2, rounding_mode="floor").diff(dim=1).eq(0).all()
     assert order.tolist() != sorted(order.tolist())
     torn = torch.tensor([1, 2, 3, 4, 5, 6, 7, 0])
-    with pytest.raises(ArgumentError, match="order '0': expected blocks of 2 channels that stay together, found blocks that mix"):
+    with pytest.raises(
+        ArgumentError,
+        match="order '0': expected blocks of 2 channels that stay together, found blocks that mix",
+    ):
         permute_channels(graph, parameters(net), {"0": torn})
-    # The refusal is right: without the norm in the graph the order is taken, and the function is another.
+    # The refusal is right: without the norm in the graph the order is taken, and the function is
+    # another.
     free = channel_graph(group_norm_net(8), images)
     assert free.groups["0"].atom == 1
     moved = permute_channels(free, parameters(net), {"0": torn})
@@ -267,7 +357,10 @@ def test_norm_groups_move_and_go_as_wholes():
     one = channel_graph(group_norm_net(1), images)
     assert shrunk_widths(one, 0.01) == {"0": 8}
     assert channel_graph(group_norm_net(8, 4, 8), images).groups["0"].atom == 2
-    with pytest.raises(ArgumentError, match=r"'2' \(GroupNorm\): expected norms of the same channels with the same groups"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"'2' \(GroupNorm\): expected norms of the same channels with the same groups",
+    ):
         channel_graph(group_norm_net(4, 2), images)
 
 
@@ -275,10 +368,15 @@ def test_an_order_goes_for_other_trees_of_the_same_names():
     net, graph, _ = made("vgg9-batch")
     whole = state(net)
     order = channel_order(graph, parameters(net))
-    apart = {**permute_channels(graph, parameters(net), order), **permute_channels(graph, dict(net.named_buffers()), order)}
+    apart = {
+        **permute_channels(graph, parameters(net), order),
+        **permute_channels(graph, dict(net.named_buffers()), order),
+    }
     assert tree_equal(apart, sort_channels(graph, whole))
     counts = {name for name in whole if name.endswith("num_batches_tracked")}
-    uncounted, expected = ({name: leaf for name, leaf in tree.items() if name not in counts} for tree in (whole, apart))
+    uncounted, expected = (
+        {name: leaf for name, leaf in tree.items() if name not in counts} for tree in (whole, apart)
+    )
     assert tree_equal(sort_channels(graph, uncounted), expected)
     with pytest.raises(UpdateError, match="norm1.running_mean.*no such leaf"):
         sort_channels(graph, parameters(net))
@@ -295,8 +393,18 @@ def test_a_submodel_trains():
 @pytest.mark.parametrize(
     ("make", "image", "work", "size"),
     [
-        (lambda: femnist_cnn(10, KEY), (28, 28), ("75.72", "51.53", "26.29", "10.89", "1.32"), ("74.43", "49.82", "25.10", "9.97", "0.97")),
-        (lambda: vgg9((3, 32, 32), 10, KEY), (3, 32, 32), ("75.18", "50.40", "25.16", "10.00", "1.05"), ("75.09", "50.09", "25.06", "10.03", "1.03")),
+        (
+            lambda: femnist_cnn(10, KEY),
+            (28, 28),
+            ("75.72", "51.53", "26.29", "10.89", "1.32"),
+            ("74.43", "49.82", "25.10", "9.97", "0.97"),
+        ),
+        (
+            lambda: vgg9((3, 32, 32), 10, KEY),
+            (3, 32, 32),
+            ("75.18", "50.40", "25.16", "10.00", "1.05"),
+            ("75.09", "50.09", "25.06", "10.03", "1.03"),
+        ),
     ],
     ids=["femnist_cnn", "vgg9"],
 )
@@ -308,8 +416,15 @@ def test_submodels_cost_about_alpha(make, image, work, size):
     assert rows[0].parameters in (1_663_370, 3_491_530)
     assert tuple(f"{100 * row.work:.2f}" for row in rows[1:]) == work
     assert tuple(f"{100 * row.size:.2f}" for row in rows[1:]) == size
-    assert all(row.parameters == sum(math.prod(shrunk_shapes(graph, row.alpha)[name]) for name in graph.parameters) for row in rows)
-    assert all(row.parameters == sum(leaf.numel() for leaf in shrunk(net, graph, row.alpha).parameters()) for row in rows)
+    assert all(
+        row.parameters
+        == sum(math.prod(shrunk_shapes(graph, row.alpha)[name]) for name in graph.parameters)
+        for row in rows
+    )
+    assert all(
+        row.parameters == sum(leaf.numel() for leaf in shrunk(net, graph, row.alpha).parameters())
+        for row in rows
+    )
 
 
 class Functional(nn.Module):
@@ -326,35 +441,86 @@ class Functional(nn.Module):
 
 
 REFUSED = {
-    "cat": (Functional(lambda net, x: torch.cat([x, x], 1).mean((2, 3)), 8), r"channel_graph, cat: expected an operation with a rule"),
-    "constant": (Functional(lambda net, x: x.view(-1, 144), 144), "view: expected a reshape that fits any width, found the constant 144"),
-    "constants": (Functional(lambda net, x: x.reshape((x.shape[0], 144)), 144), "reshape: expected a reshape that fits any width"),
-    "order": (Functional(lambda net, x: x.mean(3).flatten(0, 1), 6), "flatten: expected hidden channels one after the other"),
-    "split": (Functional(lambda net, x: x.reshape(-1, 2, 2, 36).mean((2, 3)), 2), "reshape: expected hidden channels one after the other"),
-    "mean": (Functional(lambda net, x: x.mean(1).mean(2), 6), "mean: expected a mean over pictures, found one over hidden channels"),
-    "all": (Functional(lambda net, x: x.mean((2, 3)) / x.sum()), "sum: expected a mean over pictures"),
-    "pool": (Functional(lambda net, x: functional.avg_pool1d(x.flatten(1), 36)), "avg_pool1d: expected pooling of pictures"),
-    "softmax": (Functional(lambda net, x: x.mean((2, 3)).softmax(1)), "channel_graph, softmax: expected an operation with a rule"),
-    "slice": (Functional(lambda net, x: x.mean((2, 3))[:, :2], 2), "getitem: expected an operation with a rule"),
-    "chunk": (Functional(lambda net, x: x.mean((2, 3)).chunk(2, 1)[0], 2), "chunk: expected .* found several results"),
+    "cat": (
+        Functional(lambda net, x: torch.cat([x, x], 1).mean((2, 3)), 8),
+        r"channel_graph, cat: expected an operation with a rule",
+    ),
+    "constant": (
+        Functional(lambda net, x: x.view(-1, 144), 144),
+        "view: expected a reshape that fits any width, found the constant 144",
+    ),
+    "constants": (
+        Functional(lambda net, x: x.reshape((x.shape[0], 144)), 144),
+        "reshape: expected a reshape that fits any width",
+    ),
+    "order": (
+        Functional(lambda net, x: x.mean(3).flatten(0, 1), 6),
+        "flatten: expected hidden channels one after the other",
+    ),
+    "split": (
+        Functional(lambda net, x: x.reshape(-1, 2, 2, 36).mean((2, 3)), 2),
+        "reshape: expected hidden channels one after the other",
+    ),
+    "mean": (
+        Functional(lambda net, x: x.mean(1).mean(2), 6),
+        "mean: expected a mean over pictures, found one over hidden channels",
+    ),
+    "all": (
+        Functional(lambda net, x: x.mean((2, 3)) / x.sum()),
+        "sum: expected a mean over pictures",
+    ),
+    "pool": (
+        Functional(lambda net, x: functional.avg_pool1d(x.flatten(1), 36)),
+        "avg_pool1d: expected pooling of pictures",
+    ),
+    "softmax": (
+        Functional(lambda net, x: x.mean((2, 3)).softmax(1)),
+        "channel_graph, softmax: expected an operation with a rule",
+    ),
+    "slice": (
+        Functional(lambda net, x: x.mean((2, 3))[:, :2], 2),
+        "getitem: expected an operation with a rule",
+    ),
+    "chunk": (
+        Functional(lambda net, x: x.mean((2, 3)).chunk(2, 1)[0], 2),
+        "chunk: expected .* found several results",
+    ),
     "layer": (
         Functional(lambda net, x: net.norm(x.mean((2, 3))), norm=nn.LayerNorm(4)),
         r"channel_graph, 'norm' \(LayerNorm\): expected an operation with a rule",
     ),
     "grouped": (
-        Functional(lambda net, x: net.grouped(x).mean((2, 3)), grouped=nn.Conv2d(4, 4, 3, groups=2)),
-        r"'grouped' \(Conv2d\): expected a convolution of one group, or a depthwise nn.Conv, found 2 groups over 4 channels",
+        Functional(
+            lambda net, x: net.grouped(x).mean((2, 3)), grouped=nn.Conv2d(4, 4, 3, groups=2)
+        ),
+        (
+            r"'grouped' \(Conv2d\): expected a convolution of one group, or a depthwise "
+            r"nn.Conv, found 2 groups over 4 channels"
+        ),
     ),
     "weight": (
-        Functional(lambda net, x: functional.linear(x.mean((2, 3)), net.other.weight * 2), other=nn.Linear(4, 4)),
+        Functional(
+            lambda net, x: functional.linear(x.mean((2, 3)), net.other.weight * 2),
+            other=nn.Linear(4, 4),
+        ),
         "linear: expected a parameter as weight",
     ),
     "paces": (
-        Functional(lambda net, x: x.flatten(1) + net.other(x).flatten(1), 144, other=nn.Conv2d(4, 6, (3, 1))),
+        Functional(
+            lambda net, x: x.flatten(1) + net.other(x).flatten(1),
+            144,
+            other=nn.Conv2d(4, 6, (3, 1)),
+        ),
         "add: expected channels that line up, found channels of 36 and of 24 entries side by side",
     ),
-    "branch": (Functional(lambda net, x: x.mean((2, 3)) if x.sum() > 0 else x.sum((2, 3))), "net: expected a network whose steps do not depend"),
-    "sample": (Functional(lambda net, x: x.flatten(1), 5), r"channel_graph, 'last' \(Linear\): expected a network that takes the sample"),
+    "branch": (
+        Functional(lambda net, x: x.mean((2, 3)) if x.sum() > 0 else x.sum((2, 3))),
+        "net: expected a network whose steps do not depend",
+    ),
+    "sample": (
+        Functional(lambda net, x: x.flatten(1), 5),
+        r"channel_graph, 'last' \(Linear\): expected a network that takes the sample",
+    ),
 }
 
 
@@ -373,7 +539,10 @@ def test_errors_name_the_module_that_calls():
     hooked[2].register_forward_hook(lambda module, given, output: output)
     with pytest.raises(ArgumentError, match=r"'2' \(ReLU\): .* found a module with hooks"):
         channel_graph(hooked, torch.zeros(1, 4))
-    with pytest.raises(ArgumentError, match=r"channel_graph, sample: expected a batch \(B, ...\), B > 0, found \(0, 4\)"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"channel_graph, sample: expected a batch \(B, ...\), B > 0, found \(0, 4\)",
+    ):
         channel_graph(hooked, torch.zeros(0, 4))
 
 
@@ -381,8 +550,14 @@ def test_bad_arguments_are_refused():
     net = bf.mlp([4, 8, 2], KEY)
     graph, tree = channel_graph(net, torch.zeros(1, 4)), parameters(net)
     for alpha in (0, -0.5, 1.01, math.nan, math.inf, True):
-        for call in (lambda alpha: shrunk(net, graph, alpha), lambda alpha: shrunk_widths(graph, alpha), lambda alpha: shrunk_shapes(graph, alpha)):
-            with pytest.raises(ArgumentError, match=r"shrunk, alpha: expected a factor in \(0, 1\], found"):
+        for call in (
+            lambda alpha: shrunk(net, graph, alpha),
+            lambda alpha: shrunk_widths(graph, alpha),
+            lambda alpha: shrunk_shapes(graph, alpha),
+        ):
+            with pytest.raises(
+                ArgumentError, match=r"shrunk, alpha: expected a factor in \(0, 1\], found"
+            ):
                 call(alpha)
     with pytest.raises(ArgumentError, match="shrunk, leaf '1.weight': expected shape"):
         shrunk(bf.mlp([4, 6, 2], KEY), graph, 0.5)

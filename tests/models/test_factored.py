@@ -1,4 +1,6 @@
-"""Factored layers and networks: the dense layer of the product, initialisation, conventions, counts, refusals."""
+"""Factored layers and networks: the dense layer of the product, initialisation, conventions,
+counts, refusals.
+"""
 
 import math
 
@@ -11,11 +13,9 @@ from torch.nn import functional
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.keys import Key
 from bayesfed.models import (
-    FactoredConv2d,
-    FactoredLinear,
+    FactoredLayer,
     Unrolling,
     align,
-    decay_gradients,
     dense_or_thin,
     factorise,
     frobenius_decay,
@@ -33,7 +33,7 @@ from bayesfed.models import (
 )
 from bayesfed.trees import parameters, running_statistics, size
 from tests.conftest import tree_equal
-from tests.models.factored_nets import DOUBLE, SPLITS, close, randn, residual
+from tests.models.thin_nets import DOUBLE, SPLITS, close, randn, residual
 
 SETTINGS = [
     {},
@@ -46,15 +46,18 @@ SETTINGS = [
 
 
 def full_ranks(net, split="spatial", names=("0", "2.conv1", "2.conv2", "4")):
-    return {name: Unrolling(tuple(net.get_submodule(name).weight.shape), split).full for name in names}
+    return {
+        name: Unrolling(tuple(net.get_submodule(name).weight.shape), split).full for name in names
+    }
 
 
-# ------------------------------------------------------------------------------------------------------------- layers
+# -------------------------------------------------------------------------------------------------
+# layers
 @pytest.mark.parametrize("shape", [(3, 12), (12,), (2, 5, 12)], ids=str)
 def test_linear_is_the_dense_layer_of_the_product(shape):
-    u, v, bias, x = randn(7, 3, name="u"), randn(12, 3, name="v"), randn(7, name="b"), randn(*shape)
-    close(FactoredLinear(u, v, bias)(x), functional.linear(x, u @ v.mT, bias))
-    close(FactoredLinear(u, v)(x), functional.linear(x, u @ v.mT))
+    u, v, x = randn(7, 3, name="u"), randn(12, 3, name="v"), randn(*shape)
+    for layer in (nn.Linear(12, 7), nn.Linear(12, 7, bias=False)):
+        close(FactoredLayer(layer, u, v)(x), functional.linear(x, u @ v.mT, layer.bias))
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -65,7 +68,7 @@ def test_convolution_is_the_dense_layer_of_the_product(split, settings, mode):
     layer, x = nn.Conv2d(3, 8, (3, 2), padding_mode=mode, **settings), randn(2, 3, 9, 8)
     layout = Unrolling((8, 3, 3, 2), split)
     u, v = randn(layout.size[0], 4, name="u"), randn(layout.size[1], 4, name="v")
-    thin = FactoredConv2d(u, v, (3, 2), layer.bias, padding_mode=mode, split=split, **settings)
+    thin = FactoredLayer(layer, u, v, split)
     layer.weight.data = layout.weight(u @ v.mT)
     close(thin(x), layer(x))
     close(thin(x[0]), layer(x[0]))
@@ -99,17 +102,21 @@ def test_a_layer_runs_at_any_rank(split):
         factors = {"u": randn(rows, rank, name="u"), "v": randn(columns, rank, name="v")}
         dense = layer.unrolling.weight(factors["u"] @ factors["v"].mT)
         close(functional_call(layer, factors, (x,)), functional.conv2d(x, dense, layer.bias))
-        close(dense_or_thin(layer, {**parameters(layer), **factors}, form="thin")(x), functional.conv2d(x, dense, layer.bias))
+        close(
+            dense_or_thin(layer, {**parameters(layer), **factors}, form="thin")(x),
+            functional.conv2d(x, dense, layer.bias),
+        )
     assert layer.rank == 2
 
 
 def test_layers_show_what_they_are():
     net = hybrid(residual(), 1 / 2)
     assert "rank=6" in repr(net[4])
-    assert "split='spatial'" in repr(net[2].conv1)
+    assert "stride=(2, 2)" in repr(net[2].conv1)
 
 
-# ---------------------------------------------------------------------------------------------------------- networks
+# -------------------------------------------------------------------------------------------------
+# networks
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (DOUBLE, 1e-12)], ids=str)
 @pytest.mark.parametrize("split", SPLITS)
 def test_full_rank_is_the_dense_network_and_aligning_undoes_it(split, dtype, tolerance):
@@ -129,12 +136,16 @@ def test_full_rank_is_the_dense_network_and_aligning_undoes_it(split, dtype, tol
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_spectral_initialisation_is_optimal(split):
-    # Eckart and Young: the squared error is the energy of the singular values left out. Both factors share them.
+    # Eckart and Young: the squared error is the energy of the singular values left out. Both
+    # factors share them.
     net = residual()
     factored = hybrid(net, 1 / 4, split=split)
     assert len(unrollings(factored)) == 6
     for name, layout in unrollings(factored).items():
-        layer, matrix = factored.get_submodule(name), layout.matrix(net.get_submodule(name).weight.detach())
+        layer, matrix = (
+            factored.get_submodule(name),
+            layout.matrix(net.get_submodule(name).weight.detach()),
+        )
         values = torch.linalg.svdvals(matrix)
         error = (matrix - layer.u @ layer.v.mT).norm()
         close(error, values[layer.rank :].norm(), 1e-12)
@@ -144,7 +155,9 @@ def test_spectral_initialisation_is_optimal(split):
 
 def test_random_initialisation_has_the_layers_spread_and_its_own_stream():
     net = nn.Sequential(nn.Linear(300, 200), nn.Conv2d(20, 40, 3)).requires_grad_(False)
-    one, two, other = (hybrid(net, 1 / 4, initial="random", key=key) for key in (Key(0), Key(0), Key(1)))
+    one, two, other = (
+        hybrid(net, 1 / 4, initial="random", key=key) for key in (Key(0), Key(0), Key(1))
+    )
     assert tree_equal(parameters(one), parameters(two))
     assert not torch.equal(one[0].u, other[0].u)
     for before, after in zip(net, one, strict=True):
@@ -178,14 +191,32 @@ def test_ratio_one_is_the_whole_network(convention):
 
 
 def test_conventions():
-    net = nn.Sequential(nn.Conv2d(16, 32, 3), nn.Conv2d(8, 32, 3), nn.Linear(10, 40), nn.Linear(40, 10))
-    assert hybrid_ranks(net, 1 / 2) == {"0": 16, "1": 16, "3": 5}  # "2" would have rank 20 of 10: whole
+    net = nn.Sequential(
+        nn.Conv2d(16, 32, 3), nn.Conv2d(8, 32, 3), nn.Linear(10, 40), nn.Linear(40, 10)
+    )
+    assert hybrid_ranks(net, 1 / 2) == {
+        "0": 16,
+        "1": 16,
+        "3": 5,
+    }  # "2" would have rank 20 of 10: whole
     assert hybrid_ranks(net, 1 / 2, convention="matrix") == {"0": 24, "1": 12, "2": 5, "3": 5}
-    assert hybrid_ranks(net, 1 / 2, convention="matrix", split="pufferfish") == {"0": 16, "1": 16, "2": 5, "3": 5}
+    assert hybrid_ranks(net, 1 / 2, convention="matrix", split="pufferfish") == {
+        "0": 16,
+        "1": 16,
+        "2": 5,
+        "3": 5,
+    }
     assert set(hybrid_ranks(net, 1e-6).values()) == {1}
 
 
-@pytest.mark.parametrize("whole", [["0", "2.shortcut"], "0", lambda name, module: name[0] == "0" or getattr(module, "kernel_size", 0) == (1, 1)])
+@pytest.mark.parametrize(
+    "whole",
+    [
+        ["0", "2.shortcut"],
+        "0",
+        lambda name, module: name[0] == "0" or getattr(module, "kernel_size", 0) == (1, 1),
+    ],
+)
 def test_whole_is_names_or_a_predicate(whole):
     ranks = hybrid_ranks(residual(), 1 / 2, whole=whole)
     assert "0" not in ranks
@@ -196,11 +227,18 @@ def test_whole_is_names_or_a_predicate(whole):
 def test_whole_first_counts_no_shortcuts():
     net = residual()
     chosen = [hybrid_ranks(net, 1 / 2, whole=whole_first(net, count)).keys() for count in range(4)]
-    assert chosen == [{"0", "2.conv1", "2.conv2", "4"}, {"2.conv1", "2.conv2", "4"}, {"2.conv2", "4"}, {"4"}]
+    assert chosen == [
+        {"0", "2.conv1", "2.conv2", "4"},
+        {"2.conv1", "2.conv2", "4"},
+        {"2.conv2", "4"},
+        {"4"},
+    ]
 
 
 def counted(net, first, ratio, split="spatial"):
-    """Count without an SVD: what the ranks say, with every layer's two factors in the place of its weight."""
+    """Count without an SVD: what the ranks say, with every layer's two factors in the place of its
+    weight.
+    """
     total = size(parameters(net))
     for name, rank in hybrid_ranks(net, ratio, whole=whole_first(net, first), split=split).items():
         shape = tuple(net.get_submodule(name).weight.shape)
@@ -219,17 +257,26 @@ def resnets():
 
 @pytest.mark.parametrize(
     ("classes", "first", "printed"),
-    [(10, 3, (11.17, 4.16, 2.21, 1.24)), (100, 15, (21.33, 8.40, 4.99, 3.28)), (200, 15, (21.38, 8.45, 5.04, 3.33))],
+    [
+        (10, 3, (11.17, 4.16, 2.21, 1.24)),
+        (100, 15, (21.33, 8.40, 4.99, 3.28)),
+        (200, 15, (21.38, 8.45, 5.04, 3.33)),
+    ],
 )
 def test_counts_of_tables_2_and_3(resnets, classes, first, printed):
-    # The table prints 3.27 for the last of 100 classes, whose count is 3.277: cut where others are rounded.
+    # The table prints 3.27 for the last of 100 classes, whose count is 3.277: cut where others are
+    # rounded.
     net = resnets[classes]
     counts = [counted(net, first, ratio) for ratio in (1, 1 / 2, 1 / 4, 1 / 8)]
     assert [round(count / 1e6, 2) for count in counts] == list(printed)
 
 
 def test_exact_counts(resnets):
-    assert [round(counted(resnets[10], 3, ratio) / 1e6, 3) for ratio in (1 / 2, 1 / 4, 1 / 8)] == [4.158, 2.210, 1.236]
+    assert [round(counted(resnets[10], 3, ratio) / 1e6, 3) for ratio in (1 / 2, 1 / 4, 1 / 8)] == [
+        4.158,
+        2.210,
+        1.236,
+    ]
     assert math.floor(counted(resnets[100], 15, 1 / 8) / 1e4) == 327
 
 
@@ -237,21 +284,30 @@ def test_counts_are_those_of_the_network(resnets):
     net = resnets[10]
     made = hybrid(net, 1 / 8, whole=whole_first(net, 3), initial="random", key=Key(0))
     assert size(parameters(made)) == counted(net, 3, 1 / 8)
-    assert sorted({name.split(".")[0] for name in unrollings(made)}) == ["layer1", "layer2", "layer3", "layer4"]
+    assert sorted({name.split(".")[0] for name in unrollings(made)}) == [
+        "layer1",
+        "layer2",
+        "layer3",
+        "layer4",
+    ]
     assert not any(name.startswith("layer1.0") or "shortcut" in name for name in unrollings(made))
     assert made.eval()(randn(1, 3, 32, 32)).shape == (1, 10)
 
 
 def test_counts_of_table_1():
-    # r k (m + n) against Pufferfish's r (m k^2 + n), and r (m + n) for a linear layer, biases beside.
+    # r k (m + n) against Pufferfish's r (m k^2 + n), and r (m + n) for a linear layer, biases
+    # beside.
     for (m, n, k), rank in [((16, 32, 3), 8), ((32, 16, 5), 4)]:
         layer = nn.Conv2d(m, n, k, bias=False)
         assert size(parameters(hybrid(layer, {"": rank}))) == rank * k * (m + n)
-        assert size(parameters(hybrid(layer, {"": rank}, split="pufferfish"))) == rank * (m * k * k + n)
+        assert size(parameters(hybrid(layer, {"": rank}, split="pufferfish"))) == rank * (
+            m * k * k + n
+        )
         assert size(parameters(hybrid(nn.Linear(m, n), {"": rank}))) == rank * (m + n) + n
 
 
-# ------------------------------------------------------------------------------------------------------------ refusals
+# -------------------------------------------------------------------------------------------------
+# refusals
 @pytest.mark.parametrize("ratio", [0, -0.1, 1.01, float("nan"), 2, True])
 def test_a_ratio_is_above_0_and_at_most_1(ratio):
     with pytest.raises(ArgumentError, match=r"hybrid, rank_ratio: expected a ratio in \(0, 1\]"):
@@ -266,7 +322,10 @@ def test_a_ratio_is_above_0_and_at_most_1(ratio):
         ({"initial": "zeros"}, "hybrid, initial: expected 'spectral' or 'random'"),
         ({"initial": "random"}, "hybrid, key: expected a Key to draw from"),
         ({"whole": ["layer9"]}, "hybrid, whole: expected layers among .* found 'layer9'"),
-        ({"whole": lambda name, module: False}, "hybrid, whole: expected a predicate that keeps a layer"),
+        (
+            {"whole": lambda name, module: False},
+            "hybrid, whole: expected a predicate that keeps a layer",
+        ),
         ({"whole": weight_matrices}, "hybrid: expected a layer to replace"),
         ({"whole": ["0", "2", "4", "5"]}, "hybrid: expected a layer to replace"),
         ({"rank_ratio": {"4": 13}}, "hybrid, layer '4': expected a rank from 1 to 12"),
@@ -280,9 +339,21 @@ def test_settings_of_a_hybrid_are_checked(settings, match):
 
 
 def test_layers_that_cannot_be_factored_are_named():
-    with pytest.raises(ArgumentError, match=r"hybrid, layer .*: expected a convolution of one group, found 32 groups, whose matrix"):
+    with pytest.raises(
+        ArgumentError,
+        match=(
+            r"hybrid, layer .*: expected a convolution of one group, found 32 groups, whose "
+            r"matrix"
+        ),
+    ):
         hybrid(mobilenet((3, 32, 32), 10, Key(0)), 1 / 2)
-    with pytest.raises(ArgumentError, match=r"hybrid, layer '': expected the weight of an nn.Linear or nn.Conv2d itself, .* found weight of Conv1d"):
+    with pytest.raises(
+        ArgumentError,
+        match=(
+            r"hybrid, layer '': expected the weight of an nn.Linear or nn.Conv2d itself, .* "
+            r"found weight of Conv1d"
+        ),
+    ):
         hybrid(nn.Conv1d(3, 4, 3), 1 / 2)
     hooked = nn.Linear(4, 3)
     hooked.register_forward_hook(lambda *_: None)
@@ -309,29 +380,53 @@ def test_whole_first_is_at_most_the_layers(count):
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: FactoredLinear(randn(3, 2), randn(4, 3)), r"FactoredLinear, u and v: expected shapes \(M, R\) and \(N, R\)"),
-        (lambda: FactoredLinear(randn(3, 0), randn(4, 0)), "FactoredLinear, u and v"),
-        (lambda: FactoredLinear(randn(3), randn(4)), "FactoredLinear, u: expected a matrix"),
-        (lambda: FactoredLinear(randn(3, 2), randn(4, 2, dtype=DOUBLE)), "FactoredLinear, v: expected torch.float32"),
-        (lambda: FactoredLinear(randn(3, 2), randn(4, 2), randn(4)), r"FactoredLinear, bias: expected shape \(3,\)"),
-        (lambda: FactoredConv2d(randn(6, 2), randn(9, 2), 3, randn(6)), r"FactoredConv2d, bias: expected shape \(2,\)"),
-        (lambda: FactoredConv2d(randn(7, 2), randn(9, 2), 3), "FactoredConv2d, kernel_size: expected entries that divide 7 rows"),
-        (lambda: FactoredConv2d(randn(6, 2), randn(8, 2), 3), "FactoredConv2d, kernel_size: expected entries that divide 8 columns"),
-        (lambda: FactoredConv2d(randn(6, 2), randn(9, 2), 0), "FactoredConv2d, kernel_size: expected 2 whole numbers, 1 or more"),
-        (lambda: FactoredConv2d(randn(6, 2), randn(9, 2), 3, split="cp"), "FactoredConv2d, split: expected 'spatial' or 'pufferfish'"),
-        (lambda: FactoredConv2d(randn(6, 2), randn(9, 2), 3, padding="same", stride=2), "FactoredConv2d, padding: expected a stride of 1"),
-        (lambda: FactoredConv2d(randn(6, 2), randn(9, 2), 3, padding_mode="mirror"), "FactoredConv2d, padding_mode"),
-        (lambda: Unrolling((3, 4, 5)), "Unrolling.shape: expected .* found \\(3, 4, 5\\)"),
+        (
+            lambda: FactoredLayer(nn.Linear(4, 3), randn(3, 2), randn(4, 3)),
+            r"FactoredLayer: expected shapes {'u': \(3, 2\), 'v': \(4, 2\)}, found",
+        ),
+        (
+            lambda: FactoredLayer(nn.Linear(4, 3), randn(3, 0), randn(4, 0)),
+            r"FactoredLayer: expected shapes {'u': \(3, 1\), 'v': \(4, 1\)}, found",
+        ),
+        (
+            lambda: FactoredLayer(nn.Linear(4, 3), randn(3), randn(4)),
+            "FactoredLayer, u: expected a matrix",
+        ),
+        (
+            lambda: FactoredLayer(nn.Linear(4, 3), randn(3, 2), randn(4, 2, dtype=DOUBLE)),
+            "FactoredLayer, v: expected torch.float32",
+        ),
+        (
+            lambda: FactoredLayer(nn.Conv2d(1, 2, 3), randn(6, 2), randn(9, 2)),
+            r"found {'u': \(6, 2\), 'v': \(9, 2\)}",
+        ),
+        (
+            lambda: FactoredLayer(nn.Conv2d(1, 2, 3), randn(6, 2), randn(3, 2), split="cp"),
+            "Unrolling.split: expected 'spatial' or 'pufferfish'",
+        ),
+        (lambda: Unrolling((3,)), "Unrolling.shape: expected .* found \\(3,\\)"),
         (lambda: Unrolling((3, 0)), "Unrolling.shape"),
         (lambda: spectrum(randn(4, 3), 4), "spectrum: expected a rank from 1 to 3"),
         (lambda: spectrum(randn(4, 3), 2, passes=-1), "spectrum: expected oversample and passes"),
-        (lambda: spectrum(randn(4, 3), 2, warm=spectrum(randn(4, 3), 2)), "spectrum, warm: expected a key"),
-        (lambda: spectrum(randn(4, 3), 2, key=Key(0), warm=spectrum(randn(5, 3), 2)), r"spectrum, warm: expected a spectrum of shape \(4, 3\)"),
-        (lambda: spectrum(randn(4, 3), 2).factors(3), "Spectrum.factors: expected a rank from 1 to 2"),
+        (
+            lambda: spectrum(randn(4, 3), 2, warm=spectrum(randn(4, 3), 2)),
+            "spectrum, warm: expected a key",
+        ),
+        (
+            lambda: spectrum(randn(4, 3), 2, key=Key(0), warm=spectrum(randn(5, 3), 2)),
+            r"spectrum, warm: expected a spectrum of shape \(4, 3\)",
+        ),
+        (
+            lambda: spectrum(randn(4, 3), 2).factors(3),
+            "Spectrum.factors: expected a rank from 1 to 2",
+        ),
         (lambda: spectrum(randn(4, 3), 2).error(3), "Spectrum.error: expected a rank from 1 to 2"),
         (lambda: frobenius_decay({}, -1.0), "frobenius_decay: expected a coefficient of 0 or more"),
-        (lambda: decay_gradients({}, float("nan")), "decay_gradients: expected a coefficient"),
-        (lambda: dense_or_thin(residual(), form="sparse"), "dense_or_thin, form: expected 'smaller', 'thin' or 'dense'"),
+        (lambda: frobenius_decay({}, float("nan")), "expected a coefficient"),
+        (
+            lambda: dense_or_thin(residual(), form="sparse"),
+            "dense_or_thin, form: expected 'smaller', 'thin' or 'dense'",
+        ),
     ],
 )
 def test_arguments_are_checked(make, match):
@@ -345,21 +440,33 @@ def test_trees_are_checked():
     layers, ranks = unrollings(made), hybrid_ranks(net, 1 / 2)
     thin = factorise(tree, layers, ranks)
     lacking = {name: leaf for name, leaf in tree.items() if name != "1.weight"}
-    for call in (lambda one: spectra(one, layers, ranks), lambda one: factorise(one, layers, ranks), lambda one: align(one, layers)):
-        with pytest.raises(UpdateError, match=r"leaf '1.weight': expected shape \(5, 6\), found no such leaf"):
+    for call in (
+        lambda one: spectra(one, layers, ranks),
+        lambda one: factorise(one, layers, ranks),
+        lambda one: align(one, layers),
+    ):
+        with pytest.raises(
+            UpdateError, match=r"leaf '1.weight': expected shape \(5, 6\), found no such leaf"
+        ):
             call(lacking)
-        with pytest.raises(UpdateError, match=r"leaf '1.weight': expected shape \(5, 6\), found \(6, 5\)"):
+        with pytest.raises(
+            UpdateError, match=r"leaf '1.weight': expected shape \(5, 6\), found \(6, 5\)"
+        ):
             call({**tree, "1.weight": tree["1.weight"].mT})
     with pytest.raises(ArgumentError, match="spectra: expected ranks of layers among"):
         spectra(tree, layers, {"fc": 1})
-    with pytest.raises(ArgumentError, match="spectra, layer '1': spectrum: expected a rank from 1 to 5"):
+    with pytest.raises(
+        ArgumentError, match="spectra, layer '1': spectrum: expected a rank from 1 to 5"
+    ):
         spectra(tree, layers, {"1": 6})
     with pytest.raises(ArgumentError, match="factorise: expected spectra of"):
         factorise(tree, layers, ranks, spectra(tree, layers, {"1": 2}))
     with pytest.raises(ArgumentError, match="Spectrum.factors: expected a rank from 1 to 1"):
         factorise(tree, layers, ranks, spectra(tree, layers, dict.fromkeys(ranks, 1)))
     for wrong in ({"1.u": thin["1.u"][:, :1]}, {"1.v": thin["1.v"].mT}, {"1.u": randn(5)}):
-        with pytest.raises(UpdateError, match=r"align, layer '1': expected u and v of shapes \(5, R\) and \(6, R\)"):
+        with pytest.raises(
+            UpdateError, match=r"align, layer '1': expected u and v of shapes \(5, R\) and \(6, R\)"
+        ):
             align({**thin, **wrong}, layers)
     with pytest.raises(UpdateError, match="align, layer '1'"):
         align({name: leaf for name, leaf in thin.items() if name != "1.v"}, layers)

@@ -1,4 +1,6 @@
-"""Layers of fixed rank: the dense layer of the product, and gradients on the tangent space by probes."""
+"""Layers of fixed rank: the dense layer of the product, and gradients on the tangent space by
+probes.
+"""
 
 import math
 
@@ -13,10 +15,7 @@ from torch.utils._pytree import tree_leaves
 from bayesfed import geometry as g
 from bayesfed.keys import Key
 from bayesfed.models import (
-    FixedRankConv1d,
-    FixedRankConv2d,
-    FixedRankConv3d,
-    FixedRankLinear,
+    FixedRankLayer,
     dense,
     fixed_rank,
     points,
@@ -26,7 +25,7 @@ from bayesfed.models import (
 )
 from bayesfed.trees import parameters, running_statistics, size
 from tests.conftest import tree_equal
-from tests.models.fixed_rank_nets import DOUBLE, close, images, net, randn
+from tests.models.thin_nets import DOUBLE, close, images, net, randn
 
 
 class Largest(TorchDispatchMode):
@@ -36,16 +35,27 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        self.entries = max(self.entries, *(leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)), 0)
+        self.entries = max(
+            self.entries,
+            *(leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)),
+            0,
+        )
         return result
 
 
-# ------------------------------------------------------------------------------------------------------------- layers
+def linear(point):
+    """A layer of this matrix, without a bias."""
+    rows, columns = point.shape
+    return FixedRankLayer(nn.Linear(columns, rows, bias=False, device="meta"), point)
+
+
+# -------------------------------------------------------------------------------------------------
+# layers
 @pytest.mark.parametrize("shape", [(3, 12), (12,), (2, 5, 12)], ids=str)
 def test_linear_is_the_dense_layer_of_the_product(shape):
-    point, bias, x = g.random_point(7, 12, 3, Key(0)), randn(7, name="b"), randn(*shape)
-    close(FixedRankLinear(point, bias)(x), functional.linear(x, g.to_dense(point), bias))
-    close(FixedRankLinear(point)(x), g.apply(point, x))
+    point, layer, x = g.random_point(7, 12, 3, Key(0)), nn.Linear(12, 7), randn(*shape)
+    close(FixedRankLayer(layer, point)(x), functional.linear(x, g.to_dense(point), layer.bias))
+    close(linear(point)(x), g.apply(point, x))
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
@@ -64,51 +74,58 @@ def test_linear_is_the_dense_layer_of_the_product(shape):
 def test_convolution_is_the_dense_layer_of_the_product(settings, mode):
     layer = nn.Conv2d(3, 8, (3, 2), padding_mode=mode, **settings)
     point = g.random_point(8, 18, 4, Key(0))
-    thin = FixedRankConv2d(point, (3, 2), layer.bias, padding_mode=mode, **settings)
+    thin = FixedRankLayer(layer, point)
     whole = dense(thin)
     layer.weight.data = g.to_dense(point).reshape(8, 3, 3, 2)
     x = randn(2, 3, 9, 8)
     close(thin(x), layer(x))
     close(whole(x), layer(x))
     close(thin(x[0]), layer(x[0]))
-    assert {name: getattr(whole, name) for name in layer.__constants__} == {name: getattr(layer, name) for name in layer.__constants__}
+    assert {name: getattr(whole, name) for name in layer.__constants__} == {
+        name: getattr(layer, name) for name in layer.__constants__
+    }
     close(fixed_rank(layer, 8)(x), layer(x))
 
 
-@pytest.mark.parametrize(("kind", "thin", "dimensions"), [(nn.Conv1d, FixedRankConv1d, 1), (nn.Conv3d, FixedRankConv3d, 3)])
-def test_convolutions_of_other_dimensions(kind, thin, dimensions):
-    layer, x = kind(2, 5, 3, padding="same", padding_mode="circular"), randn(2, 2, *(6, 5, 4)[:dimensions])
+@pytest.mark.parametrize(("kind", "dimensions"), [(nn.Conv1d, 1), (nn.Conv3d, 3)])
+def test_convolutions_of_other_dimensions(kind, dimensions):
+    layer, x = (
+        kind(2, 5, 3, padding="same", padding_mode="circular"),
+        randn(2, 2, *(6, 5, 4)[:dimensions]),
+    )
     made = fixed_rank(layer, 5)
-    assert type(made) is thin
+    assert type(made) is FixedRankLayer
     close(made(x), layer(x))
     close(dense(made)(x), layer(x))
 
 
 def test_a_layer_holds_its_factors_and_nothing_else():
-    layer = FixedRankLinear(g.random_point(7, 12, 3, Key(0)), torch.zeros(7))
+    layer = FixedRankLayer(nn.Linear(12, 7), g.random_point(7, 12, 3, Key(0)))
     assert list(layer.state_dict()) == ["u", "s", "v", "bias"]
     assert size(parameters(layer)) == 3 * (7 + 12) + 3**2 + 7
     assert not running_statistics(layer)
     assert layer.up is None
     assert layer.vp is None
-    assert list(FixedRankLinear(g.random_point(7, 12, 3, Key(0))).state_dict()) == ["u", "s", "v"]
+    assert list(linear(g.random_point(7, 12, 3, Key(0))).state_dict()) == ["u", "s", "v"]
     assert "in_features=12, out_features=7, rank=3" in repr(layer)
-    assert "2, 5, kernel_size=(3,), rank=4" in repr(FixedRankConv1d(g.random_point(5, 6, 4, Key(0)), 3))
+    assert "kernel_size=(3,)" in repr(fixed_rank(nn.Conv1d(2, 5, 3), 4))
 
 
 def test_a_layer_shares_no_memory_with_its_point():
-    point, bias = g.random_point(7, 12, 3, Key(0)), torch.zeros(7)
-    layer = FixedRankLinear(point, bias)
+    point, whole = g.random_point(7, 12, 3, Key(0)), nn.Linear(12, 7)
+    bias = whole.bias.detach().clone()
+    layer = FixedRankLayer(whole, point)
     with torch.no_grad():
         for value in layer.parameters():
             value.add_(1)
     assert tree_equal(vars(point), vars(g.random_point(7, 12, 3, Key(0))))
-    assert not bias.any()
+    assert torch.equal(whole.bias, bias)
     kept = fixed_rank(nn.Linear(50, 40), 2)
     assert all(value.untyped_storage().nbytes() == 4 * value.numel() for value in kept.parameters())
 
 
-# -------------------------------------------------------------------------------------------------------------- probes
+# -------------------------------------------------------------------------------------------------
+# probes
 def dense_gradients(thin, tree, loss):
     """Return autograd's gradients of the dense weights, as matrices, by layer."""
     whole = dense(thin, tree)
@@ -145,9 +162,13 @@ def test_a_probe_changes_no_output_and_leaves_no_trace():
 
 def test_half_a_probe_and_a_tangent_for_a_probe():
     point, x = g.random_point(7, 12, 3, Key(0), dtype=DOUBLE), randn(4, 12, dtype=DOUBLE)
-    layer, z = FixedRankLinear(point), g.random_tangent(point, Key(1)) * 0.3
+    layer, z = linear(point), g.random_tangent(point, Key(1)) * 0.3
     moved = functional_call(layer, {"up": z.up, "vp": z.vp}, (x,))
-    close(moved, g.apply(point, x) + g.apply_tangent(point, g.Tangent(0 * z.core, z.up, z.vp), x), 1e-12)
+    close(
+        moved,
+        g.apply(point, x) + g.apply_tangent(point, g.Tangent(0 * z.core, z.up, z.vp), x),
+        1e-12,
+    )
     close(functional_call(layer, {"vp": z.vp}, (x,)), layer(x) + x @ z.vp @ point.u.mT, 1e-12)
     close(functional_call(layer, {"up": z.up}, (x,)), layer(x) + x @ point.v @ z.up.mT, 1e-12)
 
@@ -189,20 +210,32 @@ def test_gradients_agree_with_finite_differences_along_a_retraction():
     along = {name: g.random_tangent(point, Key(0, name)) for name, point in at.items()}
     slope = sum(float(g.inner(gradient[name], along[name])) for name in at)
     for retract in (g.metric_retraction, g.orthographic_retraction):
-        ends = [float(loss(with_points(tree, {name: retract(at[name], t * along[name]) for name in at}))) for t in (1e-5, -1e-5)]
+        ends = [
+            float(
+                loss(with_points(tree, {name: retract(at[name], t * along[name]) for name in at}))
+            )
+            for t in (1e-5, -1e-5)
+        ]
         assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(slope, rel=1e-6)
 
 
 def test_descent_learns_what_a_matrix_of_the_rank_can():
-    target, x = g.random_point(8, 12, 2, Key(0, "target"), dtype=DOUBLE), randn(64, 12, dtype=DOUBLE)
-    layer = FixedRankLinear(g.random_point(8, 12, 2, Key(0, "start"), dtype=DOUBLE))
+    target, x = (
+        g.random_point(8, 12, 2, Key(0, "target"), dtype=DOUBLE),
+        randn(64, 12, dtype=DOUBLE),
+    )
+    layer = linear(g.random_point(8, 12, 2, Key(0, "start"), dtype=DOUBLE))
     tree = parameters(layer)
     for _ in range(100):
         at = points(tree)
         probe = probes(at)
-        functional.mse_loss(functional_call(layer, {**tree, **probe}, (x,)), g.apply(target, x)).backward()
+        functional.mse_loss(
+            functional_call(layer, {**tree, **probe}, (x,)), g.apply(target, x)
+        ).backward()
         step = {name: -1.0 * gradient for name, gradient in tangents(at, probe).items()}
-        tree = with_points(tree, {name: g.metric_retraction(point, step[name]) for name, point in at.items()})
+        tree = with_points(
+            tree, {name: g.metric_retraction(point, step[name]) for name, point in at.items()}
+        )
     assert float(g.distance(points(tree)[""], target)) < 1e-3 * float(g.singular_values(target)[0])
 
 
@@ -214,14 +247,17 @@ def test_no_dense_array_is_formed():
     thinnest = min(math.prod(point.shape) for point in at.values())
     with Largest() as largest:
         functional_call(thin, {**tree, **probe}, (x,)).sum().backward()
-        moved = {name: g.metric_retraction(at[name], -0.1 * gradient) for name, gradient in tangents(at, probe).items()}
+        moved = {
+            name: g.metric_retraction(at[name], -0.1 * gradient)
+            for name, gradient in tangents(at, probe).items()
+        }
         with_points(tree, moved)
         thin(x).sum().backward()
     assert 0 < largest.entries < thinnest / 8
 
 
 def test_a_layer_of_thirty_billion_weights_runs_and_steps():
-    layer = FixedRankLinear(g.random_point(200_000, 150_000, 4, Key(0)))
+    layer = linear(g.random_point(200_000, 150_000, 4, Key(0)))
     tree = parameters(layer)
     at = points(tree)
     probe, x = probes(at), randn(2, 150_000)
@@ -229,7 +265,10 @@ def test_a_layer_of_thirty_billion_weights_runs_and_steps():
     assert probe["up"].grad.shape == (200_000, 4)
     assert probe["vp"].grad.shape == (150_000, 4)
     moved = g.metric_retraction(at[""], -1.0 * tangents(at, probe)[""])
-    before, after = (functional_call(layer, leaves, (x,)).square().mean() for leaves in (tree, with_points(tree, {"": moved})))
+    before, after = (
+        functional_call(layer, leaves, (x,)).square().mean()
+        for leaves in (tree, with_points(tree, {"": moved}))
+    )
     assert float(after) < float(before)
     layer(x).sum().backward()
     assert layer.v.grad.shape == (150_000, 4)

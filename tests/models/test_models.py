@@ -50,7 +50,9 @@ def test_the_grid_is_the_product_of_its_transitions():
     gaps = set()
     for state in itertools.product([0, 1], repeat=6):
         grid = [state[:3], state[3:]]
-        direct = sum(table(row, r[m], r[m + 1]) for r in grid for m in range(2)) + sum(table(column, grid[0][m], grid[1][m]) for m in range(3))
+        direct = sum(table(row, r[m], r[m + 1]) for r in grid for m in range(2)) + sum(
+            table(column, grid[0][m], grid[1][m]) for m in range(3)
+        )
         gaps.add(round(direct - float(model.energy(torch.tensor(grid))), 5))
     assert len(gaps) == 1
 
@@ -79,8 +81,18 @@ def test_strong_couplings_warn_and_say_what_will_happen():
         (lambda: bf.BernoulliGamma(slab_sd=0.1, spike_sd=0.2), "spike_sd < slab_sd"),
         (lambda: bf.Categorical(temperature=0.0), "Categorical.temperature"),
         (lambda: bf.Normal(sd=-1.0), "Normal.sd"),
-        (lambda: Ising(torch.zeros(3), torch.tensor([[0], [1]]), torch.ones(1), (3,), torch.zeros(3).long()), "different colours"),
-        (lambda: Ising(torch.zeros(3), torch.zeros(2, 0).long(), torch.ones(1), (3,), torch.zeros(3).long()), "shapes"),
+        (
+            lambda: Ising(
+                torch.zeros(3), torch.tensor([[0], [1]]), torch.ones(1), (3,), torch.zeros(3).long()
+            ),
+            "different colours",
+        ),
+        (
+            lambda: Ising(
+                torch.zeros(3), torch.zeros(2, 0).long(), torch.ones(1), (3,), torch.zeros(3).long()
+            ),
+            "shapes",
+        ),
     ],
 )
 def test_bad_declarations_are_refused(call, words):
@@ -90,7 +102,9 @@ def test_bad_declarations_are_refused(call, words):
 
 def test_declare_chooses_by_predicate(net):
     assert list(bf.declare(net).sites) == ["1.weight", "3.weight"]
-    assert list(bf.declare(net, where=lambda name, module: name == "3.weight").sites) == ["3.weight"]
+    assert list(bf.declare(net, where=lambda name, module: name == "3.weight").sites) == [
+        "3.weight"
+    ]
     assert weight_matrices("conv.weight", nn.Conv2d(1, 2, 3))
     convolution = bf.declare(bf.cnn((3, 8, 8), 10, Key(0)))
     assert convolution.sites["0.weight"].matrix == (16, 27)
@@ -99,9 +113,18 @@ def test_declare_chooses_by_predicate(net):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda net: bf.declare(net, where=lambda name, module: False), "a predicate that chooses a parameter, found none of"),
-        (lambda net: bf.declare(net, where=lambda name, module: True), "'1.bias': expected a matrix or kernel"),
-        (lambda net: bf.declare(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))), "without running statistics"),
+        (
+            lambda net: bf.declare(net, where=lambda name, module: False),
+            "a predicate that chooses a parameter, found none of",
+        ),
+        (
+            lambda net: bf.declare(net, where=lambda name, module: True),
+            "'1.bias': expected a matrix or kernel",
+        ),
+        (
+            lambda net: bf.declare(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))),
+            "without running statistics",
+        ),
     ],
 )
 def test_declare_refuses(net, make, words):
@@ -111,10 +134,14 @@ def test_declare_refuses(net, make, words):
 
 def test_hyperparameters_follow_the_layer(net):
     for name, site in bf.declare(net).sites.items():
-        assert site.precision.rates[1] == pytest.approx(2.8**2 * float(net.get_parameter(name).detach().square().mean()))
+        assert site.precision.rates[1] == pytest.approx(
+            2.8**2 * float(net.get_parameter(name).detach().square().mean())
+        )
     nn.init.zeros_(net[1].weight)
     assert bf.declare(net).sites["1.weight"].precision.rates[1] == pytest.approx(2.8**2 * 2 / 64)
-    absolute = bf.Prior(precision=bf.BernoulliGamma(slab_sd=0.3, spike_sd=0.01, spike_shape=2.0, relative=False))
+    absolute = bf.Prior(
+        precision=bf.BernoulliGamma(slab_sd=0.3, spike_sd=0.01, spike_shape=2.0, relative=False)
+    )
     site = bf.declare(net, absolute).sites["1.weight"]
     assert site.precision.rates == pytest.approx((2e-4, 0.09))
 
@@ -125,18 +152,32 @@ def test_the_declared_model_has_the_density_it_says(support):
     torch.set_default_dtype(torch.float64)
     try:
         net = nn.Sequential(nn.Linear(4, 3))
-        declared = bf.declare(net, bf.Prior(support=support, precision=bf.BernoulliGamma(slab_shape=2.0)), likelihood=bf.Categorical(temperature=0.5))
+        declared = bf.declare(
+            net,
+            bf.Prior(support=support, precision=bf.BernoulliGamma(slab_shape=2.0)),
+            likelihood=bf.Categorical(temperature=0.5),
+        )
         x, y, points = torch.randn(5, 4), torch.tensor([0, 1, 2, 1, 0]), {"0.bias": torch.randn(3)}
         trace = poutine.trace(declared.model).get_trace(points, x, y, scale=3.0)
         s, rho, w = (trace.nodes[f"0.weight.{leaf}"]["value"] for leaf in ("s", "rho", "w"))
         assert s.shape == rho.shape == w.shape == (3, 4)
         gammas = declared.sites["0.weight"].precision
         shape, rate = torch.tensor(gammas.shapes)[s.long()], torch.tensor(gammas.rates)[s.long()]
-        log_s = dist.Bernoulli(0.3).log_prob(s).sum() if isinstance(support, bf.Independent) else declared.sites["0.weight"].support.energy(s)
-        log_rho = (shape * rate.log() - torch.lgamma(shape) + (shape - 1) * rho.log() - rate * rho).sum()
+        log_s = (
+            dist.Bernoulli(0.3).log_prob(s).sum()
+            if isinstance(support, bf.Independent)
+            else declared.sites["0.weight"].support.energy(s)
+        )
+        log_rho = (
+            shape * rate.log() - torch.lgamma(shape) + (shape - 1) * rho.log() - rate * rho
+        ).sum()
         log_w = (0.5 * (rho / (2 * math.pi)).log() - rho * w**2 / 2).sum()
-        log_y = 3.0 / 0.5 * torch.log_softmax(x @ w.T + points["0.bias"], 1)[torch.arange(5), y].sum()
-        assert float(trace.log_prob_sum()) == pytest.approx(float(log_s + log_rho + log_w + log_y), rel=1e-6)
+        log_y = (
+            3.0 / 0.5 * torch.log_softmax(x @ w.T + points["0.bias"], 1)[torch.arange(5), y].sum()
+        )
+        assert float(trace.log_prob_sum()) == pytest.approx(
+            float(log_s + log_rho + log_w + log_y), rel=1e-6
+        )
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -145,13 +186,19 @@ def test_the_guide_has_the_density_it_says(declared):
     site = declared.sites["3.weight"]
     mean = torch.randn(site.matrix)
     one = torch.ones(2, 1, 1)
-    belief = Structured().update(SiteBelief(mean, torch.tensor(0.1), torch.zeros(site.matrix), one, one), torch.zeros(site.matrix), site.precision)
+    belief = Structured().update(
+        SiteBelief(mean, torch.tensor(0.1), torch.zeros(site.matrix), one, one),
+        torch.zeros(site.matrix),
+        site.precision,
+    )
     with forked(Key(0, "guide")):
         trace = poutine.trace(guide).get_trace({"3.weight": belief})
     w, s, rho = (trace.nodes[f"3.weight.{leaf}"]["value"] for leaf in ("w", "s", "rho"))
     shape, rate = belief.given(s)
     direct = (
-        dist.Normal(mean, 0.1).log_prob(w).sum() + dist.Bernoulli(belief.inclusion).log_prob(s).sum() + dist.Gamma(shape, rate).log_prob(rho).sum()
+        dist.Normal(mean, 0.1).log_prob(w).sum()
+        + dist.Bernoulli(belief.inclusion).log_prob(s).sum()
+        + dist.Gamma(shape, rate).log_prob(rho).sum()
     )
     assert float(trace.log_prob_sum()) == pytest.approx(float(direct), rel=1e-5)
 
@@ -166,7 +213,12 @@ def test_the_pyro_parameter_store_stays_empty(declared, digits):
 
 def test_likelihoods_check_targets():
     for likelihood, output, targets, words in (
-        (bf.Categorical(), torch.zeros(2, 3), torch.tensor([0, 3]), "0 to 2, the network's outputs, found 0 to 3"),
+        (
+            bf.Categorical(),
+            torch.zeros(2, 3),
+            torch.tensor([0, 3]),
+            "0 to 2, the network's outputs, found 0 to 3",
+        ),
         (bf.Categorical(), torch.zeros(2, 3), torch.zeros(2), "integer labels"),
         (bf.Normal(), torch.zeros(2, 3), torch.zeros(2), r"float targets of shape \(2, 3\)"),
     ):

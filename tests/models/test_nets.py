@@ -38,13 +38,13 @@ def message_of(declared, generator, *, active=1.0, spread="shared", sd=0.05):
     for name, site in declared.sites.items():
         mask = torch.rand(site.matrix, generator=generator) < active
         message |= {
-            f"{name}.mean": declared.initial[name].reshape(site.matrix)[mask],
-            f"{name}.inclusion": encode_inclusion(torch.ones(int(mask.sum()))),
-            f"{name}.support": mask,
+            f"mean/{name}": declared.initial[name].reshape(site.matrix)[mask],
+            f"inclusion/{name}": encode_inclusion(torch.ones(int(mask.sum()))),
+            f"support/{name}": mask,
         }
         if spread == "weight":
-            message[f"{name}.sd"] = sd * (0.5 + torch.rand(int(mask.sum()), generator=generator))
-    return message if spread == "weight" else message | {"sd": torch.tensor(sd)}
+            message[f"sd/{name}"] = sd * (0.5 + torch.rand(int(mask.sum()), generator=generator))
+    return message if spread == "weight" else message | {"shared/sd": torch.tensor(sd)}
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,26 @@ def message_of(declared, generator, *, active=1.0, spread="shared", sd=0.05):
 def test_alexnet_has_the_size_worked_out_by_hand(image, width, hidden, parameters):
     net = bf.alexnet(image, 10, KEY, width=width, hidden=hidden)
     stated = 9 * (image[0] * width + 61 * width**2) + 18 * width
-    stated += (4 * width * (image[1] // 8) * (image[2] // 8) + 1) * hidden + (hidden + 1) * hidden + (hidden + 1) * 10
+    stated += (
+        (4 * width * (image[1] // 8) * (image[2] // 8) + 1) * hidden
+        + (hidden + 1) * hidden
+        + (hidden + 1) * 10
+    )
     assert count(net) == parameters == stated
     assert net(torch.zeros(2, *image[image[0] == 1 :])).shape == (2, 10)
     assert sum(isinstance(module, nn.MaxPool2d) for module in net) == 3
 
 
 def test_mobilenet_has_the_size_of_the_papers():
-    """Layer by layer from table 1: depthwise 9 c, pointwise c c', two numbers a channel for each norm."""
+    """Layer by layer from table 1: depthwise 9 c, pointwise c c', two numbers a channel for each
+    norm.
+    """
     channels = [32, 64, 128, 128, 256, 256, *[512] * 6, 1024, 1024]
-    for image, classes, width in (((3, 32, 32), 10, 1.0), ((3, 32, 32), 10, 0.5), ((1, 28, 28), 7, 0.25)):
+    for image, classes, width in (
+        ((3, 32, 32), 10, 1.0),
+        ((3, 32, 32), 10, 0.5),
+        ((1, 28, 28), 7, 0.25),
+    ):
         thin = [int(c * width) for c in channels]
         blocks = sum(9 * a + 2 * a + a * b + 2 * b for a, b in pairwise(thin))
         expected = 9 * image[0] * thin[0] + 2 * thin[0] + blocks + (thin[-1] + 1) * classes
@@ -96,24 +106,41 @@ def test_mobilenet_shrinks_images_as_it_should():
     assert bf.mobilenet((3, 32, 32), 10, KEY, width=0.01)[0].out_channels == 8
 
 
-@pytest.mark.parametrize("make", [lambda key: bf.alexnet((3, 16, 16), 5, key, width=4), lambda key: bf.mobilenet((3, 32, 32), 5, key, width=0.25)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda key: bf.alexnet((3, 16, 16), 5, key, width=4),
+        lambda key: bf.mobilenet((3, 32, 32), 5, key, width=0.25),
+    ],
+)
 def test_a_key_is_a_network_of_the_right_scale(make):
     first, again, other = make(Key(1, "a")), make(Key(1, "a")), make(Key(1, "b"))
-    assert all(torch.equal(left, right) for left, right in zip(first.parameters(), again.parameters(), strict=True))
+    assert all(
+        torch.equal(left, right)
+        for left, right in zip(first.parameters(), again.parameters(), strict=True)
+    )
     for module, stranger in zip(first, other, strict=True):
         if isinstance(module, nn.Linear | nn.Conv2d):
             assert not torch.equal(module.weight, stranger.weight)
             # Of a depthwise kernel the fan-in is its own 9 entries, not all channels'.
             scale = math.sqrt(2 / module.weight[0].numel())
-            assert float(module.weight.detach().std()) == pytest.approx(scale, abs=6 * scale / math.sqrt(2 * module.weight.numel()))
+            assert float(module.weight.detach().std()) == pytest.approx(
+                scale, abs=6 * scale / math.sqrt(2 * module.weight.numel())
+            )
             assert module.bias is None or not bool(module.bias.any())
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: bf.alexnet((1, 28, 7), 10, KEY), r"alexnet.image: expected at least 8 x 8 pixels, found \(1, 28, 7\)"),
-        (lambda: bf.mobilenet((3, 32, 32), 10, KEY, width=0.0), "mobilenet.width: expected a positive number, found 0.0"),
+        (
+            lambda: bf.alexnet((1, 28, 7), 10, KEY),
+            r"alexnet.image: expected at least 8 x 8 pixels, found \(1, 28, 7\)",
+        ),
+        (
+            lambda: bf.mobilenet((3, 32, 32), 10, KEY, width=0.0),
+            "mobilenet.width: expected a positive number, found 0.0",
+        ),
         (lambda: bf.mobilenet((3, 32, 32), 10, KEY, width=math.nan), "mobilenet.width"),
     ],
 )
@@ -126,7 +153,10 @@ def test_bad_sizes_are_refused(call, words):
 @pytest.mark.parametrize("spread", ["shared", "weight"])
 @pytest.mark.parametrize(
     "make",
-    [lambda: bf.alexnet((1, 16, 16), 3, KEY, width=4, hidden=8), lambda: bf.mobilenet((3, 16, 16), 3, KEY, width=0.25)],
+    [
+        lambda: bf.alexnet((1, 16, 16), 3, KEY, width=4, hidden=8),
+        lambda: bf.mobilenet((3, 16, 16), 3, KEY, width=0.25),
+    ],
     ids=["alexnet", "mobilenet"],
 )
 def test_a_step_on_the_local_elbo_lowers_it(make, spread, active):
@@ -147,7 +177,7 @@ def test_a_step_on_the_local_elbo_lowers_it(make, spread, active):
     before = loss()
     before.backward()
     assert all(bool(torch.isfinite(leaf.grad).all()) for leaf in leaves)
-    assert all(bool(trained[f"{name}.mean"].grad.any()) for name in declared.sites)
+    assert all(bool(trained[f"mean/{name}"].grad.any()) for name in declared.sites)
     # The same noise again: a step as short as this along the gradient can only lower the loss.
     norm = math.sqrt(sum(float(leaf.grad.square().sum()) for leaf in leaves))
     torch.optim.SGD(leaves, 1e-2 / norm).step()
@@ -155,9 +185,17 @@ def test_a_step_on_the_local_elbo_lowers_it(make, spread, active):
 
 
 @pytest.mark.parametrize(("spread", "active"), [("shared", 1.0), ("shared", 0.6), ("weight", 0.6)])
-@pytest.mark.parametrize(("channels", "groups"), [((6, 6), 6), ((4, 8), 4), ((6, 4), 2)], ids=["depthwise", "multiplied", "grouped"])
-def test_sampled_outputs_of_grouped_convolutions_have_the_variance_of_sampled_weights(channels, groups, spread, active):
-    """Against the exact variance, a sum over weights of squared derivatives, and both ways of drawing against that."""
+@pytest.mark.parametrize(
+    ("channels", "groups"),
+    [((6, 6), 6), ((4, 8), 4), ((6, 4), 2)],
+    ids=["depthwise", "multiplied", "grouped"],
+)
+def test_sampled_outputs_of_grouped_convolutions_have_the_variance_of_sampled_weights(
+    channels, groups, spread, active
+):
+    """Against the exact variance, a sum over weights of squared derivatives, and both ways of
+    drawing against that.
+    """
     layer = nn.Conv2d(*channels, 3, stride=2, padding=1, groups=groups, bias=False)
     declared = bf.declare(nn.Sequential(layer))
     name, site = "0.weight", declared.sites["0.weight"]
@@ -165,10 +203,12 @@ def test_sampled_outputs_of_grouped_convolutions_have_the_variance_of_sampled_we
     generator = KEY.child("moments").generator()
     inputs = torch.randn(1, channels[0], 5, 5, generator=generator)
     objective = MeanFieldElbo(declared, spread)
-    trained, fixed = objective.start(message_of(declared, generator, active=active, spread=spread, sd=0.2))
+    trained, fixed = objective.start(
+        message_of(declared, generator, active=active, spread=spread, sd=0.2)
+    )
     weights, noises = objective._weights(trained, fixed)
-    sd = trained["sd" if spread == "shared" else f"{name}.sd"].exp().expand(site.matrix)
-    sd = (sd * fixed.get(f"{name}.mask", torch.ones(site.matrix))).reshape(site.shape)
+    sd = trained["shared/sd" if spread == "shared" else f"sd/{name}"].exp().expand(site.matrix)
+    sd = (sd * fixed.get(f"mask/{name}", torch.ones(site.matrix))).reshape(site.shape)
 
     def run(weight):
         return torch.nn.functional.conv2d(inputs, weight, stride=2, padding=1, groups=groups)
@@ -183,8 +223,19 @@ def test_sampled_outputs_of_grouped_convolutions_have_the_variance_of_sampled_we
     by_weight = torch.tensordot(drawn, slopes[0], dims=([1, 2, 3, 4], [3, 4, 5, 6]))
     assert torch.allclose(by_weight[0], run(drawn[0])[0], atol=1e-5)
     with torch.no_grad(), sampled_outputs(declared.net, {"0": noises[name].variance_of}, generator):
-        by_output = torch.func.functional_call(declared.net, weights, (inputs.expand(draws, -1, -1, -1),))
+        by_output = torch.func.functional_call(
+            declared.net, weights, (inputs.expand(draws, -1, -1, -1),)
+        )
     for sample in (by_weight, by_output):
         # An output all of whose weights are off has variance 0, or the floor under its square root.
-        assert bool(((sample.var(dim=0) - exact[0]).abs() <= 6 * math.sqrt(2 / draws) * exact[0] + 1e-11).all())
-        assert bool(((sample.mean(dim=0) - run(weights[name])[0]).abs() <= 6 * (exact[0] / draws).sqrt() + 1e-6).all())
+        assert bool(
+            (
+                (sample.var(dim=0) - exact[0]).abs() <= 6 * math.sqrt(2 / draws) * exact[0] + 1e-11
+            ).all()
+        )
+        assert bool(
+            (
+                (sample.mean(dim=0) - run(weights[name])[0]).abs()
+                <= 6 * (exact[0] / draws).sqrt() + 1e-6
+            ).all()
+        )

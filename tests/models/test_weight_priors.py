@@ -1,4 +1,6 @@
-"""Priors on one weight tensor, against formulas written out by hand and against numerical integrals."""
+"""Priors on one weight tensor, against formulas written out by hand and against numerical
+integrals.
+"""
 
 import math
 
@@ -16,7 +18,14 @@ from bayesfed.keys import Key, forked
 from bayesfed.models import Gaussian, Horseshoe, Laplace, ProductGaussian, SpikeAndSlab, WeightPrior
 
 MIXTURE = SpikeAndSlab(inclusion=0.3, spike=0.1, slab=2.0)
-PRIORS = [Gaussian(0.5), Gaussian(0.5, centre=1.0), Laplace(0.3), Horseshoe(0.1), MIXTURE, ProductGaussian(rank=2, precision=3.0)]
+PRIORS = [
+    Gaussian(0.5),
+    Gaussian(0.5, centre=1.0),
+    Laplace(0.3),
+    Horseshoe(0.1),
+    MIXTURE,
+    ProductGaussian(rank=2, precision=3.0),
+]
 
 
 def normal(*shape):
@@ -24,7 +33,9 @@ def normal(*shape):
 
 
 def traced(prior, like, **values):
-    """Trace a draw of the site ``w``; `values` fix sites by the last part of their name, ``w`` the weight itself."""
+    """Trace a draw of the site ``w``; `values` fix sites by the last part of their name, ``w`` the
+    weight itself.
+    """
     fixed = {"w" if leaf == "w" else f"w.{leaf}": value for leaf, value in values.items()}
     with forked(Key(0, "trace")):
         return poutine.trace(poutine.condition(prior.sample, fixed)).get_trace("w", like)
@@ -41,17 +52,26 @@ def log_density(prior, weight):
 @pytest.mark.parametrize(
     ("prior", "shape"),
     # Products are matrices.
-    [(prior, shape) for prior in PRIORS for shape in [(4, 3), (2, 3, 2, 2), (5,), ()] if len(shape) >= 2 or not isinstance(prior, ProductGaussian)],
+    [
+        (prior, shape)
+        for prior in PRIORS
+        for shape in [(4, 3), (2, 3, 2, 2), (5,), ()]
+        if len(shape) >= 2 or not isinstance(prior, ProductGaussian)
+    ],
     ids=lambda value: type(value).__name__ if isinstance(value, WeightPrior) else str(value),
 )
-def test_weights_have_the_shape_and_type_asked_for_and_gradients_reach_every_site(prior, shape, dtype):
+def test_weights_have_the_shape_and_type_asked_for_and_gradients_reach_every_site(
+    prior, shape, dtype
+):
     like = torch.full(shape, math.nan, dtype=dtype)  # its values are not read
     trace = traced(prior, like)
     weight = trace.nodes["w"]["value"]
     assert weight.shape == trace.nodes["_RETURN"]["value"].shape == torch.Size(shape)
     assert weight.dtype == dtype
     assert weight.isfinite().all()
-    sites = {name: trace.nodes[name]["value"].clone().requires_grad_() for name in trace.stochastic_nodes}
+    sites = {
+        name: trace.nodes[name]["value"].clone().requires_grad_() for name in trace.stochastic_nodes
+    }
     assert all(value.dtype == dtype for value in sites.values())
     log = poutine.trace(poutine.condition(prior.sample, sites)).get_trace("w", like).log_prob_sum()
     assert log.dtype == dtype
@@ -60,17 +80,23 @@ def test_weights_have_the_shape_and_type_asked_for_and_gradients_reach_every_sit
     assert isinstance(prior, WeightPrior)
 
 
-@pytest.mark.parametrize("prior", [*PRIORS, Gaussian(1.0, torch.zeros(4, 3))], ids=lambda prior: type(prior).__name__)
+@pytest.mark.parametrize(
+    "prior", [*PRIORS, Gaussian(1.0, torch.zeros(4, 3))], ids=lambda prior: type(prior).__name__
+)
 def test_every_site_is_on_the_device_of_the_weight(prior):
     with pyro.validation_enabled(False):  # the meta device has no values to check
         trace = traced(prior, torch.empty(4, 3, device="meta"))
         log = trace.log_prob_sum()
-    assert {site["value"].device.type for site in trace.nodes.values() if site["type"] == "sample"} == {"meta"}
+    assert {
+        site["value"].device.type for site in trace.nodes.values() if site["type"] == "sample"
+    } == {"meta"}
     assert log.device.type == "meta"
 
 
 def test_sites_are_named_after_the_weight():
-    found = {type(prior): sorted(traced(prior, torch.zeros(3, 2)).stochastic_nodes) for prior in PRIORS}
+    found = {
+        type(prior): sorted(traced(prior, torch.zeros(3, 2)).stochastic_nodes) for prior in PRIORS
+    }
     assert found == {
         Gaussian: ["w"],
         Laplace: ["w"],
@@ -85,17 +111,27 @@ def test_sites_are_named_after_the_weight():
 
 def test_the_gaussian_and_the_laplace_have_their_textbook_densities():
     weight, centre = normal(4, 3), normal(3, 4).T
-    assert float(log_density(Gaussian(0.7), weight)) == pytest.approx(stats.norm(0, 0.7).logpdf(weight).sum())
-    assert float(log_density(Gaussian(0.7, 1.5), weight)) == pytest.approx(stats.norm(1.5, 0.7).logpdf(weight).sum())
-    assert float(log_density(Gaussian(0.7, centre), weight)) == pytest.approx(stats.norm(centre, 0.7).logpdf(weight).sum())
-    assert float(log_density(Laplace(0.7), weight)) == pytest.approx(stats.laplace(0, 0.7).logpdf(weight).sum())
+    assert float(log_density(Gaussian(0.7), weight)) == pytest.approx(
+        stats.norm(0, 0.7).logpdf(weight).sum()
+    )
+    assert float(log_density(Gaussian(0.7, 1.5), weight)) == pytest.approx(
+        stats.norm(1.5, 0.7).logpdf(weight).sum()
+    )
+    assert float(log_density(Gaussian(0.7, centre), weight)) == pytest.approx(
+        stats.norm(centre, 0.7).logpdf(weight).sum()
+    )
+    assert float(log_density(Laplace(0.7), weight)) == pytest.approx(
+        stats.laplace(0, 0.7).logpdf(weight).sum()
+    )
 
 
 def test_a_gaussian_around_a_tensor_pulls_as_the_proximal_term_does():
     weight, centre, strength = normal(4, 3).requires_grad_(), normal(3, 4).T, 0.37
     (pull,) = torch.autograd.grad(-log_density(Gaussian.around(centre, strength), weight), weight)
     torch.testing.assert_close(pull, strength * (weight - centre).detach())
-    by_hand = strength / 2 * (weight - centre).square().sum() - 6 * math.log(strength / (2 * math.pi))
+    by_hand = strength / 2 * (weight - centre).square().sum() - 6 * math.log(
+        strength / (2 * math.pi)
+    )
     torch.testing.assert_close(-log_density(Gaussian.around(centre, strength), weight), by_hand)
 
 
@@ -110,7 +146,10 @@ def test_a_centre_is_copied():
 
 
 def test_a_centre_takes_the_type_of_the_weight():
-    assert traced(Gaussian(1.0, normal(2, 2)), torch.zeros(2, 2)).nodes["w"]["value"].dtype == torch.float32
+    assert (
+        traced(Gaussian(1.0, normal(2, 2)), torch.zeros(2, 2)).nodes["w"]["value"].dtype
+        == torch.float32
+    )
 
 
 # Horseshoe
@@ -118,33 +157,52 @@ def test_a_centre_takes_the_type_of_the_weight():
 
 def test_the_horseshoe_is_the_product_of_its_sites():
     tau, local, z = torch.tensor(0.3, dtype=torch.float64), normal(4, 3).exp(), normal(4, 3)
-    trace = traced(Horseshoe(0.1), torch.zeros(4, 3, dtype=torch.float64), tau=tau, **{"lambda": local}, z=z)
+    trace = traced(
+        Horseshoe(0.1), torch.zeros(4, 3, dtype=torch.float64), tau=tau, **{"lambda": local}, z=z
+    )
     torch.testing.assert_close(trace.nodes["w"]["value"], tau * local * z)
-    expected = stats.halfcauchy(scale=0.1).logpdf(tau) + stats.halfcauchy().logpdf(local).sum() + stats.norm().logpdf(z).sum()
+    expected = (
+        stats.halfcauchy(scale=0.1).logpdf(tau)
+        + stats.halfcauchy().logpdf(local).sum()
+        + stats.norm().logpdf(z).sum()
+    )
     assert float(trace.log_prob_sum()) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("weight", [0.05, 0.5, 3.0])
 def test_the_horseshoes_marginal_is_the_papers(weight):
-    """Sum lambda out on a grid: ``K exp(w^2 / 2) E1(w^2 / 2)`` at tau = 1, K = (2 pi^3)^-1/2, within the paper's theorem 1."""
+    """Sum lambda out on a grid: ``K exp(w^2 / 2) E1(w^2 / 2)`` at tau = 1, K = (2 pi^3)^-1/2,
+    within the paper's theorem 1.
+    """
     log_local = torch.linspace(-25, 25, 20001, dtype=torch.float64)
     local = log_local.exp()
     one = torch.tensor(1.0, dtype=torch.float64)
-    trace = traced(Horseshoe(1.0), torch.zeros_like(local), tau=one, **{"lambda": local}, z=weight / local)
+    trace = traced(
+        Horseshoe(1.0), torch.zeros_like(local), tau=one, **{"lambda": local}, z=weight / local
+    )
     assert torch.allclose(trace.nodes["w"]["value"], torch.tensor(weight, dtype=torch.float64))
-    each = {leaf: trace.nodes[f"w.{leaf}"]["fn"].base_dist.log_prob(trace.nodes[f"w.{leaf}"]["value"]) for leaf in ("lambda", "z")}
+    each = {
+        leaf: trace.nodes[f"w.{leaf}"]["fn"].base_dist.log_prob(trace.nodes[f"w.{leaf}"]["value"])
+        for leaf in ("lambda", "z")
+    }
     # p(w | lambda) = N(w / lambda) / lambda, and d lambda = lambda d log lambda: the two cancel.
     marginal = float(torch.trapezoid((each["lambda"] + each["z"]).exp(), log_local))
     scale = (2 * math.pi**3) ** -0.5
-    assert marginal == pytest.approx(scale * math.exp(weight**2 / 2) * special.exp1(weight**2 / 2), rel=1e-6)
+    assert marginal == pytest.approx(
+        scale * math.exp(weight**2 / 2) * special.exp1(weight**2 / 2), rel=1e-6
+    )
     assert scale / 2 * math.log1p(4 / weight**2) < marginal < scale * math.log1p(2 / weight**2)
 
 
 def test_horseshoe_draws_follow_that_marginal():
-    draws = traced(Horseshoe(1.0), torch.zeros(40000), tau=torch.tensor(1.0)).nodes["w"]["value"].abs()
+    draws = (
+        traced(Horseshoe(1.0), torch.zeros(40000), tau=torch.tensor(1.0)).nodes["w"]["value"].abs()
+    )
     scale = (2 * math.pi**3) ** -0.5
     for bound in (0.1, 1.0, 10.0):
-        share, _ = integrate.quad(lambda w: 2 * scale * special.exp1(w**2 / 2) * math.exp(w**2 / 2), 0, bound)
+        share, _ = integrate.quad(
+            lambda w: 2 * scale * special.exp1(w**2 / 2) * math.exp(w**2 / 2), 0, bound
+        )
         assert float((draws < bound).float().mean()) == pytest.approx(share, abs=0.01)
 
 
@@ -159,7 +217,9 @@ def test_the_mixture_is_normalised_and_its_inclusion_is_bayes_rule():
     assert float(torch.trapezoid(each.exp(), grid)) == pytest.approx(1, abs=1e-9)
     assert float(log_density(MIXTURE, grid)) == pytest.approx(float(each.sum()))
     np.testing.assert_allclose(MIXTURE.included(grid), slab / (spike + slab), rtol=1e-9)
-    assert float(torch.trapezoid(each.exp() * MIXTURE.included(grid), grid)) == pytest.approx(0.3, abs=1e-9)
+    assert float(torch.trapezoid(each.exp() * MIXTURE.included(grid), grid)) == pytest.approx(
+        0.3, abs=1e-9
+    )
     assert MIXTURE.included(torch.zeros(2, 3)).shape == (2, 3)
 
 
@@ -197,9 +257,16 @@ def test_the_product_decays_as_the_gaussian_of_its_precision_does():
 
 
 def test_decay_alone_cannot_tell_factors_of_one_product_apart_and_the_gaussians_can():
-    u, v, change = normal(4, 2), normal(6, 2), torch.tensor([[3.0, 1.0], [0.0, 0.2]], dtype=torch.float64)
+    u, v, change = (
+        normal(4, 2),
+        normal(6, 2),
+        torch.tensor([[3.0, 1.0], [0.0, 0.2]], dtype=torch.float64),
+    )
     other = u @ change, v @ torch.linalg.inv(change).T
-    traces = [traced(ProductGaussian(2, 1.0), torch.zeros(4, 6, dtype=torch.float64), u=left, v=right) for left, right in ((u, v), other)]
+    traces = [
+        traced(ProductGaussian(2, 1.0), torch.zeros(4, 6, dtype=torch.float64), u=left, v=right)
+        for left, right in ((u, v), other)
+    ]
     for trace in traces:
         trace.compute_log_prob()
     decays = [trace.nodes["w.decay"]["log_prob_sum"] for trace in traces]
@@ -208,17 +275,26 @@ def test_decay_alone_cannot_tell_factors_of_one_product_apart_and_the_gaussians_
 
 
 def test_the_best_factors_of_a_product_pay_its_nuclear_norm():
-    """What the wide Gaussians cost: ``||W||_* / sd^2`` below their highest point, at the balanced factors."""
+    """What the wide Gaussians cost: ``||W||_* / sd^2`` below their highest point, at the balanced
+    factors.
+    """
     left, values, right = torch.linalg.svd(normal(4, 6), full_matrices=False)
     u, v = left * values.sqrt(), right.T * values.sqrt()
-    trace = traced(ProductGaussian(4, 1.0, sd=3.0), torch.zeros(4, 6, dtype=torch.float64), u=u, v=v)
+    trace = traced(
+        ProductGaussian(4, 1.0, sd=3.0), torch.zeros(4, 6, dtype=torch.float64), u=u, v=v
+    )
     trace.compute_log_prob()
     highest = 10 * 4 * stats.norm(0, 3.0).logpdf(0)
-    assert float(trace.nodes["w.u"]["log_prob_sum"] + trace.nodes["w.v"]["log_prob_sum"]) == pytest.approx(highest - float(values.sum()) / 9)
+    assert float(
+        trace.nodes["w.u"]["log_prob_sum"] + trace.nodes["w.v"]["log_prob_sum"]
+    ) == pytest.approx(highest - float(values.sum()) / 9)
 
 
 def test_a_plain_draw_of_a_product_says_that_the_decay_is_left_out():
-    with forked(Key(0, "plain")), pytest.warns(RuntimeWarning, match=r"outside of inference at w\.decay"):
+    with (
+        forked(Key(0, "plain")),
+        pytest.warns(RuntimeWarning, match=r"outside of inference at w\.decay"),
+    ):
         ProductGaussian(2, 1.0).sample("w", torch.zeros(3, 2))
 
 
@@ -231,15 +307,24 @@ def test_a_plain_draw_of_a_product_says_that_the_decay_is_left_out():
         (lambda: Gaussian(0.0), "Gaussian.sd: expected a positive number, found 0.0"),
         (lambda: Gaussian("0.weight"), "Gaussian.sd"),
         (lambda: Gaussian(1.0, math.nan), "Gaussian.centre: expected finite numbers"),
-        (lambda: Gaussian(1.0, torch.tensor([0.0, math.inf])), "Gaussian.centre: expected finite numbers"),
+        (
+            lambda: Gaussian(1.0, torch.tensor([0.0, math.inf])),
+            "Gaussian.centre: expected finite numbers",
+        ),
         (lambda: Gaussian.around(0.0, -1.0), "Gaussian.around, precision"),
         (lambda: Laplace(math.inf), "Laplace.scale"),
         (lambda: Horseshoe(-0.1), "Horseshoe.scale"),
         (lambda: SpikeAndSlab(1.0, 0.1, 1.0), "SpikeAndSlab.inclusion: expected a probability"),
         (lambda: SpikeAndSlab(0.5, 0.0, 1.0), "SpikeAndSlab.spike"),
         (lambda: SpikeAndSlab(0.5, 0.1, math.nan), "SpikeAndSlab.slab"),
-        (lambda: SpikeAndSlab(0.5, 1.0, 1.0), "SpikeAndSlab: expected spike < slab, found 1.0 >= 1.0"),
-        (lambda: ProductGaussian(0, 1.0), "ProductGaussian.rank: expected an integer >= 1, found 0"),
+        (
+            lambda: SpikeAndSlab(0.5, 1.0, 1.0),
+            "SpikeAndSlab: expected spike < slab, found 1.0 >= 1.0",
+        ),
+        (
+            lambda: ProductGaussian(0, 1.0),
+            "ProductGaussian.rank: expected an integer >= 1, found 0",
+        ),
         (lambda: ProductGaussian(2, 0.0), "ProductGaussian.precision"),
         (lambda: ProductGaussian(2, 1.0, sd=0.0), "ProductGaussian.sd"),
     ],
@@ -252,8 +337,17 @@ def test_impossible_priors_are_refused(call, words):
 @pytest.mark.parametrize(
     ("prior", "words"),
     [
-        (Gaussian(1.0, torch.zeros(3, 1)), r"Gaussian.centre, site 'w': expected shape \(3,\), found shape \(3, 1\); try a function of the name"),
-        (ProductGaussian(2, 1.0), r"ProductGaussian, site 'w': expected a matrix or kernel, found shape \(3,\)"),
+        (
+            Gaussian(1.0, torch.zeros(3, 1)),
+            (
+                r"Gaussian.centre, site 'w': expected shape \(3,\), found shape \(3, 1\); try "
+                r"a function of the name"
+            ),
+        ),
+        (
+            ProductGaussian(2, 1.0),
+            r"ProductGaussian, site 'w': expected a matrix or kernel, found shape \(3,\)",
+        ),
     ],
 )
 def test_priors_that_do_not_fit_a_weight_are_refused(prior, words):

@@ -1,4 +1,6 @@
-"""Conjugate models: exact in one round, unmoved by more of them, by order and by clients without rows."""
+"""Conjugate models: exact in one round, unmoved by more of them, by order and by clients without
+rows.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -10,7 +12,10 @@ import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, PosteriorError
 from benchmarks.parts.fidelity import problems as fp
 
-PRIOR = {"heads": torch.tensor(0.5, dtype=torch.float64), "tails": torch.tensor(1.5, dtype=torch.float64)}
+PRIOR = {
+    "heads": torch.tensor(0.5, dtype=torch.float64),
+    "tails": torch.tensor(1.5, dtype=torch.float64),
+}
 
 
 def counts(rows):
@@ -27,7 +32,9 @@ CLIENTS = {"a": coins(1, 0, 1), "b": coins(0), "c": coins(1, 1)}
 
 
 def found(clients=CLIENTS, rounds=1, algorithm=None, **run):
-    return bf.run(algorithm or bf.conjugate(PRIOR, counts), clients, rounds=rounds, progress=False, **run)
+    return bf.run(
+        algorithm or bf.conjugate(PRIOR, counts), clients, rounds=rounds, progress=False, **run
+    )
 
 
 def eta(family, rows):
@@ -49,7 +56,7 @@ def test_more_rounds_change_nothing_and_a_run_resumes():
     assert once.model.parameters == {"heads": 4.5, "tails": 3.5}
     assert thrice.model.parameters == once.model.parameters
     assert found(rounds=3, resume=once.snapshot).snapshot.state == thrice.snapshot.state
-    assert set(once.snapshot.memories["a"]) == {"site/heads", "site/tails"}
+    assert set(once.snapshot.memories["a"]) == {"model/heads", "model/tails"}
 
 
 def test_clients_take_part_when_they_can():
@@ -61,7 +68,9 @@ def test_a_client_whose_rows_changed_corrects_itself():
     first = found()
     later = CLIENTS | {"b": coins(0, 0, 1), "c": coins()}
     corrected = found(later, rounds=2, resume=first.snapshot, resume_anyway=True)
-    assert corrected.model.parameters == found(later).model.parameters == {"heads": 3.5, "tails": 4.5}
+    assert (
+        corrected.model.parameters == found(later).model.parameters == {"heads": 3.5, "tails": 4.5}
+    )
 
 
 def test_a_client_without_rows_changes_nothing():
@@ -70,13 +79,23 @@ def test_a_client_without_rows_changes_nothing():
         return counts(rows)
 
     algorithm = bf.conjugate(PRIOR, careful)
-    assert found(CLIENTS | {"none": coins()}, algorithm=algorithm).model.parameters == found().model.parameters
-    alone = found(CLIENTS | {"none": coins()}, algorithm=algorithm, sampler=lambda number, names, key: ["none"])
+    assert (
+        found(CLIENTS | {"none": coins()}, algorithm=algorithm).model.parameters
+        == found().model.parameters
+    )
+    alone = found(
+        CLIENTS | {"none": coins()},
+        algorithm=algorithm,
+        sampler=lambda number, names, key: ["none"],
+    )
     assert alone.model.parameters == PRIOR
 
 
 def test_workers_give_the_same_bits():
-    assert found(bf.InProcess(CLIENTS, workers=2), rounds=2).snapshot.state == found(rounds=2).snapshot.state
+    assert (
+        found(bf.InProcess(CLIENTS, workers=2), rounds=2).snapshot.state
+        == found(rounds=2).snapshot.state
+    )
 
 
 def test_the_prior_is_copied_and_sets_the_precision():
@@ -112,4 +131,7 @@ def test_a_client_that_fails_may_come_back():
 
     first = found(algorithm=bf.conjugate(PRIOR, broken), on_client_error="drop")
     assert first.model.parameters == {"heads": 4.5, "tails": 2.5}
-    assert found(rounds=2, resume=replace(first.snapshot), resume_anyway=True).model.parameters == found().model.parameters
+    assert (
+        found(rounds=2, resume=replace(first.snapshot), resume_anyway=True).model.parameters
+        == found().model.parameters
+    )

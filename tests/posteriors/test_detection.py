@@ -1,4 +1,6 @@
-"""Scores of uncertainties against scikit-learn, torchmetrics and their definitions; conformal sets cover as they promise."""
+"""Scores of uncertainties against scikit-learn, torchmetrics and their definitions; conformal sets
+cover as they promise.
+"""
 
 import math
 
@@ -13,7 +15,7 @@ from bayesfed.inference.evaluation.detection import (
     adaptive_calibration_error,
     detection,
     risk_coverage,
-    scores_of_probabilities,
+    scores_of_classes,
     selective,
     uncertainties,
 )
@@ -47,42 +49,58 @@ def test_selective_prediction_is_by_its_definition():
     coverage, risk = risk_coverage(uncertainty, wrong)
     assert coverage.tolist() == [0.25, 0.5, 0.75, 1.0]
     assert risk.tolist() == [0.0, 0.0, 0.0, 0.25]
-    assert selective(uncertainty, wrong) == {"aurc": pytest.approx(1 / 16), "coverage_at_risk": 0.75}
+    assert selective(uncertainty, wrong) == {
+        "aurc": pytest.approx(1 / 16),
+        "coverage_at_risk": 0.75,
+    }
     # Ties are broken by nobody: the order of the rows does not matter.
     tied = torch.tensor([0.5, 0.5, 0.5, 0.1])
     assert selective(tied, wrong) == pytest.approx(selective(tied, wrong[[1, 2, 0, 3]]))
     assert selective(torch.zeros(4), torch.ones(4).bool()) == {"aurc": 1.0, "coverage_at_risk": 0.0}
 
 
-def test_scores_of_probabilities():
+def test_scores_of_classes():
     p, y = drawn(3000)
-    scores = scores_of_probabilities(p, y)
-    assert scores["nll"] == pytest.approx(metrics.log_loss(y, p))
+    scores = scores_of_classes(p[None], y)
     assert scores["accuracy"] == pytest.approx(metrics.accuracy_score(y, p.argmax(1)))
     # Calibrated by construction; half as sure is not.
     assert scores["adaptive_ece"] < 0.03
     flat = (p + 0.25) / 2
-    assert float(adaptive_calibration_error(flat, y)) == pytest.approx(float(expected_calibration_error(flat, y)), abs=0.01)
+    assert float(adaptive_calibration_error(flat, y)) == pytest.approx(
+        float(expected_calibration_error(flat, y)), abs=0.01
+    )
     assert float(adaptive_calibration_error(p[:1], y[:1], 15)) <= 1
     # One bin: the difference of the means.
     gap = abs(float(p.amax(1).mean()) - scores["accuracy"])
     assert float(adaptive_calibration_error(p, y, 1)) == pytest.approx(gap)
-    assert set(uncertainties(p[None], p.log())) == {"max_probability", "entropy", "mutual_information", "max_logit"}
+    assert set(uncertainties(p[None], p.log())) == {
+        "max_probability",
+        "entropy",
+        "mutual_information",
+        "max_logit",
+    }
 
 
 def test_conformal_sets_cover():
-    """The sum of the clients' histograms is that of all rows; sets cover 90 % of fresh rows; a shift of labels is weighted away."""
+    """The sum of the clients' histograms is that of all rows; sets cover 90 % of fresh rows; a
+    shift of labels is weighted away.
+    """
     covered = []
     for seed in range(20):
         p, y = drawn(500, seed)
-        parts = [conformal.histogram(p[rows], y[rows]) for rows in (slice(0, 20), slice(20, 20), slice(20, 500))]
+        parts = [
+            conformal.histogram(p[rows], y[rows])
+            for rows in (slice(0, 20), slice(20, 20), slice(20, 500))
+        ]
         total = torch.stack(parts).sum(0)
         assert torch.equal(total, conformal.histogram(p, y))
         fresh, labels = drawn(500, seed + 1000)
         limit = conformal.threshold(total)
         exact = np.sort(1 - p[torch.arange(500), y].numpy())[math.ceil(501 * 0.9) - 1]
         assert exact <= limit <= exact + 1 / conformal.BINS + 1e-9
-        covered.append(conformal.conformal_scores(conformal.prediction_sets(fresh, limit), labels)["coverage"])
+        covered.append(
+            conformal.conformal_scores(conformal.prediction_sets(fresh, limit), labels)["coverage"]
+        )
     assert np.mean(covered) == pytest.approx(0.9, abs=0.01)
     # Rows of class 0 only, hard ones: weights restore what equal weights miss.
     p, y = drawn(4000, 7)
@@ -90,25 +108,42 @@ def test_conformal_sets_cover():
     fresh = y == 0
     counts = torch.bincount(y, minlength=4)
     weights = conformal.label_weights(torch.tensor([1.0, 0.0, 0.0, 0.0]), counts)
-    plain, weighed = (conformal.threshold(conformal.histogram(hard, y, weights=each)) for each in (None, weights))
-    coverage = {limit: conformal.conformal_scores(conformal.prediction_sets(hard[fresh], limit), y[fresh])["coverage"] for limit in (plain, weighed)}
+    plain, weighed = (
+        conformal.threshold(conformal.histogram(hard, y, weights=each)) for each in (None, weights)
+    )
+    coverage = {
+        limit: conformal.conformal_scores(conformal.prediction_sets(hard[fresh], limit), y[fresh])[
+            "coverage"
+        ]
+        for limit in (plain, weighed)
+    }
     assert coverage[weighed] == pytest.approx(0.9, abs=0.01)
     assert abs(coverage[plain] - 0.9) > abs(coverage[weighed] - 0.9)
     assert conformal.threshold(conformal.histogram(p[:3], y[:3])) == math.inf
 
 
 def test_sets_by_class_cover_every_class():
-    """Hard classes and easy ones are covered alike, whatever a client has of them; a class with too few rows is in every set."""
+    """Hard classes and easy ones are covered alike, whatever a client has of them; a class with too
+    few rows is in every set.
+    """
     covered: list[list[float]] = []
     for seed in range(20):
         (p, y), (fresh, labels) = drawn(1000, seed), drawn(1000, seed + 1000)
         # Classes 0 and 1 are harder than the others.
-        hard, fresh = (torch.where(classes[:, None] < 2, (one + 0.5) / 3, one) for one, classes in ((p, y), (fresh, labels)))
+        hard, fresh = (
+            torch.where(classes[:, None] < 2, (one + 0.5) / 3, one)
+            for one, classes in ((p, y), (fresh, labels))
+        )
         counts = torch.stack([conformal.histogram(hard[y == one], y[y == one]) for one in range(4)])
         limits = conformal.class_thresholds(counts)
         assert limits.tolist() == [conformal.threshold(own) for own in counts]
         sets = conformal.prediction_sets(fresh, limits)
-        covered.append([conformal.conformal_scores(sets[labels == one], labels[labels == one])["coverage"] for one in range(4)])
+        covered.append(
+            [
+                conformal.conformal_scores(sets[labels == one], labels[labels == one])["coverage"]
+                for one in range(4)
+            ]
+        )
     assert np.mean(covered, 0) == pytest.approx(0.9, abs=0.02)
     counts[2], counts[3] = 0, conformal.histogram(hard[y == 3][:8], y[y == 3][:8])
     assert conformal.class_thresholds(counts)[2:].tolist() == [math.inf, math.inf]

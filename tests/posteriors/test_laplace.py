@@ -1,4 +1,6 @@
-"""Laplace: the sums of clients are the central GGN, the posterior is the dense Gaussian, and predictions are those of laplace-torch."""
+"""Laplace: the sums of clients are the central GGN, the posterior is the dense Gaussian, and
+predictions are those of laplace-torch.
+"""
 
 import math
 
@@ -61,31 +63,59 @@ def test_full_and_diagonal_are_the_central_ones(subset):
     net, data, clients = problem(small())
     names = ("2.weight", "2.bias") if subset == "last" else tuple(parameters(net))
     hessian, jacobian = dense(net, data, names)
-    full, diagonal = (fitted(net, clients, subset=subset, structure=form, prior_precision=0.7).posterior for form in ("full", "diagonal"))
+    full, diagonal = (
+        fitted(net, clients, subset=subset, structure=form, prior_precision=0.7).posterior
+        for form in ("full", "diagonal")
+    )
     block = full.blocks["flat"]
-    assert torch.allclose(block.right @ torch.diag(block.values[0]) @ block.right.mT, hessian, atol=1e-9)
+    assert torch.allclose(
+        block.right @ torch.diag(block.values[0]) @ block.right.mT, hessian, atol=1e-9
+    )
     ridge = 0.7 * torch.eye(len(hessian), dtype=torch.float64)
     covariance = torch.einsum("bcp,pq,bdq->bcd", jacobian, (hessian + ridge).inverse(), jacobian)
     assert torch.allclose(full.outputs(data.inputs)[1], covariance, atol=1e-9)
     variance = 1 / (hessian.diagonal() + 0.7)
-    assert torch.allclose(diagonal.outputs(data.inputs)[1], torch.einsum("bcp,p,bdp->bcd", jacobian, variance, jacobian), atol=1e-9)
+    assert torch.allclose(
+        diagonal.outputs(data.inputs)[1],
+        torch.einsum("bcp,p,bdp->bcd", jacobian, variance, jacobian),
+        atol=1e-9,
+    )
     sds = torch.cat([diagonal.constants[f"{name}.sd"].flatten() for name in names])
     assert torch.allclose(sds, variance.sqrt(), atol=1e-9)
     # The log determinant of the evidence, from its definition.
     norm = sum(float(net.get_parameter(name).detach().square().sum()) for name in names)
-    fit = -float(nn.functional.cross_entropy(net(data.inputs).detach(), data.targets, reduction="sum"))
-    expected = fit - 0.35 * norm + (len(hessian) * math.log(0.7) - float(torch.logdet(hessian + ridge))) / 2
+    fit = -float(
+        nn.functional.cross_entropy(net(data.inputs).detach(), data.targets, reduction="sum")
+    )
+    expected = (
+        fit
+        - 0.35 * norm
+        + (len(hessian) * math.log(0.7) - float(torch.logdet(hessian + ridge))) / 2
+    )
     assert full.log_evidence == pytest.approx(expected, abs=1e-8)
 
 
 def test_kronecker_factors_do_not_depend_on_the_partition():
-    net, data, clients = problem(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(32, 3)), shape=(1, 4, 4))
-    split, central = (fitted(net, part, subset="all").posterior for part in (clients, {"all": data}))
+    net, data, clients = problem(
+        nn.Sequential(
+            nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(32, 3)
+        ),
+        shape=(1, 4, 4),
+    )
+    split, central = (
+        fitted(net, part, subset="all").posterior for part in (clients, {"all": data})
+    )
     assert split.precision == pytest.approx(central.precision, rel=1e-6)
     assert torch.allclose(split.probit(data.inputs), central.probit(data.inputs), atol=1e-7)
-    values, norm = central.values, sum(float(leaf.square().sum()) for leaf in central.centre.values())
+    values, norm = (
+        central.values,
+        sum(float(leaf.square().sum()) for leaf in central.centre.values()),
+    )
     best = best_precision(values, norm)
-    assert all(log_evidence(values, 0.0, norm, best) > log_evidence(values, 0.0, norm, best * factor) for factor in (0.97, 1.03))
+    assert all(
+        log_evidence(values, 0.0, norm, best) > log_evidence(values, 0.0, norm, best * factor)
+        for factor in (0.97, 1.03)
+    )
     # MacKay's condition at the maximum.
     assert best * norm == pytest.approx(float((values / (values + best)).sum()), rel=1e-3)
 
@@ -96,7 +126,9 @@ def test_draws_agree_with_the_covariance_of_the_outputs(options):
     result = fitted(net, clients, prior_precision=2.0, **options)
     _, covariance = result.posterior.outputs(data.inputs[:4])
     draws = [result.posterior.draw(Key(number, "draw")) for number in range(1000)]
-    logits = torch.stack([given.logits for given in result.posterior.observe_draws(draws, data.inputs[:4])])
+    logits = torch.stack(
+        [given.logits for given in result.posterior.observe_draws(draws, data.inputs[:4])]
+    )
     # Softmax leaves a shift open: differences from the first output count.
     shift = torch.cat([torch.zeros(1000, 4, 1), (logits - logits[..., :1])[..., 1:]], 2)
     rotated = torch.eye(3, dtype=torch.float64)
@@ -119,13 +151,25 @@ def test_laplace_torch_agrees(subset, structure):
     from torch.utils.data import DataLoader, TensorDataset
 
     net, data, clients = problem(small())
-    ours = fitted(net, clients, subset=subset, structure=structure, prior_precision=0.7, biases="apart").posterior
-    names = {"full": "full", "diagonal": "diag", "kronecker": "kron"}, {"last": "last_layer", "all": "all"}
-    theirs = Laplace(net, "classification", subset_of_weights=names[1][subset], hessian_structure=names[0][structure])
+    ours = fitted(
+        net, clients, subset=subset, structure=structure, prior_precision=0.7, biases="apart"
+    ).posterior
+    names = (
+        {"full": "full", "diagonal": "diag", "kronecker": "kron"},
+        {"last": "last_layer", "all": "all"},
+    )
+    theirs = Laplace(
+        net,
+        "classification",
+        subset_of_weights=names[1][subset],
+        hessian_structure=names[0][structure],
+    )
     theirs.fit(DataLoader(TensorDataset(data.inputs, data.targets), batch_size=len(data)))
     theirs.prior_precision = torch.tensor(0.7, dtype=torch.float64)
     assert ours.log_evidence == pytest.approx(float(theirs.log_marginal_likelihood()), abs=1e-5)
-    assert torch.allclose(ours.probit(data.inputs), theirs(data.inputs, link_approx="probit"), atol=1e-5)
+    assert torch.allclose(
+        ours.probit(data.inputs), theirs(data.inputs, link_approx="probit"), atol=1e-5
+    )
 
 
 def test_in_last_layer_the_draws_are_those_of_the_network():
@@ -133,7 +177,9 @@ def test_in_last_layer_the_draws_are_those_of_the_network():
     posterior = fitted(net, clients).posterior
     draw = posterior.draw(Key(1))
     network = functional_call(net, {**parameters(net), **draw}, (data.inputs,))
-    assert torch.allclose(posterior.observe(draw, data.inputs, Key(0)).logits, network.log_softmax(1), atol=1e-9)
+    assert torch.allclose(
+        posterior.observe(draw, data.inputs, Key(0)).logits, network.log_softmax(1), atol=1e-9
+    )
 
 
 def test_after_training_in_every_round(net, digits, clients):
@@ -156,22 +202,44 @@ def test_after_training_in_every_round(net, digits, clients):
 
 
 def test_numbers_are_a_ridge_regression():
-    """With squared errors and one linear layer, the Laplace approximation is the exact posterior."""
+    """With squared errors and one linear layer, the Laplace approximation is the exact
+    posterior.
+    """
     noise = Key(2).generator()
     inputs = torch.randn(40, 3, generator=noise, dtype=torch.float64)
-    data = bf.Dataset(inputs, inputs @ torch.ones(3, 1, dtype=torch.float64) + 0.1 * torch.randn(40, 1, generator=noise, dtype=torch.float64))
+    data = bf.Dataset(
+        inputs,
+        inputs @ torch.ones(3, 1, dtype=torch.float64)
+        + 0.1 * torch.randn(40, 1, generator=noise, dtype=torch.float64),
+    )
     net = nn.Sequential(nn.Linear(3, 1, bias=False)).double()
-    posterior = fitted(net, {"a": data[:10], "b": data[10:]}, likelihood=bf.Normal(0.1), structure="full", prior_precision=3.0).posterior
+    posterior = fitted(
+        net,
+        {"a": data[:10], "b": data[10:]},
+        likelihood=bf.Normal(0.1),
+        structure="full",
+        prior_precision=3.0,
+    ).posterior
     exact = (inputs.mT @ inputs / 0.01 + 3 * torch.eye(3, dtype=torch.float64)).inverse()
-    assert torch.allclose(posterior.outputs(inputs)[1][:, 0, 0], torch.einsum("bi,ij,bj->b", inputs, exact, inputs))
+    assert torch.allclose(
+        posterior.outputs(inputs)[1][:, 0, 0], torch.einsum("bi,ij,bj->b", inputs, exact, inputs)
+    )
 
 
 def test_a_network_that_fits_its_rows_exactly_is_told(digits):
     """Its draws are worth nothing, and the evidence does not know."""
     train, test = digits[0][:200], digits[1]
     work = bf.Training(steps=1500, batch_size=32, optimiser=bf.Adam(3e-3))
-    trained = bf.run(bf.fed_avg(bf.mlp([64, 32, 10], Key(0)), training=work), {"a": train}, rounds=1, progress=False).model
-    with pytest.warns(UndeterminedWarning, match=r"fits its rows exactly \(NLL .* a row\).*try fewer rounds or prior_precision="):
+    trained = bf.run(
+        bf.fed_avg(bf.mlp([64, 32, 10], Key(0)), training=work),
+        {"a": train},
+        rounds=1,
+        progress=False,
+    ).model
+    with pytest.warns(
+        UndeterminedWarning,
+        match=r"fits its rows exactly \(NLL .* a row\).*try fewer rounds or prior_precision=",
+    ):
         wide = fitted(trained, {"a": train})
     narrow = fitted(trained, {"a": train}, prior_precision=30.0)
     plain = float(cross_entropy(trained(test.inputs), test.targets))
@@ -204,7 +272,12 @@ def test_what_does_not_fit_is_refused(net, digits):
         bf.laplace(net, {"nowhere": torch.zeros(2)})
     shifted = nn.Sequential(nn.Linear(64, 10), nn.Tanh())
     with pytest.raises(ClientError, match="outputs of the last linear layer"):
-        bf.run(bf.laplace(nn.Sequential(nn.Flatten(), shifted)), {"a": digits[1]}, rounds=1, progress=False)
+        bf.run(
+            bf.laplace(nn.Sequential(nn.Flatten(), shifted)),
+            {"a": digits[1]},
+            rounds=1,
+            progress=False,
+        )
 
 
 @pytest.mark.parametrize("structure", ["kronecker", "diagonal", "full"])
@@ -228,28 +301,42 @@ def test_a_frozen_last_layer_has_the_gaussian_of_a_trained_one(structure):
     assert torch.equal(plain.posterior.probit(data.inputs), frozen.posterior.probit(data.inputs))
 
 
-@pytest.mark.parametrize("frozen", [["0.weight", "0.bias"], ["2.weight", "2.bias"], ["0.bias"], ["2.bias"]])
+@pytest.mark.parametrize(
+    "frozen", [["0.weight", "0.bias"], ["2.weight", "2.bias"], ["0.bias"], ["2.bias"]]
+)
 def test_layers_are_those_with_trained_parameters(frozen):
     net, data, clients = problem(small())
     for name in frozen:
         net.get_parameter(name).requires_grad_(False)
     kronecker, diagonal, full = (
-        fitted(net, clients, subset="all", structure=form, prior_precision=0.7) for form in ("kronecker", "diagonal", "full")
+        fitted(net, clients, subset="all", structure=form, prior_precision=0.7)
+        for form in ("kronecker", "diagonal", "full")
     )
     trained = {name for name, _ in net.named_parameters()} - set(frozen)
-    assert kronecker.posterior.centre.keys() == diagonal.posterior.centre.keys() == full.posterior.centre.keys() == trained
+    assert (
+        kronecker.posterior.centre.keys()
+        == diagonal.posterior.centre.keys()
+        == full.posterior.centre.keys()
+        == trained
+    )
     hessian, _ = dense(net, data, tuple(full.posterior.centre))
-    sds = torch.cat([diagonal.posterior.constants[f"{name}.sd"].flatten() for name in full.posterior.centre])
+    sds = torch.cat(
+        [diagonal.posterior.constants[f"{name}.sd"].flatten() for name in full.posterior.centre]
+    )
     assert torch.allclose(sds, (hessian.diagonal() + 0.7).rsqrt(), atol=1e-9)
 
 
 def test_what_layers_cannot_hold_is_refused():
-    net, data, clients = problem(nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)))
+    net, data, clients = problem(
+        nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3))
+    )
     net[2].weight = net[0].weight
     with pytest.raises(ArgumentError, match="tied or in a layer of groups; try structure='full'"):
         bf.laplace(net, subset="all")
     hessian, _ = dense(net, data, tuple(parameters(net)))
-    diagonal = fitted(net, clients, subset="all", structure="diagonal", prior_precision=0.7).posterior
+    diagonal = fitted(
+        net, clients, subset="all", structure="diagonal", prior_precision=0.7
+    ).posterior
     sds = torch.cat([diagonal.constants[f"{name}.sd"].flatten() for name in parameters(net)])
     assert torch.allclose(sds, (hessian.diagonal() + 0.7).rsqrt(), atol=1e-9)
     half = small()
@@ -262,5 +349,11 @@ def test_what_layers_cannot_hold_is_refused():
     square[2].weight = square[0].weight
     with pytest.raises(ArgumentError, match=r"the last layer alone, found tied \['2.weight'\]"):
         bf.laplace(square)
-    with pytest.raises(ArgumentError, match=r"running statistics, found \['1'\]; try .*batch_statistics"):
-        bf.laplace(nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)))
+    with pytest.raises(
+        ArgumentError, match=r"running statistics, found \['1'\]; try .*batch_statistics"
+    ):
+        bf.laplace(
+            nn.Sequential(
+                nn.Linear(5, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)
+            )
+        )

@@ -1,4 +1,6 @@
-"""Scores, predictions and exports where a part of the posterior stays with clients, and which rows of an export were fitted."""
+"""Scores, predictions and exports where a part of the posterior stays with clients, and which rows
+of an export were fitted.
+"""
 
 import math
 import warnings
@@ -74,7 +76,9 @@ def test_clients_are_scored_with_what_they_keep(fitted):
     stranger = Predictive(fitted.posterior, data.inputs, bf.Key(0), count=40)
     assert stranger.scores(data.targets)["rmse"] > 2
     own = fitted.personal_scores(TEST, draws=40)
-    assert all(own.clients[name]["rmse"] == pytest.approx(scores[name]["rmse"], rel=0.05) for name in NAMES)
+    assert all(
+        own.clients[name]["rmse"] == pytest.approx(scores[name]["rmse"], rel=0.05) for name in NAMES
+    )
     one = fitted.predictive(TEST["c"].inputs, client="c", draws=40)
     assert one.scores(TEST["c"].targets)["rmse"] == pytest.approx(scores["c"]["rmse"], rel=0.05)
 
@@ -82,7 +86,13 @@ def test_clients_are_scored_with_what_they_keep(fitted):
 def test_where_it_cannot_be_had_it_is_refused(fitted):
     pooled = TEST["a"]
     for call in (fitted.scores, fitted.to_arviz):
-        with pytest.raises(ArgumentError, match=r"a data set for each client by name, since guide.locs.offset_unconstrained stays with clients"):
+        with pytest.raises(
+            ArgumentError,
+            match=(
+                r"a data set for each client by name, since guide.locs.offset_unconstrained "
+                r"stays with clients"
+            ),
+        ):
             call(pooled)
     with pytest.raises(ArgumentError, match="Result.predictive: expected a client, since"):
         fitted.predictive(pooled.inputs)
@@ -100,7 +110,9 @@ def test_local_latents_are_exported_with_a_dimension_of_clients(fitted):
     assert out.posterior["client"].to_numpy().tolist() == list(NAMES)
     means = out.posterior["offset"].mean(("chain", "draw", "offset_0")).to_numpy()
     assert np.abs(means - np.array(list(OFFSETS.values()))).max() < 0.6
-    assert out.constant_data["row_client"].to_numpy().tolist() == [name for name in NAMES for _ in range(30)]
+    assert out.constant_data["row_client"].to_numpy().tolist() == [
+        name for name in NAMES for _ in range(30)
+    ]
     assert bool((out.constant_data["row_fitted"] == 1).all())
     assert {"prior_predictive", "sample_stats"} <= set(out.groups())
     assert out.prior_predictive["y"].shape == out.log_likelihood["y"].shape == (1, 50, 90)
@@ -110,15 +122,23 @@ def test_local_latents_are_exported_with_a_dimension_of_clients(fitted):
         assert float(az.loo(out, pointwise=True).pareto_k.quantile(0.9)) < 0.7
     assert "offset" in fitted.to_arviz(draws=3).posterior
     half = {**CLIENTS, "a": TEST["a"]}
-    assert fitted.to_arviz(half, draws=3).constant_data["row_fitted"].to_numpy().tolist() == [0] * 40 + [1] * 60
+    assert (
+        fitted.to_arviz(half, draws=3).constant_data["row_fitted"].to_numpy().tolist()
+        == [0] * 40 + [1] * 60
+    )
 
 
 def test_log_densities_are_those_of_the_guide_and_the_joint(fitted):
-    """Against Gaussians written out: q of three offsets and a slope, and the joint density with all rows."""
+    """Against Gaussians written out: q of three offsets and a slope, and the joint density with all
+    rows.
+    """
     out = fitted.to_arviz(CLIENTS, draws=4)
     figures = fitted.posterior.constants
     drawn, stats = out.posterior.isel(chain=0), out.sample_stats.isel(chain=0)
-    slope, offset = torch.from_numpy(drawn["slope"].to_numpy()), torch.from_numpy(drawn["offset"].to_numpy())[..., 0]
+    slope, offset = (
+        torch.from_numpy(drawn["slope"].to_numpy()),
+        torch.from_numpy(drawn["offset"].to_numpy())[..., 0],
+    )
     q = dist.Normal(figures["slope.mean"], figures["slope.sd"]).log_prob(slope)
     for number, name in enumerate(NAMES):
         own = fitted.posterior.at_client(fitted.snapshot.memories[name])
@@ -133,18 +153,26 @@ def test_log_densities_are_those_of_the_guide_and_the_joint(fitted):
 
 
 def test_a_local_latent_for_each_row_belongs_to_the_rows_that_were_fitted():
-    clients = {name: bf.Dataset(torch.ones(count, 1), torch.full((count,), value)) for name, count, value in (("a", 3, -5.0), ("b", 5, 5.0))}
+    clients = {
+        name: bf.Dataset(torch.ones(count, 1), torch.full((count,), value))
+        for name, count, value in (("a", 3, -5.0), ("b", 5, 5.0))
+    }
     result = fit(wards, clients, rounds=2)
     out = result.to_arviz(clients, draws=3)
     assert out.posterior["own"].dims == ("chain", "draw", "row")
-    with pytest.raises(ArgumentError, match=r"client 'a'.*a local latent \(3,\), found \(5,\); try the client's own rows"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"client 'a'.*a local latent \(3,\), found \(5,\); try the client's own rows",
+    ):
         result.scores({"a": clients["b"]})
     # Without rows each client has its own variable, since shapes differ.
     assert {"own.a", "own.b"} <= set(result.to_arviz(draws=2).posterior.data_vars)
 
 
 def hierarchy(inputs, targets=None):
-    """The offset's mean is shared: given the rows, the two are correlated, which no product of Gaussians is."""
+    """The offset's mean is shared: given the rows, the two are correlated, which no product of
+    Gaussians is.
+    """
     centre = pyro.sample("centre", dist.Normal(torch.zeros((), dtype=torch.float64), 2.0))
     with pyro.plate("client", 1):
         own = pyro.sample("own", dist.Normal(centre, 1.0))
@@ -163,14 +191,24 @@ def apart(inputs, targets=None):
 
 def few(count):
     inputs = torch.tensor([-1.0, 1.0, -2.0, 2.0], dtype=torch.float64)[:count, None]
-    return {name: bf.Dataset(inputs, torch.randn(count, generator=bf.Key(0, name).generator()).double()) for name in NAMES}
+    return {
+        name: bf.Dataset(inputs, torch.randn(count, generator=bf.Key(0, name).generator()).double())
+        for name in NAMES
+    }
 
 
 def settled(model, clients, rounds):
-    work = bf.Training(steps=40, batch_size=None, optimiser=bf.NaturalGradient(0.15), schedule=bf.cosine(0.1, rounds))
+    work = bf.Training(
+        steps=40,
+        batch_size=None,
+        optimiser=bf.NaturalGradient(0.15),
+        schedule=bf.cosine(0.1, rounds),
+    )
     example, rows = clients["a"], sum(map(len, clients.values()))
     guide = partial(AutoNormal, init_scale=0.5)
-    algorithm = bf.federated_svi(model, guide, fusion=bf.PVI(damping=0.5), observations=rows, example=example, training=work)
+    algorithm = bf.federated_svi(
+        model, guide, fusion=bf.PVI(damping=0.5), observations=rows, example=example, training=work
+    )
     return bf.run(algorithm, clients, rounds=rounds, progress=False)
 
 
@@ -182,12 +220,16 @@ def normal():
 def test_importance_weights_of_shared_and_local_latents(normal):
     """Their mean is the evidence, that of a normal distribution of all targets."""
     clients, result = few(4), normal
-    weights = result.posterior.log_weights_with_clients(result.snapshot.memories, clients, bf.Key(0, "weights"), draws=60)
+    weights = result.posterior.log_weights_with_clients(
+        result.snapshot.memories, clients, bf.Key(0, "weights"), draws=60
+    )
     inputs = clients["a"].inputs[:, 0].repeat(3)
     same = torch.block_diag(*[torch.ones(4, 4, dtype=torch.float64)] * 3)
     covariance = 4 * inputs[:, None] * inputs + same + torch.eye(12, dtype=torch.float64)
     targets = torch.cat([rows.targets for rows in clients.values()])
-    evidence = torch.distributions.MultivariateNormal(torch.zeros(12, dtype=torch.float64), covariance).log_prob(targets)
+    evidence = torch.distributions.MultivariateNormal(
+        torch.zeros(12, dtype=torch.float64), covariance
+    ).log_prob(targets)
     assert float(weights.std()) < 0.6
     assert float(weights.logsumexp(0)) - math.log(60) == pytest.approx(float(evidence), abs=0.15)
 
@@ -206,7 +248,12 @@ def test_importance_weights_draw_the_local_latents_of_clients_apart():
     result = settled(watched, clients, 2)
     posterior, kept = result.posterior, result.snapshot.memories["a"]
     drawn.clear()
-    posterior.log_weights_with_clients(dict.fromkeys(NAMES, kept), dict.fromkeys(NAMES, clients["a"]), bf.Key(0, "weights"), draws=3)
+    posterior.log_weights_with_clients(
+        dict.fromkeys(NAMES, kept),
+        dict.fromkeys(NAMES, clients["a"]),
+        bf.Key(0, "weights"),
+        draws=3,
+    )
     assert len(drawn[-12:]) == len(set(drawn[-12:])) == 12
 
 
@@ -223,7 +270,16 @@ def test_k_hat_tells_of_local_latents_that_hang_on_shared_ones():
     # Targets have variance 2 given the centre: the product of Gaussians is much too sure of it.
     assert float(result.posterior.constants["centre.sd"]) < 0.85 * (3 / 2 + 1 / 4) ** -0.5
     assert result.k_hat(clients, draws=400) > 0.7
-    with pytest.raises(ArgumentError, match="Result.k_hat: expected rows by client, since guide.locs.own_unconstrained stays with clients"):
+    with pytest.raises(
+        ArgumentError,
+        match=(
+            "Result.k_hat: expected rows by client, since guide.locs.own_unconstrained stays "
+            "with clients"
+        ),
+    ):
         result.k_hat(clients["a"])
-    with pytest.raises(PosteriorError, match=r"expected rows of every client, found none of \['c'\]; try the rows of all clients"):
+    with pytest.raises(
+        PosteriorError,
+        match=r"expected rows of every client, found none of \['c'\]; try the rows of all clients",
+    ):
         result.k_hat({name: clients[name] for name in "ab"})

@@ -1,4 +1,6 @@
-"""Posterior predictions and their scores: against loops over draws and rows, for both kinds of posterior."""
+"""Posterior predictions and their scores: against loops over draws and rows, for both kinds of
+posterior.
+"""
 
 import math
 import warnings
@@ -38,7 +40,9 @@ def coin(inputs, targets=None):
 def values(count, name):
     generator = Key(0, "values", name).generator()
     inputs = torch.randn(count, 2, generator=generator)
-    return Dataset(inputs, inputs @ torch.tensor([0.5, -1.0]) + 0.4 * torch.randn(count, generator=generator))
+    return Dataset(
+        inputs, inputs @ torch.tensor([0.5, -1.0]) + 0.4 * torch.randn(count, generator=generator)
+    )
 
 
 def fitted(algorithm, clients, rounds=3):
@@ -59,13 +63,20 @@ def regression():
         example=data[:3],
         training=bf.Training(steps=20, batch_size=None, optimiser=bf.Adam(0.1)),
     )
-    return fitted(algorithm, clients, 6), clients, {name: values(30 + 10 * number, f"{name} test") for number, name in enumerate(clients)}
+    return (
+        fitted(algorithm, clients, 6),
+        clients,
+        {name: values(30 + 10 * number, f"{name} test") for number, name in enumerate(clients)},
+    )
 
 
 @pytest.fixture(scope="module")
 def binary():
     """The same of a Pyro model with Bernoulli targets."""
-    clients = {name: Dataset(part.inputs, (part.targets > 0).float()) for name, part in ((name, values(25, name)) for name in ("a", "b"))}
+    clients = {
+        name: Dataset(part.inputs, (part.targets > 0).float())
+        for name, part in ((name, values(25, name)) for name in ("a", "b"))
+    }
     data = concatenated(list(clients.values()))
     algorithm = bf.federated_svi(
         coin,
@@ -84,18 +95,34 @@ def blobs():
     """The same of a declared model with classes."""
     data = make_blobs(Key(0, "blobs"), samples=180, features=8, classes=3, spread=1.0)
     clients = {"a": data[:60], "b": data[60:120]}
-    declared = bf.declare(bf.mlp([8, 6, 3], Key(0, "net")), likelihood=bf.Categorical(temperature=0.2))
-    algorithm = bf.d_turbo_vbi(declared, observations=120, training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2)))
+    declared = bf.declare(
+        bf.mlp([8, 6, 3], Key(0, "net")), likelihood=bf.Categorical(temperature=0.2)
+    )
+    algorithm = bf.d_turbo_vbi(
+        declared,
+        observations=120,
+        training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2)),
+    )
     return fitted(algorithm, clients, 2), clients, {"a": data[120:160], "b": data[160:]}
 
 
 @pytest.fixture(scope="module")
 def declared_regression():
     """The same of a declared model with real targets in a column."""
-    clients = {name: Dataset(part.inputs, part.targets[:, None]) for name, part in ((name, values(25, name)) for name in ("a", "b"))}
+    clients = {
+        name: Dataset(part.inputs, part.targets[:, None])
+        for name, part in ((name, values(25, name)) for name in ("a", "b"))
+    }
     declared = bf.declare(bf.mlp([2, 8, 1], Key(0, "net")), likelihood=bf.Normal(sd=0.4))
     return (
-        fitted(bf.d_turbo_vbi(declared, observations=50, training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2))), clients),
+        fitted(
+            bf.d_turbo_vbi(
+                declared,
+                observations=50,
+                training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2)),
+            ),
+            clients,
+        ),
         clients,
         clients,
     )
@@ -144,7 +171,9 @@ def test_scores_of_classes_are_those_of_a_loop(classes):
     rows = {name: [] for name in ("nll", "brier", "accuracy", "entropy", "mutual_information")}
     for b, label in enumerate(data.targets.long().tolist()):
         mean = [float(p) for p in each[:, b].mean(0)]
-        within = np.mean([-sum(float(p) * math.log(p) for p in draw if p > 0) for draw in each[:, b]])
+        within = np.mean(
+            [-sum(float(p) * math.log(p) for p in draw if p > 0) for draw in each[:, b]]
+        )
         rows["nll"].append(-math.log(mean[label]))
         rows["brier"].append(sum((p - (c == label)) ** 2 for c, p in enumerate(mean)))
         rows["accuracy"].append(float(np.argmax(mean) == label))
@@ -169,7 +198,9 @@ def test_scores_of_real_targets_are_those_of_a_loop(reals):
     scores = found.scores(data.targets)
     assert list(scores) == ["nll", "rmse", "coverage_50", "coverage_80", "coverage_95"]
     assert scores["nll"] == pytest.approx(float(-likely.exp().mean(0).log().mean()), abs=1e-4)
-    assert scores["rmse"] == pytest.approx(float((mean - data.targets).square().mean().sqrt()), abs=1e-5)
+    assert scores["rmse"] == pytest.approx(
+        float((mean - data.targets).square().mean().sqrt()), abs=1e-5
+    )
     drawn = found.draws(found.key.child("coverage")).numpy()
     assert drawn.shape == (DRAWS, *data.targets.shape)
     for level in (0.5, 0.8, 0.95):
@@ -188,8 +219,16 @@ def test_predictive_intervals_of_a_fitted_line_cover(regression):
 
 def test_few_draws_have_few_intervals(regression):
     result, _, tests = regression
-    names = {count: set(result.scores(tests, draws=count)["all"]) - {"nll", "rmse"} for count in (1, 3, 9, 39)}
-    assert names == {1: set(), 3: {"coverage_50"}, 9: {"coverage_50", "coverage_80"}, 39: {"coverage_50", "coverage_80", "coverage_95"}}
+    names = {
+        count: set(result.scores(tests, draws=count)["all"]) - {"nll", "rmse"}
+        for count in (1, 3, 9, 39)
+    }
+    assert names == {
+        1: set(),
+        3: {"coverage_50"},
+        9: {"coverage_50", "coverage_80"},
+        39: {"coverage_50", "coverage_80", "coverage_95"},
+    }
 
 
 def test_clients_and_all_of_them(any_of_them):
@@ -198,7 +237,9 @@ def test_clients_and_all_of_them(any_of_them):
     assert list(scores) == [*tests, "all"]
     sizes = [len(part) for part in tests.values()]
     for name in {"nll", "brier", "accuracy", "coverage_50"} & set(scores["all"]):
-        assert scores["all"][name] == pytest.approx(np.average([scores[who][name] for who in tests], weights=sizes), abs=1e-5), name
+        assert scores["all"][name] == pytest.approx(
+            np.average([scores[who][name] for who in tests], weights=sizes), abs=1e-5
+        ), name
     if "ece" in scores["all"]:
         assert scores["a"] == pytest.approx(result.scores(tests["a"], draws=10)["all"], abs=1e-5)
     lines = score_table(scores, heading="client").splitlines()
@@ -212,7 +253,9 @@ def test_the_same_seed_predicts_the_same_and_batches_do_not_matter(any_of_them):
     found = result.predictive(data.inputs, draws=6)
     small = Predictive(result.posterior, data.inputs, found.key, count=6, batch_size=7)
     assert torch.allclose(found.mean, small.mean, atol=1e-5)
-    assert torch.allclose(found.log_likelihood(data.targets), small.log_likelihood(data.targets), atol=1e-4)
+    assert torch.allclose(
+        found.log_likelihood(data.targets), small.log_likelihood(data.targets), atol=1e-4
+    )
     state = torch.get_rng_state()
     assert torch.equal(found.draws(Key(0)), result.predictive(data.inputs, draws=6).draws(Key(0)))
     assert not torch.equal(found.draws(Key(0)), found.draws(Key(1)))
@@ -234,7 +277,10 @@ class Weighed:
     """A posterior with importance weights that depend on the rows and the key."""
 
     def log_weights(self, data, key, *, draws=1000):
-        return float(data.targets.std()) * torch.randn(draws, generator=key.generator(), dtype=torch.float64).square()
+        return (
+            float(data.targets.std())
+            * torch.randn(draws, generator=key.generator(), dtype=torch.float64).square()
+        )
 
 
 def test_k_hat_is_that_of_the_log_weights_of_all_rows(regression):
@@ -243,7 +289,11 @@ def test_k_hat_is_that_of_the_log_weights_of_all_rows(regression):
     stub = replace(result, algorithm=replace(result.algorithm, posterior=lambda state: Weighed()))
     pooled = concatenated(list(clients.values()))
     weights = Weighed().log_weights(pooled, Key(3, "k_hat"))
-    assert stub.k_hat({**clients, "empty": pooled[:0]}, seed=3) == stub.k_hat(pooled, seed=3) == k_hat(weights)
+    assert (
+        stub.k_hat({**clients, "empty": pooled[:0]}, seed=3)
+        == stub.k_hat(pooled, seed=3)
+        == k_hat(weights)
+    )
     with pytest.raises(ArgumentError, match="at least 100"):
         stub.k_hat(clients, draws=99)
 
@@ -263,7 +313,9 @@ def test_arviz_takes_the_export(regression):
         assert loo.n_data_points == 30
         # Leaving a row out costs what one of about three parameters is worth.
         likely = torch.from_numpy(out.log_likelihood["y"].to_numpy()[0])
-        assert float(loo.elpd_loo + loo.p_loo) == pytest.approx(float(likely.logsumexp(0).sum()) - 30 * math.log(100), abs=1e-3)
+        assert float(loo.elpd_loo + loo.p_loo) == pytest.approx(
+            float(likely.logsumexp(0).sum()) - 30 * math.log(100), abs=1e-3
+        )
         assert 0.5 < float(loo.p_loo) < 6
         assert len(az.plot_forest(out, var_names=["slope"])[0].get_yticklabels()) == 2
         plt.close("all")
@@ -272,21 +324,67 @@ def test_arviz_takes_the_export(regression):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda result, data: result.predictive(data.inputs, draws=0), ArgumentError, r"draws and batch_size >= 1, found \(0, 2000\)"),
-        (lambda result, data: result.predictive(data.inputs[:0]), ArgumentError, r"inputs \(B, ...\), found \(0, 2\)"),
+        (
+            lambda result, data: result.predictive(data.inputs, draws=0),
+            ArgumentError,
+            r"draws and batch_size >= 1, found \(0, 2000\)",
+        ),
+        (
+            lambda result, data: result.predictive(data.inputs[:0]),
+            ArgumentError,
+            r"inputs \(B, ...\), found \(0, 2\)",
+        ),
         (
             lambda result, data: result.predictive(data.inputs, draws=2).probabilities,
             PosteriorError,
             r"categorical or Bernoulli targets, found Normal of shape",
         ),
-        (lambda result, data: result.predictive(data.inputs, draws=2).scores(data.targets[:, None]), DataError, r"shape \(30,\), found \(30, 1\)"),
-        (lambda result, data: result.predictive(data.inputs, draws=2).scores(data.targets[:4]), DataError, r"shape \(30,\), found \(4,\)"),
-        (lambda result, data: result.predictive(data.inputs, draws=3).scores(data.targets * math.nan), DataError, "values the model can draw"),
-        (lambda result, data: result.scores({"all": data}), ArgumentError, "clients of other names, found 'all'"),
-        (lambda result, data: result.scores({}), ArgumentError, "Result.scores: expected at least one row"),
-        (lambda result, data: result.scores(data[:0]), ArgumentError, "Result.scores: expected at least one row"),
-        (lambda result, data: result.k_hat({"a": data[:0]}), ArgumentError, "Result.k_hat: expected at least one row"),
-        (lambda result, data: result.scores({"a": data, "b": Dataset(data.inputs[:, :1], data.targets)}), DataError, "rows of one shape"),
+        (
+            lambda result, data: result.predictive(data.inputs, draws=2).scores(
+                data.targets[:, None]
+            ),
+            DataError,
+            r"shape \(30,\), found \(30, 1\)",
+        ),
+        (
+            lambda result, data: result.predictive(data.inputs, draws=2).scores(data.targets[:4]),
+            DataError,
+            r"shape \(30,\), found \(4,\)",
+        ),
+        (
+            lambda result, data: result.predictive(data.inputs, draws=3).scores(
+                data.targets * math.nan
+            ),
+            DataError,
+            "values the model can draw",
+        ),
+        (
+            lambda result, data: result.scores({"all": data}),
+            ArgumentError,
+            "clients of other names, found 'all'",
+        ),
+        (
+            lambda result, data: result.scores({}),
+            ArgumentError,
+            "Result.scores: expected at least one row",
+        ),
+        (
+            lambda result, data: result.scores(data[:0]),
+            ArgumentError,
+            "Result.scores: expected at least one row",
+        ),
+        (
+            lambda result, data: result.k_hat({"a": data[:0]}),
+            ArgumentError,
+            "Result.k_hat: expected at least one row",
+        ),
+        (
+            lambda result, data: result.scores(
+                {"a": data, "b": Dataset(data.inputs[:, :1], data.targets)}
+            ),
+            DataError,
+            "rows of one shape",
+        ),
         (lambda result, data: concatenated([]), DataError, "rows of one shape"),
     ],
 )
@@ -296,18 +394,33 @@ def test_bad_questions_are_refused(regression, call, error, words):
         call(result, tests["a"])
 
 
-@pytest.mark.parametrize(("label", "words"), [(3.0, "whole labels 0 to [12], found 3 to 3"), (0.5, "found 0.5 to 0.5"), (-1.0, "found -1 to -1")])
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        (3.0, "whole labels 0 to [12], found 3 to 3"),
+        (0.5, "found 0.5 to 0.5"),
+        (-1.0, "found -1 to -1"),
+    ],
+)
 def test_labels_that_no_class_has_are_refused(classes, label, words):
     result, _, tests = classes
     with pytest.raises(DataError, match=words):
-        result.predictive(tests["a"].inputs, draws=2).log_likelihood(torch.full((len(tests["a"]),), label))
+        result.predictive(tests["a"].inputs, draws=2).log_likelihood(
+            torch.full((len(tests["a"]),), label)
+        )
 
 
 def test_methods_that_cannot_answer_say_so(blobs):
     result, clients, tests = blobs
-    with pytest.raises(ArgumentError, match="a posterior with log_weights, found DeclaredPosterior"):
+    with pytest.raises(
+        ArgumentError, match="a posterior with log_weights, found DeclaredPosterior"
+    ):
         result.k_hat(clients)
-    plain = fitted(bf.fed_avg(bf.mlp([8, 3], Key(0)), training=bf.Training(steps=2)), {"a": tests["a"]}, rounds=1)
+    plain = fitted(
+        bf.fed_avg(bf.mlp([8, 3], Key(0)), training=bf.Training(steps=2)),
+        {"a": tests["a"]},
+        rounds=1,
+    )
     for call in (plain.scores, plain.k_hat, lambda data: plain.predictive(data.inputs)):
         with pytest.raises(ArgumentError, match="a Bayesian method"):
             call(tests["a"])
@@ -329,9 +442,23 @@ class Given:
 @pytest.mark.parametrize(
     ("found", "targets", "words"),
     [
-        (dist.Normal(torch.zeros(3), 1.0).to_event(1), torch.zeros(3), r"one target a row, batch \(3,\), found \(\)"),
-        (dist.Bernoulli(torch.full((3, 2), 0.5)).to_event(1), torch.ones(3, 2), r"one class a row, found \(2,\)"),
-        (dist.TransformedDistribution(dist.Normal(torch.zeros(3), 1.0), [dist.transforms.TanhTransform()]), torch.zeros(3), "with a mean"),
+        (
+            dist.Normal(torch.zeros(3), 1.0).to_event(1),
+            torch.zeros(3),
+            r"one target a row, batch \(3,\), found \(\)",
+        ),
+        (
+            dist.Bernoulli(torch.full((3, 2), 0.5)).to_event(1),
+            torch.ones(3, 2),
+            r"one class a row, found \(2,\)",
+        ),
+        (
+            dist.TransformedDistribution(
+                dist.Normal(torch.zeros(3), 1.0), [dist.transforms.TanhTransform()]
+            ),
+            torch.zeros(3),
+            "with a mean",
+        ),
     ],
 )
 def test_distributions_that_cannot_be_scored_are_refused(found, targets, words):

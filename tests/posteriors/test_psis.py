@@ -23,8 +23,12 @@ def backend(request):
 
 
 def gaussian(sd, dimensions=1, draws=4000):
-    """Return log weights of proposals N(0, sd² I) for a target N(0, I); their tail has k = 1 - sd² in one dimension, if sd < 1."""
-    standard = torch.randn(draws, dimensions, generator=Key(0, "psis", dimensions).generator(), dtype=torch.float64)
+    """Return log weights of proposals N(0, sd² I) for a target N(0, I); their tail has k = 1 - sd²
+    in one dimension, if sd < 1.
+    """
+    standard = torch.randn(
+        draws, dimensions, generator=Key(0, "psis", dimensions).generator(), dtype=torch.float64
+    )
     return ((1 - sd**2) * standard**2 / 2 + math.log(sd)).sum(1)
 
 
@@ -52,11 +56,15 @@ def test_neither_a_constant_nor_the_order_nor_32_bits_matters(backend):
     weights = gaussian(0.5)
     found = k_hat(weights, backend=backend)
     assert k_hat(weights.flip(0) + 1e5, backend=backend) == pytest.approx(found, abs=1e-6)
-    assert k_hat(weights.float().requires_grad_(), backend=backend) == pytest.approx(found, abs=1e-3)
+    assert k_hat(weights.float().requires_grad_(), backend=backend) == pytest.approx(
+        found, abs=1e-3
+    )
 
 
 def test_weights_that_vanish_beside_the_largest_are_the_worst_case(backend):
-    weights = -5000 - 1000 * torch.rand(500, generator=Key(0, "vanishing").generator(), dtype=torch.float64)
+    weights = -5000 - 1000 * torch.rand(
+        500, generator=Key(0, "vanishing").generator(), dtype=torch.float64
+    )
     weights[7] = 0.0
     assert k_hat(weights, backend=backend) == math.inf
     ties = torch.zeros(500, dtype=torch.float64)
@@ -67,7 +75,12 @@ def test_weights_that_vanish_beside_the_largest_are_the_worst_case(backend):
 
 
 def test_both_generations_of_arviz_agree():
-    for weights in (gaussian(0.5), gaussian(2.0), gaussian(0.8, dimensions=100), gaussian(0.8, draws=100)):
+    for weights in (
+        gaussian(0.5),
+        gaussian(2.0),
+        gaussian(0.8, dimensions=100),
+        gaussian(0.8, draws=100),
+    ):
         assert k_hat(weights, backend=arviz_stats) == pytest.approx(k_hat(weights), abs=0.1)
 
 
@@ -86,7 +99,10 @@ def test_an_arviz_that_answers_to_old_names_is_still_the_new_one():
         (torch.zeros(99), r"log weights \(S,\), at least 100, found \(99,\)"),
         (torch.zeros(200, 2), r"found \(200, 2\)"),
         (torch.zeros(200, dtype=torch.long), "torch.int64"),
-        (torch.zeros(200).index_fill(0, torch.tensor([3, 5]), math.nan), "finite log weights, found 2 that are not"),
+        (
+            torch.zeros(200).index_fill(0, torch.tensor([3, 5]), math.nan),
+            "finite log weights, found 2 that are not",
+        ),
         (torch.zeros(200).index_fill(0, torch.tensor([3]), -math.inf), "found 1 that are not"),
     ],
 )

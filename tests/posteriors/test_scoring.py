@@ -1,4 +1,6 @@
-"""Scores, calibration, coverage, uncertainty and ranks: against torchmetrics, and against loops nobody would run twice."""
+"""Scores, calibration, coverage, uncertainty and ranks: against torchmetrics, and against loops
+nobody would run twice.
+"""
 
 import itertools
 import math
@@ -19,8 +21,8 @@ from bayesfed.inference.evaluation.scoring import (
     nll,
     predictive_entropy,
 )
-from bayesfed.inference.evaluation.simulation_based_calibration import ecdf_band, rank_statistics
 from bayesfed.keys import Key
+from benchmarks.parts.fidelity.ranks import ecdf_band, rank_statistics
 
 
 def predictions(rows=500, classes=10, draws=None, sharpness=2.0, dtype=torch.float32):
@@ -39,7 +41,9 @@ def test_nll_is_that_of_the_mean_of_draws():
     assert float(nll(scores)) == pytest.approx(slow, abs=1e-5)
     assert float(nll(scores)) == pytest.approx(float(-scores.exp().mean(0).log().mean()), abs=1e-5)
     assert float(nll(scores)) < float(-scores.mean())
-    assert float(nll(scores[:1])) == pytest.approx(float(perplexity(probabilities[:1].log(), targets[None]).log()), abs=1e-5)
+    assert float(nll(scores[:1])) == pytest.approx(
+        float(perplexity(probabilities[:1].log(), targets[None]).log()), abs=1e-5
+    )
 
 
 def test_nll_neither_underflows_nor_hides_a_zero():
@@ -52,10 +56,17 @@ def test_brier_is_the_squared_error_of_all_classes():
     from torchmetrics.functional import mean_squared_error
 
     probabilities, targets = predictions()
-    slow = np.mean([sum((float(p) - (c == int(y))) ** 2 for c, p in enumerate(row)) for row, y in zip(probabilities, targets, strict=True)])
+    slow = np.mean(
+        [
+            sum((float(p) - (c == int(y))) ** 2 for c, p in enumerate(row))
+            for row, y in zip(probabilities, targets, strict=True)
+        ]
+    )
     right = torch.eye(10)[targets]
     assert float(brier(probabilities, targets)) == pytest.approx(slow, abs=1e-6)
-    assert float(brier(probabilities, targets)) == pytest.approx(10 * float(mean_squared_error(probabilities.contiguous(), right)), abs=1e-6)
+    assert float(brier(probabilities, targets)) == pytest.approx(
+        10 * float(mean_squared_error(probabilities.contiguous(), right)), abs=1e-6
+    )
     assert float(brier(right, targets)) == 0
     assert float(brier(right.roll(1, 1), targets)) == 2
 
@@ -67,8 +78,12 @@ def test_calibration_error_is_torchmetrics(bins, sharpness):
 
     probabilities, targets = predictions(rows=2000, sharpness=sharpness)
     expected = MulticlassCalibrationError(10, n_bins=bins, norm="l1")(probabilities, targets)
-    assert float(expected_calibration_error(probabilities, targets, bins)) == pytest.approx(float(expected), abs=1e-6)
-    assert float(expected_calibration_error(probabilities.double(), targets, bins)) == pytest.approx(float(expected), abs=1e-6)
+    assert float(expected_calibration_error(probabilities, targets, bins)) == pytest.approx(
+        float(expected), abs=1e-6
+    )
+    assert float(
+        expected_calibration_error(probabilities.double(), targets, bins)
+    ) == pytest.approx(float(expected), abs=1e-6)
 
 
 @pytest.mark.parametrize("bins", [2, 5, 10, 15])
@@ -76,11 +91,17 @@ def test_calibration_error_is_torchmetrics_on_the_edges_of_bins(bins):
     from torchmetrics.classification import MulticlassCalibrationError
 
     confidence = torch.linspace(0, 1, bins + 1)[(bins + 1) // 2 :].repeat(40)
-    for nudged in (confidence, torch.nextafter(confidence, torch.tensor(0.0)), torch.nextafter(confidence, torch.tensor(2.0)).clamp(max=1.0)):
+    for nudged in (
+        confidence,
+        torch.nextafter(confidence, torch.tensor(0.0)),
+        torch.nextafter(confidence, torch.tensor(2.0)).clamp(max=1.0),
+    ):
         probabilities = torch.stack([nudged, 1 - nudged], dim=1)
         targets = torch.randint(0, 2, (len(nudged),), generator=Key(bins, "edges").generator())
         expected = MulticlassCalibrationError(2, n_bins=bins, norm="l1")(probabilities, targets)
-        assert float(expected_calibration_error(probabilities, targets, bins)) == pytest.approx(float(expected), abs=1e-6)
+        assert float(expected_calibration_error(probabilities, targets, bins)) == pytest.approx(
+            float(expected), abs=1e-6
+        )
 
 
 def test_bins_hold_what_a_loop_finds():
@@ -88,7 +109,10 @@ def test_bins_hold_what_a_loop_finds():
     found = calibration_bins(probabilities, targets, 7)
     assert found.edges.shape == (8,)
     assert found.confidence.shape == found.accuracy.shape == found.count.shape == (8,)
-    rows = [(float(p.max()), int(p.argmax()) == int(y)) for p, y in zip(probabilities, targets, strict=True)]
+    rows = [
+        (float(p.max()), int(p.argmax()) == int(y))
+        for p, y in zip(probabilities, targets, strict=True)
+    ]
     error = 0.0
     for number in range(7):
         inside = [row for row in rows if number / 7 <= row[0] < (number + 1) / 7]
@@ -110,16 +134,23 @@ def test_labels_drawn_from_the_predictions_are_calibrated():
     probabilities, _ = predictions(rows=20_000)
     targets = torch.multinomial(probabilities, 1, generator=Key(1, "labels").generator())[:, 0]
     assert float(expected_calibration_error(probabilities, targets)) < 0.015
-    assert float(expected_calibration_error(torch.softmax(3 * probabilities.log(), 1), targets)) > 0.1
+    assert (
+        float(expected_calibration_error(torch.softmax(3 * probabilities.log(), 1), targets)) > 0.1
+    )
 
 
 def test_coverage_is_that_of_a_loop():
     generator = Key(0, "coverage").generator()
-    draws, targets = torch.randn(40, 300, generator=generator), 1.3 * torch.randn(300, generator=generator)
+    draws, targets = (
+        torch.randn(40, 300, generator=generator),
+        1.3 * torch.randn(300, generator=generator),
+    )
     levels = [0.25, 0.5, 0.8, 0.95]
     slow = []
     for level in levels:
-        low, high = np.quantile(draws.numpy(), [(1 - level) / 2, (1 + level) / 2], axis=0, method="weibull")
+        low, high = np.quantile(
+            draws.numpy(), [(1 - level) / 2, (1 + level) / 2], axis=0, method="weibull"
+        )
         slow.append(np.mean((low <= targets.numpy()) & (targets.numpy() <= high)))
     assert coverage(draws, targets, levels).tolist() == pytest.approx(slow, abs=1e-6)
     assert coverage(draws, targets, torch.tensor(levels)).shape == (4,)
@@ -145,7 +176,9 @@ def test_entropies_are_those_of_scipy():
     total = [entropy(probabilities[:, row].mean(0)) for row in range(30)]
     within = [np.mean([entropy(draw) for draw in probabilities[:, row]]) for row in range(30)]
     assert predictive_entropy(probabilities).tolist() == pytest.approx(total)
-    assert mutual_information(probabilities).tolist() == pytest.approx(np.subtract(total, within).tolist())
+    assert mutual_information(probabilities).tolist() == pytest.approx(
+        np.subtract(total, within).tolist()
+    )
 
 
 def test_entropies_at_the_ends():
@@ -163,16 +196,25 @@ def test_entropies_at_the_ends():
     assert (mutual_information(predictions(rows=200, draws=1)[0]) == 0).all()
 
 
-@pytest.mark.parametrize(("count", "draws", "level"), [(20, 9, 0.95), (200, 99, 0.95), (300, 1000, 0.95), (150, 19, 0.5)])
+@pytest.mark.parametrize(
+    ("count", "draws", "level"), [(20, 9, 0.95), (200, 99, 0.95), (300, 1000, 0.95), (150, 19, 0.5)]
+)
 def test_band_holds_its_level_and_little_more(count, draws, level):
     uniform, lower, upper = ecdf_band(count, draws, level)
     steps = np.diff(uniform.numpy(), prepend=0, append=1)
-    ecdf = torch.from_numpy(Key(count, "ranks").numpy().multinomial(count, steps, size=20_000).cumsum(1)[:, :-1]) / count
+    ecdf = (
+        torch.from_numpy(
+            Key(count, "ranks").numpy().multinomial(count, steps, size=20_000).cumsum(1)[:, :-1]
+        )
+        / count
+    )
     share = float(((lower - 1e-6 <= ecdf) & (ecdf <= upper + 1e-6)).all(1).double().mean())
     assert level - 0.005 <= share <= level + 0.025
 
 
-@pytest.mark.parametrize(("count", "draws", "level"), list(itertools.product((1, 2, 5), (1, 2, 4), (0.3, 0.8, 0.95))))
+@pytest.mark.parametrize(
+    ("count", "draws", "level"), list(itertools.product((1, 2, 5), (1, 2, 4), (0.3, 0.8, 0.95)))
+)
 def test_band_is_the_narrowest_where_every_case_can_be_counted(count, draws, level):
     ranks = torch.tensor(list(itertools.product(range(draws + 1), repeat=count)))
     below = (ranks[:, :, None] <= torch.arange(draws)).sum(1).numpy()
@@ -219,7 +261,10 @@ P, Y = torch.full((4, 3), 1 / 3), torch.tensor([0, 1, 2, 0])
     [
         (lambda: nll(torch.zeros(4)), r"nll: expected floating-point numbers \(S, B\)"),
         (lambda: nll(torch.zeros(0, 4)), "at least one"),
-        (lambda: nll(torch.tensor([[math.nan]])), "nll: expected finite numbers, found 1 that are not"),
+        (
+            lambda: nll(torch.tensor([[math.nan]])),
+            "nll: expected finite numbers, found 1 that are not",
+        ),
         (lambda: nll(torch.tensor([[math.inf]])), "found 1 that are not"),
         (lambda: brier(P[0], Y), r"brier: expected floating-point numbers \(B, C\)"),
         (lambda: brier(2 * P, Y), "brier: expected probabilities, a sum of 1 .*softmax"),

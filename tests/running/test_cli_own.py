@@ -37,7 +37,8 @@ class Work:
 
 
 def by_work(net: nn.Module, *, work: Work, strength: float = 0.0) -> Algorithm:
-    return my_prox(net, strength=strength, training=bf.Training(steps=work.steps, optimiser=work.optimiser))
+    training = bf.Training(steps=work.steps, optimiser=work.optimiser)
+    return my_prox(net, strength=strength, training=training)
 
 
 def untyped(net, steps=2, strength=0.0, optimiser=None):
@@ -85,7 +86,9 @@ def built(folder, recipe, top=TOP, seed=0):
 
 
 def state(made, seed=0):
-    return bf.run(made.algorithm, made.pool, seed=seed, progress=False, **made.options).snapshot.state
+    return bf.run(
+        made.algorithm, made.pool, seed=seed, progress=False, **made.options
+    ).snapshot.state
 
 
 @pytest.mark.slow
@@ -103,7 +106,10 @@ def test_a_recipe_of_one_s_own_runs_and_is_compared_beside_a_shipped_one(folder,
 
 def test_it_is_the_method_that_its_parts_make(folder):
     made = built(folder, PROX)
-    assert (made.algorithm.phases[0].local.objective.strength, made.algorithm.phases[0].local.steps) == (0.1, 2)
+    assert (
+        made.algorithm.phases[0].local.objective.strength,
+        made.algorithm.phases[0].local.steps,
+    ) == (0.1, 2)
     mine, plain = state(made), state(built(folder, PROX.replace("0.1", "0.0")))
     assert any(not torch.equal(leaf, plain[name]) for name, leaf in mine.items())
     again = state(built(folder, 'kind = "my_method.py:untyped"\n'))
@@ -112,18 +118,35 @@ def test_it_is_the_method_that_its_parts_make(folder):
 
 @pytest.mark.parametrize("work", ["work = { steps = 2 }", "[recipe.work]\nsteps = 2"])
 def test_a_value_of_values_is_a_table_by_its_annotation(folder, work):
-    nested, flat = state(built(folder, f'kind = "my_method.py:by_work"\n{work}\n')), state(built(folder, PROX.replace("0.1", "0.0")))
+    nested, flat = (
+        state(built(folder, f'kind = "my_method.py:by_work"\n{work}\n')),
+        state(built(folder, PROX.replace("0.1", "0.0"))),
+    )
     assert all(torch.equal(leaf, flat[name]) for name, leaf in nested.items())
 
 
 def test_networks_and_data_of_one_s_own(folder):
-    top = TOP.replace('{ kind = "digits", test = 1600 }', '{ kind = "my_method.py:rows", count = 50 }')
+    top = TOP.replace(
+        '{ kind = "digits", test = 1600 }', '{ kind = "my_method.py:rows", count = 50 }'
+    )
     top = top.replace('kind = "mlp", widths = [64, 6, 10]', 'kind = "my_method.py:net", hidden = 5')
     made = built(folder, 'kind = "fed_avg"\n', top, seed=3)
     assert len(made.train) + len(made.test) == 50
     expected = bf.mlp([64, 5, 10], bf.Key(3, "net")).state_dict()
-    assert all(torch.equal(leaf, made.algorithm.initial[name]) for name, leaf in expected.items())
-    assert len(built(folder, PROX, TOP.replace('{ kind = "digits", test = 1600 }', '"my_method.py:split"')).train) == 100
+    assert all(
+        torch.equal(leaf, made.algorithm.initial[f"model/{name}"])
+        for name, leaf in expected.items()
+    )
+    assert (
+        len(
+            built(
+                folder,
+                PROX,
+                TOP.replace('{ kind = "digits", test = 1600 }', '"my_method.py:split"'),
+            ).train
+        )
+        == 100
+    )
 
 
 SMALL = """
@@ -160,25 +183,85 @@ def test_results_of_another_text_of_the_file_are_others(folder):
     assert experiment.read(path).digest != before
 
 
-@pytest.mark.parametrize(("recipe", "told"), [
-    ('kind = "my_metod.py:my_prox"', "line 8, recipe.kind: my_metod.py:my_prox: expected a Python file, found no file"),
-    ('kind = "my_metod.py:my_prox"', "my_metod.py; try my_method.py"),
-    ('kind = "elsewhere/x.py:my_prox"', "try a path that begins at"),
-    ('kind = "my_method.py:my_pros"', "line 8, recipe.kind: my_method.py:my_pros: expected a function of my_method.py: my_prox, by_work"),
-    ('kind = "my_method.py:my_pros"', 'found no function `my_pros`; try "my_method.py:my_prox"'),
-    ('kind = "broken.py:x"', "line 8, recipe.kind: broken.py: expected a Python file that runs, found ModuleNotFoundError: No module named"),
-    ('kind = "my_method.py:no_recipe"', "line 7, recipe: expected Algorithm from my_method.py:no_recipe, found 3 (a whole number); try"),
-    ('kind = "my_method.py:refuses"', "line 7, recipe: expected arguments that fit together, found ValueError: steps must be even"),
-    ('kind = "my_method.py:my_prox"\nstrenght = 1', "line 9, recipe.strenght: expected a key of my_prox: net, strength, training, link, found"),
-    ('kind = "my_method.py:my_prox"\nstrenght = 1', "try `strength`"),
-    ('kind = "my_method.py:my_prox"', "line 7, recipe.strength: expected `strength`: a number, found nothing; try strength = 0.1"),
-    ('kind = "my_method.py:by_work"\nwork = { step = 2 }', "line 9, recipe.work.step: expected a key of Work: steps, optimiser, found `step`"),
-    ('kind = "my_method.py:by_work"\nwork = { steps = "2" }', 'line 9, recipe.work.steps: expected a whole number, found "2" (text); try 2, without'),
-    ('kind = "my_method.py:untyped"\noptimiser = "Adam"', "recipe.optimiser: expected a key of untyped: steps, strength, found"),
-    ('kind = "my_method.py:untyped"\noptimiser = "Adam"', "try a type of `optimiser` in the signature"),
-    ('kind = "my_method:my_prox"', "line 8, recipe.kind: expected one of anycost_fl"),
-    ('kind = "os.path:join"', "line 8, recipe.kind: expected one of anycost_fl"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        (
+            'kind = "my_metod.py:my_prox"',
+            "line 8, recipe.kind: my_metod.py:my_prox: expected a Python file, found no file",
+        ),
+        ('kind = "my_metod.py:my_prox"', "my_metod.py; try my_method.py"),
+        ('kind = "elsewhere/x.py:my_prox"', "try a path that begins at"),
+        (
+            'kind = "my_method.py:my_pros"',
+            (
+                "line 8, recipe.kind: my_method.py:my_pros: expected a function of my_method.py: "
+                "my_prox, by_work"
+            ),
+        ),
+        (
+            'kind = "my_method.py:my_pros"',
+            'found no function `my_pros`; try "my_method.py:my_prox"',
+        ),
+        (
+            'kind = "broken.py:x"',
+            (
+                "line 8, recipe.kind: broken.py: expected a Python file that runs, found "
+                "ModuleNotFoundError: No module named"
+            ),
+        ),
+        (
+            'kind = "my_method.py:no_recipe"',
+            (
+                "line 7, recipe: expected Algorithm from my_method.py:no_recipe, found 3 (a whole "
+                "number); try"
+            ),
+        ),
+        (
+            'kind = "my_method.py:refuses"',
+            (
+                "line 7, recipe: expected arguments that fit together, found ValueError: "
+                "steps must be "
+                "even"
+            ),
+        ),
+        (
+            'kind = "my_method.py:my_prox"\nstrenght = 1',
+            (
+                "line 9, recipe.strenght: expected a key of my_prox: net, strength, "
+                "training, link, "
+                "found"
+            ),
+        ),
+        ('kind = "my_method.py:my_prox"\nstrenght = 1', "try `strength`"),
+        (
+            'kind = "my_method.py:my_prox"',
+            (
+                "line 7, recipe.strength: expected `strength`: a number, found nothing; "
+                "try strength = "
+                "0.1"
+            ),
+        ),
+        (
+            'kind = "my_method.py:by_work"\nwork = { step = 2 }',
+            "line 9, recipe.work.step: expected a key of Work: steps, optimiser, found `step`",
+        ),
+        (
+            'kind = "my_method.py:by_work"\nwork = { steps = "2" }',
+            'line 9, recipe.work.steps: expected a whole number, found "2" (text); try 2, without',
+        ),
+        (
+            'kind = "my_method.py:untyped"\noptimiser = "Adam"',
+            "recipe.optimiser: expected a key of untyped: steps, strength, found",
+        ),
+        (
+            'kind = "my_method.py:untyped"\noptimiser = "Adam"',
+            "try a type of `optimiser` in the signature",
+        ),
+        ('kind = "my_method:my_prox"', "line 8, recipe.kind: expected one of anycost_fl"),
+        ('kind = "os.path:join"', "line 8, recipe.kind: expected one of anycost_fl"),
+    ],
+)
 def test_wrong_recipes_are_told(folder, recipe, told):
     with pytest.raises(ExperimentError) as caught:
         built(folder, recipe + "\n")

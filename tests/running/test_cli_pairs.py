@@ -2,7 +2,7 @@
 
 import pytest
 
-from bayesfed.testing import pairs
+from tests.support import pairs
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,9 @@ def test_every_recipe_runs_on_classes(recipe, folder):
     assert pairs.attempt(recipe, "data", "classes.csv", folder).found == pairs.RAN
 
 
-@pytest.mark.parametrize("recipe", ["fed_avg", "d_turbo_vbi", "fed_rlr", "hetero_fl", "fed_paq", "robust"])
+@pytest.mark.parametrize(
+    "recipe", ["fed_avg", "d_turbo_vbi", "fed_rlr", "hetero_fl", "fed_paq", "robust"]
+)
 @pytest.mark.parametrize("link", list(pairs.LINKS))
 def test_links(recipe, link, folder):
     found = pairs.attempt(recipe, "link", link, folder)
@@ -28,17 +30,31 @@ def test_links(recipe, link, folder):
     assert not found.hole
 
 
-@pytest.mark.parametrize(("recipe", "net", "told"), [
-    ("fed_avg", "cnn", pairs.RAN),
-    ("fed_avg", "resnet18", "running statistics"),
-    ("fed_lora", "mlp", "adapters"),
-    ("fed_lora", "lora(mlp)", pairs.RAN),
-    ("fed_l1", "lora(mlp)", "fed_l1, where: expected parameters that are trained, found 2 frozen ones: 1.base.weight, 3.base.weight; try in Python"),
-    ("fed_mid", "lora(mlp)", 'a network without adapters, merged(net), which is { kind = "merged", ... } in a file'),
-    ("fed_prune", "lora(mlp)", "fed_prune, where: expected parameters that are trained"),
-    ("d_turbo_vbi", "cnn", pairs.RAN),
-    ("split_mix", "cnn", pairs.RAN),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("recipe", "net", "told"),
+    [
+        ("fed_avg", "cnn", pairs.RAN),
+        ("fed_avg", "resnet18", "running statistics"),
+        ("fed_lora", "mlp", "adapters"),
+        ("fed_lora", "lora(mlp)", pairs.RAN),
+        (
+            "fed_l1",
+            "lora(mlp)",
+            (
+                "fed_l1, where: expected parameters that are trained, found 2 frozen ones: "
+                "1.base.weight, 3.base.weight; try in Python"
+            ),
+        ),
+        (
+            "fed_mid",
+            "lora(mlp)",
+            'a network without adapters, merged(net), which is { kind = "merged", ... } in a file',
+        ),
+        ("fed_prune", "lora(mlp)", "fed_prune, where: expected parameters that are trained"),
+        ("d_turbo_vbi", "cnn", pairs.RAN),
+        ("split_mix", "cnn", pairs.RAN),
+    ],
+)
 def test_nets(recipe, net, told, folder):
     found = pairs.attempt(recipe, "net", net, folder)
     assert told in found.found

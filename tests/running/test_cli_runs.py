@@ -13,10 +13,9 @@ import pytest
 
 import bayesfed as bf
 from bayesfed.cli import runs
-from bayesfed.cli.interrupts import after_imports
-from bayesfed.cli.main import main
+from bayesfed.cli.main import after_imports, main
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.engine.records import untimed
+from bayesfed.federated.engine.files.records import untimed
 from bayesfed.inspect.learning_curves import plot_curves
 from bayesfed.running.comparison import comparison
 from bayesfed.running.folders import Folder
@@ -53,8 +52,19 @@ def test_run_leaves_one_folder_with_everything(make, tmp_path, capsys):
     out = tmp_path / "results"
     assert command("run", make("d_turbo_vbi", "[0, 4]"), "--out", out) == 0
     folder = out / "d_turbo_vbi"
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "checkpoints" not in path.parts}
-    each = {"rounds.jsonl", "ledger.csv", "method.json", "metrics.json", "model.safetensors", "posterior.nc"}
+    found = {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and "checkpoints" not in path.parts
+    }
+    each = {
+        "rounds.jsonl",
+        "ledger.csv",
+        "method.json",
+        "metrics.json",
+        "model.safetensors",
+        "posterior.nc",
+    }
     pictures = {"pictures/curves.png", "pictures/partition.png", "pictures/reliability.png"}
     whole = {"experiment.toml", "settings.json", "versions.json"}
     assert found == whole | pictures | {f"seed-{seed}/{name}" for seed in (0, 4) for name in each}
@@ -79,7 +89,11 @@ def test_run_leaves_one_folder_with_everything(make, tmp_path, capsys):
 def test_what_is_finished_is_not_run_again_and_never_written_over(make, tmp_path, capsys):
     out, path = tmp_path / "results", make()
     assert command("run", path, "--out", out) == 0
-    before = {file: file.read_bytes() for file in (out / "fed_avg" / "seed-0").rglob("*") if file.is_file()}
+    before = {
+        file: file.read_bytes()
+        for file in (out / "fed_avg" / "seed-0").rglob("*")
+        if file.is_file()
+    }
     assert command("run", path, "--out", out) == 0
     assert "finished before" in capsys.readouterr().out
     assert {file: file.read_bytes() for file in before} == before
@@ -90,7 +104,9 @@ def test_what_is_finished_is_not_run_again_and_never_written_over(make, tmp_path
 
 
 @pytest.mark.parametrize("recipe", ["fed_avg", pytest.param("d_turbo_vbi", marks=pytest.mark.slow)])
-def test_an_interrupted_run_goes_on_to_the_same_numbers(make, tmp_path, monkeypatch, recipe, capsys):
+def test_an_interrupted_run_goes_on_to_the_same_numbers(
+    make, tmp_path, monkeypatch, recipe, capsys
+):
     path, whole, broken = make(recipe), tmp_path / "whole", tmp_path / "broken"
     assert command("run", path, "--out", whole) == 0
 
@@ -111,7 +127,9 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(make, tmp_path, monkeypa
     assert "going on after round 1" in capsys.readouterr().out
     first, second = (Folder(out / recipe).history(0) for out in (whole, broken))
     assert [untimed(record) for record in first] == [untimed(record) for record in second]
-    models = [(out / recipe / "seed-0" / "model.safetensors").read_bytes() for out in (whole, broken)]
+    models = [
+        (out / recipe / "seed-0" / "model.safetensors").read_bytes() for out in (whole, broken)
+    ]
     assert models[0] == models[1]
 
 
@@ -123,7 +141,9 @@ def test_compare_runs_reads_prints_and_draws(make, tmp_path, capsys):
     table = (out / "compare" / "table.txt").read_text()
     assert table.strip() in printed
     heading, _, first, second, *_ = table.splitlines()
-    assert all(name in heading for name in ("accuracy %", "NLL", "ECE", "MB down", "MB up", "clock s"))
+    assert all(
+        name in heading for name in ("accuracy %", "NLL", "ECE", "MB down", "MB up", "clock s")
+    )
     assert "joules" not in heading
     assert first.split()[:3] == ["fed_avg", "1", "3"]
     assert second.split()[:3] == ["fed_paq", "2", "3"]
@@ -132,7 +152,11 @@ def test_compare_runs_reads_prints_and_draws(make, tmp_path, capsys):
     assert {row["metric"] for row in rows} == {"accuracy", "nll", "ece"}
     assert {row["against"] for row in rows} == {"round", "megabytes", "seconds"}
     assert (out / "compare" / "curves.png").stat().st_size > 10_000
-    assert {path.name for path in (out / "fed_paq" / "pictures").iterdir()} == {"curves.png", "partition.png", "reliability.png"}
+    assert {path.name for path in (out / "fed_paq" / "pictures").iterdir()} == {
+        "curves.png",
+        "partition.png",
+        "reliability.png",
+    }
     assert command("compare", out / "fed_avg", out / "fed_paq", "--out", out) == 0
     assert (out / "compare-2" / "table.txt").read_text() == table
 
@@ -146,35 +170,56 @@ def test_curves_are_means_and_deviations_over_seeds(make, tmp_path):
     found = curve(histories, "accuracy", "megabytes")
     last = [history[-1].metrics["accuracy"] for history in histories]
     assert found.mean[-1] == pytest.approx(sum(last) / 3)
-    assert found.sd[-1] == pytest.approx((sum((one - sum(last) / 3) ** 2 for one in last) / 2) ** 0.5)
-    spent = [sum(row.bits for record in history for row in record.rows) / 8e6 for history in histories]
+    assert found.sd[-1] == pytest.approx(
+        (sum((one - sum(last) / 3) ** 2 for one in last) / 2) ** 0.5
+    )
+    spent = [
+        sum(row.bits for record in history for row in record.rows) / 8e6 for history in histories
+    ]
     assert found.x[-1] == pytest.approx(sum(spent) / 3)
     assert curve(histories, "accuracy", "joules") is None
 
 
 @pytest.mark.slow
 def test_devices_have_joules_and_seconds(make, tmp_path, capsys):
-    more = 'kind = "on_devices"\nplanner = { sizes = [1.0], deadline_s = 100.0 }\nalgorithm = { kind = "fed_avg" }\n'
+    more = (
+        'kind = "on_devices"\nplanner = { sizes = [1.0], deadline_s = 100.0 }\nalgorithm = { '
+        'kind = "fed_avg" }\n'
+    )
     more += '[devices]\nkind = "fleet"\nenergy_j = [100, 200]\n'
     path = make("x", name="placed")
     text = (tmp_path / "placed.toml").read_text()
-    (tmp_path / "placed.toml").write_text(text.replace('kind = "x"\ntraining = { steps = 2 }\n', more))
+    (tmp_path / "placed.toml").write_text(
+        text.replace('kind = "x"\ntraining = { steps = 2 }\n', more)
+    )
     assert command("run", path, "--out", tmp_path / "results") == 0
     assert "joules" in capsys.readouterr().out
-    assert json.loads((tmp_path / "results/placed/seed-0/metrics.json").read_text())["latency_s"] > 0
+    assert (
+        json.loads((tmp_path / "results/placed/seed-0/metrics.json").read_text())["latency_s"] > 0
+    )
     assert command("run", make(), "--out", tmp_path / "results") == 0
     placed, plain = (Folder(tmp_path / "results" / name) for name in ("placed", "fed_avg"))
-    # Who has no devices has no joules, which is not nothing; and a clock is not compared with devices.
-    cells = {line.split()[0]: line.split() for line in comparison({"placed": placed, "plain": plain}).splitlines()}
+    # Who has no devices has no joules, which is not nothing; and a clock is not compared with
+    # devices.
+    cells = {
+        line.split()[0]: line.split()
+        for line in comparison({"placed": placed, "plain": plain}).splitlines()
+    }
     assert cells["plain"][-3:-1] == ["-", "-"]
     assert "-" not in cells["placed"]
 
     def panels(**folders):
         figure = plot_curves({name: [folder.history(0)] for name, folder in folders.items()})
-        return [axes.get_xlabel().removesuffix(" (log)") for axes in figure.axes if axes.get_xlabel()]
+        return [
+            axes.get_xlabel().removesuffix(" (log)") for axes in figure.axes if axes.get_xlabel()
+        ]
 
     shared = ["round", "megabytes sent, down and up"]
-    joules, device, clock = "joules of all devices", "seconds of the devices", "seconds of this computer's clock"
+    joules, device, clock = (
+        "joules of all devices",
+        "seconds of the devices",
+        "seconds of this computer's clock",
+    )
     assert panels(placed=placed) == [*shared, joules, device]
     assert panels(plain=plain) == [*shared, clock]
     assert panels(placed=placed, plain=plain) == [*shared, joules, device, clock]
@@ -182,9 +227,17 @@ def test_devices_have_joules_and_seconds(make, tmp_path, capsys):
 
 def test_numbers_from_a_table_are_scored_as_numbers(make, tmp_path, capsys):
     rows = [[(7 * row + 3 * i) % 11 / 11 for i in range(4)] for row in range(60)]
-    (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,d,y", *(",".join(map(str, [*row, sum(row)])) for row in rows)]))
-    text = 'rounds = 2\ndata = { kind = "from_csv", path = "rows.csv", label = "y", regression = true }\npartition = { kind = "iid", clients = 3 }\n'
-    text += 'net = { kind = "mlp", widths = [4, 6, 1] }\nrecipe = { kind = "fed_avg", training = { steps = 2 }, likelihood = "Normal" }\n'
+    (tmp_path / "rows.csv").write_text(
+        "\n".join(["a,b,c,d,y", *(",".join(map(str, [*row, sum(row)])) for row in rows)])
+    )
+    text = (
+        'rounds = 2\ndata = { kind = "from_csv", path = "rows.csv", label = "y", regression = '
+        'true }\npartition = { kind = "iid", clients = 3 }\n'
+    )
+    text += (
+        'net = { kind = "mlp", widths = [4, 6, 1] }\nrecipe = { kind = "fed_avg", training = { '
+        'steps = 2 }, likelihood = "Normal" }\n'
+    )
     (tmp_path / "numbers.toml").write_text(text)
     assert command("run", tmp_path / "numbers.toml", "--out", tmp_path / "results") == 0
     printed = capsys.readouterr().out
@@ -214,7 +267,10 @@ def test_commands_of_other_rooms_are_handed_what_follows(tmp_path, capsys):
     assert (tmp_path / "app" / "experiment.py").is_file()
     with pytest.raises(SystemExit):
         main(["worker", "--client", "ward-a"])
-    assert "bayesfed worker: error: the following arguments are required: --socket" in capsys.readouterr().err
+    assert (
+        "bayesfed worker: error: the following arguments are required: --socket"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow
@@ -224,12 +280,9 @@ def test_it_says_its_version_as_a_command_and_as_a_module(capsys):
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"bayesfed {bf.__version__}\n"
     given = [sys.executable, "-m", "bayesfed", "list", "iid"]
-    assert subprocess.run(given, capture_output=True, text=True, check=True).stdout.startswith("iid: Shuffle the rows")
-
-
-def test_pairs_are_told_the_nearest_table(capsys):
-    assert main(["pairs", "nett"]) == 2
-    assert "pairs: expected one of net, link, data, found 'nett'; try bayesfed pairs net" in capsys.readouterr().err
+    assert subprocess.run(given, capture_output=True, text=True, check=True).stdout.startswith(
+        "iid: Shuffle the rows"
+    )
 
 
 def test_list_names_the_keys_of_a_pool_that_a_file_may_give(capsys, make, tmp_path):
@@ -241,27 +294,42 @@ def test_list_names_the_keys_of_a_pool_that_a_file_may_give(capsys, make, tmp_pa
     assert set(listed) == {*keys(bf.InProcess)} - {"data", "devices", "secrets"}
     assert command("run", make(more="[pool]\nworkers = 1\nkind = 'thread'\n"), "--check") == 0
     assert command("run", make(more="[pool]\ndevices = 1\n"), "--check") == 2
-    assert "pool.devices: expected a key of InProcess: samples, workers, kind, " in capsys.readouterr().err
+    assert (
+        "pool.devices: expected a key of InProcess: samples, workers, kind, "
+        in capsys.readouterr().err
+    )
     assert command("run", make(more="[pool]\nworker = 1\n"), "--check") == 2
     assert "line 12, pool.worker: expected a key of InProcess" in capsys.readouterr().err
-    (tmp_path / "x.toml").write_text('pool = "InProcess"\nrounds = 1\ndata = "digits"\nrecipe = "fed_avg"')
+    (tmp_path / "x.toml").write_text(
+        'pool = "InProcess"\nrounds = 1\ndata = "digits"\nrecipe = "fed_avg"'
+    )
     assert command("run", tmp_path / "x.toml", "--check") == 2
     told = capsys.readouterr().err
-    assert f'line 1, pool: expected a table with keys of InProcess: {", ".join(listed)}, found "InProcess"' in told
+    assert (
+        f"line 1, pool: expected a table with keys of InProcess: {', '.join(listed)}, "
+        'found "InProcess"'
+    ) in told
 
 
 @pytest.mark.slow
 def test_a_reader_who_has_enough_ends_the_output_quietly():
     given = [sys.executable, "-m", "bayesfed", "list"]
-    with subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+    with subprocess.Popen(
+        given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
         started.stdout.close()
         assert started.stderr.read() == ""
     assert started.returncode == 0
 
 
 def test_an_interrupt_waits_until_modules_are_imported(tmp_path, monkeypatch, request):
-    """A module that is imported by half is an error of recursion later on, and a crash inside torch."""
-    lines = "import signal, time\nbefore = True\nsignal.raise_signal(signal.SIGINT)\ntime.sleep(0.2)\nafter = True\n"
+    """A module that is imported by half is an error of recursion later on, and a crash inside
+    torch.
+    """
+    lines = (
+        "import signal, time\nbefore = "
+        "True\nsignal.raise_signal(signal.SIGINT)\ntime.sleep(0.2)\nafter = True\n"
+    )
     (tmp_path / "interrupted_half.py").write_text(lines)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -270,7 +338,11 @@ def test_an_interrupt_waits_until_modules_are_imported(tmp_path, monkeypatch, re
         time.sleep(30)
 
     # A shell without a terminal starts programs in the background with the signal ignored.
-    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)))
+    request.addfinalizer(
+        partial(
+            signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)
+        )
+    )
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt), after_imports():
         command()
@@ -299,15 +371,32 @@ def test_quiet_silences_bars_that_others_draw(make, tmp_path, capfd, monkeypatch
 def test_list_has_a_line_for_everything(capsys):
     assert main(["list"]) == 0
     printed = capsys.readouterr().out
-    for name in ("fed_avg", "d_turbo_vbi", "digits", "dirichlet", "OverTheAir", "PosteriorGrid", "MarkovGrid", "Horseshoe", "Adam", "Krum"):
-        assert any(line.startswith(f"  {name} ") and len(line.split()) > 3 for line in printed.splitlines()), name
-    assert "conjugate needs prior, statistics" in [" ".join(line.split()) for line in printed.splitlines()]
+    for name in (
+        "fed_avg",
+        "d_turbo_vbi",
+        "digits",
+        "dirichlet",
+        "OverTheAir",
+        "PosteriorGrid",
+        "MarkovGrid",
+        "Horseshoe",
+        "Adam",
+        "Krum",
+    ):
+        assert any(
+            line.startswith(f"  {name} ") and len(line.split()) > 3 for line in printed.splitlines()
+        ), name
+    assert "conjugate needs prior, statistics" in [
+        " ".join(line.split()) for line in printed.splitlines()
+    ]
     assert main(["list", "fedavg"]) == 2
     assert "try fed_avg" in capsys.readouterr().err
     assert main(["list", "fed_prox"]) == 0
     printed = capsys.readouterr().out
     assert bf.fed_prox.__doc__.splitlines()[0] in printed
-    assert ["strength", "required", "a", "number"] in [line.split() for line in printed.splitlines()]
+    assert ["strength", "required", "a", "number"] in [
+        line.split() for line in printed.splitlines()
+    ]
     assert main(["list", "experiment"]) == 0
     assert main(["list", "fedprox"]) == 2
     assert "try fed_prox" in capsys.readouterr().err
@@ -315,24 +404,37 @@ def test_list_has_a_line_for_everything(capsys):
 
 def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch):
     from bayesfed.cli import doctor
-    from bayesfed.errors import DataError, complain
+    from bayesfed.errors import DataError
 
     def nowhere():
-        raise DataError(complain("fashion_mnist", expected="four files", actual="none", hint="apt install dataset-fashion-mnist"))
+        raise DataError("fashion_mnist", "four files", "none", "apt install dataset-fashion-mnist")
 
-    monkeypatch.setattr(doctor, "installed", lambda package: "" if package == "constriction" else "1.0")
-    monkeypatch.setattr(doctor, "options", lambda hint: {"fashion_mnist": nowhere, "digits": bf.digits, "from_csv": bf.data.from_csv})
+    monkeypatch.setattr(
+        doctor, "installed", lambda package: "" if package == "cryptography" else "1.0"
+    )
+    monkeypatch.setattr(
+        doctor,
+        "options",
+        lambda hint: {"fashion_mnist": nowhere, "digits": bf.digits, "from_csv": bf.data.from_csv},
+    )
     assert main(["doctor"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "codes missing: constriction pip install 'bayesfed[codes]'" in lines
-    assert "fast installed" in lines
+    assert "secure missing: cryptography pip install 'bayesfed[secure]'" in lines
+    assert "dp installed" in lines
     assert "digits 1,437 rows + 360 rows" in lines
-    assert "fashion_mnist missing: fashion_mnist: expected four files, found none apt install dataset-fashion-mnist" in lines
-    assert any(line.startswith("from_csv reads your files path = ..., label = ...") for line in lines)
+    assert (
+        "fashion_mnist missing: fashion_mnist: expected four files, found none apt install "
+        "dataset-fashion-mnist"
+    ) in lines
+    assert any(
+        line.startswith("from_csv reads your files path = ..., label = ...") for line in lines
+    )
 
 
 @pytest.mark.slow
-def test_a_run_made_in_python_is_saved_once_and_compared_with_files(make, tmp_path, clients, digits, capsys):
+def test_a_run_made_in_python_is_saved_once_and_compared_with_files(
+    make, tmp_path, clients, digits, capsys
+):
     test = digits[1]
     for seed in (0, 3):
         algorithm = bf.fed_avg(bf.mlp((64, 6, 10), bf.Key(seed)), training=bf.Training(steps=2))

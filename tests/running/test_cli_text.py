@@ -50,7 +50,13 @@ BY_CLASS = WITHIN + '{ kind = "dirichlet", clients = 2, alpha = 0.5 }'
 
 @pytest.fixture
 def make(tiny, tmp_path):  # noqa: F811
-    rated = [(1.0 if number % 2 else -1.0, f"{WORDS[number % len(WORDS)]} {WORDS[number // 5 % len(WORDS)]} {number}") for number in range(48)]
+    rated = [
+        (
+            1.0 if number % 2 else -1.0,
+            f"{WORDS[number % len(WORDS)]} {WORDS[number // 5 % len(WORDS)]} {number}",
+        )
+        for number in range(48)
+    ]
     write(tmp_path, movies=rated[:32], tweets=rated[32:])
 
     def made(partition):
@@ -65,20 +71,37 @@ def test_every_domain_is_split_over_clients_of_its_own_as_by_hand(make, tiny, tm
     built = build(experiment.read(make(BY_CLASS)), 3)
     texts, _ = bf.sentiment(tmp_path, domains=["tweets", "movies"]).split(0.25, bf.Key(3, "data"))
     tokens = bf.tokenised(texts, tiny, length=12)
-    parts = bf.within_domains(tokens.domains, lambda rows, key: bf.dirichlet(tokens.targets[rows], 2, 0.5, key), bf.Key(3, "partition"))
+    parts = bf.within_domains(
+        tokens.domains,
+        lambda rows, key: bf.dirichlet(tokens.targets[rows], 2, 0.5, key),
+        bf.Key(3, "partition"),
+    )
     expected = bf.federate(tokens, parts)
-    assert list(built.clients) == list(expected) == ["movies-000", "movies-001", "tweets-000", "tweets-001"]
+    assert (
+        list(built.clients)
+        == list(expected)
+        == ["movies-000", "movies-001", "tweets-000", "tweets-001"]
+    )
     for name, part in expected.items():
         assert torch.equal(built.clients[name].inputs, part.inputs)
         assert set(built.clients[name].domains) <= {name.partition("-")[0]}
     assert sum(map(len, built.clients.values())) == len(texts) == 36
 
 
-@pytest.mark.parametrize(("partition", "sizes"), [
-    ('kind = "by_domain"', {"movies": 24, "tweets": 12}),
-    (WITHIN + '{ kind = "iid", clients = 2 }', {"movies-000": 12, "movies-001": 12, "tweets-000": 6, "tweets-001": 6}),
-    (WITHIN + '{ kind = "shards", clients = 2, per_client = 1 }', {"movies-000": 12, "movies-001": 12, "tweets-000": 6, "tweets-001": 6}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("partition", "sizes"),
+    [
+        ('kind = "by_domain"', {"movies": 24, "tweets": 12}),
+        (
+            WITHIN + '{ kind = "iid", clients = 2 }',
+            {"movies-000": 12, "movies-001": 12, "tweets-000": 6, "tweets-001": 6},
+        ),
+        (
+            WITHIN + '{ kind = "shards", clients = 2, per_client = 1 }',
+            {"movies-000": 12, "movies-001": 12, "tweets-000": 6, "tweets-001": 6},
+        ),
+    ],
+)
 def test_partitions_of_domains(make, partition, sizes):
     clients = build(experiment.read(make(partition)), 0).clients
     assert {name: len(part) for name, part in clients.items()} == sizes
@@ -90,13 +113,34 @@ def test_it_runs(make, tmp_path, capsys):
     assert "accuracy %" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("partition", "told"), [
-    ('kind = "within_domains"', "partition.split: expected `split`: a partition of each domain over clients of its own"),
-    (WITHIN + '"dirichlet"', "partition.split.clients: expected `clients`: a whole number, found nothing"),
-    (WITHIN + '{ kind = "iid", clients = 2, alpha = 1 }', "line 13, partition.split.alpha: expected a key of iid: clients, minimum, found `alpha`"),
-    (WITHIN + '{ kind = "dirichlt", clients = 2 }', 'expected one of dirichlet, iid, shards, found "dirichlt" (text); try "dirichlet"'),
-    (WITHIN + '{ kind = "iid", clients = 0 }', "line 11, partition: partition: expected at least one client, found 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("partition", "told"),
+    [
+        (
+            'kind = "within_domains"',
+            "partition.split: expected `split`: a partition of each domain over clients of its own",
+        ),
+        (
+            WITHIN + '"dirichlet"',
+            "partition.split.clients: expected `clients`: a whole number, found nothing",
+        ),
+        (
+            WITHIN + '{ kind = "iid", clients = 2, alpha = 1 }',
+            (
+                "line 13, partition.split.alpha: expected a key of iid: clients, minimum, "
+                "found `alpha`"
+            ),
+        ),
+        (
+            WITHIN + '{ kind = "dirichlt", clients = 2 }',
+            'expected one of dirichlet, iid, shards, found "dirichlt" (text); try "dirichlet"',
+        ),
+        (
+            WITHIN + '{ kind = "iid", clients = 0 }',
+            "line 11, partition: partition: expected at least one client, found 0",
+        ),
+    ],
+)
 def test_wrong_splits_are_told(make, partition, told):
     with pytest.raises(ExperimentError) as caught:
         build(experiment.read(make(partition)), 0)
@@ -104,13 +148,24 @@ def test_wrong_splits_are_told(make, partition, told):
 
 
 def test_rows_without_domains_are_told():
-    text = 'rounds = 1\ndata = { kind = "blobs" }\npartition = "by_domain"\nnet = { kind = "mlp", widths = [8, 3] }\nrecipe = "fed_avg"\n'
-    with pytest.raises(ExperimentError, match="line 3, partition: partition by domain: expected rows with domains, found none; try data that know"):
+    text = (
+        'rounds = 1\ndata = { kind = "blobs" }\npartition = "by_domain"\nnet = { kind = "mlp", '
+        'widths = [8, 3] }\nrecipe = "fed_avg"\n'
+    )
+    with pytest.raises(
+        ExperimentError,
+        match=(
+            "line 3, partition: partition by domain: expected rows with domains, found none; "
+            "try data that know"
+        ),
+    ):
         build(experiment.parse(text), 0)
 
 
 def test_domains_follow_their_rows():
-    data = bf.Dataset(torch.arange(4.0)[:, None], torch.tensor([0, 1, 0, 1]), domains=("a", "b", "c", "d"))
+    data = bf.Dataset(
+        torch.arange(4.0)[:, None], torch.tensor([0, 1, 0, 1]), domains=("a", "b", "c", "d")
+    )
     assert data[slice(1, 3)].domains == ("b", "c")
     assert data[torch.tensor([3, 0])].domains == ("d", "a")
     assert data[torch.tensor([True, False, False, True])].domains == ("a", "d")
@@ -118,7 +173,9 @@ def test_domains_follow_their_rows():
     assert concatenated([data, data[slice(0, 1)]]).domains == ("a", "b", "c", "d", "a")
     assert concatenated([data, bf.Dataset(data.inputs, data.targets)]).domains == ()
     assert list(by_domain(data.domains)) == ["a", "b", "c", "d"]
-    with pytest.raises(DataError, match="Dataset domains: expected a name for each of 4 rows, found 1"):
+    with pytest.raises(
+        DataError, match="Dataset domains: expected a name for each of 4 rows, found 1"
+    ):
         bf.Dataset(data.inputs, data.targets, domains=("a",))
 
 
@@ -129,5 +186,10 @@ def test_the_shipped_experiment_fits_together(monkeypatch):
     file.tree["data"].pop("cache")
     built = build(file, 0)
     assert len(built.clients) == 20
-    assert {name.partition("-")[0] for name in built.clients} == {"movies", "products", "tweets", "editorials"}
+    assert {name.partition("-")[0] for name in built.clients} == {
+        "movies",
+        "products",
+        "tweets",
+        "editorials",
+    }
     assert built.algorithm.name == SHIPPED.stem

@@ -51,8 +51,12 @@ def test_bars_are_intervals_of_the_accuracy_inside_0_and_1():
     bins = calibration_bins(torch.tensor([[0.7, 0.3]]).repeat(40, 1), targets)
     (segment,) = plot_reliability(bins).containers[0].lines[2][0].get_segments()
     # Agresti and Coull: 32 right of 44.
-    assert segment[:, 1].tolist() == pytest.approx([32 / 44 + sign * 2 * (32 * 12 / 44**3) ** 0.5 for sign in (-1, 1)])
-    all_right = calibration_bins(torch.tensor([[0.7, 0.3]]).repeat(5, 1), torch.zeros(5, dtype=torch.long))
+    assert segment[:, 1].tolist() == pytest.approx(
+        [32 / 44 + sign * 2 * (32 * 12 / 44**3) ** 0.5 for sign in (-1, 1)]
+    )
+    all_right = calibration_bins(
+        torch.tensor([[0.7, 0.3]]).repeat(5, 1), torch.zeros(5, dtype=torch.long)
+    )
     (segment,) = plot_reliability(all_right).containers[0].lines[2][0].get_segments()
     assert 0 < segment[0, 1] < 1 == segment[1, 1]
 
@@ -64,11 +68,16 @@ def test_several_methods_by_name_on_given_axes(tmp_path):
     given = Figure().subplots()
     axes = plot_reliability(bins, axes=given)
     assert axes is given
-    assert legend(axes) == ["calibrated"] + [f"{name}: ECE {float(found.error):.3f}" for name, found in bins.items()]
+    assert legend(axes) == ["calibrated"] + [
+        f"{name}: ECE {float(found.error):.3f}" for name, found in bins.items()
+    ]
     colours = [line.get_color() for line in drawn_lines(axes)]
     assert len(set(colours)) == 3
     assert len(axes.child_axes[0].patches) == 3
-    gap = [float(np.mean(np.subtract(line.get_ydata(), line.get_xdata()))) for line in drawn_lines(axes)]
+    gap = [
+        float(np.mean(np.subtract(line.get_ydata(), line.get_xdata())))
+        for line in drawn_lines(axes)
+    ]
     assert gap[1] < -0.05 < gap[0] < 0.05 < gap[2]
     save(axes, tmp_path / "three.png")
 
@@ -84,12 +93,16 @@ def test_confidences_of_exactly_1_are_drawn_in_the_last_bin():
 
 
 def test_nothing_to_draw_is_refused():
-    with pytest.raises(ArgumentError, match="plot_reliability: expected at least one method's bins, found none"):
+    with pytest.raises(
+        ArgumentError, match="plot_reliability: expected at least one method's bins, found none"
+    ):
         plot_reliability({})
 
 
 def test_pictures_of_uncertainty_show_what_they_are_given():
-    """Curves end at the error rate, areas are those of `detection`, and severity 0 is that of clean rows."""
+    """Curves end at the error rate, areas are those of `detection`, and severity 0 is that of clean
+    rows.
+    """
 
     uncertainty, wrong = torch.linspace(0, 1, 50), torch.arange(50) >= 40
     curve = plot_risk_coverage({"entropy": (uncertainty, wrong)}).lines[0]
@@ -98,6 +111,10 @@ def test_pictures_of_uncertainty_show_what_they_are_given():
     assert "noise: AUROC 1.00" in [text.get_text() for text in axes.get_legend().get_texts()]
     line = plot_severity({"FedAvg": [0.6, 0.9]}, clean={"FedAvg": 0.5}).lines[0]
     assert [list(line.get_xdata()), list(line.get_ydata())] == [[0, 1, 2], [0.5, 0.6, 0.9]]
-    for call in (lambda: plot_risk_coverage({}), lambda: plot_outside(uncertainty, {}), lambda: plot_severity({})):
+    for call in (
+        lambda: plot_risk_coverage({}),
+        lambda: plot_outside(uncertainty, {}),
+        lambda: plot_severity({}),
+    ):
         with pytest.raises(ArgumentError, match="plot_"):
             call()

@@ -1,4 +1,6 @@
-"""Callbacks for TensorBoard, MLflow and Weights & Biases: every round once, settings once, an orderly end. Without the libraries themselves."""
+"""Callbacks for TensorBoard, MLflow and Weights & Biases: every round once, settings once, an
+orderly end. Without the libraries themselves.
+"""
 
 import sys
 
@@ -38,14 +40,24 @@ def started(plain, clients, digits):
     def start(sink, *more, rounds=2, resume=None, config=None):
         tracker = Tracker(sink, config)
         callbacks = [tracker, *more]
-        return tracker, bf.run(plain, clients, rounds=rounds, test=digits[1], callbacks=callbacks, resume=resume, progress=False)
+        return tracker, bf.run(
+            plain,
+            clients,
+            rounds=rounds,
+            test=digits[1],
+            callbacks=callbacks,
+            resume=resume,
+            progress=False,
+        )
 
     return start
 
 
 def test_every_round_is_written_with_what_later_callbacks_enter(started):
     sink = Memory()
-    tracker, result = started(sink, lambda report: report.metrics.update(late=1.0), config={"mine": "x"})
+    tracker, result = started(
+        sink, lambda report: report.metrics.update(late=1.0), config={"mine": "x"}
+    )
     assert tracker.run_id == "an id"
     assert sink.ended == [None]
     (settings,) = sink.opened
@@ -57,7 +69,11 @@ def test_every_round_is_written_with_what_later_callbacks_enter(started):
     assert last["metrics/late"] == 1.0
     assert last["round/bits_up"] + last["round/bits_down"] == sum(row.bits for row in record.rows)
     assert last["total/megabytes"] == pytest.approx(result.bits() / 8e6)
-    assert (last["round/clients"], last["round/left_out"], last["round/seconds"]) == (4, 0, record.seconds)
+    assert (last["round/clients"], last["round/left_out"], last["round/seconds"]) == (
+        4,
+        0,
+        record.seconds,
+    )
     assert not {"round/energy_j", "total/joules"} & last.keys()
 
 
@@ -91,7 +107,7 @@ def test_a_run_that_fails_is_closed_with_its_error(started, plain, clients):
 
 
 def test_joules_are_written_where_there_are_devices():
-    from bayesfed.testing.recipes import fed_hq
+    from tests.support.recipes import fed_hq
 
     sink, tiny = Memory(), fed_hq()
     bf.run(tiny.algorithm, tiny.pool(), rounds=1, callbacks=[Tracker(sink)], progress=False)
@@ -106,15 +122,22 @@ def test_settings_are_plain_and_leave_out_keys(plain, net):
     assert 2.0 in settings.values()
     assert not [name for name, value in settings.items() if "key" in name or value in (7, "noise")]
     work = bf.Training(optimiser=bf.Adam(0.25), schedule=bf.cosine(0.1, 50))
-    settings = settings_of(bf.d_turbo_vbi(bf.declare(net, likelihood=bf.Categorical()), observations=10, training=work))
-    assert settings["train.local.local.local.optimiser"] == "Adam"
-    assert settings["train.local.local.local.optimiser.learning_rate"] == 0.25
-    assert (settings["train.server"], settings["train.server.server"]) == ("DeltaServer", "TurboStep")
+    settings = settings_of(
+        bf.d_turbo_vbi(bf.declare(net, likelihood=bf.Categorical()), observations=10, training=work)
+    )
+    assert settings["train.local.local.optimiser"] == "Adam"
+    assert settings["train.local.local.optimiser.learning_rate"] == 0.25
+    assert (settings["train.layers.exchange"], settings["train.server"]) == (
+        "Exchange",
+        "TurboStep",
+    )
     assert len(settings) < 100
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
 def test_a_missing_library_is_named_with_its_extra(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtraError, match=rf"{name} is not installed; try: pip install 'bayesfed\[{name}\]'"):
+    with pytest.raises(
+        MissingExtraError, match=rf"{name} is not installed; try: pip install 'bayesfed\[{name}\]'"
+    ):
         getattr(bf, name)("somewhere")

@@ -1,4 +1,6 @@
-"""The callbacks against the real TensorBoard, MLflow and Weights & Biases, offline (extra `watch`)."""
+"""The callbacks against the real TensorBoard, MLflow and Weights & Biases, offline (extra
+`watch`).
+"""
 
 import json
 import math
@@ -19,8 +21,20 @@ def start(net, clients, digits):
     plain = bf.fed_avg(net, training=bf.Training(steps=1))
 
     def started(tracker, *more, rounds=2, resume=None):
-        callbacks = [tracker, lambda report: report.metrics.update({"odd": math.nan, "a@5": 0.5}), *more]
-        return bf.run(plain, clients, rounds=rounds, test=digits[1], callbacks=callbacks, resume=resume, progress=False)
+        callbacks = [
+            tracker,
+            lambda report: report.metrics.update({"odd": math.nan, "a@5": 0.5}),
+            *more,
+        ]
+        return bf.run(
+            plain,
+            clients,
+            rounds=rounds,
+            test=digits[1],
+            callbacks=callbacks,
+            resume=resume,
+            progress=False,
+        )
 
     return started
 
@@ -35,7 +49,9 @@ def fail_after(rounds):
 
 
 def accuracies(result):
-    return [(number + 1, pytest.approx(value, rel=1e-6)) for number, value in result.series("accuracy")]
+    return [
+        (number + 1, pytest.approx(value, rel=1e-6)) for number, value in result.series("accuracy")
+    ]
 
 
 def scalars(folder):
@@ -43,7 +59,10 @@ def scalars(folder):
 
     events = EventAccumulator(str(folder))
     events.Reload()
-    return events, {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return events, {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
 
 
 def test_tensorboard_reads_every_round_once(start, tmp_path):
@@ -53,7 +72,13 @@ def test_tensorboard_reads_every_round_once(start, tmp_path):
     first = start(bf.tensorboard(folder, config={"mine": "a|b"}))
     events, read = scalars(folder)
     assert read["metrics/accuracy"] == accuracies(first)
-    assert {"metrics/a@5", NAME, "round/bits_down", "round/seconds", "total/megabytes"} <= read.keys()
+    assert {
+        "metrics/a@5",
+        NAME,
+        "round/bits_down",
+        "round/seconds",
+        "total/megabytes",
+    } <= read.keys()
     assert events.Tags()["tensors"] == ["settings/text_summary"]
     text = events.Tensors("settings/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "| train.local.steps | 1 |" in text
@@ -69,7 +94,10 @@ def test_tensorboard_reads_every_round_once(start, tmp_path):
     assert read["metrics/accuracy"] == accuracies(whole)
     assert [step for step, _ in read[NAME]] == [1, 2, 3, 4, 5]
     assert len(events.Tensors("settings/text_summary")) == 1
-    with pytest.raises(ArgumentError, match="tensorboard: expected a folder without events, or a run that is resumed"):
+    with pytest.raises(
+        ArgumentError,
+        match="tensorboard: expected a folder without events, or a run that is resumed",
+    ):
         start(bf.tensorboard(folder))
     # In a new folder, earlier rounds come from the history.
     start(bf.tensorboard(tmp_path / "other"), rounds=3, resume=first.snapshot)
@@ -77,13 +105,20 @@ def test_tensorboard_reads_every_round_once(start, tmp_path):
 
 
 # Said by MLflow's own tables to SQLAlchemy 2.1.
-@pytest.mark.filterwarnings("ignore:.*noload.*:DeprecationWarning", "ignore::sqlalchemy.exc.SADeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*noload.*:DeprecationWarning", "ignore::sqlalchemy.exc.SADeprecationWarning"
+)
 def test_mlflow_stores_every_round_once(start, tmp_path):
     from mlflow import MlflowClient
 
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     client = MlflowClient(tracking_uri=uri)
-    tracker = bf.mlflow("digits", run_name="mine", tracking_uri=uri, config={f"option {number}": "x" for number in range(150)})
+    tracker = bf.mlflow(
+        "digits",
+        run_name="mine",
+        tracking_uri=uri,
+        config={f"option {number}": "x" for number in range(150)},
+    )
     first = start(tracker)
 
     def steps(run_id, name=NAME):
@@ -93,11 +128,19 @@ def test_mlflow_stores_every_round_once(start, tmp_path):
     assert (run.info.status, run.info.run_name) == ("FINISHED", "mine")
     assert run.data.params["train.local.steps"] == "1"
     assert run.data.params["option 149"] == "x"
-    read = [(metric.step, metric.value) for metric in client.get_metric_history(tracker.run_id, "metrics/accuracy")]
+    read = [
+        (metric.step, metric.value)
+        for metric in client.get_metric_history(tracker.run_id, "metrics/accuracy")
+    ]
     assert read == accuracies(first)
     assert run.data.metrics["metrics/a_5"] == 0.5
     with pytest.raises(KeyboardInterrupt):
-        start(bf.mlflow(run_id=tracker.run_id, tracking_uri=uri), fail_after(4), rounds=5, resume=first.snapshot)
+        start(
+            bf.mlflow(run_id=tracker.run_id, tracking_uri=uri),
+            fail_after(4),
+            rounds=5,
+            resume=first.snapshot,
+        )
     assert client.get_run(tracker.run_id).info.status == "KILLED"
     start(bf.mlflow(run_id=tracker.run_id, tracking_uri=uri), rounds=5, resume=first.snapshot)
     assert steps(tracker.run_id) == [1, 2, 3, 4, 5]
@@ -117,7 +160,9 @@ def test_mlflow_stores_every_round_once(start, tmp_path):
 
 
 def blocks(data):
-    """The records of a file of wandb: a log of LevelDB's, in blocks of 32 kB after a header of 7 bytes."""
+    """The records of a file of wandb: a log of LevelDB's, in blocks of 32 kB after a header of 7
+    bytes.
+    """
     place, whole = 7, b""
     while place + 7 < len(data):
         if (left := 32768 - place % 32768) < 7:
@@ -139,7 +184,10 @@ def offline(tracker, folder):
     """The figures, the settings and the exit code of the last offline run of a tracker."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    path = max(folder.glob(f"wandb/offline-run-*-{tracker.run_id}/*.wandb"), key=lambda one: one.stat().st_mtime_ns)
+    path = max(
+        folder.glob(f"wandb/offline-run-*-{tracker.run_id}/*.wandb"),
+        key=lambda one: one.stat().st_mtime_ns,
+    )
     rows, settings, exit_code = [], {}, None
     # Another process of wandb's writes the file, and may end it a little later than `finish` does.
     for _ in range(200):
@@ -150,7 +198,12 @@ def offline(tracker, folder):
     for record in records:
         settings |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
         if record.HasField("history"):
-            rows.append({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item})
+            rows.append(
+                {
+                    item.key or ".".join(item.nested_key): json.loads(item.value_json)
+                    for item in record.history.item
+                }
+            )
         if record.HasField("exit"):
             exit_code = record.exit.exit_code
     return rows, settings, exit_code
@@ -168,7 +221,9 @@ def test_wandb_has_every_round_once(start, tmp_path, monkeypatch):
     assert settings["mine"] == "x"
     assert exit_code == 0
     # Offline runs of one id have a folder each, named by the second in which they began.
-    again = bf.wandb("digits", run_id=tracker.run_id, **(options | {"dir": str(tmp_path / "again")}))
+    again = bf.wandb(
+        "digits", run_id=tracker.run_id, **(options | {"dir": str(tmp_path / "again")})
+    )
     (tmp_path / "again").mkdir()
     with pytest.raises(KeyboardInterrupt):
         start(again, fail_after(4), rounds=5, resume=first.snapshot)

@@ -1,4 +1,6 @@
-"""Local differential privacy: what leaves a client is clipped and noisy, and accounted with the sensitivity of any two changes."""
+"""Local differential privacy: what leaves a client is clipped and noisy, and accounted with the
+sensitivity of any two changes.
+"""
 
 import math
 
@@ -12,6 +14,8 @@ from bayesfed.algorithms.wrappers.local_privacy import local_epsilon
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import LocalOptions
 from bayesfed.federated.aggregation.changes import norm
+from bayesfed.federated.clients.side import ClientSide
+from bayesfed.federated.core.owners import owned
 from bayesfed.trees import trainable, zip_map
 from tests.conftest import tree_equal
 
@@ -20,16 +24,27 @@ KEY = bf.Key(7, "secret")
 
 
 def payload(algorithm, clients, client="client-000", round=0):
-    local = algorithm.phases[0].local
-    return local.fit(algorithm.initial, {}, clients[client], bf.Key(0, "train", round, client, "fit"), LocalOptions())
+    side = ClientSide.of(algorithm.phases[0])
+    return side.fit(
+        owned(algorithm.initial, "model"),
+        {},
+        clients[client],
+        bf.Key(0, "train", round, client, "fit"),
+        LocalOptions(),
+    )
 
 
 @pytest.mark.parametrize("recipe", [bf.fed_avg, bf.fed_paq, bf.stc])
-def test_without_clip_and_noise_it_is_the_method_with_equal_weights_bit_for_bit(recipe, net, clients):
+def test_without_clip_and_noise_it_is_the_method_with_equal_weights_bit_for_bit(
+    recipe, net, clients
+):
     algorithm = recipe(net, training=WORK)
     plain, free = (
         bf.run(one, clients, rounds=2, progress=False)
-        for one in (bf.equal_weights(algorithm), bf.local_privacy(algorithm, clip=math.inf, noise=0.0, key=KEY))
+        for one in (
+            bf.equal_weights(algorithm),
+            bf.local_privacy(algorithm, clip=math.inf, noise=0.0, key=KEY),
+        )
     )
     assert tree_equal(free.snapshot.state, plain.snapshot.state)
     assert all(figures == {} for record in free.history for figures in record.clients.values())
@@ -38,12 +53,19 @@ def test_without_clip_and_noise_it_is_the_method_with_equal_weights_bit_for_bit(
 def test_what_leaves_a_client_is_within_the_bound_and_its_noise_has_the_sd(net, clients):
     plain = bf.fed_avg(net, training=WORK)
     within = payload(bf.local_privacy(plain, clip=0.05, noise=0.0, key=KEY), clients).payload
-    assert norm(zip_map(torch.sub, within, plain.initial)) == pytest.approx(0.05, rel=1e-4)
+    assert norm(zip_map(torch.sub, within, owned(plain.initial, "model"))) == pytest.approx(
+        0.05, rel=1e-4
+    )
     noisy = bf.local_privacy(plain, clip=0.05, noise=3.0, key=KEY)
 
     def noise(**options):
         sent = payload(noisy, clients, **options).payload
-        return torch.cat([leaf.flatten() for leaf in zip_map(torch.sub, sent, plain.initial).values()])
+        return torch.cat(
+            [
+                leaf.flatten()
+                for leaf in zip_map(torch.sub, sent, owned(plain.initial, "model")).values()
+            ]
+        )
 
     first, other, later = noise(), noise(client="client-001"), noise(round=1)
     assert float(first.std()) == pytest.approx(0.15, rel=0.1)
@@ -57,23 +79,31 @@ def test_what_leaves_a_client_is_within_the_bound_and_its_noise_has_the_sd(net, 
 
 @pytest.mark.parametrize(("noise", "rounds"), [(2.0, 1), (8.0, 50)])
 def test_epsilon_is_that_of_a_sensitivity_of_twice_the_clip(noise, rounds):
-    """Two changes within the bound are up to 2 clip apart; T rounds are one Gaussian mechanism of noise z / (2 sqrt(T)) (Balle and Wang, 2018)."""
+    """Two changes within the bound are up to 2 clip apart; T rounds are one Gaussian mechanism of
+    noise z / (2 sqrt(T)) (Balle and Wang, 2018).
+    """
     mu = 2 * math.sqrt(rounds) / noise
 
     def delta(epsilon):
-        return gaussian.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * gaussian.cdf(-mu / 2 - epsilon / mu)
+        return gaussian.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * gaussian.cdf(
+            -mu / 2 - epsilon / mu
+        )
 
     exact = brentq(lambda epsilon: delta(epsilon) - 1e-5, 1e-6, 100)
     assert exact <= local_epsilon(noise, rounds, 1e-5) <= 1.15 * exact + 0.1
 
 
 def test_every_round_is_reported_and_other_wrappers_go_around_it(net, clients):
-    noisy = bf.local_privacy(bf.fed_avg(net, training=WORK), clip=1.0, noise=4.0, key=KEY, delta=1e-5)
+    noisy = bf.local_privacy(
+        bf.fed_avg(net, training=WORK), clip=1.0, noise=4.0, key=KEY, delta=1e-5
+    )
     epsilons = [local_epsilon(4.0, rounds, 1e-5) for rounds in (1, 2)]
     for algorithm in (noisy, bf.robust(noisy, bf.Median()), bf.personalised(noisy, steps=1)):
         result = bf.run(algorithm, clients, rounds=2, progress=False)
         assert [value for _, value in result.series("local_epsilon")] == epsilons
-        assert all(figures == {} for record in result.history for figures in record.clients.values())
+        assert all(
+            figures == {} for record in result.history for figures in record.clients.values()
+        )
 
 
 @pytest.mark.parametrize(

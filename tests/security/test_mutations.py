@@ -14,11 +14,11 @@ from bayesfed.compress.wire import DIGEST, unseal
 from bayesfed.errors import WireError
 from bayesfed.keys import Key
 from bayesfed.testing import LawError
-from bayesfed.testing.codecs.shipped import message_codecs, small_trees
-from bayesfed.testing.hostile.bombs import bombs
-from bayesfed.testing.hostile.mutations import KINDS, check_mutants, mutants, reseal
-from bayesfed.testing.hostile.sections import section_bombs
 from bayesfed.testing.law import refuses
+from tests.support.codecs.shipped import message_codecs, small_trees
+from tests.support.hostile.bombs import bombs
+from tests.support.hostile.mutations import KINDS, check_mutants, mutants, reseal
+from tests.support.hostile.sections import section_bombs
 
 LIMIT = 1 << 20
 KEY = Key(0)
@@ -37,7 +37,11 @@ def test_changed_messages_are_refused_or_read_as_promised(codec):
     assert tally["promise", "refused"] > 0
 
 
-@pytest.mark.parametrize("codec", [Cast(limit=LIMIT), Coded(limit=LIMIT), PosteriorGrid(inner=Coded(limit=LIMIT))], ids=["cast", "coded", "grid"])
+@pytest.mark.parametrize(
+    "codec",
+    [Cast(limit=LIMIT), Coded(limit=LIMIT), PosteriorGrid(inner=Coded(limit=LIMIT))],
+    ids=["cast", "coded", "grid"],
+)
 def test_headers_that_promise_much_are_refused(codec):
     for what, message in bombs(LIMIT).items():
         refused(what, codec, message)
@@ -62,7 +66,9 @@ def test_mutants_are_what_they_say():
     originals = messages(Coded())
     found = list(mutants(originals, KEY, 400))
     assert {mutant.kind for mutant in found} == set(KINDS)
-    assert [mutant.message for mutant in found] == [mutant.message for mutant in mutants(originals, KEY, 400)]
+    assert [mutant.message for mutant in found] == [
+        mutant.message for mutant in mutants(originals, KEY, 400)
+    ]
     for mutant in found:
         assert mutant.message not in originals
         assert (reseal(mutant.message[:-DIGEST]) == mutant.message) == mutant.resealed
@@ -93,7 +99,9 @@ class Wrong:
         if self.what == "renames":
             tree = {name.upper(): leaf for name, leaf in tree.items()}
         if self.what == "divides":
-            tree = {name: leaf / 0 if leaf.is_floating_point() else leaf for name, leaf in tree.items()}
+            tree = {
+                name: leaf / 0 if leaf.is_floating_point() else leaf for name, leaf in tree.items()
+            }
         return tree, meta
 
 

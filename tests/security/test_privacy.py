@@ -1,4 +1,6 @@
-"""Differential privacy of clients: what one can do to the sum, the noise, and epsilon where it is computed."""
+"""Differential privacy of clients: what one can do to the sum, the noise, and epsilon where it is
+computed.
+"""
 
 import math
 import sys
@@ -10,16 +12,18 @@ from scipy.optimize import brentq
 from scipy.stats import norm as gaussian
 
 import bayesfed as bf
-from bayesfed.algorithms.wrappers.noising import Clipped, Noised
-from bayesfed.compress import Coded, ErrorFeedback, TopK
+from bayesfed.algorithms.wrappers.noising import Private
+from bayesfed.compress import Coded, TopK
 from bayesfed.errors import ArgumentError, ClientError, MissingExtraError, UpdateError
-from bayesfed.federated import Keep, Sum, Update, fraction, rounds
+from bayesfed.federated import Layer, Sum, Update, feedback, fraction, layered, rounds
 from bayesfed.federated.aggregation.changes import norm
-from bayesfed.federated.aggregation.servers import Add, Average
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.testing.hostile.byzantine import byzantine
+from bayesfed.federated.clients.side import ClientSide
+from bayesfed.federated.core.layers import Moment
+from bayesfed.federated.core.owners import of, owned
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.trees import zip_map
 from tests.conftest import tree_equal
+from tests.support.hostile.byzantine import byzantine
 
 WORK = bf.Training(steps=4, batch_size=16)
 KEY = bf.Key(7, "secret")
@@ -34,27 +38,24 @@ def final(algorithm, clients, **changes):
 def test_without_clip_and_noise_it_is_the_method_to_the_bit(recipe, net, clients):
     algorithm = recipe(net, training=WORK)
     plain = final(bf.equal_weights(algorithm), clients)
-    free = final(bf.private(algorithm, clip=math.inf, noise=0.0, participants=len(clients), key=KEY), clients)
+    free = final(
+        bf.private(algorithm, clip=math.inf, noise=0.0, participants=len(clients), key=KEY), clients
+    )
     assert tree_equal(free.state, plain.state)
     assert free.server == plain.server
     assert "epsilon" not in free.server
 
 
-def summed(algorithm, clients, state=None):
+def summed(algorithm, clients):
     """The sum that one round's server is given, noise aside."""
     heard = {}
 
-    class Listening:
-        def publish(self, state, round, version):
-            return state
+    class Listening(Layer):
+        def step(self, own, moment, total, told, inner):
+            heard["total"] = total
+            return super().step(own, moment, total, told, inner)
 
-        def step(self, state, reducer, round):
-            heard["total"] = reducer.total
-            return state, {}
-
-    phase = algorithm.phases[0]
-    silent = replace(algorithm, phases=(replace(phase, server=Listening()),))
-    final(silent, clients, rounds=1)
+    final(layered(algorithm, Listening("listening")), clients, rounds=1)
     return heard["total"]
 
 
@@ -64,11 +65,15 @@ def test_one_client_moves_the_sum_by_at_most_the_clip(recipe, clip, net, clients
     """Whatever it sends: neighbouring rounds differ by a client's change, replaced by zeros."""
     honest = recipe(net, training=WORK)
     without = bf.private(honest, clip=clip, noise=0.0, participants=4, key=KEY)
-    base = without.initial
+    base = owned(without.initial, "model")
     for factor in (1.0, -1.0, 1e4, 0.0):
-        algorithm = bf.private(byzantine(honest, ["client-001"], factor), clip=clip, noise=0.0, participants=4, key=KEY)
+        algorithm = bf.private(
+            byzantine(honest, ["client-001"], factor), clip=clip, noise=0.0, participants=4, key=KEY
+        )
         whole = summed(algorithm, clients)
-        rest = summed(algorithm, {name: data for name, data in clients.items() if name != "client-001"})
+        rest = summed(
+            algorithm, {name: data for name, data in clients.items() if name != "client-001"}
+        )
         assert (whole.weight, rest.weight) == (4.0, 3.0)
         by = zip_map(torch.sub, whole.total, rest.total)
         if whole.kind == "value":
@@ -86,45 +91,86 @@ def test_messages_are_shortened_after_they_are_decoded(net, clients):
     phase = honest.phases[0]
 
     def feeding(*given):
-        return replace(phase.assign(*given), up=ErrorFeedback(Coded(TopK(0.1))))
+        return replace(phase.assign(*given), up=Coded(TopK(0.1)))
 
-    fed = bf.private(replace(honest, phases=(replace(phase, assign=feeding),)), clip=0.05, noise=0.0, participants=4, key=KEY)
+    fed = bf.private(
+        layered(replace(honest, phases=(replace(phase, assign=feeding),)), feedback()),
+        clip=0.05,
+        noise=0.0,
+        participants=4,
+        key=KEY,
+    )
     assert norm(summed(fed, {"client-000": clients["client-000"]}).total) <= 0.05
 
 
 def test_clients_may_shorten_first(net, clients):
     for recipe in (bf.fed_avg, bf.fed_paq):
-        algorithm = bf.private(recipe(net, training=WORK), clip=0.05, noise=0.0, participants=4, key=KEY, at_client=True)
-        local = algorithm.phases[0].local
-        message = {name: leaf.detach().clone() for name, leaf in algorithm.initial.items()}
-        payload = local.fit(message, {}, clients["client-000"], bf.Key(0, "fit"), bf.LocalOptions()).payload
+        algorithm = bf.private(
+            recipe(net, training=WORK),
+            clip=0.05,
+            noise=0.0,
+            participants=4,
+            key=KEY,
+            at_client=True,
+        )
+        local, state = ClientSide.of(algorithm.phases[0]), owned(algorithm.initial, "model")
+        message = {name: leaf.detach().clone() for name, leaf in state.items()}
+        payload = local.fit(
+            message, {}, clients["client-000"], bf.Key(0, "fit"), bf.LocalOptions()
+        ).payload
         moved = payload if local.kind == "delta" else zip_map(torch.sub, payload, message)
         assert 0.049 < norm(moved) < 0.05001
         assert not local.uses_global_randomness
 
 
+class Saying:
+    """A local step of a kind, which is never taken."""
+
+    uses_global_randomness = False
+
+    def __init__(self, kind):
+        self.kind = kind
+
+
 @pytest.mark.parametrize("kind", ["delta", "value"])
 def test_noise_has_the_stated_variance(kind):
-    """Over entries and rounds: mean 0 and sd z C / participants on the model; another name is another draw."""
-    server = Noised(Add() if kind == "delta" else Average(), kind, 0.5, 2.0, 4, KEY, None)
-    state, sent = {"a": torch.ones(200, 300), "b": torch.zeros(7)}, torch.full((200, 300), 0.25)
+    """Over entries and rounds: mean 0 and sd z C / participants on the model; another name is
+    another draw.
+    """
+    model, sent = {"a": torch.ones(200, 300), "b": torch.zeros(7)}, torch.full((200, 300), 0.25)
+    local, state = Saying(kind), of("model", model)
+    algorithm = bf.compose("saying", torch.nn.Linear(1, 1), local, initial=model)
+    noisy = bf.private(algorithm, clip=0.5, noise=2.0, participants=4, key=KEY)
+    server = assembled(noisy.phases[0]).server
     found = []
     for round in range(4):
         total = {"a": 3 * sent + (3.0 if kind == "value" else 0.0), "b": torch.zeros(7)}
-        found.append(server.step(state, Sum(Update(total, 3.0, kind)), round)[0]["a"].double())
+        found.append(
+            server.step(state, Sum(Update(total, 3.0, kind)), round)[0]["model/a"].double()
+        )
     # Three of four came: the fourth counts as no change.
     noise = torch.stack(found) - 1 - 0.75 * 0.25
     count = noise.numel()
     assert abs(float(noise.mean())) < 5 * 0.25 / count**0.5
     assert float(noise.std()) == pytest.approx(2.0 * 0.5 / 4, rel=5 / (2 * count) ** 0.5)
     assert abs(float((noise[0] * noise[1]).mean())) < 5 * 0.25**2 / noise[0].numel() ** 0.5
-    again, _ = server.step(state, Sum(Update({"a": 3 * sent + (3.0 if kind == "value" else 0.0), "b": torch.zeros(7)}, 3.0, kind)), 0)
-    assert torch.equal(again["a"].double(), found[0])
+    again, _ = server.step(
+        state,
+        Sum(
+            Update(
+                {"a": 3 * sent + (3.0 if kind == "value" else 0.0), "b": torch.zeros(7)}, 3.0, kind
+            )
+        ),
+        0,
+    )
+    assert torch.equal(again["model/a"].double(), found[0])
 
 
 def test_noise_is_added_though_nobody_has_rows(net, clients, digits):
     empty = {"nobody": digits[0][:0]}
-    algorithm = bf.private(bf.fed_avg(net, training=WORK), clip=0.1, noise=1.0, participants=4, key=KEY)
+    algorithm = bf.private(
+        bf.fed_avg(net, training=WORK), clip=0.1, noise=1.0, participants=4, key=KEY
+    )
     report = final(algorithm, {**clients, **empty}, rounds=1, sampler=lambda *_: ["nobody"])
     moved = norm(zip_map(torch.sub, report.state, algorithm.initial))
     entries = sum(leaf.numel() for leaf in report.state.values())
@@ -132,9 +178,17 @@ def test_noise_is_added_though_nobody_has_rows(net, clients, digits):
 
 
 def exact_epsilon(noise, count, delta):
-    """Of the Gaussian mechanism `count` times, as one of noise / sqrt(count) (Balle and Wang, 2018, theorem 8)."""
+    """Of the Gaussian mechanism `count` times, as one of noise / sqrt(count) (Balle and Wang, 2018,
+    theorem 8).
+    """
     mu = math.sqrt(count) / noise
-    return brentq(lambda e: gaussian.cdf(mu / 2 - e / mu) - math.exp(e) * gaussian.cdf(-mu / 2 - e / mu) - delta, 1e-9, 500)
+    return brentq(
+        lambda e: (
+            gaussian.cdf(mu / 2 - e / mu) - math.exp(e) * gaussian.cdf(-mu / 2 - e / mu) - delta
+        ),
+        1e-9,
+        500,
+    )
 
 
 @pytest.mark.parametrize(("noise", "count"), [(1.0, 1), (1.0, 10), (5.0, 1), (5.0, 100), (0.7, 3)])
@@ -145,7 +199,10 @@ def test_epsilon_of_the_gaussian_mechanism(noise, count):
     by_hand = count / (2 * noise**2) + math.sqrt(2 * count * math.log(1 / delta)) / noise
     assert exact_epsilon(noise, count, delta) <= found <= by_hand
     orders = [1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024]
-    twin = min(count * a / (2 * noise**2) + math.log1p(-1 / a) - math.log(delta * a) / (a - 1) for a in orders)
+    twin = min(
+        count * a / (2 * noise**2) + math.log1p(-1 / a) - math.log(delta * a) / (a - 1)
+        for a in orders
+    )
     assert found == pytest.approx(twin, rel=1e-9)
 
 
@@ -153,7 +210,9 @@ def test_epsilon_grows_with_rounds_and_shrinks_with_noise_and_sampling():
     spent = [bf.epsilon(1.0, count, 1e-5) for count in (1, 2, 10, 100)]
     assert spent == sorted(spent)
     assert bf.epsilon(2.0, 10, 1e-5) < bf.epsilon(1.0, 10, 1e-5)
-    sampled = [bf.epsilon(2.0, 10, 1e-5, participants=m, population=1000) for m in (1, 10, 100, 1000)]
+    sampled = [
+        bf.epsilon(2.0, 10, 1e-5, participants=m, population=1000) for m in (1, 10, 100, 1000)
+    ]
     assert sampled == sorted(sampled)
     # Everybody, replaced by somebody else: twice the sensitivity.
     assert sampled[-1] == pytest.approx(bf.epsilon(1.0, 10, 1e-5), rel=1e-9)
@@ -163,8 +222,12 @@ def test_epsilon_is_in_the_report_where_it_was_asked_for_only(net, clients):
     algorithm = bf.fed_avg(net, training=WORK)
     settings = {"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY}
     assert not {"epsilon", "delta"} & set(final(bf.private(algorithm, **settings), clients).server)
-    result = bf.run(bf.private(algorithm, **settings, delta=1e-5), clients, rounds=3, progress=False)
-    assert [value for _, value in result.series("epsilon")] == [bf.epsilon(1.0, count, 1e-5) for count in (1, 2, 3)]
+    result = bf.run(
+        bf.private(algorithm, **settings, delta=1e-5), clients, rounds=3, progress=False
+    )
+    assert [value for _, value in result.series("epsilon")] == [
+        bf.epsilon(1.0, count, 1e-5) for count in (1, 2, 3)
+    ]
     assert result.final("delta") == 1e-5
     sampled = bf.private(algorithm, **{**settings, "participants": 2}, delta=1e-5, population=4)
     result = bf.run(sampled, clients, rounds=2, sampler=fraction(0.5), progress=False)
@@ -176,17 +239,32 @@ def test_epsilon_is_in_the_report_where_it_was_asked_for_only(net, clients):
 def test_without_dp_accounting_there_is_no_epsilon(net, clients, monkeypatch):
     bf.epsilon.cache_clear()
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    algorithm, settings = bf.fed_avg(net, training=WORK), {"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY}
-    with pytest.raises(MissingExtraError, match=r"dp-accounting is not installed; try: pip install 'bayesfed\[dp\]'"):
+    algorithm, settings = (
+        bf.fed_avg(net, training=WORK),
+        {"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY},
+    )
+    with pytest.raises(
+        MissingExtraError,
+        match=r"dp-accounting is not installed; try: pip install 'bayesfed\[dp\]'",
+    ):
         bf.private(algorithm, **settings, delta=1e-5)
     assert "epsilon" not in final(bf.private(algorithm, **settings), clients, rounds=1).server
 
 
 def test_a_resumed_run_has_the_same_noise(net, clients):
-    algorithm = bf.private(bf.fed_paq(net, training=WORK), clip=0.1, noise=0.5, participants=4, key=KEY)
+    algorithm = bf.private(
+        bf.fed_paq(net, training=WORK), clip=0.1, noise=0.5, participants=4, key=KEY
+    )
     first = final(algorithm, clients, rounds=1)
-    assert tree_equal(final(algorithm, clients, resume=first.snapshot).state, final(algorithm, clients).state)
-    other = replace(algorithm, phases=bf.private(bf.fed_paq(net, training=WORK), clip=0.1, noise=0.5, participants=4, key=bf.Key(8)).phases)
+    assert tree_equal(
+        final(algorithm, clients, resume=first.snapshot).state, final(algorithm, clients).state
+    )
+    other = replace(
+        algorithm,
+        phases=bf.private(
+            bf.fed_paq(net, training=WORK), clip=0.1, noise=0.5, participants=4, key=bf.Key(8)
+        ).phases,
+    )
     assert not tree_equal(final(other, clients).state, final(algorithm, clients).state)
 
 
@@ -194,7 +272,11 @@ def test_private_training_learns(net, digits):
     train, test = digits
     clients = bf.federate(train, bf.iid(len(train), 20, bf.Key(0, "parts")))
     algorithm = bf.private(
-        bf.fed_avg(net, training=bf.Training(steps=10, batch_size=32, optimiser=bf.Sgd(0.3))), clip=1.0, noise=0.3, participants=20, key=KEY
+        bf.fed_avg(net, training=bf.Training(steps=10, batch_size=32, optimiser=bf.Sgd(0.3))),
+        clip=1.0,
+        noise=0.3,
+        participants=20,
+        key=KEY,
     )
     assert bf.run(algorithm, clients, rounds=6, test=test, progress=False).final("accuracy") > 0.5
 
@@ -216,7 +298,10 @@ def test_private_training_learns(net, digits):
 )
 def test_bad_settings_are_refused(net, settings, words):
     with pytest.raises(ArgumentError, match=words):
-        bf.private(bf.fed_avg(net), **{"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY, **settings})
+        bf.private(
+            bf.fed_avg(net),
+            **{"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY, **settings},
+        )
 
 
 def test_what_cannot_be_is_refused(net, clients, declared):
@@ -225,31 +310,47 @@ def test_what_cannot_be_is_refused(net, clients, declared):
         bf.private(bf.fed_avg(net, link=bf.OverTheAir(snr_db=20.0)), **settings)
     with pytest.raises(ArgumentError, match="'delta' or 'value', found 'moments'"):
         bf.private(bf.d_turbo_vbi(declared, observations=100), **settings)
-    with pytest.raises(ArgumentError, match="a method whose server takes a sum, found Keep"):
+    with pytest.raises(
+        ArgumentError, match="takes a sum, found 'robust', which needs every update"
+    ):
         bf.private(bf.robust(bf.fed_avg(net), bf.Median()), **settings)
     twice = bf.fed_avg(net)
     twice = replace(twice, phases=(twice.phases[0], replace(twice.phases[0], name="again")))
     with pytest.raises(ArgumentError, match=r"a method of one phase, found \['train', 'again'\]"):
         bf.private(twice, **settings)
-    narrow = bf.hetero_fl([net, bf.mlp([64, 8, 10], bf.Key(0, "net"))], bf.fixed(sorted(clients), 2), training=WORK)
-    with pytest.raises(ClientError, match="expected clients of weight 1, found a weight for each entry"):
+    narrow = bf.hetero_fl(
+        [net, bf.mlp([64, 8, 10], bf.Key(0, "net"))], bf.fixed(sorted(clients), 2), training=WORK
+    )
+    with pytest.raises(
+        ClientError, match="expected clients of weight 1, found a weight for each entry"
+    ):
         final(bf.private(narrow, **settings), clients)
-    view = Clipped(Whole({"w": (2,)}), 1.0, {})
+    layer = Private(clip=1.0, noise=1.0, participants=4, kind="value")
+    moment = Moment(0, {}, lambda model, round, version: model)
     with pytest.raises(UpdateError, match="clients of weight 1, found 3"):
-        view.lift({"w": torch.ones(2)}, 3.0, "delta")
-    server = Noised(Add(), "delta", 1.0, 1.0, 4, KEY, None)
-    with pytest.raises(UpdateError, match="private: expected a sum, found Keep"):
-        server.step({}, Keep(), 0)
+        layer.admit({}, Update({"w": 3 * torch.ones(2)}, 3.0, "delta"), moment)
     with pytest.raises(UpdateError, match="values of the state's leaves"):
-        Noised(Average(), "value", 1.0, 1.0, 4, KEY, None).step({}, Sum(Update({"w": torch.ones(2)}, 1.0, "value")), 0)
+        layer.step({}, moment, Update({"w": torch.ones(2)}, 1.0, "value"), {}, lambda total: total)
 
 
-@pytest.mark.parametrize("rule", [bf.NormGate(2.0), bf.Median(), bf.TrimmedMean(0.2), bf.Krum(1)], ids=["gate", "median", "trimmed", "krum"])
+@pytest.mark.parametrize(
+    "rule",
+    [bf.NormGate(2.0), bf.Median(), bf.TrimmedMean(0.2), bf.Krum(1)],
+    ids=["gate", "median", "trimmed", "krum"],
+)
 def test_a_rule_around_privacy_is_refused_as_privacy_around_a_rule_is(net, rule):
-    """A rule of whole updates or entries has another sensitivity than a sum, and the step would be divided by `participants` again."""
+    """A rule of whole updates or entries has another sensitivity than a sum, and the step would be
+    divided by `participants` again.
+    """
     noisy = bf.private(bf.fed_avg(net), clip=1.0, noise=1.0, participants=4, key=KEY, delta=1e-5)
     for private in (noisy, bf.equal_weights(noisy)):
-        with pytest.raises(ArgumentError, match="robust, 'fed_avg': expected a method without `private`, found a private one; try one of the two"):
+        with pytest.raises(
+            ArgumentError,
+            match=(
+                "robust, 'fed_avg': expected a method without 'private', found one with "
+                "'private'; try one of the two"
+            ),
+        ):
             bf.robust(private, rule)
     with pytest.raises(ArgumentError, match="a method whose server takes a sum"):
         bf.private(bf.robust(bf.fed_avg(net), rule), clip=1.0, noise=1.0, participants=4, key=KEY)

@@ -1,8 +1,11 @@
-"""An empirical audit of `private`: two worlds that differ in one client, and an attack that tells them apart as well as can be.
+"""An empirical audit of `private`: two worlds that differ in one client, and an attack that tells
+them apart as well as can be.
 
-In the first world client "c0" sends a change of length `clip`, in the second zeros. Models after every round are seen, and the rounds' changes are
-independent draws of the mechanism. The attack is the likelihood-ratio test, for two Gaussians of equal spread a threshold on the change. Its error
-rates over many runs bound epsilon from below: at any threshold ``TPR <= exp(epsilon) FPR + delta``, with Clopper-Pearson bounds of both rates.
+In the first world client "c0" sends a change of length `clip`, in the second zeros. Models after
+every round are seen, and the rounds' changes are independent draws of the mechanism. The attack is
+the likelihood-ratio test, for two Gaussians of equal spread a threshold on the change. Its error
+rates over many runs bound epsilon from below: at any threshold ``TPR <= exp(epsilon) FPR + delta``,
+with Clopper-Pearson bounds of both rates.
 """
 
 import math
@@ -32,15 +35,29 @@ class Sends:
 
 
 def changes(world, noise, count, told=None, runs=1):
-    """The change of the model, times the participants, in each round of runs of `count` rounds, and the epsilon printed after the last one."""
-    data = {f"c{number}": bf.Dataset(torch.full((1, 1), value), torch.zeros(1)) for number, value in enumerate([5.0 * world, 0.5, -0.3])}
+    """The change of the model, times the participants, in each round of runs of `count` rounds, and
+    the epsilon printed after the last one.
+    """
+    data = {
+        f"c{number}": bf.Dataset(torch.full((1, 1), value), torch.zeros(1))
+        for number, value in enumerate([5.0 * world, 0.5, -0.3])
+    }
     seen, pool = [], bf.InProcess(data)
     for run in range(runs):
-        algorithm = bf.private(bf.compose("sends", NET, Sends()), clip=1.0, noise=told or noise, participants=3, key=bf.Key(run, world), delta=DELTA)
+        algorithm = bf.private(
+            bf.compose("sends", NET, Sends()),
+            clip=1.0,
+            noise=told or noise,
+            participants=3,
+            key=bf.Key(run, world),
+            delta=DELTA,
+        )
         if told:
             server = replace(algorithm.phases[0].server, noise=noise)
             # The broken mechanism goes around the check, which would refuse another server.
-            algorithm = replace(algorithm, phases=(replace(algorithm.phases[0], server=server),), checks=())
+            algorithm = replace(
+                algorithm, phases=(replace(algorithm.phases[0], server=server),), checks=()
+            )
         before, own = algorithm.initial["weight"].detach(), []
         for report in rounds(algorithm, pool, rounds=count, seed=run):
             own.append(3 * float(report.state["weight"] - before))
@@ -50,7 +67,9 @@ def changes(world, noise, count, told=None, runs=1):
 
 
 def lower_bound(present, absent, spread, confidence=0.999):
-    """The largest epsilon that the attack's error rates rule out, each world's threshold at the middle and towards either side."""
+    """The largest epsilon that the attack's error rates rule out, each world's threshold at the
+    middle and towards either side.
+    """
     bound = 0.0
     sums = [(scores / spread).sum(1) / math.sqrt(scores.shape[1]) for scores in (present, absent)]
     middle = float((sums[0].mean() + sums[1].mean()) / 2)
@@ -58,16 +77,26 @@ def lower_bound(present, absent, spread, confidence=0.999):
         hits, alarms = (int((score > threshold).sum()) for score in sums)
         count = len(sums[0])
         least = beta.ppf((1 - confidence) / 6, hits, count - hits + 1) if hits else 0.0
-        most = beta.ppf(1 - (1 - confidence) / 6, alarms + 1, count - alarms) if alarms < count else 1.0
+        most = (
+            beta.ppf(1 - (1 - confidence) / 6, alarms + 1, count - alarms)
+            if alarms < count
+            else 1.0
+        )
         bound = max(bound, math.log(max(least - DELTA, 1e-300) / most))
     return bound
 
 
 def audited(noise, count, told=None, runs=1, rounds_of_one=False):
-    """The lower bound, and the epsilon that was printed for it: of one round if each is an attack of its own."""
+    """The lower bound, and the epsilon that was printed for it: of one round if each is an attack
+    of its own.
+    """
     (present, printed), (absent, _) = (changes(world, noise, count, told, runs) for world in (1, 0))
     if rounds_of_one:
-        present, absent, printed = present.reshape(-1, 1), absent.reshape(-1, 1), bf.epsilon(told or noise, 1, DELTA)
+        present, absent, printed = (
+            present.reshape(-1, 1),
+            absent.reshape(-1, 1),
+            bf.epsilon(told or noise, 1, DELTA),
+        )
     return lower_bound(present, absent, noise), printed
 
 

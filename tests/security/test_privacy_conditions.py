@@ -1,4 +1,6 @@
-"""Every wrapper, link and setting under which a printed epsilon could be false: the rows of the table in SECURITY.md, in its order."""
+"""Every wrapper, link and setting under which a printed epsilon could be false: the rows of the
+table in SECURITY.md, in its order.
+"""
 
 import math
 import re
@@ -10,11 +12,12 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.wrappers.noising import ClippedSum
 from bayesfed.compress import Coded, ErrorFeedback, TopK
 from bayesfed.errors import ArgumentError, ClientError, TooFewClientsError, UpdateError
 from bayesfed.federated import Digital, OverTheAir, Slice, fraction, rounds
 from bayesfed.federated.aggregation.changes import clipped, norm
+from bayesfed.federated.aggregation.reducers import Admitted, BoundedSum
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Update
 from bayesfed.trees import zip_map
@@ -36,7 +39,11 @@ class Told:
         if bool((data.targets < 0).any()):
             raise ValueError("no targets")
         change = data.inputs.mean(0, keepdim=True) if len(data) else torch.zeros(1, 3)
-        return Fit({"weight": change if self.kind == "delta" else message["weight"] + change}, {"kept": change} if self.keeps else {}, {})
+        return Fit(
+            {"weight": change if self.kind == "delta" else message["weight"] + change},
+            {"kept": change} if self.keeps else {},
+            {},
+        )
 
 
 def rows(value=1.0, count=2):
@@ -93,32 +100,79 @@ def sampled(**changes):
 
 
 REFUSED = {
-    "robust rule": (lambda: bf.robust(private(), bf.Median()), "a method without `private`"),
-    "robust rule below": (lambda: private(bf.robust(plain(), bf.NormGate(2.0))), "a method whose server takes a sum"),
-    "private twice": (lambda: private(private(delta=None)), "a method without `private`, found a private one; try one `private`"),
-    "over the air": (lambda: private(plain(link=OverTheAir(snr_db=9.0))), "updates that arrive one by one, found OverTheAir"),
-    "over the air later": (lambda: ran(rephased(private(), link=OverTheAir(snr_db=9.0))), "one clipped update, found one that was not clipped"),
+    "robust rule": (lambda: bf.robust(private(), bf.Median()), "a method without 'private'"),
+    "robust rule below": (
+        lambda: private(bf.robust(plain(), bf.NormGate(2.0))),
+        "a method whose server takes a sum",
+    ),
+    "private twice": (
+        lambda: private(private(delta=None)),
+        "a method without 'private', found one with 'private'; try one 'private'",
+    ),
+    "over the air": (
+        lambda: private(plain(link=OverTheAir(snr_db=9.0))),
+        "updates that arrive one by one, found OverTheAir",
+    ),
+    "over the air later": (
+        lambda: ran(rephased(private(), link=OverTheAir(snr_db=9.0))),
+        "updates that arrive one by one, found OverTheAir",
+    ),
     "own link": (lambda: ran(rephased(private(), link=doubling())), "one clipped update, found"),
-    "entry weights": (lambda: ran(private(by_entry())), "clients of weight 1, found a weight for each entry"),
-    "several phases": (lambda: private(two_phases(plain())), r"a method of one phase, found \['train', 'more'\]"),
-    "more phases later": (lambda: ran(two_phases(private())), "epsilon would not hold: expected the one phase, server and sum"),
-    "other server": (lambda: ran(rephased(private(), server=plain().phases[0].server)), "epsilon would not hold: expected the one phase"),
+    "entry weights": (
+        lambda: ran(private(by_entry())),
+        "clients of weight 1, found a weight for each entry",
+    ),
+    "several phases": (
+        lambda: private(two_phases(plain())),
+        r"a method of one phase, found \['train', 'more'\]",
+    ),
+    "more phases later": (
+        lambda: ran(two_phases(private())),
+        "epsilon would not hold: expected one phase with the layer that `private` made",
+    ),
+    "other server": (
+        lambda: ran(rephased(private(), layers=())),
+        "epsilon would not hold: expected one phase with the layer that `private` made",
+    ),
     "too many clients": (lambda: ran(private(participants=3)), "at most 3 clients, found 4"),
     "sampler": (
         lambda: ran(sampled(), sampler=fraction(0.75)),
         r"2 of 4 clients, found 3 a round; try sampler=fraction\(2 / 4\)",
     ),
-    "sampler everyone": (lambda: ran(sampled()), "a uniform sample of 2 of 4 clients, found 4 a round"),
-    "own sampler": (lambda: ran(sampled(), sampler=lambda number, names, key: names[:2]), "of which that is not known"),
-    "pool": (lambda: ran(sampled(population=9), sampler=fraction(0.5)), "a pool of 9 clients, the population, found 4"),
-    "memory": (lambda: ran(sampled(algorithm=plain(keeps=True)), sampler=fraction(0.5)), "clients without memory"),
-    "error feedback": (lambda: ran(sampled(algorithm=plain(up=ErrorFeedback(Coded(TopK(0.5))))), sampler=fraction(0.5)), "clients without memory"),
+    "sampler everyone": (
+        lambda: ran(sampled()),
+        "a uniform sample of 2 of 4 clients, found 4 a round",
+    ),
+    "own sampler": (
+        lambda: ran(sampled(), sampler=lambda number, names, key: names[:2]),
+        "of which that is not known",
+    ),
+    "pool": (
+        lambda: ran(sampled(population=9), sampler=fraction(0.5)),
+        "a pool of 9 clients, the population, found 4",
+    ),
+    "memory": (
+        lambda: ran(sampled(algorithm=plain(keeps=True)), sampler=fraction(0.5)),
+        "clients without memory",
+    ),
+    "error feedback": (
+        lambda: ran(
+            sampled(algorithm=plain(up=ErrorFeedback(Coded(TopK(0.5))))), sampler=fraction(0.5)
+        ),
+        "clients without memory",
+    ),
     "resumed quieter": (
         lambda: continued(private(noise=0.1), private()),
-        "found other train.server.budget.noise, train.server.noise",
+        "found other train.layers.private.budget.noise, train.layers.private.noise",
     ),
-    "resumed unprotected": (lambda: continued(plain(), private()), "epsilon would not hold: expected a snapshot of a run with the same settings"),
-    "resumed elsewhere": (lambda: continued(private(), private(), clients={**CLIENTS, "c0": rows(9, 5)}), "found other rows of clients"),
+    "resumed unprotected": (
+        lambda: continued(plain(), private()),
+        "epsilon would not hold: expected a snapshot of a run with the same settings",
+    ),
+    "resumed elsewhere": (
+        lambda: continued(private(), private(), clients={**CLIENTS, "c0": rows(9, 5)}),
+        "found other rows of clients",
+    ),
 }
 
 
@@ -130,9 +184,11 @@ def test_what_would_make_epsilon_false_is_refused(case):
 
 
 def moved(algorithm, clients=None, **changes):
-    """How far the model moves in one round, per entry, in units of the noise's standard deviation; 0 means that there was no noise."""
+    """How far the model moves in one round, per entry, in units of the noise's standard deviation;
+    0 means that there was no noise.
+    """
     report = ran(algorithm, clients, rounds=1, **changes)[-1]
-    return report, zip_map(torch.sub, report.state, algorithm.initial)["weight"] * 4 / 0.5
+    return report, zip_map(torch.sub, report.state, algorithm.initial)["model/weight"] * 4 / 0.5
 
 
 def weightless():
@@ -162,7 +218,7 @@ def on_devices():
     """Devices that cannot do the work in time count as clients that changed nothing."""
     from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices
     from bayesfed.models.elastic.shares import Share
-    from bayesfed.wireless.fleets import fleet
+    from bayesfed.wireless.devices import fleet
 
     algorithm = on_devices(private(), Planner((Share(1.0, 10**13, 3, 1, 1),), 5.0))
     devices = {name: one.figures() for name, one in fleet(list(CLIENTS), KEY).items()}
@@ -180,7 +236,9 @@ def ending():
 
 
 def same_key():
-    """Another sum has other noise, so two runs with one key do not reveal their difference; the same sum has the same."""
+    """Another sum has other noise, so two runs with one key do not reveal their difference; the
+    same sum has the same.
+    """
     _, first = moved(private())
     _, again = moved(private())
     _, other = moved(private(), {**CLIENTS, "c0": rows(0.001)})
@@ -189,14 +247,31 @@ def same_key():
 
 
 def coded():
-    report, _ = moved(private(plain(up=Coded(TopK(0.4))), noise=1e-6, delta=None), {"c": rows(100.0)})
-    assert norm(zip_map(torch.sub, report.state, {"weight": NET.weight.detach()})) <= 0.5 / 4 * 1.001
+    report, _ = moved(
+        private(plain(up=Coded(TopK(0.4))), noise=1e-6, delta=None), {"c": rows(100.0)}
+    )
+    assert (
+        norm(zip_map(torch.sub, owned(report.state, "model"), {"weight": NET.weight.detach()}))
+        <= 0.5 / 4 * 1.001
+    )
 
 
 def together():
-    private_net = bf.private(bf.fed_avg(bf.mlp([3, 2], KEY), training=bf.Training(steps=1)), clip=0.1, noise=1.0, participants=4, key=KEY, delta=1e-5)
-    data = {name: bf.Dataset(part.inputs, torch.zeros(2, dtype=torch.long)) for name, part in CLIENTS.items()}
-    one, all_at_once = (ran(private_net, data, rounds=1, pool=pool)[-1].server for pool in ({}, {"cohort": 4}))
+    private_net = bf.private(
+        bf.fed_avg(bf.mlp([3, 2], KEY), training=bf.Training(steps=1)),
+        clip=0.1,
+        noise=1.0,
+        participants=4,
+        key=KEY,
+        delta=1e-5,
+    )
+    data = {
+        name: bf.Dataset(part.inputs, torch.zeros(2, dtype=torch.long))
+        for name, part in CLIENTS.items()
+    }
+    one, all_at_once = (
+        ran(private_net, data, rounds=1, pool=pool)[-1].server for pool in ({}, {"cohort": 4})
+    )
     assert one == all_at_once
 
 
@@ -207,7 +282,9 @@ def endless():
 
 
 def rounded():
-    """Beside large values single precision rounds a clipped change to something longer than the clip."""
+    """Beside large values single precision rounds a clipped change to something longer than the
+    clip.
+    """
     state = {"w": torch.full((1000,), 1e4)}
     shorter = clipped(Update({"w": state["w"] + 1.0}, 1.0, "value"), state, 1e-2)
     assert norm(zip_map(torch.sub, shorter.total, state)) <= 1e-2
@@ -233,16 +310,29 @@ def test_what_is_accounted_for(case):
 
 
 def test_only_what_was_clipped_is_summed_once():
-    total = ClippedSum(clip=1.0)
-    with pytest.raises(UpdateError, match="one clipped update, found one that was not clipped"):
-        total.add("a", Update({"w": torch.ones(1)}, 1.0, "delta"))
+    update = Update({"w": torch.ones(1)}, 1.0, "delta")
+    total, admitted = BoundedSum("private"), Admitted.of(update)
+    for other in (update, replace(admitted, total={"w": 2 * torch.ones(1)})):
+        with pytest.raises(UpdateError, match="one clipped update, found one that was not clipped"):
+            total.add("a", other)
+    total.add("a", admitted)
+    with pytest.raises(UpdateError, match="private, client 'a': .* found a second one"):
+        total.add("a", admitted)
+    assert torch.equal(total.total.total["w"], torch.ones(1))
 
 
 def test_uniform_samples_of_the_population_are_accepted():
-    assert ran(sampled(), sampler=fraction(0.5))[-1].server["epsilon"] == bf.epsilon(1.0, 2, 1e-5, participants=2, population=4)
-    assert ran(private(population=4))[-1].server["epsilon"] == bf.epsilon(1.0, 2, 1e-5, participants=4, population=4)
+    assert ran(sampled(), sampler=fraction(0.5))[-1].server["epsilon"] == bf.epsilon(
+        1.0, 2, 1e-5, participants=2, population=4
+    )
+    assert ran(private(population=4))[-1].server["epsilon"] == bf.epsilon(
+        1.0, 2, 1e-5, participants=4, population=4
+    )
     (first,) = ran(sampled(), sampler=fraction(0.5), rounds=1)
-    assert tree_equal(ran(sampled(), sampler=fraction(0.5), resume=first.snapshot)[-1].state, ran(sampled(), sampler=fraction(0.5))[-1].state)
+    assert tree_equal(
+        ran(sampled(), sampler=fraction(0.5), resume=first.snapshot)[-1].state,
+        ran(sampled(), sampler=fraction(0.5))[-1].state,
+    )
 
 
 def test_security_has_a_row_for_each():

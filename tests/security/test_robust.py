@@ -1,4 +1,6 @@
-"""Rules in place of the mean: exact twins, laws, how much they bear, and runs with hostile clients."""
+"""Rules in place of the mean: exact twins, laws, how much they bear, and runs with hostile
+clients.
+"""
 
 import math
 from dataclasses import replace
@@ -9,11 +11,11 @@ import torch
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
-from bayesfed.federated import Keep, Sum, Update, rounds
+from bayesfed.federated import Sum, Update, rounds
 from bayesfed.federated.aggregation.changes import change, clipped, norm
-from bayesfed.federated.aggregation.robust import Robust, added
-from bayesfed.testing.hostile.byzantine import byzantine
+from bayesfed.federated.aggregation.rules import added
 from tests.conftest import tree_equal
+from tests.support.hostile.byzantine import byzantine
 
 WORK = bf.Training(steps=4, batch_size=16)
 SHAPES = {"w": (3, 4), "b": (5,)}
@@ -23,7 +25,14 @@ def drawn(count, key=0, kind="delta", weight=1.0):
     """Updates of `count` clients, float64."""
     generator = bf.Key(key, "updates").generator()
     return {
-        f"client-{k:02d}": Update({name: torch.randn(shape, generator=generator).double() for name, shape in SHAPES.items()}, weight, kind)
+        f"client-{k:02d}": Update(
+            {
+                name: torch.randn(shape, generator=generator).double()
+                for name, shape in SHAPES.items()
+            },
+            weight,
+            kind,
+        )
         for k in range(count)
     }
 
@@ -87,7 +96,9 @@ def gate_twin(rows, factor, refuse):
 def test_rules_are_their_slow_twins(rule, twin, count):
     updates = drawn(count, count)
     if isinstance(rule, bf.Krum) and count < 9:
-        with pytest.raises(UpdateError, match=f"at least {2 * rule.byzantine + 3} clients, found {count}"):
+        with pytest.raises(
+            UpdateError, match=f"at least {2 * rule.byzantine + 3} clients, found {count}"
+        ):
             mean(rule, updates)
         return
     # A shortened change is shorter by 1e-6 of itself, so that rounding cannot make it longer.
@@ -99,7 +110,14 @@ def test_rules_are_their_slow_twins(rule, twin, count):
     )
 
 
-RULES = [bf.Median(), bf.TrimmedMean(0.25), bf.Krum(2), bf.Krum(2, 5), bf.NormGate(1.5), bf.NormGate(1.5, refuse=True)]
+RULES = [
+    bf.Median(),
+    bf.TrimmedMean(0.25),
+    bf.Krum(2),
+    bf.Krum(2, 5),
+    bf.NormGate(1.5),
+    bf.NormGate(1.5, refuse=True),
+]
 NAMES = ["median", "trimmed", "krum", "multi-krum", "gate", "gate-refusing"]
 
 
@@ -118,10 +136,14 @@ def test_it_does_not_matter_which_client_sent_what(rule):
     for name, leaf in mean(rule, updates).items():
         # Entry by entry sums are of sorted values: the same to the bit.
         exact = isinstance(rule, bf.Median | bf.TrimmedMean)
-        torch.testing.assert_close(mean(rule, shuffled)[name], leaf, rtol=0 if exact else 1e-12, atol=0 if exact else 1e-12)
+        torch.testing.assert_close(
+            mean(rule, shuffled)[name], leaf, rtol=0 if exact else 1e-12, atol=0 if exact else 1e-12
+        )
 
 
-@pytest.mark.parametrize("rule", [bf.TrimmedMean(0.0), bf.NormGate(math.inf), bf.NormGate(math.inf, refuse=True)])
+@pytest.mark.parametrize(
+    "rule", [bf.TrimmedMean(0.0), bf.NormGate(math.inf), bf.NormGate(math.inf, refuse=True)]
+)
 def test_rules_that_leave_nothing_out_are_the_mean_to_the_bit(rule):
     updates = drawn(7)
     reducer = Sum()
@@ -131,17 +153,31 @@ def test_rules_that_leave_nothing_out_are_the_mean_to_the_bit(rule):
 
 
 def test_krum_by_hand():
-    """Points 0, 1, 3 and 10, 100 on a line, f = 1: a score adds the two smallest squared distances."""
-    updates = {name: Update({"x": torch.tensor([value])}, 1.0, "delta") for name, value in zip("abcde", (0.0, 1.0, 3.0, 10.0, 100.0), strict=True)}
+    """Points 0, 1, 3 and 10, 100 on a line, f = 1: a score adds the two smallest squared
+    distances.
+    """
+    updates = {
+        name: Update({"x": torch.tensor([value])}, 1.0, "delta")
+        for name, value in zip("abcde", (0.0, 1.0, 3.0, 10.0, 100.0), strict=True)
+    }
     rule = bf.Krum(1)
     # a: 1 + 9, b: 1 + 4, c: 4 + 9, d: 49 + 81, e: 8100 + 9409.
     points = torch.tensor([0.0, 1.0, 3.0, 10.0, 100.0])[:, None]
     assert rule.scores(torch.cdist(points, points).square()).tolist() == [10, 5, 13, 130, 17509]
     chosen, figures = rule(updates, {})
     assert chosen.mean()["x"].tolist() == [1.0]
-    assert figures == {"left_out": 4.0, "a.left_out": 1.0, "c.left_out": 1.0, "d.left_out": 1.0, "e.left_out": 1.0}
+    assert figures == {
+        "left_out": 4.0,
+        "a.left_out": 1.0,
+        "c.left_out": 1.0,
+        "d.left_out": 1.0,
+        "e.left_out": 1.0,
+    }
     assert bf.Krum(1, 3)(updates, {})[0].mean()["x"].tolist() == pytest.approx([4 / 3])
-    ties = {name: Update({"x": torch.tensor([value])}, 1.0, "delta") for name, value in zip("abcde", (2.0, 1.0, 1.0, 2.0, 1.0), strict=True)}
+    ties = {
+        name: Update({"x": torch.tensor([value])}, 1.0, "delta")
+        for name, value in zip("abcde", (2.0, 1.0, 1.0, 2.0, 1.0), strict=True)
+    }
     assert bf.Krum(1)(ties, {})[1]["left_out"] == 4
     assert "b.left_out" not in bf.Krum(1)(ties, {})[1]
 
@@ -152,12 +188,18 @@ def test_krum_by_hand():
     ids=["median", "trimmed", "krum", "multi-krum"],
 )
 def test_breakdown_points(rule, bears):
-    """What the rule bears stays within the honest range however far the others go; one more and it goes along."""
+    """What the rule bears stays within the honest range however far the others go; one more and it
+    goes along.
+    """
     for bad in range(1, bears + 2):
         updates = drawn(9, 3)
         honest = np.stack([flat(update.total) for update in list(updates.values())[bad:]])
         for name in list(updates)[:bad]:
-            updates[name] = Update({leaf: torch.full(shape, 1e9).double() for leaf, shape in SHAPES.items()}, 1.0, "delta")
+            updates[name] = Update(
+                {leaf: torch.full(shape, 1e9).double() for leaf, shape in SHAPES.items()},
+                1.0,
+                "delta",
+            )
         found = flat(mean(rule, updates))
         inside = bool(((found >= honest.min(0) - 1e-9) & (found <= honest.max(0) + 1e-9)).all())
         assert inside is (bad <= bears) or (isinstance(rule, bf.Krum) and bad > bears)
@@ -168,7 +210,11 @@ def test_a_norm_gate_bounds_what_a_client_can_do():
     honest = mean(bf.NormGate(2.0), updates)
     lengths = sorted(norm(update.total) for update in updates.values())
     for size in (1e3, 1e9):
-        updates["client-00"] = Update({name: size * torch.ones(shape).double() for name, shape in SHAPES.items()}, 1.0, "delta")
+        updates["client-00"] = Update(
+            {name: size * torch.ones(shape).double() for name, shape in SHAPES.items()},
+            1.0,
+            "delta",
+        )
         found, figures = bf.NormGate(2.0)(updates, {})
         moved = norm({name: leaf - honest[name] for name, leaf in found.mean().items()})
         assert moved <= (2 * figures["norm_bound"]) / 9
@@ -179,7 +225,12 @@ def test_a_norm_gate_bounds_what_a_client_can_do():
 def test_values_are_measured_from_the_state():
     state = {name: 100 * torch.ones(shape).double() for name, shape in SHAPES.items()}
     changes = drawn(6)
-    values = {client: Update({name: state[name] + leaf for name, leaf in update.total.items()}, 1.0, "value") for client, update in changes.items()}
+    values = {
+        client: Update(
+            {name: state[name] + leaf for name, leaf in update.total.items()}, 1.0, "value"
+        )
+        for client, update in changes.items()
+    }
     for rule in (bf.NormGate(1.0), bf.NormGate(1.0, refuse=True), bf.Median(), bf.Krum(1)):
         by_change, by_value = mean(rule, changes), mean(rule, values, state)
         for name, leaf in by_change.items():
@@ -204,13 +255,22 @@ def test_shortening_never_leaves_more(dtype):
 
 def covered(pairs):
     """Updates of one leaf from (values, weights)."""
-    leaves = [(torch.tensor(values).double(), torch.tensor(weights).double()) for values, weights in pairs]
-    return {f"client-{k}": Update({"w": values * weights}, {"w": weights}, "value") for k, (values, weights) in enumerate(leaves)}
+    leaves = [
+        (torch.tensor(values).double(), torch.tensor(weights).double()) for values, weights in pairs
+    ]
+    return {
+        f"client-{k}": Update({"w": values * weights}, {"w": weights}, "value")
+        for k, (values, weights) in enumerate(leaves)
+    }
 
 
 def test_entries_are_taken_over_those_who_cover_them():
     updates = covered(
-        [([1.0, 5.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]), ([2.0, 7.0, 9.0, 0.0], [1.0, 1.0, 1.0, 0.0]), ([9.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0])]
+        [
+            ([1.0, 5.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]),
+            ([2.0, 7.0, 9.0, 0.0], [1.0, 1.0, 1.0, 0.0]),
+            ([9.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]),
+        ]
     )
     for rule in (bf.Median(), bf.TrimmedMean(0.3)):
         found, _ = rule(updates, {})
@@ -227,12 +287,12 @@ def test_entries_are_taken_over_those_who_cover_them():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: bf.TrimmedMean(0.5), r"a share in \[0, 0.5\)"),
-        (lambda: bf.TrimmedMean(-0.1), r"a share in \[0, 0.5\)"),
-        (lambda: bf.Krum(-1), "byzantine >= 0, keep >= 1"),
-        (lambda: bf.Krum(1, 0), "byzantine >= 0, keep >= 1"),
-        (lambda: bf.NormGate(0.5), "a factor >= 1"),
-        (lambda: bf.NormGate(math.nan), "a factor >= 1"),
+        (lambda: bf.TrimmedMean(0.5), r"TrimmedMean, share: expected a number in \[0, 0.5\)"),
+        (lambda: bf.TrimmedMean(-0.1), r"TrimmedMean, share: expected a number in \[0, 0.5\)"),
+        (lambda: bf.Krum(-1), "Krum, byzantine: expected a whole number >= 0"),
+        (lambda: bf.Krum(1, 0), "Krum, keep: expected a whole number >= 1"),
+        (lambda: bf.NormGate(0.5), r"NormGate, factor: expected a number in \[1, inf\]"),
+        (lambda: bf.NormGate(math.nan), r"NormGate, factor: expected a number in \[1, inf\]"),
     ],
 )
 def test_bad_rules_are_refused(make, words):
@@ -255,18 +315,27 @@ def test_a_run_that_trims_nothing_is_the_plain_run_to_the_bit(recipe, net, clien
 
 
 @pytest.mark.parametrize("recipe", [bf.fed_avg, pytest.param(bf.fed_paq, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("rule", [bf.Median(), bf.TrimmedMean(0.25), bf.Krum(1, 3), bf.NormGate(1.0)], ids=["median", "trimmed", "krum", "gate"])
+@pytest.mark.parametrize(
+    "rule",
+    [bf.Median(), bf.TrimmedMean(0.25), bf.Krum(1, 3), bf.NormGate(1.0)],
+    ids=["median", "trimmed", "krum", "gate"],
+)
 def test_hostile_clients_do_not_get_far(recipe, rule, net, digits):
     train, test = digits
     clients = bf.federate(train, bf.iid(len(train), 8, bf.Key(0, "parts")))
     algorithm = recipe(net, training=bf.Training(steps=15, batch_size=32, optimiser=bf.Sgd(0.5)))
-    attacked = byzantine(algorithm, ["client-002", "client-005"][: 1 if isinstance(rule, bf.Krum) else 2], -100.0)
+    attacked = byzantine(
+        algorithm, ["client-002", "client-005"][: 1 if isinstance(rule, bf.Krum) else 2], -100.0
+    )
     found = bf.run(bf.robust(attacked, rule), clients, rounds=5, test=test, progress=False)
     assert found.final("accuracy") > 0.75
     # After three rounds the mean is so large that the norm bound refuses it.
     assert bf.run(attacked, clients, rounds=3, test=test, progress=False).final("accuracy") < 0.5
     if not isinstance(rule, bf.Median | bf.TrimmedMean):
-        assert all(any(name.startswith("client-002.") for name in record.server) for record in found.history)
+        assert all(
+            any(name.startswith("client-002.") for name in record.server)
+            for record in found.history
+        )
 
 
 def test_widths_of_unlike_devices_have_medians_too(net, clients):
@@ -285,36 +354,42 @@ def test_clients_without_rows_have_no_say(net, clients, digits):
     empty = {f"nobody-{k}": digits[0][:0] for k in range(3)}
     algorithm = bf.robust(bf.fed_avg(net, training=WORK), bf.Median())
     assert tree_equal(final(algorithm, {**clients, **empty}).state, final(algorithm, clients).state)
-    nobody = final(algorithm, {**clients, **empty}, rounds=1, sampler=lambda round, names, key: sorted(empty))
+    nobody = final(
+        algorithm, {**clients, **empty}, rounds=1, sampler=lambda round, names, key: sorted(empty)
+    )
     assert tree_equal(nobody.state, algorithm.initial)
 
 
 def test_what_cannot_be_is_refused(net, clients, declared):
     with pytest.raises(ArgumentError, match="one by one, found OverTheAir"):
         bf.robust(bf.fed_avg(net, link=bf.OverTheAir(snr_db=20.0)), bf.Median())
-    with pytest.raises(ArgumentError, match=r"'delta' or 'value', found 'moments' in 'd_turbo_vbi', phase 'train'"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"robust, 'd_turbo_vbi': .*'delta' or 'value', found 'moments' in phase 'train'",
+    ):
         bf.robust(bf.d_turbo_vbi(declared, observations=100), bf.Median())
-    with pytest.raises(ArgumentError, match="a method whose server takes a sum, found Keep"):
+    with pytest.raises(ArgumentError, match="a method without 'robust', found one with 'robust'"):
         bf.robust(bf.robust(bf.fed_avg(net), bf.Median()), bf.Median())
     with pytest.raises(ArgumentError, match="'delta' or 'value'"):
         bf.equal_weights(bf.d_turbo_vbi(declared, observations=100))
     with pytest.raises(UpdateError, match="round 0: Krum: expected at least 5 clients, found 4"):
         final(bf.robust(bf.fed_avg(net, training=WORK), bf.Krum(1)), clients)
-    server = Robust(bf.fed_avg(net).phases[0].server, bf.Median())
-    for reducer, words in ((Sum(), "updates kept apart, found Sum"), (Keep(), "updates kept apart, found none")):
-        with pytest.raises(UpdateError, match=words):
-            server.step({}, reducer, 0)
     with pytest.raises(UpdateError, match="updates of at least one leaf"):
         bf.Krum(0)({name: Update({}, 1.0, "delta") for name in "abc"}, {})
 
 
 def test_a_refused_client_is_not_among_those_the_rule_sees(net, clients):
-    bad = {**clients, "client-001": replace(clients["client-001"], targets=clients["client-001"].targets + 7)}
+    bad = {
+        **clients,
+        "client-001": replace(clients["client-001"], targets=clients["client-001"].targets + 7),
+    }
     algorithm = bf.robust(bf.fed_avg(net, training=WORK), bf.Median())
     with pytest.raises(ClientError, match="client-001"):
         final(algorithm, bad)
     without = {name: data for name, data in clients.items() if name != "client-001"}
-    assert tree_equal(final(algorithm, bad, on_client_error="drop").state, final(algorithm, without).state)
+    assert tree_equal(
+        final(algorithm, bad, on_client_error="drop").state, final(algorithm, without).state
+    )
 
 
 def test_adding_in_order_is_the_sum():

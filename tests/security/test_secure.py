@@ -1,4 +1,6 @@
-"""Secure sums: the bits of sums without masks whoever drops out, what a client never answers, what the server never keeps, what is refused."""
+"""Secure sums: the bits of sums without masks whoever drops out, what a client never answers, what
+the server never keeps, what is refused.
+"""
 
 import subprocess
 import sys
@@ -14,14 +16,20 @@ import bayesfed as bf
 from bayesfed.algorithms.wrappers.secure_sums import FixedPoint, Vault, degree
 from bayesfed.algorithms.wrappers.secure_sums.graphs import neighbours
 from bayesfed.algorithms.wrappers.secure_sums.sessions import Session
-from bayesfed.errors import ArgumentError, CheckpointError, ClientError, TooFewClientsError, UpdateError
+from bayesfed.errors import (
+    ArgumentError,
+    CheckpointError,
+    ClientError,
+    TooFewClientsError,
+    UpdateError,
+)
 from bayesfed.federated import Digital, OverTheAir, checkpoint, rounds
 from bayesfed.federated.core.protocols import Skip
 from bayesfed.federated.training.model_sizes import fixed
-from bayesfed.testing.hostile.interference import dropping
 from bayesfed.trees import without
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import pool_over
+from tests.support.hostile.interference import dropping
 
 WORK = bf.Training(steps=2, batch_size=8)
 NAMES = [f"client-{number}" for number in range(6)]
@@ -45,7 +53,13 @@ def avg(**changes):
 
 
 def reports(algorithm, pool=None, **changes):
-    return list(rounds(algorithm, pool or bf.InProcess(CLIENTS), **{"rounds": 1, "on_client_error": "drop", **changes}))
+    return list(
+        rounds(
+            algorithm,
+            pool or bf.InProcess(CLIENTS),
+            **{"rounds": 1, "on_client_error": "drop", **changes},
+        )
+    )
 
 
 def last(algorithm, pool=None, **changes):
@@ -82,8 +96,14 @@ def hetero():
 )
 def test_masked_sums_have_the_bits_of_sums_without_masks(made, phase, options):
     drop = {phase: NAMES[4:5]}
-    masked, plain = both(made(), drop, {} if phase in ("none", "train-open") else {"train": NAMES[4:5]}, **options)
-    assert masked.server["summed"] == plain.server["summed"] == (6 if phase in ("none", "train-open") else 5)
+    masked, plain = both(
+        made(), drop, {} if phase in ("none", "train-open") else {"train": NAMES[4:5]}, **options
+    )
+    assert (
+        masked.server["summed"]
+        == plain.server["summed"]
+        == (6 if phase in ("none", "train-open") else 5)
+    )
     assert tree_equal(without(masked.state, "secure/"), plain.state)
     assert not masked.clients[NAMES[0]]
 
@@ -101,15 +121,24 @@ def test_too_many_dropouts_lose_the_round_and_nothing_else():
     first, second = reports(losing, rounds=2)
     assert tree_equal(without(first.state, "secure/"), without(losing.initial, "secure/"))
     assert first.server["summed"] == 0.0
-    assert "the round is lost: 3 of at least 4 shares of the seed of client 'client-0' came" in first.refused["client-5"]
+    assert (
+        "the round is lost: 3 of at least 4 shares of the seed of client 'client-0' came"
+        in first.refused["client-5"]
+    )
     assert first.state["secure/lost"].tolist() == [0]
-    # What clients kept in the lost round is taken back: the second round is that of a run whose first had nobody in it.
+    # What clients kept in the lost round is taken back: the second round is that of a run whose
+    # first had nobody in it.
     plain = bf.secure(bf.scaffold(net(), training=WORK), masks=False, **RANGE)
     assert second.server["summed"] == 6.0
     skipped = replace(
         plain,
         phases=tuple(
-            replace(phase, assign=lambda state, round, *rest, phase=phase: Skip("no") if not round else phase.assign(state, round, *rest))
+            replace(
+                phase,
+                assign=lambda state, round, *rest, phase=phase: (
+                    Skip("no") if not round else phase.assign(state, round, *rest)
+                ),
+            )
             for phase in plain.phases
         ),
     )
@@ -117,14 +146,33 @@ def test_too_many_dropouts_lose_the_round_and_nothing_else():
     few = last(bf.secure(avg(), **RANGE), bf.InProcess(dict(list(CLIENTS.items())[:2])))
     assert "2 clients sent keys, too few to hide one among the others" in few.refused["client-0"]
     with pytest.raises(TooFewClientsError, match="the round is lost"):
-        last(bf.secure(avg(), **RANGE), bf.InProcess(dict(list(CLIENTS.items())[:2])), on_client_error="raise")
+        last(
+            bf.secure(avg(), **RANGE),
+            bf.InProcess(dict(list(CLIENTS.items())[:2])),
+            on_client_error="raise",
+        )
 
 
 def test_keys_are_in_no_checkpoint_and_workers_answer_as_well(tmp_path):
-    algorithm = dropping(bf.secure(bf.scaffold(net(), training=WORK), **RANGE, vault=tmp_path / "vault"), {"train": NAMES[:1]})
+    algorithm = dropping(
+        bf.secure(bf.scaffold(net(), training=WORK), **RANGE, vault=tmp_path / "vault"),
+        {"train": NAMES[:1]},
+    )
     with bf.InProcess(CLIENTS, workers=2) as pool:
-        result = bf.run(algorithm, pool, rounds=2, callbacks=[checkpoint(tmp_path / "saved")], on_client_error="drop", progress=False)
-    masked = last(dropping(bf.secure(bf.scaffold(net(), training=WORK), masks=False, **RANGE), {"train": NAMES[:1]}), rounds=2)
+        result = bf.run(
+            algorithm,
+            pool,
+            rounds=2,
+            callbacks=[checkpoint(tmp_path / "saved")],
+            on_client_error="drop",
+            progress=False,
+        )
+    masked = last(
+        dropping(
+            bf.secure(bf.scaffold(net(), training=WORK), masks=False, **RANGE), {"train": NAMES[:1]}
+        ),
+        rounds=2,
+    )
     assert tree_equal(without(result.snapshot.state, "secure/"), masked.state)
     saved = b"".join(path.read_bytes() for path in (tmp_path / "saved").iterdir())
     sessions = [Session.read(path.read_bytes()) for path in (tmp_path / "vault").rglob("*.session")]
@@ -138,11 +186,19 @@ def test_keys_are_in_no_checkpoint_and_workers_answer_as_well(tmp_path):
 
 
 def circle(count=5, threshold=3):
-    """Sessions of which each is a neighbour of all others, after they have shared; and the boxes for each."""
+    """Sessions of which each is a neighbour of all others, after they have shared; and the boxes
+    for each.
+    """
     sessions = [Session.fresh() for _ in range(count)]
     around = [[other for other in range(count) if other != place] for place in range(count)]
-    shared = [one.share([sessions[other].public for other in around[place]], threshold) for place, one in enumerate(sessions)]
-    boxes = [[shared[o].boxes[around[o].index(place) * 48 :][:48] for o in around[place]] for place in range(count)]
+    shared = [
+        one.share([sessions[other].public for other in around[place]], threshold)
+        for place, one in enumerate(sessions)
+    ]
+    boxes = [
+        [shared[o].boxes[around[o].index(place) * 48 :][:48] for o in around[place]]
+        for place in range(count)
+    ]
     return sessions, shared, boxes
 
 
@@ -160,7 +216,14 @@ def test_a_session_masks_one_vector_and_answers_one_question_for_disjoint_sets()
     assert one.share([session.public for session in sessions[1:]], 3) == shared[0]
     with pytest.raises(UpdateError, match="the neighbours of this session"):
         one.share([session.public for session in sessions[1:4]], 3)
-    for active, dropped in (([0, 1, 2, 3], [3]), ([0, 1, 2], [2, 3]), ([0, 1, 2, 2], []), ([0, 1, 2], []), ([0, 1, 2, 4], []), ([0, 1], [2, 3])):
+    for active, dropped in (
+        ([0, 1, 2, 3], [3]),
+        ([0, 1, 2], [2, 3]),
+        ([0, 1, 2, 2], []),
+        ([0, 1, 2], []),
+        ([0, 1, 2, 4], []),
+        ([0, 1], [2, 3]),
+    ):
         with pytest.raises(UpdateError, match=r"disjoint sets|or more active"):
             one.open(active, dropped, boxes[0])
     assert one.seed
@@ -174,7 +237,11 @@ def test_a_session_masks_one_vector_and_answers_one_question_for_disjoint_sets()
     with pytest.raises(UpdateError, match="before any share is given"):
         one.mask(vector, everyone, 32)
     twice = Session.fresh()
-    for others, threshold in (([sessions[1].public] * 3, 2), ([twice.public, sessions[1].public], 2), ([sessions[1].public, sessions[2].public], 1)):
+    for others, threshold in (
+        ([sessions[1].public] * 3, 2),
+        ([twice.public, sessions[1].public], 2),
+        ([sessions[1].public, sessions[2].public], 1),
+    ):
         with pytest.raises(UpdateError, match=r"public keys that differ|a threshold"):
             twice.share(others, threshold)
 
@@ -184,7 +251,9 @@ def test_a_masked_vector_is_uniform_to_whoever_lacks_the_masks(bits):
     sessions, _, _ = circle()
     masked = sessions[0].mask(np.zeros(1 << 17, dtype=f"<u{bits // 8}"), [True] * 4, bits)
     assert chisquare(np.bincount(masked.view(np.uint8), minlength=256)).pvalue > 1e-4
-    assert chisquare(np.bincount((masked >> (bits - 8)).astype(np.int64), minlength=256)).pvalue > 1e-4
+    assert (
+        chisquare(np.bincount((masked >> (bits - 8)).astype(np.int64), minlength=256)).pvalue > 1e-4
+    )
 
 
 def test_out_of_range_is_an_error_and_nothing_wraps():
@@ -193,7 +262,12 @@ def test_out_of_range_is_an_error_and_nothing_wraps():
     total = point.decode(extreme + extreme + extreme)
     assert total.total["a"].tolist() == [30.0, -30.0]
     assert total.weight == 15.0
-    for payload, weight in (([2.001, 0.0], 1.0), ([float("nan"), 0.0], 1.0), ([0.0, 0.0], 5.1), ([0.0, 0.0], -1.0)):
+    for payload, weight in (
+        ([2.001, 0.0], 1.0),
+        ([float("nan"), 0.0], 1.0),
+        ([0.0, 0.0], 5.1),
+        ([0.0, 0.0], -1.0),
+    ):
         with pytest.raises(UpdateError, match="the range agreed for the run"):
             point.encode({"a": torch.tensor(payload)}, weight)
     with pytest.raises(ClientError, match=r"entries of at most 0.01, found .*a larger largest"):
@@ -207,23 +281,50 @@ def test_out_of_range_is_an_error_and_nothing_wraps():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: bf.robust(avg(), bf.Median()), "robust rule"),
+        (lambda: bf.robust(avg(), bf.Median()), "found 'robust', which needs every update"),
         (lambda: bf.fed_paq(net(), training=WORK), "no codec on the up-link, found Coded"),
         (lambda: avg(link=Digital(max_norm=3.0)), "no check of norms"),
         (lambda: avg(link=OverTheAir(snr_db=20.0)), "the channel adds by itself"),
-        (lambda: bf.private(avg(), clip=1.0, noise=1.0, participants=6, key=bf.Key(0)), "at_client=True"),
+        (
+            lambda: bf.private(avg(), clip=1.0, noise=1.0, participants=6, key=bf.Key(0)),
+            "at_client=True",
+        ),
         (
             lambda: bf.local_privacy(
-                bf.private(avg(), clip=1.0, noise=1.0, participants=6, key=bf.Key(0), at_client=True), clip=1.0, noise=9.0, key=bf.Key(1)
+                bf.private(
+                    avg(), clip=1.0, noise=1.0, participants=6, key=bf.Key(0), at_client=True
+                ),
+                clip=1.0,
+                noise=9.0,
+                key=bf.Key(1),
             ),
             "whose clients clip last",
         ),
-        (lambda: bf.private(avg(), clip=1e-4, noise=1.0, participants=6, key=bf.Key(0), at_client=True), "a hundredth of the clip.*bits=64"),
+        (
+            lambda: bf.private(
+                avg(), clip=1e-4, noise=1.0, participants=6, key=bf.Key(0), at_client=True
+            ),
+            "a hundredth of the clip.*bits=64",
+        ),
         (lambda: bf.fed_hm(net(), [1.0, 0.5], fixed(NAMES, 2), training=WORK), "profile=Profile"),
         (lambda: bf.secure(avg(), **RANGE), "a method of one phase"),
-        (lambda: bf.flex_lora(bf.lora(net(), 2, bf.Key(0)), [2], lambda *_: 0, training=WORK), "secure, 'flex_lora'"),
+        (
+            lambda: bf.flex_lora(bf.lora(net(), 2, bf.Key(0)), [2], lambda *_: 0, training=WORK),
+            "secure, 'flex_lora'",
+        ),
     ],
-    ids=["robust", "codec", "norms", "air", "server clips", "noise after the clip", "tiny clip", "view", "twice", "apart"],
+    ids=[
+        "robust",
+        "codec",
+        "norms",
+        "air",
+        "server clips",
+        "noise after the clip",
+        "tiny clip",
+        "view",
+        "twice",
+        "apart",
+    ],
 )
 def test_what_needs_updates_apart_is_refused_in_words(made, words):
     with pytest.raises(ArgumentError, match=words):
@@ -231,16 +332,37 @@ def test_what_needs_updates_apart_is_refused_in_words(made, words):
 
 
 def test_privacy_with_clipping_at_the_client_and_its_epsilon():
-    private = bf.private(avg(), clip=1.0, noise=0.5, participants=6, key=bf.Key(3, "noise"), delta=1e-3, at_client=True)
+    private = bf.private(
+        avg(),
+        clip=1.0,
+        noise=0.5,
+        participants=6,
+        key=bf.Key(3, "noise"),
+        delta=1e-3,
+        at_client=True,
+    )
     given = {**RANGE, "heaviest": 1.0}
-    masked, plain = last(bf.secure(private, **given), rounds=2), last(bf.secure(private, masks=False, **given), rounds=2)
+    masked, plain = (
+        last(bf.secure(private, **given), rounds=2),
+        last(bf.secure(private, masks=False, **given), rounds=2),
+    )
     assert tree_equal(without(masked.state, "secure/"), plain.state)
     assert masked.server["epsilon"] == last(private, rounds=2).server["epsilon"]
     changed = bf.secure(private, **given)
     with pytest.raises(ArgumentError, match="epsilon would not hold"):
-        last(replace(changed, phases=tuple(replace(phase, server=changed.phases[-1].server) for phase in changed.phases)))
+        last(
+            replace(
+                changed,
+                phases=tuple(
+                    replace(phase, server=changed.phases[-1].server) for phase in changed.phases
+                ),
+            )
+        )
     local = bf.local_privacy(avg(), clip=1.0, noise=0.5, key=bf.Key(3, "noise"), delta=1e-3)
-    assert last(bf.secure(local, **given)).server["local_epsilon"] == last(local).server["local_epsilon"]
+    assert (
+        last(bf.secure(local, **given)).server["local_epsilon"]
+        == last(local).server["local_epsilon"]
+    )
 
 
 def test_degrees_keep_the_three_promises_and_graphs_are_symmetric():
@@ -281,5 +403,10 @@ def test_a_vault_that_is_not_there_is_named(tmp_path):
 @pytest.mark.slow
 def test_the_benchmark_meets_its_targets():
     program = Path(__file__).parents[2] / "benchmarks" / "scale_out.py"
-    done = subprocess.run([sys.executable, str(program), "--only", "secure", "--check"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(program), "--only", "secure", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,9 +13,10 @@ from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.federated import Add, Digital, Keep, rounds
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Model
+from bayesfed.federated.core.owners import of, owned
 from bayesfed.federated.core.protocols import Assignment, Fit
 from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.engine.ledger import channel_uses
+from bayesfed.federated.engine.reports import channel_uses
 from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.wireless.power_control import ChannelInversion, Gbma
@@ -36,28 +37,53 @@ class Says:
 
     def fit(self, message, memory, data, key, options):
         said = self.payloads[int(data.targets[0])]
-        return Fit(dict(said), {"asked": memory.get("asked", torch.zeros(())) + 1}, {"samples": float(len(data))})
+        return Fit(
+            dict(said),
+            {"asked": memory.get("asked", torch.zeros(())) + 1},
+            {"samples": float(len(data))},
+        )
 
 
 def saying(payloads, link, reducer=Sum):
-    """Return an algorithm whose state is the mean of what clients say, and its pool; client k holds k + 1 rows."""
+    """Return an algorithm whose state is the mean of what clients say, and its pool; client k holds
+    k + 1 rows.
+    """
     template = bf.fed_avg(torch.nn.Linear(2, 1))
     shapes = {name: tuple(leaf.shape) for name, leaf in payloads[0].items()}
 
     def assign(state, round, profile, key):
         return Assignment(Whole(shapes), float(profile.samples), up=bf.Cast(64))
 
-    phase = replace(template.phases[0], assign=assign, local=Says(payloads), server=Add(), link=link, reducer=reducer)
+    phase = replace(
+        template.phases[0],
+        assign=assign,
+        local=Says(payloads),
+        server=Add(),
+        link=link,
+        reducer=reducer,
+    )
     initial = {name: torch.zeros_like(leaf) for name, leaf in payloads[0].items()}
-    algorithm = replace(template, name="saying", initial=initial, phases=(phase,), predictor=lambda state: Model(torch.nn.Identity(), state))
-    clients = {name: bf.Dataset(torch.zeros(k + 1, 1), torch.full((k + 1,), k)) for k, name in enumerate(NAMES[: len(payloads)])}
+    algorithm = replace(
+        template,
+        name="saying",
+        initial=of("model", initial),
+        phases=(phase,),
+        predictor=lambda state: Model(torch.nn.Identity(), owned(state, "model")),
+    )
+    clients = {
+        name: bf.Dataset(torch.zeros(k + 1, 1), torch.full((k + 1,), k))
+        for k, name in enumerate(NAMES[: len(payloads)])
+    }
     return algorithm, clients
 
 
 def payloads(count=3, scale=1.0):
     generator = bf.Key(0, "payloads").generator()
     return [
-        {"w": scale * torch.randn(7, 3, generator=generator, dtype=torch.float64), "b": 1e-3 * torch.randn(5, generator=generator).double()}
+        {
+            "w": scale * torch.randn(7, 3, generator=generator, dtype=torch.float64),
+            "b": 1e-3 * torch.randn(5, generator=generator).double(),
+        }
         for _ in range(count)
     ]
 
@@ -67,7 +93,10 @@ def only(algorithm, clients, **run):
 
 
 def mean(said, weights):
-    return {name: sum(w * tree[name] for w, tree in zip(weights, said, strict=True)) / sum(weights) for name in said[0]}
+    return {
+        name: sum(w * tree[name] for w, tree in zip(weights, said, strict=True)) / sum(weights)
+        for name in said[0]
+    }
 
 
 @pytest.mark.parametrize("reals", [1, 2])
@@ -77,7 +106,7 @@ def test_without_noise_and_with_equal_gains_it_is_the_digital_mean(reals, per, b
     said = payloads()
     report = only(*saying(said, replace(CLEAR, reals=reals, per=per, budget=budget)))
     for name, leaf in mean(said, (1, 2, 3)).items():
-        assert torch.allclose(report.state[name], leaf, rtol=1e-10, atol=1e-12)
+        assert torch.allclose(report.state[f"model/{name}"], leaf, rtol=1e-10, atol=1e-12)
     assert channel_uses(report.rows) == math.ceil(26 / reals)
 
 
@@ -89,10 +118,19 @@ def test_recipes_run_over_a_clear_channel_as_digitally(recipe, digits, clients, 
         if recipe == "fed_avg":
             return bf.fed_avg(net, training=bf.Training(steps=3, batch_size=16), link=link)
         model = bf.bayesian(net, bf.Gaussian(0.5))
-        rule = {"fusion": bf.SummedGradients(0.01), "scale": "local", "observations": len(train), "example": train[:2]}
-        return bf.federated_svi(model, AutoNormal, training=bf.Training(steps=2, batch_size=16), link=link, **rule)
+        rule = {
+            "fusion": bf.SummedGradients(0.01),
+            "scale": "local",
+            "observations": len(train),
+            "example": train[:2],
+        }
+        return bf.federated_svi(
+            model, AutoNormal, training=bf.Training(steps=2, batch_size=16), link=link, **rule
+        )
 
-    air, digital = (bf.run(made(link), clients, rounds=2, progress=False) for link in (CLEAR, Digital()))
+    air, digital = (
+        bf.run(made(link), clients, rounds=2, progress=False) for link in (CLEAR, Digital())
+    )
     for name, leaf in digital.snapshot.state.items():
         assert torch.allclose(air.snapshot.state[name], leaf, atol=1e-4)
     assert air.bits("up") < digital.bits("up") / 50
@@ -100,15 +138,23 @@ def test_recipes_run_over_a_clear_channel_as_digitally(recipe, digits, clients, 
 
 
 def test_the_mean_over_fading_and_noise_is_right():
-    """GBMA, 400 rounds: each entry's mean is that of the clients', |z| < 4, and its spread as predicted."""
+    """GBMA, 400 rounds: each entry's mean is that of the clients', |z| < 4, and its spread as
+    predicted.
+    """
     said = [{"w": tree["w"]} for tree in payloads()]
     algorithm, clients = saying(said, OverTheAir(Gbma(), power_w=4.0, noise_w=0.5))
     algorithm = replace(algorithm, phases=(replace(algorithm.phases[0], server=Latest()),))
-    found = torch.stack([report.state["w"] for report in rounds(algorithm, bf.InProcess(clients), rounds=400)])
+    found = torch.stack(
+        [report.state["model/w"] for report in rounds(algorithm, bf.InProcess(clients), rounds=400)]
+    )
     weights, expected = (1, 2, 3), mean(said, (1, 2, 3))["w"]
-    energies = [w**2 * float(tree["w"].square().sum()) for w, tree in zip(weights, said, strict=True)]
+    energies = [
+        w**2 * float(tree["w"].square().sum()) for w, tree in zip(weights, said, strict=True)
+    ]
     amplitude = math.sqrt(4.0 * 21 / (sum(energies) / 3))
-    fading = (4 / math.pi - 1) * sum((w * tree["w"]) ** 2 for w, tree in zip(weights, said, strict=True))
+    fading = (4 / math.pi - 1) * sum(
+        (w * tree["w"]) ** 2 for w, tree in zip(weights, said, strict=True)
+    )
     variance = (fading + 0.5 / 2 / (amplitude * math.sqrt(math.pi) / 2) ** 2) / 36
     assert float(((found.mean(0) - expected) / (variance / 400).sqrt()).abs().max()) < 4
     assert float((found.var(0) / variance).log().abs().max()) < 0.4
@@ -126,7 +172,10 @@ class Latest:
 
 def test_power_is_as_asked_and_stands_in_the_ledger():
     said = payloads()
-    for link, expected in ((OverTheAir(snr_db=10.0, noise_w=0.1), 1.0), (OverTheAir(power_w=2.0, noise_w=0.1), 2.0)):
+    for link, expected in (
+        (OverTheAir(snr_db=10.0, noise_w=0.1), 1.0),
+        (OverTheAir(power_w=2.0, noise_w=0.1), 2.0),
+    ):
         report = only(*saying(said, link))
         up = [row for row in report.rows if row.direction == "up"]
         assert sum(row.cost.mean_power_w for row in up) / 3 == pytest.approx(expected)
@@ -137,8 +186,14 @@ def test_power_is_as_asked_and_stands_in_the_ledger():
     powers = [row.cost.mean_power_w for row in report.rows if row.direction == "up"]
     assert max(powers) <= 2.0 * (1 + 1e-9)
     # The paper's: the power of a whole matrix.
-    report = only(*saying([{"w": tree["w"]} for tree in said], OverTheAir(power_w=2.0, noise_w=0.1, per="matrix")))
-    assert sum(21 * row.cost.mean_power_w for row in report.rows if row.direction == "up") / 3 == pytest.approx(2.0)
+    report = only(
+        *saying(
+            [{"w": tree["w"]} for tree in said], OverTheAir(power_w=2.0, noise_w=0.1, per="matrix")
+        )
+    )
+    assert sum(
+        21 * row.cost.mean_power_w for row in report.rows if row.direction == "up"
+    ) / 3 == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e9])
@@ -177,11 +232,17 @@ def test_silent_clients_are_left_out_and_their_memory_waits():
             assert tree_equal(report.state, before)
             continue
         before = report.state
-        expected = mean([said[NAMES.index(name)] for name in heard], [NAMES.index(name) + 1 for name in heard])
-        assert torch.allclose(report.state["w"], expected["w"], rtol=1e-9)
+        expected = mean(
+            [said[NAMES.index(name)] for name in heard], [NAMES.index(name) + 1 for name in heard]
+        )
+        assert torch.allclose(report.state["model/w"], expected["w"], rtol=1e-9)
         silent = [row for row in report.rows if row.direction == "up" and not row.accepted]
-        assert all("below the threshold" in row.reason and row.cost.mean_power_w == 0 for row in silent)
-        assert {name: float(memory["asked"]) for name, memory in report.snapshot.memories.items()} == {n: k for n, k in asked.items() if k}
+        assert all(
+            "below the threshold" in row.reason and row.cost.mean_power_w == 0 for row in silent
+        )
+        assert {
+            name: float(memory["model/asked"]) for name, memory in report.snapshot.memories.items()
+        } == {n: k for n, k in asked.items() if k}
     assert 0 in seen
     assert len(seen) > 2
 
@@ -195,34 +256,55 @@ def test_nobody_on_the_air_is_an_error_in_words():
 def test_nothing_to_say_is_said_without_noise():
     said = [{"w": torch.zeros(4, 2, dtype=torch.float64)} for _ in range(3)]
     report = only(*saying(said, OverTheAir(snr_db=0.0)))
-    assert not report.state["w"].any()
+    assert not report.state["model/w"].any()
     assert channel_uses(report.rows) == 0
 
 
 def test_what_a_codec_rounds_is_rounded_on_the_air(digits, clients, net):
     coarse = bf.fed_avg(net, training=bf.Training(steps=3), link=CLEAR, codec=Coded(Uniform(2)))
     found = bf.run(coarse, clients, rounds=1, progress=False).snapshot.state
-    digital = bf.run(bf.fed_avg(net, training=bf.Training(steps=3), codec=Coded(Uniform(2))), clients, rounds=1, progress=False).snapshot.state
+    digital = bf.run(
+        bf.fed_avg(net, training=bf.Training(steps=3), codec=Coded(Uniform(2))),
+        clients,
+        rounds=1,
+        progress=False,
+    ).snapshot.state
     assert all(torch.allclose(found[name], leaf, atol=1e-5) for name, leaf in digital.items())
 
 
 def test_sparse_sums_are_recovered_from_projections():
     generator = bf.Key(1, "sparse").generator()
     support = torch.rand(2000, generator=generator) < 0.04
-    said = [{"w": torch.where(support, torch.randn(2000, generator=generator), 0.0).double(), "b": torch.ones(3).double()} for _ in range(3)]
+    said = [
+        {
+            "w": torch.where(support, torch.randn(2000, generator=generator), 0.0).double(),
+            "b": torch.ones(3).double(),
+        }
+        for _ in range(3)
+    ]
     report = only(*saying(said, replace(CLEAR, sensing=Compressed(128, 256))))
     expected = mean(said, (1, 2, 3))
-    assert float((report.state["w"] - expected["w"]).norm() / expected["w"].norm()) < 0.02
-    assert torch.allclose(report.state["b"], expected["b"])
+    assert float((report.state["model/w"] - expected["w"]).norm() / expected["w"].norm()) < 0.02
+    assert torch.allclose(report.state["model/b"], expected["b"])
     assert channel_uses(report.rows) == 8 * 128 + 3
 
 
 def test_workers_and_resuming_give_the_same_bits(clients, net):
-    algorithm = bf.fed_avg(net, training=bf.Training(steps=2), link=OverTheAir(snr_db=15.0, estimate_variance=0.1))
+    algorithm = bf.fed_avg(
+        net, training=bf.Training(steps=2), link=OverTheAir(snr_db=15.0, estimate_variance=0.1)
+    )
     whole = bf.run(algorithm, clients, rounds=3, progress=False).snapshot
     half = bf.run(algorithm, clients, rounds=1, progress=False).snapshot
-    assert tree_equal(bf.run(algorithm, clients, rounds=3, progress=False, resume=half).snapshot.state, whole.state)
-    assert tree_equal(bf.run(algorithm, bf.InProcess(clients, workers=2), rounds=3, progress=False).snapshot.state, whole.state)
+    assert tree_equal(
+        bf.run(algorithm, clients, rounds=3, progress=False, resume=half).snapshot.state,
+        whole.state,
+    )
+    assert tree_equal(
+        bf.run(
+            algorithm, bf.InProcess(clients, workers=2), rounds=3, progress=False
+        ).snapshot.state,
+        whole.state,
+    )
 
 
 def test_rules_that_need_updates_apart_are_refused():
@@ -235,10 +317,10 @@ def test_rules_that_need_updates_apart_are_refused():
     [
         ({}, "snr_db or power_w"),
         ({"snr_db": 1.0, "power_w": 1.0}, "snr_db or power_w"),
-        ({"snr_db": float("nan")}, "a finite snr_db"),
-        ({"snr_db": float("inf")}, "a finite snr_db"),
-        ({"power_w": 0.0}, "power_w > 0"),
-        ({"power_w": 1.0, "noise_w": -1.0}, "noise_w >= 0"),
+        ({"snr_db": float("nan")}, "snr_db: expected a finite number of decibels"),
+        ({"snr_db": float("inf")}, "snr_db: expected a finite number of decibels"),
+        ({"power_w": 0.0}, "power_w: expected a number in"),
+        ({"power_w": 1.0, "noise_w": -1.0}, "noise_w: expected a number in"),
         ({"power_w": 1.0, "reals": 3}, "1 or 2 reals"),
         ({"power_w": 1.0, "per": "row"}, "'symbol' or 'matrix'"),
         ({"power_w": 1.0, "budget": "all"}, "'mean' or 'largest'"),

@@ -1,4 +1,6 @@
-"""What methods after training are given: a trained network, and its parameters where they are not its own."""
+"""What methods after training are given: a trained network, and its parameters where they are not
+its own.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,24 @@ from difflib import get_close_matches
 
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import Role, shown
 from bayesfed.errors.checks import check as check_role
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.trees import Tree, check, shapes, trainable
 
 BY_NAME = Role(
-    lambda value: isinstance(value, Mapping) and all(isinstance(leaf, Tensor) for leaf in value.values()),
+    lambda value: (
+        isinstance(value, Mapping) and all(isinstance(leaf, Tensor) for leaf in value.values())
+    ),
     "tensors by name",
     "dict(net.named_parameters())",
 )
 
 
-def network_and_parameters(where: str, given: object, parameters: Mapping[str, Tensor] | None) -> tuple[nn.Module, Tree]:
+def network_and_parameters(
+    where: str, given: object, parameters: Mapping[str, Tensor] | None
+) -> tuple[nn.Module, Tree]:
     """Return the network of a model, and a copy of the parameters that clients get.
 
     Parameters
@@ -30,25 +36,32 @@ def network_and_parameters(where: str, given: object, parameters: Mapping[str, T
     given
         A network or a `Model`.
     parameters
-        Parameters, and buffers, in place of those of `given`; names that it lacks are the network's own.
+        Parameters, and buffers, in place of those of `given`; names that it lacks are the network's
+        own.
 
     Raises
     ------
     ArgumentError
-        If the model is none, or the parameters are not the network's: another name or shape, or a number that is not finite.
+        If the model is none, or the parameters are not the network's: another name or shape, or a
+        number that is not finite.
     """
     net, own = (given.net, given.parameters) if isinstance(given, Model) else (given, None)
     if not isinstance(net, nn.Module):
-        raise ArgumentError(complain(f"{where}, model", expected="a network or a Model", actual=shown(given), hint="result.model"))
+        raise ArgumentError(f"{where}, model", "a network or a Model", shown(given), "result.model")
     chosen = own if parameters is None else parameters
     if chosen is None:
         return net, trainable(net)
     check_role(f"{where}, parameters", chosen, BY_NAME)
     # Tied parameters have several names, of which a state dict has all.
-    known = {**dict(net.named_parameters(remove_duplicate=False)), **dict(net.named_buffers(remove_duplicate=False))}
+    known = {
+        **dict(net.named_parameters(remove_duplicate=False)),
+        **dict(net.named_buffers(remove_duplicate=False)),
+    }
     if unknown := sorted(chosen.keys() - known.keys()):
         hint = " or ".join(get_close_matches(unknown[0], known, n=2) or list(known)[:3])
-        raise ArgumentError(complain(f"{where}, parameters", expected="names of the network's parameters", actual=repr(unknown[0]), hint=hint))
+        raise ArgumentError(
+            f"{where}, parameters", "names of the network's parameters", repr(unknown[0]), hint
+        )
     try:
         check(chosen, shapes({name: known[name] for name in chosen}), where=f"{where}, parameters")
     except UpdateError as error:

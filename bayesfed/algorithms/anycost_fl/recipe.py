@@ -1,4 +1,5 @@
-"""AnycostFL (Li et al., "AnycostFL: efficient on-demand federated learning over heterogeneous edge devices", 2023).
+"""AnycostFL (Li et al., "AnycostFL: efficient on-demand federated learning over heterogeneous edge
+devices", 2023).
 
 ======================  ==============================================
 paper                   here
@@ -11,8 +12,8 @@ p (13), m (5)           `aggregation_weight`, `Kept`
 P1 to P4                `bayesfed.wireless.allocation`, with measured work
 ======================  ==============================================
 
-Alphas are a list here, so that every size is a measured network and one of `Algorithm.sizes`. Zeros of an update do not count (5), so each entry is
-the mean over those who sent it.
+Alphas are a list here, so that every size is a measured network and one of `Algorithm.sizes`. Zeros
+of an update do not count (5), so each entry is the mean over those who sent it.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from bayesfed.algorithms.wrappers.on_devices import Planner
 from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.servers import Add, Sorted
 from bayesfed.federated.aggregation.views import Kept, Slice
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Server
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip, View
 from bayesfed.federated.links.deadline import Cell
@@ -71,9 +73,11 @@ def anycost_fl(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Let every device train as wide a network, and send as much of its update, as its deadline, battery and channel allow in a round.
+    """Let every device train as wide a network, and send as much of its update, as its deadline,
+    battery and channel allow in a round.
 
-    Clients need a `Device` in their profiles: ``InProcess(data, devices={name: device.figures()})``. A client that cannot take part in a round
+    Clients need a `Device` in their profiles:
+    ``InProcess(data, devices={name: device.figures()})``. A client that cannot take part in a round
     is left out with the reason, and one past the deadline is dropped.
 
     Parameters
@@ -83,15 +87,19 @@ def anycost_fl(
     deadline_s
         T_max, the seconds of a round for training and sending.
     settings
-        Compression settings by message size, from `public_settings` or `fit_flexible`. None sends 32-bit floats at beta = 1.
+        Compression settings by message size, from `public_settings` or `fit_flexible`. None sends
+        32-bit floats at beta = 1.
     alphas
         Shrinking factors that devices choose from, falling. ``(1,)`` never shrinks.
     beta
-        Least and largest share of an update's bits; equal ones fix it. Default: from the least that `settings` knows to the paper's 1/15.
+        Least and largest share of an update's bits; equal ones fix it. Default: from the least that
+        `settings` knows to the paper's 1/15.
     training
-        Local work of a round, given in epochs, whose duration is planned. Default: one epoch in batches of 32 rows with ``Sgd(0.05)``.
+        Local work of a round, given in epochs, whose duration is planned. Default: one epoch in
+        batches of 32 rows with ``Sgd(0.05)``.
     aggregation
-        "optimal" uses the weights (13) and averages each entry over those who sent it (5). "uniform" uses equal weights, over those who have it.
+        "optimal" uses the weights (13) and averages each entry over those who sent it (5).
+        "uniform" uses equal weights, over those who have it.
     codec
         Codec of the down-link. Default: 32-bit floats.
     link
@@ -100,36 +108,56 @@ def anycost_fl(
     Raises
     ------
     ArgumentError
-        If alphas do not fall or one is outside (0, 1], the network has running statistics or cannot be traced, local work is not given in epochs,
-        or `beta` or `aggregation` is invalid.
+        If alphas do not fall or one is outside (0, 1], the network has running statistics or cannot
+        be traced, local work is not given in epochs, or `beta` or `aggregation` is invalid.
     """
     if not alphas or list(alphas) != sorted(set(alphas), reverse=True):
-        raise ArgumentError(complain("anycost_fl, alphas", expected="falling shrinking factors", actual=list(alphas), hint="[1, 1 / 2, 1 / 4]"))
+        raise ArgumentError(
+            "anycost_fl, alphas", "falling shrinking factors", list(alphas), "[1, 1 / 2, 1 / 4]"
+        )
     if aggregation not in get_args(Aggregation):
-        raise ArgumentError(complain("anycost_fl, aggregation", expected="'optimal' or 'uniform'", actual=repr(aggregation), hint="'optimal'"))
+        raise ArgumentError(
+            "anycost_fl, aggregation", "'optimal' or 'uniform'", repr(aggregation), "'optimal'"
+        )
     work = training or Training(epochs=1.0, batch_size=32)
     if work.epochs is None or work.batch_size is None:
         hint = "Training(epochs=1.0, batch_size=32)"
-        raise ArgumentError(complain("anycost_fl, training", expected="local work in epochs of batches", actual=work, hint=hint))
+        raise ArgumentError("anycost_fl, training", "local work in epochs of batches", work, hint)
     initial, graph = travelling(net, "static", where="anycost_fl"), channel_graph(net, sample)
     nets = [shrunk(net, graph, alpha) for alpha in alphas]
     bounds = beta or ((settings.least, 1 / 15) if settings else (1.0, 1.0))
-    planner = Planner(tuple(shrunk_shares(net, graph, sample, alphas)), deadline_s, bounds, work.epochs, work.batch_size)
+    planner = Planner(
+        tuple(shrunk_shares(net, graph, sample, alphas)),
+        deadline_s,
+        bounds,
+        work.epochs,
+        work.batch_size,
+    )
     slices = [Slice(shapes(initial), shapes(parameters(made))) for made in nets]
-    views: list[View] = [Kept(view) if settings and aggregation == "optimal" else view for view in slices]
+    views: list[View] = [
+        Kept(view) if settings and aggregation == "optimal" else view for view in slices
+    ]
     down = codec or Cast(32)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         planned = planner(profile, round, key)
         if isinstance(planned, Skip):
             return planned
-        weight = aggregation_weight(planned.load.alpha, planned.load.beta) if aggregation == "optimal" else 1.0
+        weight = (
+            aggregation_weight(planned.load.alpha, planned.load.beta)
+            if aggregation == "optimal"
+            else 1.0
+        )
         up = Budgeted(settings, planned.load.beta) if settings else Cast(32)
-        options = LocalOptions(rate_factor=work.schedule(round), size=planned.size, steps=planned.steps)
+        options = LocalOptions(
+            rate_factor=work.schedule(round), size=planned.size, steps=planned.steps
+        )
         return Assignment(views[planned.size], weight, down, up, options, planned.load)
 
     def local(made: nn.Module) -> Descent:
-        return replace(work, steps=1).descent(MaximumLikelihood(made, likelihood or Categorical()), made, "delta")
+        return replace(work, steps=1).descent(
+            MaximumLikelihood(made, likelihood or Categorical()), made, "delta"
+        )
 
     def model(size: int, state: Tree) -> Model:
         return Model(nets[size], slices[size].restrict(state))
@@ -137,16 +165,28 @@ def anycost_fl(
     # Where nobody shrinks there is no order to keep.
     shrinks = alphas[-1] < 1
     server: Server = Sorted(Add(), graph) if shrinks else Add()
-    phase = Phase("train", assign, Sized(tuple(local(made) for made in nets)), server, Cell(deadline_s, link or Digital()))
+    phase = Phase(
+        "train",
+        assign,
+        Sized(tuple(local(made) for made in nets)),
+        server,
+        Cell(deadline_s, link or Digital()),
+    )
     sizes = {f"{alpha:.3g}": partial(model, size) for size, alpha in enumerate(alphas)}
     start = sort_channels(graph, initial) if shrinks else initial
-    return Algorithm("anycost_fl", start, (phase,), partial(model, 0), sizes=sizes)
+    return of_core("anycost_fl", start, (phase,), partial(model, 0), sizes=sizes)
 
 
 def public_settings(
-    net: nn.Module, public: Dataset, key: Key, *, likelihood: Likelihood | None = None, training: Training | None = None
+    net: nn.Module,
+    public: Dataset,
+    key: Key,
+    *,
+    likelihood: Likelihood | None = None,
+    training: Training | None = None,
 ) -> FlexibleMap:
-    """Fit compression settings by message size on an update from a few public rows; the paper uses 16 (section III-C).
+    """Fit compression settings by message size on an update from a few public rows; the paper uses
+    16 (section III-C).
 
     Parameters
     ----------
@@ -161,7 +201,9 @@ def public_settings(
         If there are no rows.
     """
     if not len(public):
-        raise ArgumentError(complain("public_settings", expected="public rows", actual="none", hint="train[:16]"))
+        raise ArgumentError("public_settings", "public rows", "none", "train[:16]")
     work = training or Training(steps=20, batch_size=None)
-    fit = work.fitting(net, likelihood, "delta").fit(parameters(net), {}, public, key.child("public"), LocalOptions())
+    fit = work.fitting(net, likelihood, "delta").fit(
+        parameters(net), {}, public, key.child("public"), LocalOptions()
+    )
     return fit_flexible([fit.payload], key.child("settings"))

@@ -1,6 +1,8 @@
-"""FedAvg (McMahan et al., "Communication-efficient learning of deep networks from decentralized data", 2017).
+"""FedAvg (McMahan et al., "Communication-efficient learning of deep networks from decentralized
+data", 2017).
 
-Notation: K clients, n_k rows of client k, E local epochs -> `steps` local steps, B -> `batch_size`, eta -> the optimiser.
+Notation: K clients, n_k rows of client k, E local epochs -> `steps` local steps, B -> `batch_size`,
+eta -> the optimiser.
 """
 
 from __future__ import annotations
@@ -41,10 +43,12 @@ def fed_avg(
     link
         How models reach the server. Default: `Digital()`.
     buffers
-        Policy of running statistics (`bayesfed.federated.training.batch_norm`). "static" refuses networks that have any. "mean" averages them with
-        the parameters. "local" leaves each client its own; the predictor then normalises by the batch it is given, see `batch_statistics`.
+        Policy of running statistics (`bayesfed.federated.training.batch_norm`). "static" refuses
+        networks that have any. "mean" averages them with the parameters. "local" leaves each client
+        its own; the predictor then normalises by the batch it is given, see `batch_statistics`.
     masked
-        Leave classes that a client has no rows of out of its loss (HeteroFL's masked cross-entropy). Targets must be classes.
+        Leave classes that a client has no rows of out of its loss (HeteroFL's masked
+        cross-entropy). Targets must be classes.
 
     Raises
     ------

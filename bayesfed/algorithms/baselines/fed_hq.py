@@ -1,25 +1,28 @@
-"""FedHQ (Chen et al., "Dynamic aggregation for heterogeneous quantization in federated learning", 2021): as many levels as the channel bears.
+"""FedHQ (Chen et al., "Dynamic aggregation for heterogeneous quantization in federated learning",
+2021): as many levels as the channel bears.
 
-Notation: s_k, a client's quantisation levels -> what `Budgeted` finds for its beta; q_k, the quantiser's relative variance -> `FlexibleMap.error`;
-p_k, weights that minimise ``sum_k p_k^2 (1 + q_k)``, the part of its bound that depends on them.
+Notation: s_k, a client's quantisation levels -> what `Budgeted` finds for its beta; q_k, the
+quantiser's relative variance -> `FlexibleMap.error`; p_k, weights that minimise
+``sum_k p_k^2 (1 + q_k)``, the part of its bound that depends on them.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices
+from bayesfed.algorithms.wrappers.on_devices import Devices, Planner
 from bayesfed.compress.budgets import Budgeted, FlexibleMap
 from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip
+from bayesfed.federated.core.layering import layered
+from bayesfed.federated.core.layers import Turn
+from bayesfed.federated.core.protocols import Assignment, Link, Skip
 from bayesfed.federated.training.local_work import Training
-from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree
 from bayesfed.wireless.devices import Device
@@ -38,18 +41,21 @@ def fed_hq(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Quantise updates as finely as a client's channel allows within a share of the deadline, and weigh clients by how little that loses.
+    """Quantise updates as finely as a client's channel allows within a share of the deadline, and
+    weigh clients by how little that loses.
 
     Parameters
     ----------
     planner
         A planner of one size, the whole network. Its beta bounds what the channel allows.
     settings
-        Settings by message size with one share of kernels: ``fit_flexible(updates, key, shares=(1.0,))`` leaves nothing out.
+        Settings by message size with one share of kernels:
+        ``fit_flexible(updates, key, shares=(1.0,))`` leaves nothing out.
     sending
         Share of the deadline that is used for sending.
     training
-        Optimiser and schedule of the local work; its steps and batches are the planner's. Default optimiser: ``Sgd(0.05)``.
+        Optimiser and schedule of the local work; its steps and batches are the planner's. Default
+        optimiser: ``Sgd(0.05)``.
     codec
         Codec of the down-link. Default: 32-bit floats.
 
@@ -60,24 +66,67 @@ def fed_hq(
     """
     if [row.alpha for row in planner.sizes] != [1.0]:
         actual = [row.alpha for row in planner.sizes]
-        raise ArgumentError(complain("fed_hq, planner", expected="the whole network alone", actual=actual, hint="shrunk_shares(..., [1.0])"))
+        raise ArgumentError(
+            "fed_hq, planner", "the whole network alone", actual, "shrunk_shares(..., [1.0])"
+        )
     if len({setting.share for setting in settings.settings}) > 1 or not 0 < sending < 1:
         found = (sorted({setting.share for setting in settings.settings}), sending)
-        raise ArgumentError(complain("fed_hq", expected="settings of one share, sending in (0, 1)", actual=found, hint="shares=(1.0,), sending=0.25"))
-    size_bits = 32 * planner.sizes[0].parameters
+        raise ArgumentError(
+            "fed_hq",
+            "settings of one share, sending in (0, 1)",
+            found,
+            "shares=(1.0,), sending=0.25",
+        )
     work = replace(training or Training(), steps=1, batch_size=planner.batch_size, epochs=None)
-    base = compose("fed_hq", net, work.fitting(net, likelihood, "delta"), training=work, codec=codec, up=Cast(32), link=link)
+    base = compose(
+        "fed_hq",
+        net,
+        work.fitting(net, likelihood, "delta"),
+        training=work,
+        codec=codec,
+        up=Cast(32),
+        link=link,
+    )
 
-    def levels(profile: Profile, round: int, key: Key) -> float:
-        device = Device.from_figures(profile.device)
-        rate = device_rate(device, device.gain(device.distance_m(key, profile.name, round)))
-        return min(max(rate * sending * planner.deadline_s / size_bits, planner.beta[0]), planner.beta[1])
+    layer = Levels(
+        planner=planner, deadline_s=planner.deadline_s, settings=settings, sending=sending
+    )
+    return layered(base, layer, where="fed_hq")
 
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-        beta = levels(profile, round, key)
-        (phase,) = on_devices(base, replace(planner, beta=(beta, beta)), up=lambda planned: Budgeted(settings, planned)).phases
-        found = phase.assign(state, round, profile, key)
-        return found if isinstance(found, Skip) else replace(found, weight=1 / (1 + settings.error(beta)))
 
-    placed = on_devices(base, planner)
-    return replace(placed, phases=(replace(placed.phases[0], assign=assign),))
+@dataclass(frozen=True)
+class Levels(Devices):
+    """Turns that are planned for a device, with as many bits as its channel allows.
+
+    Parameters
+    ----------
+    settings
+        Settings of the up-link's codec by message size.
+    sending
+        Share of the deadline that is used for sending.
+    """
+
+    planner: Planner | None = None
+    settings: FlexibleMap | None = None
+    sending: float = 0.25
+
+    def plan(self, own: Tree, turn: Turn, assignment: Assignment) -> Assignment | Skip:
+        """Plan for the share of bits that the channel allows."""
+        settings, planner = self.settings, self.planner
+        if planner is None or settings is None:
+            return Skip("no plan")
+        device, size_bits = (
+            Device.from_figures(turn.profile.device),
+            32 * planner.sizes[0].parameters,
+        )
+        gain = device.gain(device.distance_m(turn.key, turn.profile.name, turn.round))
+        share = device_rate(device, gain) * self.sending * planner.deadline_s / size_bits
+        beta = min(max(share, planner.beta[0]), planner.beta[1])
+        devices = Devices(
+            planner=replace(planner, beta=(beta, beta)),
+            up=lambda planned: Budgeted(settings, planned),
+        )
+        planned = devices.plan(own, turn, assignment)
+        if isinstance(planned, Skip):
+            return planned
+        return replace(planned, weight=1 / (1 + settings.error(beta)))

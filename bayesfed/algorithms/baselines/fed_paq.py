@@ -1,7 +1,9 @@
-"""FedPAQ (Reisizadeh et al., "FedPAQ: a communication-efficient federated learning method with periodic averaging and quantization", 2020).
+"""FedPAQ (Reisizadeh et al., "FedPAQ: a communication-efficient federated learning method with
+periodic averaging and quantization", 2020).
 
-Notation: tau local updates -> `steps`; r of n sampled clients -> the engine's sampler, ``fraction(r / n)``; Q(x_{k,tau} - x_k) -> changes
-of the model, stochastically rounded to `bits` bits an entry, sign included.
+Notation: tau local updates -> `steps`; r of n sampled clients -> the engine's sampler,
+``fraction(r / n)``; Q(x_{k,tau} - x_k) -> changes of the model, stochastically rounded to `bits`
+bits an entry, sign included.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.quantisers.qsgd import FedPaqQuantiser
+from bayesfed.compress.quantisers.probabilistic import FedPaqQuantiser
 from bayesfed.errors.checks import Role, check
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
@@ -35,14 +37,22 @@ def fed_paq(
     Parameters
     ----------
     bits
-        Bits of a quantised entry, 2 to 24: ``2^(bits - 1) - 1`` levels on each side of zero, scaled by the leaf's largest entry. The levels are
-        sent entropy-coded, which costs less.
+        Bits of a quantised entry, 2 to 24: ``2^(bits - 1) - 1`` levels on each side of zero, scaled
+        by the leaf's largest entry. The levels are sent entropy-coded, which costs less.
     likelihood, training, link
         As in `fed_avg`.
     codec
         Codec of the down-link. Default: 16-bit floats.
     """
-    check("fed_paq, bits", bits, Role(lambda count: isinstance(count, int) and 2 <= count <= 24, "a whole number from 2 to 24", "16"))
+    check(
+        "fed_paq, bits",
+        bits,
+        Role(
+            lambda count: isinstance(count, int) and 2 <= count <= 24,
+            "a whole number from 2 to 24",
+            "16",
+        ),
+    )
     up = Coded(FedPaqQuantiser(2 ** (bits - 1) - 1, norm="max"))
     work = training or Training()
     local = work.fitting(net, likelihood, "delta")

@@ -1,7 +1,8 @@
 """FedProx (Li et al., "Federated optimization in heterogeneous networks", 2020).
 
-Notation: mu -> `strength`; h_k(w; w^t) = F_k(w) + mu/2 ||w - w^t||^2, equation (2), is the negative ELBO per row of a point
-posterior under the prior N(w^t, 1/(n_k mu)). With mu = 0 it is FedAvg, bit for bit.
+Notation: mu -> `strength`; h_k(w; w^t) = F_k(w) + mu/2 ||w - w^t||^2, equation (2), is the negative
+ELBO per row of a point posterior under the prior N(w^t, 1/(n_k mu)). With mu = 0 it is FedAvg, bit
+for bit.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from torch import nn
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
@@ -44,7 +45,9 @@ def fed_prox(
         If the strength is negative.
     """
     if not strength >= 0:
-        raise ArgumentError(complain("fed_prox", expected="strength >= 0", actual=strength, hint="0.01"))
+        raise ArgumentError("fed_prox", "strength >= 0", strength, "0.01")
     work = training or Training()
     objective = Proximal(MaximumLikelihood(net, likelihood or Categorical()), strength)
-    return compose("fed_prox", net, work.descent(objective, net), training=work, codec=codec, link=link)
+    return compose(
+        "fed_prox", net, work.descent(objective, net), training=work, codec=codec, link=link
+    )

@@ -1,4 +1,5 @@
-"""HeteroFL (Diao, Ding and Tarokh, "HeteroFL: computation and communication efficient federated learning for heterogeneous clients", 2021).
+"""HeteroFL (Diao, Ding and Tarokh, "HeteroFL: computation and communication efficient federated
+learning for heterogeneous clients", 2021).
 
 ======================  ==============================================
 paper                   here
@@ -9,7 +10,8 @@ masked cross-entropy    `masked`: logits of classes a client has not are zero
 static batch norm       nets with ``norm="static"``; `batch_statistics`
 ======================  ==============================================
 
-V2 and V3 of FedHM's comparison leave out the largest sizes: ``hetero_fl(nets[1:], ...)``, ``hetero_fl(nets[2:], ...)``.
+V2 and V3 of FedHM's comparison leave out the largest sizes: ``hetero_fl(nets[1:], ...)``,
+``hetero_fl(nets[2:], ...)``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from torch import nn
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Slice
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link
@@ -46,7 +48,8 @@ def hetero_fl(
     link: Link | None = None,
     buffers: Buffers = "static",
 ) -> Algorithm:
-    """Let every client train as many channels as it can, and average each weight over the clients that have it.
+    """Let every client train as many channels as it can, and average each weight over the clients
+    that have it.
 
     Parameters
     ----------
@@ -65,19 +68,27 @@ def hetero_fl(
     up
         Codec of changes; if given, changes travel up in place of values.
     buffers
-        Policy of running statistics, as in `fed_avg`. Under "mean" those of each channel are averaged over the clients that have it; under "local"
-        a client whose size changes begins anew. The paper's networks are static; `batch_statistics` then queries every size.
+        Policy of running statistics, as in `fed_avg`. Under "mean" those of each channel are
+        averaged over the clients that have it; under "local" a client whose size changes begins
+        anew. The paper's networks are static; `batch_statistics` then queries every size.
 
     Raises
     ------
     ArgumentError
-        If there are no nets, one has running statistics and `buffers` is "static", or one is not a slice of the first.
+        If there are no nets, one has running statistics and `buffers` is "static", or one is not a
+        slice of the first.
     """
     if not nets:
-        raise ArgumentError(complain("hetero_fl", expected="a network for each size", actual="none", hint="[resnet18(...), ...]"))
-    work, parts = training or Training(), [travelling(net, buffers, where="hetero_fl") for net in nets]
+        raise ArgumentError("hetero_fl", "a network for each size", "none", "[resnet18(...), ...]")
+    work, parts = (
+        training or Training(),
+        [travelling(net, buffers, where="hetero_fl") for net in nets],
+    )
     views = [Slice(shapes(parts[0]), shapes(part)) for part in parts]
-    locals = [work.fitting(net, likelihood, "delta" if up else "value", masked=masked, buffers=buffers) for net in nets]
+    locals = [
+        work.fitting(net, likelihood, "delta" if up else "value", masked=masked, buffers=buffers)
+        for net in nets
+    ]
     served = [predicting(net, buffers) for net in nets]
 
     def model(size: int, state: Tree) -> Model:

@@ -1,7 +1,8 @@
-"""QSGD (Alistarh et al., "QSGD: communication-efficient SGD via gradient quantization and encoding", 2017), on changes of the model.
+"""QSGD (Alistarh et al., "QSGD: communication-efficient SGD via gradient quantization and
+encoding", 2017), on changes of the model.
 
-Notation: s -> `levels`; d, the bucket size -> `bucket`; Q_s of (3.1) -> `Qsgd`. With `share` below 1 only the largest entries are quantised:
-the "QSGD" that AnycostFL compares with.
+Notation: s -> `levels`; d, the bucket size -> `bucket`; Q_s of (3.1) -> `Qsgd`. With `share` below
+1 only the largest entries are quantised: the "QSGD" that AnycostFL compares with.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import LeafCodec
-from bayesfed.compress.quantisers.qsgd import Qsgd
+from bayesfed.compress.quantisers.probabilistic import Qsgd
 from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
@@ -36,13 +37,15 @@ def qsgd(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does. Clients send changes of the model, rounded at random to a few levels.
+    """Train as `fed_avg` does. Clients send changes of the model, rounded at random to a few
+    levels.
 
     Parameters
     ----------
     levels, bucket, norm
-        Number of levels on each side of zero; number of entries of a bucket, whose norm scales the levels (None: one bucket a leaf); and the norm.
-        The theory uses the "l2" norm. The largest magnitude is unbiased too, and has far less variance where levels are few.
+        Number of levels on each side of zero; number of entries of a bucket, whose norm scales the
+        levels (None: one bucket a leaf); and the norm. The theory uses the "l2" norm. The largest
+        magnitude is unbiased too, and has far less variance where levels are few.
     share
         Share of a leaf's entries, the largest, that are sent.
     likelihood, training, link

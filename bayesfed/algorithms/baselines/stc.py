@@ -1,7 +1,8 @@
-"""STC (Sattler et al., "Robust and communication-efficient federated learning from non-IID data", 2019): sparse and ternary, both ways.
+"""STC (Sattler et al., "Robust and communication-efficient federated learning from non-IID data",
+2019): sparse and ternary, both ways.
 
-Notation: p -> `share`; client residual A_i -> `ErrorFeedback`, in the client's memory; server residual R, the broadcast change and the cached sums
-P^(s) -> `DeltaServer`.
+Notation: p -> `share`; client residual A_i -> `ErrorFeedback`, in the client's memory; server
+residual R, the broadcast change and the cached sums P^(s) -> `DeltaServer`.
 """
 
 from __future__ import annotations
@@ -11,19 +12,13 @@ from torch import nn
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.feedback import ErrorFeedback
-from bayesfed.compress.quantisers.sparse import Sparse
+from bayesfed.compress.quantisers.sparsify import Sparse
 from bayesfed.compress.quantisers.ternary import Ternary
-from bayesfed.federated.aggregation.delta_server import DeltaServer
-from bayesfed.federated.aggregation.servers import Average
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.delta_uplink import DeltaUplink
+from bayesfed.federated.layers.exchange import Exchange
 from bayesfed.federated.training.local_work import Training
 from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.trees import shapes, trainable
 
 
 @recipe(cites=("sattler2020robust",))
@@ -36,31 +31,29 @@ def stc(
     training: Training | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Send the largest changes as signs and one magnitude in both directions, with residuals at the clients and at the server.
+    """Send the largest changes as signs and one magnitude in both directions, with residuals at the
+    clients and at the server.
 
     Parameters
     ----------
     share
         Share of a leaf's entries that a message changes.
     cache
-        A client that missed at most this many rounds gets the sum of the changes it missed; others get the model in 32-bit floats.
+        A client that missed at most this many rounds gets the sum of the changes it missed; others
+        get the model in 32-bit floats.
     training
         Local work of a round. Default, as in the paper: one step of 64 rows with ``Sgd(0.05)``.
     likelihood, link
         As in `fed_avg`.
     """
-    server, work = DeltaServer(Average(), Ternary(share), cache=cache), training or Training(steps=1)
-    initial = server.initial(travelling(net, "static", where="stc"))
+    work = training or Training(steps=1)
     return compose(
         "stc",
         net,
-        DeltaUplink(work.fitting(net, likelihood)),
-        server,
+        work.fitting(net, likelihood),
         training=work,
-        initial=initial,
-        view=Whole(shapes(trainable(net))),
-        predictor=lambda state: Model(net, server.inner(state)),
         codec=Coded(Sparse()),
-        up=ErrorFeedback(Coded(Ternary(share))),
+        up=Coded(Ternary(share)),
         link=link,
+        layers=(Exchange(codec=Ternary(share), cache=cache),),
     )

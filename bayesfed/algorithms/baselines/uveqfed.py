@@ -1,7 +1,9 @@
-"""UVeQFed (Shlezinger et al., "UVeQFed: universal vector quantization for federated learning", 2021).
+"""UVeQFed (Shlezinger et al., "UVeQFed: universal vector quantization for federated learning",
+2021).
 
-Notation: L -> `dimension`; R bits a weight -> `bits`; the dither z is drawn from the key of round and client, which both ends can build.
-With `share` below 1 only the largest entries are quantised: the "UVeQFed" that AnycostFL compares with.
+Notation: L -> `dimension`; R bits a weight -> `bits`; the dither z is drawn from the key of round
+and client, which both ends can build. With `share` below 1 only the largest entries are quantised:
+the "UVeQFed" that AnycostFL compares with.
 """
 
 from __future__ import annotations
@@ -33,12 +35,14 @@ def uveqfed(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does. Clients send changes of the model as points of a lattice, with subtractive dither.
+    """Train as `fed_avg` does. Clients send changes of the model as points of a lattice, with
+    subtractive dither.
 
     Parameters
     ----------
     bits, dimension
-        Bits an entry that an ideal code would spend on Gaussian changes; and the dimension of the lattice, 1, 2 or 8.
+        Bits an entry that an ideal code would spend on Gaussian changes; and the dimension of the
+        lattice, 1, 2 or 8.
     share
         Share of a leaf's entries, the largest, that are sent.
     likelihood, training, link

@@ -1,6 +1,8 @@
-"""D-Turbo-VBI: `recipe`, and the `server` that averages and exchanges messages with the support prior.
+"""D-Turbo-VBI: `recipe`, and the `server` that averages and exchanges messages with the support
+prior.
 
-Message passing and the closed-form blocks are in `bayesfed.inference.turbo`, priors in `bayesfed.models`.
+Message passing and the closed-form blocks are in `bayesfed.inference.turbo`, priors in
+`bayesfed.models`.
 """
 
 import lazy_loader

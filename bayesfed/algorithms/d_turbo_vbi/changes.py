@@ -1,8 +1,10 @@
 """`Changes`: messages that say what has changed since a client last heard from the server.
 
-What a message costs otherwise is every active mean, in both directions. The changes of means are coarser: four bits of a change with error feedback
-do what sixteen of the value do. `Changes.ternary` costs least: sparse ternary changes of a model that is sparse from the start, whose first support
-and values the clients draw from a key. Supports are sent as the entries that flipped.
+What a message costs otherwise is every active mean, in both directions. The changes of means are
+coarser: four bits of a change with error feedback do what sixteen of the value do.
+`Changes.ternary` costs least: sparse ternary changes of a model that is sparse from the start,
+whose first support and values the clients draw from a key. Supports are sent as the entries that
+flipped.
 """
 
 from __future__ import annotations
@@ -18,26 +20,23 @@ from torch import Tensor
 from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
 from bayesfed.compress.codecs import Codec
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.feedback import ErrorFeedback
 from bayesfed.compress.leaf import LeafCodec
 from bayesfed.compress.masks.cheapest import CheapestMask
-from bayesfed.compress.quantisers.floats import Float
-from bayesfed.compress.quantisers.sparse import Sparse
+from bayesfed.compress.quantisers.floats import Float, Uniform
+from bayesfed.compress.quantisers.sparsify import Sparse
 from bayesfed.compress.quantisers.ternary import Ternary
-from bayesfed.compress.quantisers.uniform import Uniform
 from bayesfed.compress.support import SUPPORT
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.aggregation.delta_server import DeltaServer
-from bayesfed.federated.core.protocols import START, Local
-from bayesfed.federated.training.delta_uplink import DeltaUplink
+from bayesfed.errors import ArgumentError
+from bayesfed.federated.layers.exchange import Exchange
+from bayesfed.federated.layers.holding import Holding
 from bayesfed.inference.turbo.blocks import support_evidence
-from bayesfed.inference.turbo.elbo import Spread, spread_leaf
+from bayesfed.inference.turbo.elbo import POINT, Spread, spread_leaf
 from bayesfed.keys import Key
 from bayesfed.models.modules import initial_scale
 from bayesfed.models.priors.declared import Declared
 from bayesfed.trees import Tree
 
-SEED, FIGURES = f"{START}seed", f"{START}figures"
+SEED, FIGURES = "seed", "figures"
 KEY = Key(0, "d_turbo_vbi")
 # More rounds than any run has.
 NEVER = 1 << 31
@@ -50,20 +49,23 @@ class Changes:
     Parameters
     ----------
     up, down
-        Codecs of the change of a leaf in each direction. Default: uniform grids of four and six bits. Both ends keep what a message leaves out and
-        add it to the next one.
+        Codecs of the change of a leaf in each direction. Default: uniform grids of four and six
+        bits. Both ends keep what a message leaves out and add it to the next one.
     codec
         Codec of the messages to clients, exact on what `down` decodes to. Default: `Sparse`.
     cache
-        A client that missed at most this many rounds gets the changes that it missed; others, and new ones, get the active means.
+        A client that missed at most this many rounds gets the changes that it missed; others, and
+        new ones, get the active means.
     start
-        Share of the weights that are active at first, drawn from `key` with values of one magnitude and either sign. None starts from the network's
-        own values, all of them active, which are then sent. Where whole rows are active or not (`Channels`), that share of the rows of every layer is
-        active, and the last layer whole.
+        Share of the weights that are active at first, drawn from `key` with values of one magnitude
+        and either sign. None starts from the network's own values, all of them active, which are
+        then sent. Where whole rows are active or not (`Channels`), that share of the rows of every
+        layer is active, and the last layer whole.
     key
         Key of the first support and values.
     learn
-        Whether supports are learned. False keeps the first support: the control that a learned support is to be compared with.
+        Whether supports are learned. False keeps the first support: the control that a learned
+        support is to be compared with.
 
     Raises
     ------
@@ -72,8 +74,8 @@ class Changes:
 
     References
     ----------
-    Evci et al., "Rigging the lottery: making all tickets winners" (2020), for densities of layers: a layer of M rows and N columns has a share in
-    proportion to (M + N) / (M N).
+    Evci et al., "Rigging the lottery: making all tickets winners" (2020), for densities of layers:
+    a layer of M rows and N columns has a share in proportion to (M + N) / (M N).
     """
 
     up: LeafCodec = Uniform(4)
@@ -86,15 +88,25 @@ class Changes:
 
     def __post_init__(self) -> None:
         if self.start is not None and not 0 < self.start <= 1:
-            raise ArgumentError(complain("Changes.start", expected="a share in (0, 1], or None", actual=self.start, hint="0.1"))
+            raise ArgumentError("Changes.start", "a share in (0, 1], or None", self.start, "0.1")
         if self.start is None and not self.learn:
-            raise ArgumentError(complain("Changes", expected="a start, if the support is not learned", actual="start=None", hint="start=0.1"))
+            raise ArgumentError(
+                "Changes", "a start, if the support is not learned", "start=None", "start=0.1"
+            )
 
     @classmethod
     def ternary(
-        cls, start: float = 0.1, *, up: float = 0.15, down: float = 0.25, cache: int = 1, key: Key | None = None, learn: bool = True
+        cls,
+        start: float = 0.1,
+        *,
+        up: float = 0.15,
+        down: float = 0.25,
+        cache: int = 1,
+        key: Key | None = None,
+        learn: bool = True,
     ) -> Changes:
-        """Return the changes that cost least: the signs of the largest ones and one magnitude for each leaf, from a sparse start.
+        """Return the changes that cost least: the signs of the largest ones and one magnitude for
+        each leaf, from a sparse start.
 
         A network needs more rounds with them than with values.
 
@@ -108,23 +120,37 @@ class Changes:
             As in `Changes`.
         """
         mask = CheapestMask()
-        return cls(Ternary(up, mask), Ternary(down, mask), cache=cache, start=start, key=key or KEY, learn=learn)
+        return cls(
+            Ternary(up, mask),
+            Ternary(down, mask),
+            cache=cache,
+            start=start,
+            key=key or KEY,
+            learn=learn,
+        )
 
     def uplink(self) -> Codec:
-        """Return the codec of clients' payloads."""
-        return ErrorFeedback(Coded(self.up, {"sd": Float(32), "*.sd": Float(32), "nll": Float(32), "scores": Float(32)}))
+        """Return the codec of clients' payloads, whose errors `Exchange` keeps."""
+        whole = {name: Float(32) for name in ("shared/sd", "sd/*", "run/*")}
+        return Coded(self.up, whole)
 
     def exchanged(
-        self, declared: Declared, local: Local, server: TurboStep, state: Tree, supports: Callable[[Tree], Tree], values: tuple[str, ...]
-    ) -> tuple[DeltaUplink, DeltaServer, Tree]:
-        """Return local step, server and first state of D-Turbo-VBI with changes as messages.
+        self,
+        declared: Declared,
+        server: TurboStep,
+        state: Tree,
+        holding: Holding,
+        supports: Callable[[Tree], Tree],
+        values: tuple[str, ...],
+    ) -> tuple[Exchange, TurboStep, Tree]:
+        """Return layer, server and first state of D-Turbo-VBI with changes as messages.
 
         Parameters
         ----------
         declared
             The model.
-        local, server, state
-            Local step, server and first state of the algorithm that sends values.
+        server, state, holding
+            Server, first state and layer of the algorithm that sends values.
         supports
             ``state -> supports by site``.
         values
@@ -137,14 +163,23 @@ class Changes:
             state = drawn.state(state, told, declared, server.spread)
         if not self.learn:
             server = replace(server, warm_up=NEVER)
-        outer = DeltaServer(server, self.down, "moments", self.cache, (*values, *(f"{name}.prior" for name in declared.sites)), supports, told)
-        points = [name for name in declared.initial if name not in declared.sites]
-        return DeltaUplink(local, ("*.support", "*.mean", *points), drawn if told else None, values), outer, outer.initial(state)
+        layer = Exchange(
+            held=(*holding.held, "mean/*", f"{POINT}/*"),
+            before=holding.before,
+            codec=self.down,
+            cache=self.cache,
+            values=(*values, *(f"prior/{name}" for name in declared.sites)),
+            masks=supports,
+            told=told,
+            drawn=drawn if told else None,
+        )
+        return layer, server, state
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """First supports and values, drawn from a key: what server and clients can both compute from a few numbers.
+    """First supports and values, drawn from a key: what server and clients can both compute from a
+    few numbers.
 
     Parameters
     ----------
@@ -158,24 +193,40 @@ class Drawn:
     whole: tuple[str, ...] = ()
 
     def told(self, declared: Declared, changes: Changes) -> Tree:
-        """Return the leaves that a first message says them with: the seed, and share and magnitude of every site."""
+        """Return the leaves that a first message says them with: the seed, and share and magnitude
+        of every site.
+        """
         start = changes.start or 1.0
-        # As many channels of every layer: what a convolution costs falls with the square of their share.
-        shares = densities(self.matrices, start) | {name: 1.0 if name == declared.last else start for name in self.whole}
-        magnitudes = [initial_scale(declared.initial[name]) / math.sqrt(shares[name]) for name in self.matrices]
-        figures = torch.tensor([[shares[name] for name in self.matrices], magnitudes], dtype=torch.float32)
+        # As many channels of every layer: what a convolution costs falls with the square of their
+        # share.
+        shares = densities(self.matrices, start) | {
+            name: 1.0 if name == declared.last else start for name in self.whole
+        }
+        magnitudes = [
+            initial_scale(declared.initial[name]) / math.sqrt(shares[name])
+            for name in self.matrices
+        ]
+        figures = torch.tensor(
+            [[shares[name] for name in self.matrices], magnitudes], dtype=torch.float32
+        )
         return {SEED: torch.tensor(changes.key.child("start").integer()), FIGURES: figures}
 
     def __call__(self, told: Tree) -> Tree:
-        """Return supports ``(M, N)`` and active means, given the leaves of `told` without their prefix."""
+        """Return supports ``(M, N)`` and active means, given the leaves of `told`."""
         result: Tree = {}
-        key, device = Key(int(told["seed"])), told["figures"].device
-        for (name, matrix), (share, magnitude) in zip(self.matrices.items(), told["figures"].T.tolist(), strict=True):
+        key, device = Key(int(told[SEED])), told[FIGURES].device
+        for (name, matrix), (share, magnitude) in zip(
+            self.matrices.items(), told[FIGURES].T.tolist(), strict=True
+        ):
             random = key.child(name).numpy()
-            support = self._rows(matrix, share, random) if name in self.whole else torch.from_numpy(random.random(matrix)) < share
+            support = (
+                self._rows(matrix, share, random)
+                if name in self.whole
+                else torch.from_numpy(random.random(matrix)) < share
+            )
             signs = torch.from_numpy(random.random(int(support.sum()))) < 0.5
             values = torch.where(signs, -magnitude, magnitude).to(torch.float32)
-            result |= {name + SUPPORT: support.to(device), f"{name}.mean": values.to(device)}
+            result |= {SUPPORT + name: support.to(device), f"mean/{name}": values.to(device)}
         return result
 
     @staticmethod
@@ -189,29 +240,41 @@ class Drawn:
 
         An entry that is not active has the evidence of an entry whose mean is zero.
         """
-        held, result = self({name.removeprefix(START): leaf for name, leaf in told.items()}), dict(state)
+        held, result = (
+            self(told),
+            dict(state),
+        )
         for name, site in declared.sites.items():
-            support = held[name + SUPPORT]
+            support = held[SUPPORT + name]
             mean = torch.zeros(site.matrix)
-            mean[support] = held[f"{name}.mean"]
-            nothing = support_evidence(state[spread_leaf(name, spread)].double() ** 2, site.precision)
+            mean[support] = held[f"mean/{name}"]
+            nothing = support_evidence(
+                state[spread_leaf(name, spread)].double() ** 2, site.precision
+            )
             result |= {
-                f"{name}.mean": mean,
-                f"{name}.log_odds": torch.where(support, 20.0, -20.0),
-                f"{name}.evidence": torch.where(support, state[f"{name}.evidence"], nothing.to(state[f"{name}.evidence"])),
-                f"{name}.before": support,
+                f"mean/{name}": mean,
+                f"log_odds/{name}": torch.where(support, 20.0, -20.0),
+                f"evidence/{name}": torch.where(
+                    support, state[f"evidence/{name}"], nothing.to(state[f"evidence/{name}"])
+                ),
+                f"before/{name}": support,
             }
         return result
 
 
 def densities(matrices: Mapping[str, tuple[int, int]], share: float) -> dict[str, float]:
-    """Return the share of active entries of every matrix, in proportion to ``(M + N) / (M N)``, at most 1, so that `share` of all are active."""
+    """Return the share of active entries of every matrix, in proportion to ``(M + N) / (M N)``, at
+    most 1, so that `share` of all are active.
+    """
     entries, full = {name: rows * columns for name, (rows, columns) in matrices.items()}, set[str]()
     while True:
         free = [name for name in matrices if name not in full]
         wanted = share * sum(entries.values()) - sum(entries[name] for name in full)
         factor = wanted / sum(sum(matrices[name]) for name in free) if free else 0.0
-        shares = {name: 1.0 if name in full else factor * sum(matrices[name]) / entries[name] for name in matrices}
+        shares = {
+            name: 1.0 if name in full else factor * sum(matrices[name]) / entries[name]
+            for name in matrices
+        }
         beyond = {name for name in free if shares[name] > 1}
         if not beyond:
             return shares

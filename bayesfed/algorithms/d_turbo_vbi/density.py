@@ -1,8 +1,11 @@
-"""`ToDensity`: how many weights stay active after a round, and what is done when a network has lost what it had learned.
+"""`ToDensity`: how many weights stay active after a round, and what is done when a network has lost
+what it had learned.
 
-A field, log-odds that are added to the prior of every support, is solved for in each round so that the share of active weights falls to a
-target, at most by 15 % of what is left at a time. The evidence of a round decides which weights go, and nothing goes while the local fit still
-improves fast. A network that nobody tuned for therefore neither collapses in its first round nor stays dense.
+A field, log-odds that are added to the prior of every support, is solved for in each round so that
+the share of active weights falls to a target, at most by 15 % of what is left at a time. The
+evidence of a round decides which weights go, and nothing goes while the local fit still improves
+fast. A network that nobody tuned for therefore neither collapses in its first round nor stays
+dense.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 Count = Callable[[str, float], int]
 """``(site, field) -> number of entries that would be active``; it grows with the field."""
@@ -27,7 +30,8 @@ HELD = math.log(9.0)
 
 @dataclass(frozen=True)
 class ToDensity:
-    """Let the share of active weights fall to a target, gradually, once the network has learned something, with a floor for every layer.
+    """Let the share of active weights fall to a target, gradually, once the network has learned
+    something, with a floor for every layer.
 
     Parameters
     ----------
@@ -36,13 +40,16 @@ class ToDensity:
     keep
         Share of the active weights that stay active in a round, at the least.
     floor
-        Share of a layer's weights that stay active. At least as many as the layer has rows stay active, if that is fewer than all.
+        Share of a layer's weights that stay active. At least as many as the layer has rows stay
+        active, if that is fewer than all.
     settle
-        Weights are switched off from the first round on in which the local fit gains no more than this share of all that it has gained since round 0.
+        Weights are switched off from the first round on in which the local fit gains no more than
+        this share of all that it has gained since round 0.
     patience
         Weights are switched off after this many rounds in any case.
     fall
-        A round in which the local negative log likelihood rises by this share of all that it had fallen since round 0 is taken for a collapse.
+        A round in which the local negative log likelihood rises by this share of all that it had
+        fallen since round 0 is taken for a collapse.
 
     Raises
     ------
@@ -61,25 +68,39 @@ class ToDensity:
         for name in ("target", "keep", "floor", "settle", "fall"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) and 0 < value <= 1):
-                raise ArgumentError(complain(f"ToDensity.{name}", expected="a share in (0, 1]", actual=value, hint="0.3"))
+                raise ArgumentError(f"ToDensity.{name}", "a share in (0, 1]", value, "0.3")
         if not (isinstance(self.patience, int) and self.patience >= 0):
-            raise ArgumentError(complain("ToDensity.patience", expected="rounds >= 0", actual=self.patience, hint="8"))
+            raise ArgumentError("ToDensity.patience", "rounds >= 0", self.patience, "8")
         if self.floor > self.target:
-            raise ArgumentError(complain("ToDensity", expected="floor <= target", actual=f"{self.floor} > {self.target}", hint="floor=0.02"))
+            raise ArgumentError(
+                "ToDensity", "floor <= target", f"{self.floor} > {self.target}", "floor=0.02"
+            )
 
     @staticmethod
     def of(density: float | ToDensity | None) -> ToDensity:
         """Return the policy for a density; the floor of a layer is at most a quarter of it."""
         if density is None or isinstance(density, ToDensity):
             return density or ToDensity()
-        return ToDensity(density, floor=min(0.02, density / 4)) if isinstance(density, int | float) and density > 0 else ToDensity(density)
+        return (
+            ToDensity(density, floor=min(0.02, density / 4))
+            if isinstance(density, int | float) and density > 0
+            else ToDensity(density)
+        )
 
     def least(self, rows: int, entries: int) -> int:
         """Return the number of entries of a layer that stay active."""
         return min(entries, max(rows, math.ceil(self.floor * entries)))
 
-    def fields(self, count: Count, sizes: Mapping[str, tuple[int, int]], active: Mapping[str, int], start: float, keep: float) -> dict[str, float]:
-        """Return the field of every layer: one for all that gives this round's density, and a higher one where a layer would be below its floor.
+    def fields(
+        self,
+        count: Count,
+        sizes: Mapping[str, tuple[int, int]],
+        active: Mapping[str, int],
+        start: float,
+        keep: float,
+    ) -> dict[str, float]:
+        """Return the field of every layer: one for all that gives this round's density, and a
+        higher one where a layer would be below its floor.
 
         Parameters
         ----------
@@ -96,8 +117,14 @@ class ToDensity:
         """
         entries = {name: rows * columns for name, (rows, columns) in sizes.items()}
         wanted = math.ceil(max(self.target * sum(entries.values()), keep * sum(active.values())))
-        # No layer loses much more than its share in a round, as one would whose weights all have the same evidence.
-        slowly = {name: math.ceil(keep**2 * active[name]) if active[name] > self.target * entries[name] else 0 for name in sizes}
+        # No layer loses much more than its share in a round, as one would whose weights all have
+        # the same evidence.
+        slowly = {
+            name: math.ceil(keep**2 * active[name])
+            if active[name] > self.target * entries[name]
+            else 0
+            for name in sizes
+        }
         least = {name: max(self.least(*size), slowly[name]) for name, size in sizes.items()}
 
         def total(field: float) -> int:
@@ -107,14 +134,18 @@ class ToDensity:
         result = dict.fromkeys(sizes, common)
         for name in sizes:
             if count(name, common) < least[name]:
-                result[name] = smallest(partial(count, name), least[name], common, within=max(1, least[name] // 10))
+                result[name] = smallest(
+                    partial(count, name), least[name], common, within=max(1, least[name] // 10)
+                )
         return result
 
 
 def smallest(count: Callable[[float], int], wanted: int, start: float, *, within: int) -> float:
-    """Return about the smallest field under which `count` is at least `wanted`: by interpolation in a bracket, until it is at most `within` above.
+    """Return about the smallest field under which `count` is at least `wanted`: by interpolation in
+    a bracket, until it is at most `within` above.
 
-    Where the count jumps, the field above the jump is returned. Beyond ``MOST`` log-odds the search ends.
+    Where the count jumps, the field above the jump is returned. Beyond ``MOST`` log-odds the search
+    ends.
     """
     low = high = start
     reach = 0.25
@@ -129,15 +160,22 @@ def smallest(count: Callable[[float], int], wanted: int, start: float, *, within
         below, above = count(low), count(high)
         if high - low < 1e-3 or above - wanted <= within:
             break
-        # Half of what is allowed above, so that a straight line between the ends lands inside; by halves every other time, for jumps.
-        share = min(0.95, max(0.05, (wanted + within / 2 - below) / (above - below))) if number % 3 < 2 else 0.5
+        # Half of what is allowed above, so that a straight line between the ends lands inside; by
+        # halves every other time, for jumps.
+        share = (
+            min(0.95, max(0.05, (wanted + within / 2 - below) / (above - below)))
+            if number % 3 < 2
+            else 0.5
+        )
         middle = low + share * (high - low)
         low, high = (middle, high) if count(middle) < wanted else (low, middle)
     return high
 
 
 def held_rows(log_odds: Tensor) -> Tensor:
-    """Return log-odds ``(M, N)`` in which every row has an active entry: the most probable one of a row without any is held active."""
+    """Return log-odds ``(M, N)`` in which every row has an active entry: the most probable one of a
+    row without any is held active.
+    """
     rows = torch.nonzero((log_odds <= 0).all(dim=1)).flatten()
     if not len(rows):
         return log_odds

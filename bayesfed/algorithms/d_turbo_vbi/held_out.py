@@ -1,4 +1,6 @@
-"""D-Turbo-VBI's temperature on rows that clients hold out; see `bayesfed.federated.training.held_out_scores`."""
+"""D-Turbo-VBI's temperature on rows that clients hold out; see
+`bayesfed.federated.training.held_out_scores`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class HeldOut(HeldOutScores):
-    """A local step that trains without every tenth row and scores the received posterior on those rows.
+    """A local step that trains without every tenth row and scores the received posterior on those
+    rows.
 
     Parameters
     ----------
@@ -30,10 +33,15 @@ class HeldOut(HeldOutScores):
     objective: MeanFieldElbo
 
     def likely(self, message: Tree, factor: float, rows: Dataset, key: Key) -> Iterator[Tensor]:
-        """Yield the log likelihood of each row at draws of the posterior, its variances times `factor`."""
+        """Yield the log likelihood of each row at draws of the posterior, its variances times
+        `factor`.
+        """
         trained, fixed = self.objective.start(message)
         names = {spread_leaf(name, self.objective.spread) for name in self.objective.declared.sites}
-        scaled = {name: leaf + math.log(factor) / 2 if name in names else leaf for name, leaf in trained.items()}
+        scaled = {
+            name: leaf + math.log(factor) / 2 if name in names else leaf
+            for name, leaf in trained.items()
+        }
         noise = key.generator(rows.inputs.device)
         for _ in range(self.draws):
             yield self.objective.pointwise(scaled, fixed, rows, noise)

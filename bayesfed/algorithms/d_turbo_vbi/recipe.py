@@ -1,4 +1,5 @@
-"""D-Turbo-VBI (Xia, Tsang and Lau, "Bayesian federated model compression for communication and computation efficiency").
+"""D-Turbo-VBI (Xia, Tsang and Lau, "Bayesian federated model compression for communication and
+computation efficiency").
 
 ======================  ==============================================
 paper                   here
@@ -14,9 +15,10 @@ p((x, y) in D_t)        weight N_t / N of the sum
 I_cl, I_glob, eta       `steps`, rounds, optimiser x schedule
 ======================  ==============================================
 
-An inactive entry (q(s) <= 1/2) is zero in the transmitted model and has mean 0 and the spike's sd at the server. It is neither sent
-nor trained. It keeps the evidence with which it was switched off and returns, at zero, when its neighbours' messages outweigh
-that evidence. The report counts returns as ``reactivated``.
+An inactive entry (q(s) <= 1/2) is zero in the transmitted model and has mean 0 and the spike's sd
+at the server. It is neither sent nor trained. It keeps the evidence with which it was switched off
+and returns, at zero, when its neighbours' messages outweigh that evidence. The report counts
+returns as ``reactivated``.
 """
 
 from __future__ import annotations
@@ -38,27 +40,27 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.compress.support import gather_active, scatter_active
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Active
-from bayesfed.federated.core.algorithm import Algorithm, Model, Server, published
+from bayesfed.federated.core.algorithm import Algorithm, Model, Server
 from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Info, Link, Local, View
+from bayesfed.federated.core.protocols import Fit, Info, Link, View
+from bayesfed.federated.core.seams import Around, inner_codec, published
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Kind, Reducer, Update
-from bayesfed.federated.core.wrappers import Around
-from bayesfed.federated.training.delta_downlink import Holding
+from bayesfed.federated.layers.holding import Holding
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Adam
 from bayesfed.inference.turbo.blocks import Blocks, Structured
-from bayesfed.inference.turbo.elbo import TEMPERATURE, MeanFieldElbo, Spread, spread_leaf
+from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE, MeanFieldElbo, Spread, spread_leaf
 from bayesfed.inference.turbo.exchange import Exchange
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
 from bayesfed.keys import Key
 from bayesfed.models.priors.declared import Declared, tempered
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, under
 
 LikelihoodScale = Literal["global", "local"]
 # Temperature, in rows for each weight, where the likelihood leaves it open.
@@ -99,89 +101,132 @@ def d_turbo_vbi(
     observations
         N, the number of rows of all clients together.
     likelihood_scale
-        "global" lets each client's rows stand for all N, (21). "local" counts them once, which makes averaged posteriors
-        too wide.
+        "global" lets each client's rows stand for all N, (21). "local" counts them once, which
+        makes averaged posteriors too wide.
     temperature
-        Temperature of the likelihood, where the likelihood leaves it open. "auto": it is chosen in every round on a tenth of each client's rows,
-        which are then not trained on; see `bayesfed.federated.training.held_out_scores`. Default: a tenth of the number of rows for each weight, at
-        most 1, so that the prior of a weight counts no more than a tenth of a row does, however large the network is.
+        Temperature of the likelihood, where the likelihood leaves it open. "auto": it is chosen in
+        every round on a tenth of each client's rows, which are then not trained on; see
+        `bayesfed.federated.training.held_out_scores`. Default: a tenth of the number of rows for
+        each weight, at most 1, so that the prior of a weight counts no more than a tenth of a row
+        does, however large the network is.
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Adam(2e-3)``.
     codec
-        Codec of both directions, with which active means are sent whole: ``Cast(16)`` as in the paper. Default: changes of means are sent instead.
+        Codec of both directions, with which active means are sent whole: ``Cast(16)`` as in the
+        paper. Default: changes of means are sent instead.
     changes
-        How changes of active means are sent in both directions, and what the clients hold before round 0. Default: `Changes()`, unless a codec or a
-        link is given.
+        How changes of active means are sent in both directions, and what the clients hold before
+        round 0. Default: `Changes()`, unless a codec or a link is given.
     spread, initial_sd
-        Whether all weights share one posterior sd, or each layer or each weight has its own; and its initial value. Default: a tenth of the initial
-        scale of the layer, of the narrowest one where all share one.
+        Whether all weights share one posterior sd, or each layer or each weight has its own; and
+        its initial value. Default: a tenth of the initial scale of the layer, of the narrowest one
+        where all share one.
     blocks
         `Structured()` (default) or the published `MeanField()`.
     exchange
         Exchange between Module A and Module B in a round.
     density
-        Share of the weights under the prior that are active in the end, or a `ToDensity`, which says how it gets there. Default: 0.33, unless
-        `field` is given.
+        Share of the weights under the prior that are active in the end, or a `ToDensity`, which
+        says how it gets there. Default: 0.33, unless `field` is given.
     field
-        Log-odds that are added to the prior in each round, in place of a density. ``no_field`` is the published algorithm, in which the prior and the
-        temperature alone decide how many weights stay active, if any.
+        Log-odds that are added to the prior in each round, in place of a density. ``no_field`` is
+        the published algorithm, in which the prior and the temperature alone decide how many
+        weights stay active, if any.
     warm_up
-        Number of rounds in which nothing is switched off, so that weights are judged by the data and not by their
-        initial values.
+        Number of rounds in which nothing is switched off, so that weights are judged by the data
+        and not by their initial values.
     inclusion_levels
-        Number of levels, 1 to 256, to which q(s) is rounded for the clients, who weigh prior precisions by it. 16 levels cost less than four
-        bits an entry in a message whose bytes are entropy-coded. With 1 it is not sent: clients compute it from their means. Default: 1 with changes,
-        else 256.
+        Number of levels, 1 to 256, to which q(s) is rounded for the clients, who weigh prior
+        precisions by it. 16 levels cost less than four bits an entry in a message whose bytes are
+        entropy-coded. With 1 it is not sent: clients compute it from their means. Default: 1 with
+        changes, else 256.
     before_averaging
         Update q(s) and q(rho) before the average, as Algorithm 1 prints.
     use_prior, sample
-        Whether the ELBO has its prior terms, and whether weights are sampled. Both false with `Cast(32)` is FedAvg on the means, bit for bit.
+        Whether the ELBO has its prior terms, and whether weights are sampled. Both false with
+        `Cast(32)` is FedAvg on the means, bit for bit.
     link
-        How payloads reach the server. Default: `Digital()`. All clients have one support, so `OverTheAir` adds only active entries. Noise can make
-        a standard deviation negative, which stops the run. Fading that `Gbma` leaves multiplies means and sds alike; `ChannelInversion` leaves
-        none.
+        How payloads reach the server. Default: `Digital()`. All clients have one support, so
+        `OverTheAir` adds only active entries. Noise can make a standard deviation negative, which
+        stops the run. Fading that `Gbma` leaves multiplies means and sds alike; `ChannelInversion`
+        leaves none.
 
     Raises
     ------
     ArgumentError
-        If `observations` or `initial_sd` is not positive, both `density` and `field` are given, or another argument is outside its domain.
+        If `observations` or `initial_sd` is not positive, both `density` and `field` are given, or
+        another argument is outside its domain.
     CollapseError
         In a round, if the clients' fit has fallen apart several rounds in a row.
 
     Warns
     -----
     CollapseWarning
-        If a layer loses its last active weight, or a round that undid what was learned is taken back.
+        If a layer loses its last active weight, or a round that undid what was learned is taken
+        back.
     """
     if observations < 1 or (initial_sd is not None and not initial_sd > 0):
         raise ArgumentError(
-            complain("d_turbo_vbi", expected="observations >= 1 and initial_sd > 0", actual=(observations, initial_sd), hint="len(train), 0.01")
+            "d_turbo_vbi",
+            "observations >= 1 and initial_sd > 0",
+            (observations, initial_sd),
+            "len(train), 0.01",
         )
     if density is not None and field is not None:
-        raise ArgumentError(complain("d_turbo_vbi", expected="a density or a field", actual="both", hint=f"density={density}"))
+        raise ArgumentError("d_turbo_vbi", "a density or a field", "both", f"density={density}")
     if likelihood_scale not in ("global", "local"):
-        raise ArgumentError(complain("d_turbo_vbi", expected="likelihood_scale 'global' or 'local'", actual=repr(likelihood_scale), hint="'global'"))
+        raise ArgumentError(
+            "d_turbo_vbi",
+            "likelihood_scale 'global' or 'local'",
+            repr(likelihood_scale),
+            "'global'",
+        )
     if changes is None and codec is None and link is None:
         changes = Changes()
     if inclusion_levels is None:
         inclusion_levels = 1 if changes else 256
     if not 1 <= inclusion_levels <= 256:
-        raise ArgumentError(complain("d_turbo_vbi", expected="inclusion_levels from 1 to 256", actual=inclusion_levels, hint="16"))
+        raise ArgumentError("d_turbo_vbi", "inclusion_levels from 1 to 256", inclusion_levels, "16")
     if changes and (codec or link):
-        raise ArgumentError(complain("d_turbo_vbi", expected="changes, or a codec or link of values", actual="both", hint="changes=None"))
+        raise ArgumentError(
+            "d_turbo_vbi", "changes, or a codec or link of values", "both", "changes=None"
+        )
     blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
     declared = _tempered(declared, temperature, observations)
     auto = temperature == "auto"
     pressure = field or ToDensity.of(density)
-    server = TurboStep(declared, spread, blocks, exchange or Exchange(), use_prior, before_averaging, pressure, warm_up, inclusion_levels)
-    initial = server.initial(declared.initial, initial_sd) | ({TEMPERATURE: torch.tensor(temperature_of(declared.likelihood))} if auto else {})
+    server = TurboStep(
+        declared,
+        spread,
+        blocks,
+        exchange or Exchange(),
+        use_prior,
+        before_averaging,
+        pressure,
+        warm_up,
+        inclusion_levels,
+    )
+    initial = server.initial(declared.initial, initial_sd) | (
+        {TEMPERATURE: torch.tensor(temperature_of(declared.likelihood))} if auto else {}
+    )
     points = [name for name in declared.initial if name not in declared.sites]
     spreads = dict.fromkeys(spread_leaf(name, spread) for name in declared.sites)
-    sent = [*(f"{name}.mean" for name in declared.sites), *spreads, *points]
-    expected = {name: tuple(initial[name].shape) for name in sent} | {NLL: ()} | ({SCORES: (len(FACTORS),)} if auto else {})
+    sent = [
+        *(f"mean/{name}" for name in declared.sites),
+        *spreads,
+        *(f"{POINT}/{name}" for name in points),
+    ]
+    expected = (
+        {name: tuple(initial[name].shape) for name in sent}
+        | {NLL: ()}
+        | ({SCORES: (len(FACTORS),)} if auto else {})
+    )
 
     def supports(state: Tree) -> Tree:
-        return {name: state[f"{name}.log_odds"] > 0 for name in declared.sites}
+        return {name: state[f"log_odds/{name}"] > 0 for name in declared.sites}
+
+    def published_last(state: Tree) -> Tree:
+        return {f"support/{name}": state[f"before/{name}"] for name in declared.sites}
 
     def view(turn: Turn) -> View:
         active = Active(supports(turn.state), expected, tuple(spreads))
@@ -193,26 +238,31 @@ def d_turbo_vbi(
         return work.options(turn.round, samples, scale=scale)
 
     def model(state: Tree) -> Model:
-        weights = {name: state[f"{name}.mean"].reshape(site.shape) for name, site in declared.sites.items()}
-        return Model(declared.net, {name: state[name] for name in points} | weights)
+        weights = {
+            name: state[f"mean/{name}"].reshape(site.shape) for name, site in declared.sites.items()
+        }
+        return Model(declared.net, under(state, f"{POINT}/") | weights)
 
     def posterior(state: Tree) -> DeclaredPosterior:
-        return DeclaredPosterior(declared, server.belief(state), {name: state[name] for name in points})
+        return DeclaredPosterior(declared, server.belief(state), under(state, f"{POINT}/"))
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
     descent = work.descent(objective, declared.net, "moments", Adam(2e-3))
     scored = Scored(HeldOut(descent, objective) if auto else descent)
-    local: Local = Holding(scored, ("*.support",))
-    heard: Server = _Scattered(server, supports, tuple(spreads)) if link else server
-    up: Codec | None = None
+    heard: Server = server
+    up, feeds = inner_codec(codec)
+    layer = Holding(held=("support/*",), before=published_last, feedback=feeds)
     if changes:
         whole = (*spreads, NLL, *([SCORES, TEMPERATURE] if auto else []))
-        local, heard, initial = changes.exchanged(declared, scored, server, initial, supports, whole)
+        given = declared, server, initial, layer, supports, whole
+        layer, heard, initial = changes.exchanged(*given)
         codec, up = changes.codec, changes.uplink()
+    elif link:
+        heard = _Scattered(server, supports, tuple(spreads))
     return compose(
         "d_turbo_vbi",
         declared.net,
-        local,
+        scored,
         heard,
         training=work,
         initial=initial,
@@ -223,6 +273,8 @@ def d_turbo_vbi(
         codec=codec,
         up=up,
         link=link,
+        owner="",
+        layers=(layer,),
     )
 
 
@@ -232,29 +284,48 @@ def _tempered(declared: Declared, temperature: float | str | None, observations:
     if temperature is not None and own is not None:
         actual = f"{temperature!r} and {own} of the likelihood"
         raise ArgumentError(
-            complain("d_turbo_vbi, temperature", expected="one temperature", actual=actual, hint="Categorical(), which leaves it open")
+            "d_turbo_vbi, temperature",
+            "one temperature",
+            actual,
+            "Categorical(), which leaves it open",
         )
     if isinstance(temperature, str) and temperature != "auto":
-        raise ArgumentError(complain("d_turbo_vbi, temperature", expected="a number above 0 or 'auto'", actual=repr(temperature), hint="'auto'"))
+        raise ArgumentError(
+            "d_turbo_vbi, temperature", "a number above 0 or 'auto'", repr(temperature), "'auto'"
+        )
     if own is not None:
         return declared
     weights = sum(math.prod(site.matrix) for site in declared.sites.values())
-    return tempered(declared, temperature if isinstance(temperature, int | float) else min(1.0, ROWS_A_WEIGHT * observations / weights))
+    return tempered(
+        declared,
+        temperature
+        if isinstance(temperature, int | float)
+        else min(1.0, ROWS_A_WEIGHT * observations / weights),
+    )
 
 
 @dataclass(frozen=True)
 class Scored(Around):
-    """A local step whose mean negative log likelihood goes with the payload, so that the server sees a network fall apart."""
+    """A local step whose mean negative log likelihood goes with the payload, so that the server
+    sees a network fall apart.
+    """
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Run the local step and add its score."""
         fit = self.local.fit(message, memory, data, key, options)
-        return fit._replace(payload=fit.payload | {NLL: torch.tensor(min(fit.info["nll"], MOST_NLL), device=data.inputs.device)})
+        return fit._replace(
+            payload=fit.payload
+            | {NLL: torch.tensor(min(fit.info["nll"], MOST_NLL), device=data.inputs.device)}
+        )
 
 
 @dataclass(frozen=True)
 class _Gathered:
-    """`Active` whose updates stay gathered: all clients have one support, so a link that adds need not send zeros."""
+    """`Active` whose updates stay gathered: all clients have one support, so a link that adds need
+    not send zeros.
+    """
 
     active: Active
 
@@ -264,7 +335,11 @@ class _Gathered:
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Check, weigh and gather."""
-        return Update(gather_active(self.active.lift(payload, weight, kind).total, self.active.masks), weight, kind)
+        return Update(
+            gather_active(self.active.lift(payload, weight, kind).total, self.active.masks),
+            weight,
+            kind,
+        )
 
 
 @dataclass(frozen=True)
@@ -291,12 +366,15 @@ class _Scattered:
         mean = heard.mean() if heard.weight else {}
         for name in self.spreads if mean else ():
             if mean[name].numel() and not (lowest := float(mean[name].min())) > 0:
-                where, hint = f"d_turbo_vbi, round {round}, leaf {name!r}", "a higher SNR" + ", or spread='shared'" * (mean[name].ndim > 0)
-                raise UpdateError(complain(where, expected="standard deviations above 0", actual=lowest, hint=hint))
+                where, hint = (
+                    f"d_turbo_vbi, round {round}, leaf {name!r}",
+                    "a higher SNR" + ", or spread='shared'" * (mean[name].ndim > 0),
+                )
+                raise UpdateError(where, "standard deviations above 0", lowest, hint)
         total = {name: _back(name, leaf, masks) for name, leaf in heard.total.items()}
         return self.server.step(state, Sum(Update(total, heard.weight, heard.kind)), round)
 
 
 def _back(name: str, leaf: Tensor, masks: Tree) -> Tensor:
-    mask = masks.get(name.rpartition(".")[0])
+    mask = masks.get(name.partition("/")[2])
     return leaf if mask is None or not leaf.ndim else scatter_active(leaf, mask)

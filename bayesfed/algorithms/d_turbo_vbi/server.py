@@ -1,4 +1,6 @@
-"""`TurboStep`: the server of D-Turbo-VBI. It averages mu and sigma, then exchanges messages between Module A and Module B."""
+"""`TurboStep`: the server of D-Turbo-VBI. It averages mu and sigma, then exchanges messages between
+Module A and Module B.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from torch import Tensor
 from bayesfed.algorithms.d_turbo_vbi.density import HELD, ToDensity, held_rows
 from bayesfed.algorithms.d_turbo_vbi.totals import Totals
 from bayesfed.algorithms.d_turbo_vbi.watch import Watch
-from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning, complain
+from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.protocols import CHANGE, Info
+from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.training.held_out_scores import SCORES, better
 from bayesfed.inference.turbo.blocks import Blocks, Structured, kl_divergence
-from bayesfed.inference.turbo.elbo import TEMPERATURE, Spread, encode_inclusion, spread_leaf
+from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE, Spread, encode_inclusion, spread_leaf
 from bayesfed.inference.turbo.exchange import Exchange, SupportState
 from bayesfed.models.modules import initial_scale
 from bayesfed.models.priors.belief import Belief, SiteBelief
@@ -33,17 +35,19 @@ def no_field(round: int) -> float:
 
 
 def ramp(to: float, rounds: int) -> Callable[[int], float]:
-    """Return a field that grows linearly from 0 to `to` log-odds over `rounds` and then stays there.
+    """Return a field that grows linearly from 0 to `to` log-odds over `rounds` and then stays
+    there.
 
     Hard pruning from round 0 removes weights before the data can support them.
     """
     if rounds < 1:
-        raise ArgumentError(complain("ramp", expected="rounds >= 1", actual=rounds, hint="ramp(-2.0, 28)"))
+        raise ArgumentError("ramp", "rounds >= 1", rounds, "ramp(-2.0, 28)")
     return lambda round: to * min(1.0, round / rounds)
 
 
-# Leaves of the state that belong to no site: the last field, what is remembered of the fit; and one of the payload.
-FIELD, WATCH, NLL = "field", "watch", "nll"
+# Leaves of the state that belong to no site: the last field, what is remembered of the fit; and one
+# of the payload.
+FIELD, WATCH, NLL = "run/field", "run/watch", "run/nll"
 # Rounds in a row that may be lost before the run ends.
 MOST_LOST = 4
 # Log-odds of an entry that is active without a doubt.
@@ -54,27 +58,32 @@ SECRET = ("log_odds", "prior_log_odds", "evidence", "messages", "transitions", "
 
 @dataclass(frozen=True)
 class TurboStep:
-    """Average mu and sigma, then update q(rho) and q(s) in closed form and exchange with the support graph.
+    """Average mu and sigma, then update q(rho) and q(s) in closed form and exchange with the
+    support graph.
 
-    The mean of mu and of sigma, (23), is the Wasserstein-2 barycentre of diagonal Gaussians. It needs only sums.
+    The mean of mu and of sigma, (23), is the Wasserstein-2 barycentre of diagonal Gaussians. It
+    needs only sums.
 
-    State, for each site: ``mean``, ``log_odds`` of q(s), ``prior_log_odds`` (the message v_{h -> s}), ``evidence`` (the
-    message v_{eta -> s}), ``messages`` (warm start of Module B), ``transitions`` (of the grid, if learned), ``before`` (the support that
-    was published last); the sd leaves; the points.
-    An inactive entry has mean 0 and the spike's sd. It is neither sent nor trained, and it keeps the evidence with which it was switched off.
+    State, for each site: ``mean``, ``log_odds`` of q(s), ``prior_log_odds`` (the message v_{h ->
+    s}), ``evidence`` (the message v_{eta -> s}), ``messages`` (warm start of Module B),
+    ``transitions`` (of the grid, if learned), ``before`` (the support that was published last); the
+    sd leaves; the points. An inactive entry has mean 0 and the spike's sd. It is neither sent nor
+    trained, and it keeps the evidence with which it was switched off.
 
     Parameters
     ----------
     before_averaging
-        True updates q(s) and q(rho) from the previous mean, the order Algorithm 1 prints; False from the new one,
-        the order of the text after (23).
+        True updates q(s) and q(rho) from the previous mean, the order Algorithm 1 prints; False
+        from the new one, the order of the text after (23).
     field
-        ``round -> log-odds`` that are added to the prior of every support, so that a sparse prior can set in gradually; or `ToDensity`.
+        ``round -> log-odds`` that are added to the prior of every support, so that a sparse prior
+        can set in gradually; or `ToDensity`.
     warm_up
         Number of rounds before q(s) is first updated. Until then every entry stays active.
     inclusion_levels
-        Number of levels to which q(s) is rounded for the clients, who weigh prior precisions by it. With 1 it is not sent: clients compute it from
-        the means that they have and from the site's mean prior log-odds, ``NAME.prior``.
+        Number of levels to which q(s) is rounded for the clients, who weigh prior precisions by it.
+        With 1 it is not sent: clients compute it from the means that they have and from the site's
+        mean prior log-odds, ``prior/NAME``.
     """
 
     declared: Declared
@@ -88,8 +97,14 @@ class TurboStep:
     inclusion_levels: int = 256
 
     def initial(self, points: Tree, sd: float | None) -> Tree:
-        """Return the state in which every entry is active and q(w) is narrow around the given parameters."""
-        state: Tree = {name: leaf for name, leaf in points.items() if name not in self.declared.sites}
+        """Return the state in which every entry is active and q(w) is narrow around the given
+        parameters.
+        """
+        state: Tree = {
+            f"{POINT}/{name}": leaf
+            for name, leaf in points.items()
+            if name not in self.declared.sites
+        }
         state |= {FIELD: torch.zeros((), dtype=torch.float64), WATCH: Watch().leaf()}
         scales = {name: initial_scale(points[name]) for name in self.declared.sites}
         narrowest = min(scales.values())
@@ -97,45 +112,56 @@ class TurboStep:
             support = self.exchange.start(site)
             first = sd or 0.1 * (narrowest if self.spread == "shared" else scales[name])
             state |= {
-                f"{name}.mean": points[name].reshape(site.matrix).clone(),
-                # Active with certainty at first: no data have been seen that could switch an entry off.
-                f"{name}.log_odds": torch.full(site.matrix, CERTAIN),
-                f"{name}.prior_log_odds": support.prior_log_odds,
-                f"{name}.evidence": support.evidence,
-                f"{name}.messages": support.messages,
-                f"{name}.transitions": support.transitions,
-                f"{name}.before": torch.ones(site.matrix, dtype=torch.bool),
-                spread_leaf(name, self.spread): torch.full(site.matrix if self.spread == "weight" else (), first),
+                f"mean/{name}": points[name].reshape(site.matrix).clone(),
+                # Active with certainty at first: no data have been seen that could switch an entry
+                # off.
+                f"log_odds/{name}": torch.full(site.matrix, CERTAIN),
+                f"prior_log_odds/{name}": support.prior_log_odds,
+                f"evidence/{name}": support.evidence,
+                f"messages/{name}": support.messages,
+                f"transitions/{name}": support.transitions,
+                f"before/{name}": torch.ones(site.matrix, dtype=torch.bool),
+                spread_leaf(name, self.spread): torch.full(
+                    site.matrix if self.spread == "weight" else (), first
+                ),
             }
         return state
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish means, inclusion probabilities, sds, points and supports. A client that heard the last round gets the changes of the supports."""
-        hidden = {f"{name}.{leaf}" for name in self.declared.sites for leaf in SECRET} | {FIELD, WATCH}
+        """Publish means, inclusion probabilities, sds, points and supports."""
+        hidden = {f"{leaf}/{name}" for name in self.declared.sites for leaf in SECRET} | {
+            FIELD,
+            WATCH,
+        }
         result = {name: leaf for name, leaf in state.items() if name not in hidden}
         for name in self.declared.sites:
-            log_odds = state[f"{name}.log_odds"]
+            log_odds = state[f"log_odds/{name}"]
             if self.inclusion_levels > 1:
-                result[f"{name}.inclusion"] = encode_inclusion(torch.sigmoid(log_odds), self.inclusion_levels)
+                result[f"inclusion/{name}"] = encode_inclusion(
+                    torch.sigmoid(log_odds), self.inclusion_levels
+                )
             else:
-                result[f"{name}.prior"] = self._mean_prior(name, state)
-            known = version is not None and version == round - 1
-            result[f"{name}.support" + CHANGE * known] = (log_odds > 0) ^ state[f"{name}.before"] if known else log_odds > 0
+                result[f"prior/{name}"] = self._mean_prior(name, state)
+            result[f"support/{name}"] = log_odds > 0
         return result
 
     def _mean_prior(self, name: str, state: Tree) -> Tensor:
-        """Return the mean log-odds, over a site's active entries, that q(s) has beyond the evidence; `CERTAIN` where whole rows are active or not."""
-        log_odds, certain = state[f"{name}.log_odds"], state[f"{name}.log_odds"].new_tensor(CERTAIN)
+        """Return the mean log-odds, over a site's active entries, that q(s) has beyond the
+        evidence; `CERTAIN` where whole rows are active or not.
+        """
+        log_odds, certain = state[f"log_odds/{name}"], state[f"log_odds/{name}"].new_tensor(CERTAIN)
         active = log_odds > 0
         if self.declared.sites[name].rows_are_clusters or not bool(active.any()):
             return certain
-        return (log_odds - state[f"{name}.evidence"])[active].mean().clamp(max=certain)
+        return (log_odds - state[f"evidence/{name}"])[active].mean().clamp(max=certain)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average, then exchange messages between the modules, site by site."""
         total = summed(reducer, "moments")
-        earlier = {name: state[f"{name}.before"] for name in self.declared.sites}
-        state = state | {f"{name}.before": state[f"{name}.log_odds"] > 0 for name in self.declared.sites}
+        earlier = {name: state[f"before/{name}"] for name in self.declared.sites}
+        state = state | {
+            f"before/{name}": state[f"log_odds/{name}"] > 0 for name in self.declared.sites
+        }
         if not total.weight:
             return state, {}
         mean = total.mean()
@@ -143,27 +169,42 @@ class TurboStep:
         watch, risen = self._watched(state, nll, round, self._shrunk(state, earlier))
         if SCORES in mean:
             state, mean = self._retempered(state, mean, watch)
-        if not self.use_prior or round < self.warm_up or (isinstance(self.field, ToDensity) and not watch.settled):
+        if (
+            not self.use_prior
+            or round < self.warm_up
+            or (isinstance(self.field, ToDensity) and not watch.settled)
+        ):
             return self._unchanged(state | mean | {WATCH: watch.leaf()})
         result, totals = state | {WATCH: watch.leaf()}, Totals()
-        result |= {name: leaf for name, leaf in mean.items() if name.removesuffix(".mean") not in self.declared.sites}
-        heard = {name: self._heard(site, state, result, mean) for name, site in self.declared.sites.items()}
+        result |= {name: leaf for name, leaf in mean.items() if not name.startswith("mean/")}
+        heard = {
+            name: self._heard(site, state, result, mean)
+            for name, site in self.declared.sites.items()
+        }
         if watch.lost and isinstance(self.field, ToDensity):
             return self._taken_back(state, earlier, result, mean, risen)
         fields = self._fields(heard, state, round, watch.keep)
         for name, (site, old, seen, known) in heard.items():
-            belief, support, inferred = self.exchange.run(site, seen, known, self.blocks, fields[name])
+            belief, support, inferred = self.exchange.run(
+                site, seen, known, self.blocks, fields[name]
+            )
             belief = replace(belief, log_odds=self._held(site, belief.log_odds))
             result |= {
-                f"{name}.mean": torch.where(belief.active, mean[f"{name}.mean"], 0.0),
-                f"{name}.log_odds": belief.log_odds,
-                f"{name}.prior_log_odds": support.prior_log_odds,
-                f"{name}.evidence": support.evidence,
-                f"{name}.messages": support.messages,
-                f"{name}.transitions": support.transitions,
+                f"mean/{name}": torch.where(belief.active, mean[f"mean/{name}"], 0.0),
+                f"log_odds/{name}": belief.log_odds,
+                f"prior_log_odds/{name}": support.prior_log_odds,
+                f"evidence/{name}": support.evidence,
+                f"messages/{name}": support.messages,
+                f"transitions/{name}": support.transitions,
             }
             new = self.belief_of(site, result)
-            totals.add(name, old, new, inferred, self.field.least(*site.matrix) if isinstance(self.field, ToDensity) else 0)
+            totals.add(
+                name,
+                old,
+                new,
+                inferred,
+                self.field.least(*site.matrix) if isinstance(self.field, ToDensity) else 0,
+            )
             totals.kl += float(kl_divergence(new, support.prior_log_odds, site.precision))
         result[FIELD] = state[FIELD].new_tensor(min(fields.values()))
         self._warn_of_empty_layers(state, result)
@@ -173,35 +214,58 @@ class TurboStep:
 
     def _unchanged(self, state: Tree) -> tuple[Tree, Info]:
         """Return the state of a round that switched nothing off, and its figures."""
-        active = torch.cat([(state[f"{name}.log_odds"] > 0).flatten() for name in self.declared.sites])
+        active = torch.cat(
+            [(state[f"log_odds/{name}"] > 0).flatten() for name in self.declared.sites]
+        )
         info = {"density": float(active.double().mean()), "reactivated": 0.0, "switched_off": 0.0}
         if self.use_prior:
             sites = self.declared.sites.items()
-            divergences = [kl_divergence(self.belief_of(site, state), state[f"{name}.prior_log_odds"], site.precision) for name, site in sites]
+            divergences = [
+                kl_divergence(
+                    self.belief_of(site, state), state[f"prior_log_odds/{name}"], site.precision
+                )
+                for name, site in sites
+            ]
             info["kl"] = float(torch.stack(divergences).sum())
         return state, info
 
     def _retempered(self, state: Tree, mean: Tree, watch: Watch) -> tuple[Tree, Tree]:
-        """Return the state with the temperature, and the means with the sds, that held-out rows ask for, once the network has learned."""
+        """Return the state with the temperature, and the means with the sds, that held-out rows ask
+        for, once the network has learned.
+        """
         mean = dict(mean)
         scores, temperature = mean.pop(SCORES), state[TEMPERATURE]
         factor = better(scores, float(temperature)) if watch.settled else 1.0
         spreads = {spread_leaf(name, self.spread) for name in self.declared.sites}
-        return state | {TEMPERATURE: temperature * factor}, {name: leaf * factor**0.5 if name in spreads else leaf for name, leaf in mean.items()}
+        return state | {TEMPERATURE: temperature * factor}, {
+            name: leaf * factor**0.5 if name in spreads else leaf for name, leaf in mean.items()
+        }
 
-    def _heard(self, site: Site, state: Tree, result: Tree, mean: Tree) -> tuple[Site, SiteBelief, SiteBelief, SupportState]:
-        """Return a site, its belief before the round, its belief with the new q(w), and its support's messages."""
+    def _heard(
+        self, site: Site, state: Tree, result: Tree, mean: Tree
+    ) -> tuple[Site, SiteBelief, SiteBelief, SupportState]:
+        """Return a site, its belief before the round, its belief with the new q(w), and its
+        support's messages.
+        """
         name, old = site.name, self.belief_of(site, state)
         if self.spread == "weight":
             # Nobody trained the inactive entries: one that returns starts from the spike's sd.
-            result[f"{name}.sd"] = torch.where(old.active, mean[f"{name}.sd"], old.sd)
-        fresh = self.belief_of(site, result | {f"{name}.mean": mean[f"{name}.mean"], f"{name}.log_odds": state[f"{name}.log_odds"]})
+            result[f"sd/{name}"] = torch.where(old.active, mean[f"sd/{name}"], old.sd)
+        fresh = self.belief_of(
+            site,
+            result
+            | {f"mean/{name}": mean[f"mean/{name}"], f"log_odds/{name}": state[f"log_odds/{name}"]},
+        )
         # The mean-field guide keeps q(rho) of the last round until q(s) has been updated.
         seen = old if self.before_averaging else replace(fresh, shapes=old.shapes, rates=old.rates)
         return site, old, seen, self.support_of(name, state)
 
     def _fields(
-        self, sites: Mapping[str, tuple[Site, SiteBelief, SiteBelief, SupportState]], state: Tree, round: int, keep: float
+        self,
+        sites: Mapping[str, tuple[Site, SiteBelief, SiteBelief, SupportState]],
+        state: Tree,
+        round: int,
+        keep: float,
     ) -> Mapping[str, float]:
         """Return the field of every site in this round."""
         if not isinstance(self.field, ToDensity):
@@ -212,8 +276,11 @@ class TurboStep:
         def count(name: str, field: float) -> int:
             site, _, seen, support = sites[name]
             log_odds = trial.run(site, seen, support, self.blocks, field)[0].log_odds
-            # Rows that are held active change the number of active entries by as many as there are rows, unless whole rows go.
-            return int(((self._held(site, log_odds) if site.rows_are_clusters else log_odds) > 0).sum())
+            # Rows that are held active change the number of active entries by as many as there are
+            # rows, unless whole rows go.
+            return int(
+                ((self._held(site, log_odds) if site.rows_are_clusters else log_odds) > 0).sum()
+            )
 
         sizes, active = (
             {name: site.matrix for name, (site, *_) in sites.items()},
@@ -222,7 +289,9 @@ class TurboStep:
         return self.field.fields(count, sizes, active, float(state[FIELD]), keep)
 
     def _held(self, site: Site, log_odds: Tensor) -> Tensor:
-        """Return log-odds under which no output of a layer is cut off, or, where whole rows go, no output of the last layer."""
+        """Return log-odds under which no output of a layer is cut off, or, where whole rows go, no
+        output of the last layer.
+        """
         if not isinstance(self.field, ToDensity) or not site.rows_are_outputs(self.declared.net):
             return log_odds
         if not site.rows_are_clusters:
@@ -230,38 +299,62 @@ class TurboStep:
         return log_odds.clamp(min=HELD) if site.name == self.declared.last else log_odds
 
     def _watched(self, state: Tree, nll: float, round: int, shrunk: float) -> tuple[Watch, float]:
-        """Return what is remembered of the local fit after this round, and the share of its gain that the round lost.
+        """Return what is remembered of the local fit after this round, and the share of its gain
+        that the round lost.
 
         Raises
         ------
         CollapseError
-            If much of the gain is lost in several rounds in a row, in which no weight was switched off.
+            If much of the gain is lost in several rounds in a row, in which no weight was switched
+            off.
         """
         before = Watch.of(state[WATCH])
-        after, risen = before.after(nll, round, self.field if isinstance(self.field, ToDensity) else ToDensity(), shrunk)
+        after, risen = before.after(
+            nll, round, self.field if isinstance(self.field, ToDensity) else ToDensity(), shrunk
+        )
         if after.lost > MOST_LOST:
-            actual = f"{nll:.3g} nats a row, after {after.lowest:.3g} at best and {after.first:.3g} in round 0, {after.lost} rounds in a row"
-            hint = "a lower temperature of the likelihood, a smaller learning rate, or a higher density"
-            raise CollapseError(complain("d_turbo_vbi", expected="a local fit that does not fall apart", actual=actual, hint=hint))
+            actual = (
+                f"{nll:.3g} nats a row, after {after.lowest:.3g} at best and {after.first:.3g} "
+                f"in round 0, {after.lost} rounds in a row"
+            )
+            hint = (
+                "a lower temperature of the likelihood, a smaller learning rate, or a higher "
+                "density"
+            )
+            raise CollapseError("d_turbo_vbi", "a local fit that does not fall apart", actual, hint)
         return after, risen
 
     def _shrunk(self, state: Tree, earlier: Tree) -> float:
-        """Return by what share of itself the number of active weights fell just before this round."""
-        before, now = sum(int(leaf.sum()) for leaf in earlier.values()), sum(int(state[f"{name}.before"].sum()) for name in earlier)
+        """Return by what share of itself the number of active weights fell just before this
+        round.
+        """
+        before, now = (
+            sum(int(leaf.sum()) for leaf in earlier.values()),
+            sum(int(state[f"before/{name}"].sum()) for name in earlier),
+        )
         return (before - now) / max(1, before)
 
-    def _taken_back(self, state: Tree, earlier: Tree, result: Tree, mean: Tree, risen: float) -> tuple[Tree, Info]:
-        """Return the state with the support of the last round but one: what was switched off since then is active again, at zero."""
+    def _taken_back(
+        self, state: Tree, earlier: Tree, result: Tree, mean: Tree, risen: float
+    ) -> tuple[Tree, Info]:
+        """Return the state with the support of the last round but one: what was switched off since
+        then is active again, at zero.
+        """
         returned = active = entries = 0
         for name in self.declared.sites:
-            log_odds = state[f"{name}.log_odds"]
+            log_odds = state[f"log_odds/{name}"]
             before = earlier[name] | (log_odds > 0)
             back = before & (log_odds <= 0)
-            result[f"{name}.log_odds"] = torch.where(back, HELD, log_odds)
-            result[f"{name}.mean"] = mean[f"{name}.mean"]
-            returned, active, entries = returned + int(back.sum()), active + int(before.sum()), entries + before.numel()
+            result[f"log_odds/{name}"] = torch.where(back, HELD, log_odds)
+            result[f"mean/{name}"] = mean[f"mean/{name}"]
+            returned, active, entries = (
+                returned + int(back.sum()),
+                active + int(before.sum()),
+                entries + before.numel(),
+            )
         text = (
-            f"d_turbo_vbi: a round lost {risen:.0%} of what the local fit had gained; {returned} weights are active again, and fewer are switched off"
+            f"d_turbo_vbi: a round lost {risen:.0%} of what the local fit had gained; "
+            f"{returned} weights are active again, and fewer are switched off"
         )
         warnings.warn(text, CollapseWarning, stacklevel=2)
         return result, {
@@ -273,9 +366,18 @@ class TurboStep:
         }
 
     def _warn_of_empty_layers(self, state: Tree, result: Tree) -> None:
-        active = {name: (bool((state[f"{name}.log_odds"] > 0).any()), bool((result[f"{name}.log_odds"] > 0).any())) for name in self.declared.sites}
+        active = {
+            name: (
+                bool((state[f"log_odds/{name}"] > 0).any()),
+                bool((result[f"log_odds/{name}"] > 0).any()),
+            )
+            for name in self.declared.sites
+        }
         if empty := [name for name, (before, after) in active.items() if before and not after]:
-            text = f"d_turbo_vbi: no weight of {', '.join(empty)} is active any more; try density=..., which keeps a floor, or a lower temperature"
+            text = (
+                f"d_turbo_vbi: no weight of {', '.join(empty)} is active any more; try "
+                "density=..., which keeps a floor, or a lower temperature"
+            )
             warnings.warn(text, CollapseWarning, stacklevel=2)
 
     def belief(self, state: Tree) -> Belief:
@@ -284,7 +386,7 @@ class TurboStep:
 
     def belief_of(self, site: Site, state: Tree) -> SiteBelief:
         """Return one site's posterior; inactive entries have the spike's sd."""
-        log_odds, mean = state[f"{site.name}.log_odds"], state[f"{site.name}.mean"]
+        log_odds, mean = state[f"log_odds/{site.name}"], state[f"mean/{site.name}"]
         spike = (site.precision.rates[0] / site.precision.shapes[0]) ** 0.5
         sd = torch.where(log_odds > 0, state[spread_leaf(site.name, self.spread)], spike)
         unit = mean.new_ones(2, 1, 1)
@@ -292,4 +394,9 @@ class TurboStep:
 
     def support_of(self, name: str, state: Tree) -> SupportState:
         """Return one site's support messages."""
-        return SupportState(*(state[f"{name}.{leaf}"] for leaf in ("prior_log_odds", "evidence", "messages", "transitions")))
+        return SupportState(
+            *(
+                state[f"{leaf}/{name}"]
+                for leaf in ("prior_log_odds", "evidence", "messages", "transitions")
+            )
+        )

@@ -1,4 +1,6 @@
-"""`Watch`: what the server remembers of the clients' fit, to see when a network has learned something and when it falls apart."""
+"""`Watch`: what the server remembers of the clients' fit, to see when a network has learned
+something and when it falls apart.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,24 @@ from torch import Tensor
 
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
 
-# Share of what had been gained below which a difference is rounding; share by which a support that stays shrinks.
+# Share of what had been gained below which a difference is rounding; share by which a support that
+# stays shrinks.
 LEAST_GAIN, LEAST_SHRUNK = 1e-6, 0.01
 
 
 @dataclass(frozen=True)
 class Watch:
-    """The local negative log likelihood so far, nats a row, averaged over a round's steps and over the clients.
+    """The local negative log likelihood so far, nats a row, averaged over a round's steps and over
+    the clients.
 
     Parameters
     ----------
     first, last, lowest
-        That of round 0, of the last round, and the lowest so far, with slow rises since then that are not the support's. Infinite before round 0.
+        That of round 0, of the last round, and the lowest so far, with slow rises since then that
+        are not the support's. Infinite before round 0.
     keep
-        Share of the active weights that stay active in a round. It grows towards 1 when a round is taken back.
+        Share of the active weights that stay active in a round. It grows towards 1 when a round is
+        taken back.
     lost
         Number of rounds in a row in which much of what had been gained was lost.
     settled
@@ -45,13 +51,19 @@ class Watch:
 
     def leaf(self) -> Tensor:
         """Return it as a leaf of the state, ``(6,)``."""
-        return torch.tensor([self.first, self.last, self.lowest, self.keep, float(self.lost), float(self.settled)], dtype=torch.float64)
+        return torch.tensor(
+            [self.first, self.last, self.lowest, self.keep, float(self.lost), float(self.settled)],
+            dtype=torch.float64,
+        )
 
-    def after(self, nll: float, round: int, policy: ToDensity, shrunk: float = 1.0) -> tuple[Watch, float]:
-        """Return what is remembered after a round, and the share of what had been gained that the round lost.
+    def after(
+        self, nll: float, round: int, policy: ToDensity, shrunk: float = 1.0
+    ) -> tuple[Watch, float]:
+        """Return what is remembered after a round, and the share of what had been gained that the
+        round lost.
 
-        A slow rise while the support hardly changes is no loss: as the learning rate falls, clients of unlike rows get less far from the average
-        network towards their own within a round.
+        A slow rise while the support hardly changes is no loss: as the learning rate falls, clients
+        of unlike rows get less far from the average network towards their own within a round.
 
         Parameters
         ----------
@@ -70,11 +82,24 @@ class Watch:
         # Where little has been gained yet, a loss counts against the value of round 0.
         scale = max(gained, abs(self.first))
         rise = nll - self.last
-        drifts = self.settled and not self.lost and shrunk < LEAST_SHRUNK and 0 < rise < policy.fall / 2 * scale
+        drifts = (
+            self.settled
+            and not self.lost
+            and shrunk < LEAST_SHRUNK
+            and 0 < rise < policy.fall / 2 * scale
+        )
         best = self.lowest + rise if drifts else self.lowest
         risen = max(0.0, (nll - best) / scale) if scale else 0.0
         if risen >= policy.fall and self.settled:
             return replace(self, last=nll, keep=(1 + self.keep) / 2, lost=self.lost + 1), risen
         lowest = min(best, nll)
-        slow = self.last - nll <= policy.settle * (self.first - lowest) and self.first - lowest > LEAST_GAIN * abs(self.first)
-        return replace(self, last=nll, lowest=lowest, lost=0, settled=self.settled or slow or policy.patience <= round), risen
+        slow = self.last - nll <= policy.settle * (
+            self.first - lowest
+        ) and self.first - lowest > LEAST_GAIN * abs(self.first)
+        return replace(
+            self,
+            last=nll,
+            lowest=lowest,
+            lost=0,
+            settled=self.settled or slow or policy.patience <= round,
+        ), risen

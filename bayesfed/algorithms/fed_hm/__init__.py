@@ -1,4 +1,6 @@
-"""FedHM: the `view` of layers as factors of a client's rank, the `server` that factorises anew, and the `recipe`."""
+"""FedHM: the `view` of layers as factors of a client's rank, the `server` that factorises anew, and
+the `recipe`.
+"""
 
 import lazy_loader
 

@@ -1,4 +1,5 @@
-"""FedHM (Yao et al., "FedHM: efficient federated learning for heterogeneous models via low-rank factorization").
+"""FedHM (Yao et al., "FedHM: efficient federated learning for heterogeneous models via low-rank
+factorization").
 
 ======================  ==============================================
 paper                   here
@@ -28,7 +29,7 @@ from bayesfed.algorithms.fed_hm.server import Refactor
 from bayesfed.algorithms.fed_hm.view import Factored
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link, Local, Profile
 from bayesfed.federated.training.batch_norm import Buffers, buffered, predicting, travelling
@@ -37,9 +38,9 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective
 from bayesfed.inference.objectives.weight_decay import Decayed
-from bayesfed.models.low_rank.factored_layers import Split
 from bayesfed.models.low_rank.factored_trees import unrollings
 from bayesfed.models.low_rank.hybrid import Convention, Whole, hybrid, hybrid_ranks
+from bayesfed.models.low_rank.unrolling import Split
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes
 
@@ -65,7 +66,8 @@ def fed_hm(
     link: Link | None = None,
     buffers: Buffers = "static",
 ) -> Algorithm:
-    """Train one network on devices of unlike strength. Each client gets it factored at its own share of the rank.
+    """Train one network on devices of unlike strength. Each client gets it factored at its own
+    share of the rank.
 
     Parameters
     ----------
@@ -78,47 +80,66 @@ def fed_hm(
     whole, convention, split
         Layers that are never factored, and the meaning of a ratio, as in `hybrid_ranks`.
     training
-        Local work of a round. Default: 50 steps of 64 rows with ``Sgd(0.05)``. The decay belongs to the
-        objective, since an optimiser's own would decay the factors one by one.
+        Local work of a round. Default: 50 steps of 64 rows with ``Sgd(0.05)``. The decay belongs to
+        the objective, since an optimiser's own would decay the factors one by one.
     decay
-        Precision per row of the Gaussian prior on every weight, and on products where layers are factored; 0 for none.
+        Precision per row of the Gaussian prior on every weight, and on products where layers are
+        factored; 0 for none.
     temperature
         tau of (2): sizes weigh ``exp(ratio / tau)``. The paper uses 5 for dynamic heterogeneity.
     by_rows
         Weigh clients by their rows as well.
     masked
-        Leave classes that a client has no rows of out of its loss, as the paper does for all methods. Targets must be classes.
+        Leave classes that a client has no rows of out of its loss, as the paper does for all
+        methods. Targets must be classes.
     residual
-        Treatment of the part of a layer that a client's rank leaves out. "dropped", as published, shrinks it every round by the share of factored
-        clients, so that all sizes converge to one model of low rank. "kept" adds the changes of clients to the whole, which is best for the whole
-        network and worst for the smallest sizes where clients are unlike. A number keeps it for this many rounds and then drops it: kept until the
-        rate first falls, all sizes end up alike and near the better of the two (`benchmarks/parts/fedhm/settings.toml` has figures).
+        Treatment of the part of a layer that a client's rank leaves out. "dropped", as published,
+        shrinks it every round by the share of factored clients, so that all sizes converge to one
+        model of low rank. "kept" adds the changes of clients to the whole, which is best for the
+        whole network and worst for the smallest sizes where clients are unlike. A number keeps it
+        for this many rounds and then drops it: kept until the rate first falls, all sizes end up
+        alike and near the better of the two (`benchmarks/parts/fedhm/settings.toml` has figures).
     warm
-        Factorise by subspace iteration from the last round's vectors. False computes an exact SVD of every layer in every round.
+        Factorise by subspace iteration from the last round's vectors. False computes an exact SVD
+        of every layer in every round.
     buffers
-        Policy of running statistics, as in `fed_avg`. The paper's networks are static; `batch_statistics` then queries every size.
+        Policy of running statistics, as in `fed_avg`. The paper's networks are static;
+        `batch_statistics` then queries every size.
 
     Raises
     ------
     ArgumentError
-        If there are no ratios or they do not fall, one is outside (0, 1], nothing can be factored, `decay`, `temperature` or `residual` is out of
-        range, or the network has running statistics and `buffers` is "static".
+        If there are no ratios or they do not fall, one is outside (0, 1], nothing can be factored,
+        `decay`, `temperature` or `residual` is out of range, or the network has running statistics
+        and `buffers` is "static".
     """
     if not ratios or any(b >= a for a, b in pairwise(ratios)):
-        raise ArgumentError(complain("fed_hm, ratios", expected="falling shares of the rank", actual=list(ratios), hint="[1, 1 / 2, 1 / 4, 1 / 8]"))
-    if isinstance(residual, bool) or not (residual in ("dropped", "kept") or (isinstance(residual, int) and residual >= 0)):
+        raise ArgumentError(
+            "fed_hm, ratios", "falling shares of the rank", list(ratios), "[1, 1 / 2, 1 / 4, 1 / 8]"
+        )
+    if isinstance(residual, bool) or not (
+        residual in ("dropped", "kept") or (isinstance(residual, int) and residual >= 0)
+    ):
         expected = "'dropped', 'kept' or a number of rounds >= 0"
-        raise ArgumentError(complain("fed_hm, residual", expected=expected, actual=repr(residual), hint="'kept'"))
+        raise ArgumentError("fed_hm, residual", expected, repr(residual), "'kept'")
     kept = residual if isinstance(residual, int) else math.inf if residual == "kept" else 0
     if not (decay >= 0 and temperature > 0):
-        raise ArgumentError(complain("fed_hm", expected="decay >= 0 and temperature > 0", actual=(decay, temperature), hint="1e-4, math.inf"))
+        raise ArgumentError(
+            "fed_hm", "decay >= 0 and temperature > 0", (decay, temperature), "1e-4, math.inf"
+        )
     initial = travelling(net, buffers, where="fed_hm")
-    ranks = tuple(hybrid_ranks(net, ratio, whole=whole, convention=convention, split=split) for ratio in ratios)
+    ranks = tuple(
+        hybrid_ranks(net, ratio, whole=whole, convention=convention, split=split)
+        for ratio in ratios
+    )
     nets = [hybrid(net, share, whole=whole, split=split) if share else net for share in ranks]
     layers = {name: layout for made in nets for name, layout in unrollings(made).items()}
     work, scored = training or Training(), likelihood or Categorical()
     server = Refactor(layers, tuple(share for share in ranks if share), warm)
-    views = [Factored(layers, share, shapes(travelling(made, buffers, where="fed_hm"))) for share, made in zip(ranks, nets, strict=True)]
+    views = [
+        Factored(layers, share, shapes(travelling(made, buffers, where="fed_hm")))
+        for share, made in zip(ranks, nets, strict=True)
+    ]
 
     def view(turn: Turn) -> Factored:
         return replace(views[turn.size], base=turn.state) if turn.round < kept else views[turn.size]
@@ -130,7 +151,9 @@ def fed_hm(
         # A partial function, since a copy of it for another thread has a network of its own.
         objective = partial(_objective, work, made, decay)
         descent = work.descent(Decayed(MaximumLikelihood(made, scored), decay), made)
-        return buffered(LocalClasses(descent, objective, scored) if masked else descent, made, buffers)
+        return buffered(
+            LocalClasses(descent, objective, scored) if masked else descent, made, buffers
+        )
 
     def model(size: int, state: Tree) -> Model:
         return Model(served[size], views[size].restrict(state))
@@ -154,6 +177,7 @@ def fed_hm(
         codec=codec,
         link=link,
         buffers=buffers,
+        owner="",
     )
 
 

@@ -1,7 +1,9 @@
-"""`Refactor`: FedHM's server, which averages whole models and factorises them for the next round (Yao et al., 2.3).
+"""`Refactor`: FedHM's server, which averages whole models and factorises them for the next round
+(Yao et al., 2.3).
 
-Its state is the whole network and, under ``svd/``, the leading singular triplets of every layer that a client gets factored. They are computed once a
-round at the largest rank, cut for each client, and the search of the next round starts from them.
+Its state is the whole network and, as ``svd/PART/LAYER``, the leading singular triplets of every
+layer that a client gets factored. They are computed once a round at the largest rank, cut for each
+client, and the search of the next round starts from them.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from dataclasses import dataclass
 from bayesfed.algorithms.fed_hm.view import Ranks, spectra_of, with_spectra
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.clients.turn import one_thread
+from bayesfed.federated.core.owners import MODEL, owned
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.keys import Key
-from bayesfed.models.low_rank.factored_layers import Unrolling
 from bayesfed.models.low_rank.factored_spectra import spectra
+from bayesfed.models.low_rank.unrolling import Unrolling
 from bayesfed.trees import Tree
 
 
@@ -29,7 +32,8 @@ class Refactor:
     layers, sizes
         Layouts of the factored layers, and their ranks for every size.
     warm
-        Use subspace iteration from the last round's right vectors, and report what it missed. False computes an exact SVD of every layer.
+        Use subspace iteration from the last round's right vectors, and report what it missed. False
+        computes an exact SVD of every layer.
     """
 
     layers: Mapping[str, Unrolling]
@@ -44,20 +48,35 @@ class Refactor:
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average values; a round of clients without data changes nothing.
 
-        The report has ``svd_error``, the largest relative error of a layer at its largest rank, and ``svd_missed``, the largest relative
-        part of a layer outside the searched space, which is 0 for exact SVDs.
+        The report has ``svd_error``, the largest relative error of a layer at its largest rank, and
+        ``svd_missed``, the largest relative part of a layer outside the searched space, which is 0
+        for exact SVDs.
         """
         total = summed(reducer, "value")
         if not total.weight:
             return state, {}
-        whole = total.mean()
+        whole = owned(total.mean(), MODEL)
         if self.warm:
-            triplets = spectra(whole, self.layers, *self.sizes, key=Key(0, "refactor", round), warm=spectra_of(state))
+            triplets = spectra(
+                whole,
+                self.layers,
+                *self.sizes,
+                key=Key(0, "refactor", round),
+                warm=spectra_of(state),
+            )
         else:
             triplets = spectra(whole, self.layers, *self.sizes)
-        norms = {name: max(float(self.layers[name].matrix(whole[f"{name}.weight"]).norm()), 1e-30) for name in triplets}
+        norms = {
+            name: max(float(self.layers[name].matrix(whole[f"{name}.weight"]).norm()), 1e-30)
+            for name in triplets
+        }
         info = {
-            "svd_error": max((spectrum.rest / norms[name] for name, spectrum in triplets.items()), default=0.0),
-            "svd_missed": max((spectrum.residual / norms[name] for name, spectrum in triplets.items()), default=0.0),
+            "svd_error": max(
+                (spectrum.rest / norms[name] for name, spectrum in triplets.items()), default=0.0
+            ),
+            "svd_missed": max(
+                (spectrum.residual / norms[name] for name, spectrum in triplets.items()),
+                default=0.0,
+            ),
         }
         return with_spectra(whole, triplets), info

@@ -1,4 +1,6 @@
-"""`Factored`: the view that gives each client layers as factors of its own ranks (FedHM, Yao et al., 2.3)."""
+"""`Factored`: the view that gives each client layers as factors of its own ranks (FedHM, Yao et
+al., 2.3).
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,15 @@ from dataclasses import dataclass
 import torch
 
 from bayesfed.federated.aggregation.views import Whole
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.update import Kind, Update
-from bayesfed.models.low_rank.factored_layers import Unrolling
 from bayesfed.models.low_rank.factored_spectra import Spectrum
 from bayesfed.models.low_rank.factored_trees import align, factorise
-from bayesfed.trees import Shapes, Tree, check, leaf_of, without
+from bayesfed.models.low_rank.unrolling import Unrolling
+from bayesfed.trees import Shapes, Tree, check, leaf_of, shapes
 
-SVD = "svd/"
+# Owner of the triplets in a state, and what the names of their parts begin with.
+SVD, PARTS, FIGURES = "svd", ("u", "values", "v"), ("rest", "residual")
 
 
 Ranks = Mapping[str, int]
@@ -22,33 +26,42 @@ Ranks = Mapping[str, int]
 
 def whole_of(state: Tree) -> Tree:
     """Return the network in a state."""
-    return without(state, SVD)
+    return owned(state, MODEL)
 
 
 def spectra_of(state: Tree) -> dict[str, Spectrum]:
     """Return the triplets in a state, by layer."""
-    names = [name.removeprefix(SVD).removesuffix("/values") for name in state if name.startswith(SVD) and name.endswith("/values")]
-    found = {}
-    for name in names:
-        u, values, v, rest, residual = (state[f"{SVD}{name}/{part}"] for part in ("u", "values", "v", "rest", "residual"))
-        found[name] = Spectrum(u, values, v, float(rest), float(residual))
-    return found
+    own = owned(state, SVD)
+    return {
+        name: Spectrum(
+            own[f"u/{name}"],
+            own[f"values/{name}"],
+            own[f"v/{name}"],
+            float(own[f"rest/{name}"]),
+            float(own[f"residual/{name}"]),
+        )
+        for name in owned(own, "values")
+    }
 
 
 def with_spectra(whole: Tree, found: Mapping[str, Spectrum]) -> Tree:
     """Return the state of a network and its triplets."""
-    state = dict(whole)
-    for name, spectrum in found.items():
-        parts = {"u": spectrum.u, "values": spectrum.values, "v": spectrum.v}
-        figures = {"rest": spectrum.rest, "residual": spectrum.residual}
-        state |= {f"{SVD}{name}/{part}": leaf for part, leaf in parts.items()}
-        state |= {f"{SVD}{name}/{part}": torch.tensor(value, dtype=torch.float64) for part, value in figures.items()}
-    return state
+    own = {
+        f"{part}/{name}": getattr(spectrum, part)
+        for name, spectrum in found.items()
+        for part in PARTS
+    } | {
+        f"{part}/{name}": torch.tensor(getattr(spectrum, part), dtype=torch.float64)
+        for name, spectrum in found.items()
+        for part in FIGURES
+    }
+    return of(MODEL, whole) | of(SVD, own)
 
 
 @dataclass(frozen=True)
 class Factored:
-    """A view of layers as factors of a client's own ranks. The factors of a payload are multiplied out (1).
+    """A view of layers as factors of a client's own ranks. The factors of a payload are multiplied
+    out (1).
 
     Parameters
     ----------
@@ -59,8 +72,9 @@ class Factored:
     expected
         Names and shapes of what a client sends back.
     base
-        The state whose factors were sent. With it, the part of a layer that the ranks left out is added to the payload, so that a client that trains
-        nothing returns the whole network at any rank. Without it, as published, the mean loses that part.
+        The state whose factors were sent. With it, the part of a layer that the ranks left out is
+        added to the payload, so that a client that trains nothing returns the whole network at any
+        rank. Without it, as published, the mean loses that part.
     """
 
     layers: Mapping[str, Unrolling]
@@ -79,5 +93,10 @@ class Factored:
         full = align(payload, layouts)
         if self.base is not None:
             sent = align(self.restrict(self.base), layouts)
-            full |= {leaf: full[leaf] + (self.base[leaf] - sent[leaf]) for leaf in (leaf_of(name, "weight") for name in self.ranks)}
-        return Whole({name: tuple(leaf.shape) for name, leaf in full.items()}).lift(full, weight, kind)
+            base = whole_of(self.base)
+            full |= {
+                leaf: full[leaf] + (base[leaf] - sent[leaf])
+                for leaf in (leaf_of(name, "weight") for name in self.ranks)
+            }
+        full = of(MODEL, full)
+        return Whole(shapes(full)).lift(full, weight, kind)

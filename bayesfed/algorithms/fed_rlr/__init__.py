@@ -1,4 +1,6 @@
-"""FedRLR: `encodings` of points on the manifold, `rank_adaptation`, `local` Riemannian steps, the `server` that retracts, and the `recipe`."""
+"""FedRLR: `encodings` of points on the manifold, `rank_adaptation`, `local` Riemannian steps, the
+`server` that retracts, and the `recipe`.
+"""
 
 import lazy_loader
 

@@ -1,15 +1,18 @@
 """What clients of fixed rank send for a weight matrix, and what the server computes from the sum.
 
-==================  ========================  ==============================  ====================================================
-transmission        sent                      numbers                         the sum is
-==================  ========================  ==============================  ====================================================
-`Tangents`          P_T(Theta_k - Theta_0)    R (M + N) + R^2                 the mean change in the tangent space at Theta_0
-`Factors`           U F_k, V F_k              R (M + N)                       the mean and cross terms, of mean zero (24)-(26)
-`Points`            Theta_k                   R (M + N) + R^2                 none: kept apart, the best rank-R mean (20)
-==================  ========================  ==============================  ====================================================
+============  ======================  ===============  =============================================
+transmission  sent                    numbers          the sum is
+============  ======================  ===============  =============================================
+`Tangents`    P_T(Theta_k - Theta_0)  R (M + N) + R^2  the mean change in the tangent space at
+                                                       Theta_0
+`Factors`     U F_k, V F_k            R (M + N)        the mean and cross terms, of mean zero
+                                                       (24)-(26)
+`Points`      Theta_k                 R (M + N) + R^2  none: kept apart, the best rank-R mean (20)
+============  ======================  ===============  =============================================
 
-Equations are those of FedRLR (Xue and Lau). All clients know Theta_0, the broadcast model. Tangents at it form a linear space, so they add without
-precoder and without cross terms. With the orthographic retraction, the change of a single client is carried without loss at any distance.
+Equations are those of FedRLR (Xue and Lau). All clients know Theta_0, the broadcast model. Tangents
+at it form a linear space, so they add without precoder and without cross terms. With the
+orthographic retraction, the change of a single client is carried without loss at any distance.
 """
 
 from __future__ import annotations
@@ -22,9 +25,18 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.update import Kind
-from bayesfed.geometry import FixedRank, Tangent, difference, from_factors, metric_retraction, sum_points, to_factors, to_tangent
+from bayesfed.geometry import (
+    FixedRank,
+    Tangent,
+    difference,
+    from_factors,
+    metric_retraction,
+    sum_points,
+    to_factors,
+    to_tangent,
+)
 from bayesfed.keys import Key
 from bayesfed.trees import Shapes, Tree
 
@@ -57,8 +69,12 @@ class Transmission(Protocol):
         """Return what a client sends that received `base` and is at `own`."""
         ...
 
-    def receive(self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]) -> FixedRank:
-        """Return the next point from weighted sums and their weights; one of each if the transmission adds."""
+    def receive(
+        self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]
+    ) -> FixedRank:
+        """Return the next point from weighted sums and their weights; one of each if the
+        transmission adds.
+        """
         ...
 
 
@@ -71,8 +87,9 @@ class Tangents:
     Parameters
     ----------
     retraction
-        The server's retraction: `metric_retraction` (default), or `orthographic_retraction`, which is nearer to the best rank-R mean for clients
-        that moved far, but undefined where noise makes a core singular.
+        The server's retraction: `metric_retraction` (default), or `orthographic_retraction`, which
+        is nearer to the best rank-R mean for clients that moved far, but undefined where noise
+        makes a core singular.
     """
 
     retraction: Retraction = metric_retraction
@@ -90,21 +107,28 @@ class Tangents:
         change = difference(base, own)
         return {"core": change.core, "up": change.up, "vp": change.vp}
 
-    def receive(self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]) -> FixedRank:
+    def receive(
+        self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]
+    ) -> FixedRank:
         """Retract the mean, after noise outside the tangent space is projected out."""
         (total,), (weight,) = totals, weights
-        return self.retraction(base, to_tangent(base, Tangent(*(total[name] / weight for name in ("core", "up", "vp")))))
+        return self.retraction(
+            base,
+            to_tangent(base, Tangent(*(total[name] / weight for name in ("core", "up", "vp")))),
+        )
 
 
 @dataclass(frozen=True)
 class Factors:
     """Send both factors of (21), each times the client's own random matrix F: the paper's scheme.
 
-    The server multiplies the two sums (31). The Rademacher F of (25) satisfies ``F F^T = I`` in the mean only: a client's own term ``U F F^T V^T``
-    has noise of energy ``((sum s)^2 - sum s^2) / R`` for singular values s, up to ``(R - 1) / R`` of the signal's where they are equal. An orthogonal
-    F satisfies it in every draw. Cross terms of different clients have mean zero under both. Clients weigh alike. Over the air, the power control
-    must be unbiased for products, `Gbma("product")`. Biases and dense layers, which are sent without a precoder, are then too small by ``sqrt(pi) /
-    2`` in the mean, and so is their learning rate.
+    The server multiplies the two sums (31). The Rademacher F of (25) satisfies ``F F^T = I`` in the
+    mean only: a client's own term ``U F F^T V^T`` has noise of energy ``((sum s)^2 - sum s^2) / R``
+    for singular values s, up to ``(R - 1) / R`` of the signal's where they are equal. An orthogonal
+    F satisfies it in every draw. Cross terms of different clients have mean zero under both.
+    Clients weigh alike. Over the air, the power control must be unbiased for products,
+    `Gbma("product")`. Biases and dense layers, which are sent without a precoder, are then too
+    small by ``sqrt(pi) / 2`` in the mean, and so is their learning rate.
 
     Parameters
     ----------
@@ -119,7 +143,12 @@ class Factors:
 
     def __post_init__(self) -> None:
         if self.precoder not in ("rademacher", "orthogonal", "none"):
-            raise ArgumentError(complain("Factors", expected="'rademacher', 'orthogonal' or 'none'", actual=repr(self.precoder), hint="'orthogonal'"))
+            raise ArgumentError(
+                "Factors",
+                "'rademacher', 'orthogonal' or 'none'",
+                repr(self.precoder),
+                "'orthogonal'",
+            )
 
     def shapes(self, base: FixedRank) -> Shapes:
         """Return the shapes of left and right."""
@@ -131,18 +160,26 @@ class Factors:
         precoder = self.draw(own.rank, key).to(left)
         return {"left": left @ precoder, "right": right @ precoder}
 
-    def receive(self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]) -> FixedRank:
+    def receive(
+        self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]
+    ) -> FixedRank:
         """Multiply the sums and keep the rank (31)."""
         (total,), (weight,) = totals, weights
-        return from_factors(total["left"] / math.sqrt(weight), total["right"] / math.sqrt(weight), base.rank)
+        return from_factors(
+            total["left"] / math.sqrt(weight), total["right"] / math.sqrt(weight), base.rank
+        )
 
     def draw(self, rank: int, key: Key) -> Tensor:
         """Return the F of a client and round, ``(R, R)``, in float64."""
         generator = key.child("precoder").generator()
         if self.precoder == "rademacher":
-            return (2.0 * torch.randint(2, (rank, rank), generator=generator).double() - 1) / math.sqrt(rank)
+            return (
+                2.0 * torch.randint(2, (rank, rank), generator=generator).double() - 1
+            ) / math.sqrt(rank)
         if self.precoder == "orthogonal":
-            q, r = torch.linalg.qr(torch.randn(rank, rank, generator=generator, dtype=torch.float64))
+            q, r = torch.linalg.qr(
+                torch.randn(rank, rank, generator=generator, dtype=torch.float64)
+            )
             # Fixing the signs of R's diagonal makes the distribution Haar (Mezzadri, 2007).
             haar: Tensor = q * r.diagonal().sign()
             return haar
@@ -151,7 +188,8 @@ class Factors:
 
 @dataclass(frozen=True)
 class Points:
-    """Send points as they are. The server computes the best rank-R mean (20) by thin QRs. For digital links.
+    """Send points as they are. The server computes the best rank-R mean (20) by thin QRs. For
+    digital links.
 
     A weight ``(M, N)`` travels as u ``(M, R)``, s ``(R, R)`` and v ``(N, R)``.
     """
@@ -169,7 +207,12 @@ class Points:
         """Return the point."""
         return {"u": own.u, "s": own.s, "v": own.v}
 
-    def receive(self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]) -> FixedRank:
+    def receive(
+        self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]
+    ) -> FixedRank:
         """Put factors side by side and truncate."""
-        sent = [FixedRank(*(total[name] / weight for name in ("u", "s", "v"))) for total, weight in zip(totals, weights, strict=True)]
+        sent = [
+            FixedRank(*(total[name] / weight for name in ("u", "s", "v")))
+            for total, weight in zip(totals, weights, strict=True)
+        ]
         return sum_points(sent, [weight / sum(weights) for weight in weights], base.rank)

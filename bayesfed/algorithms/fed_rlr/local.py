@@ -1,11 +1,14 @@
-"""Training on the manifold of fixed-rank weights: `RiemannianSgd`, a client's steps, and `Retract`, the server's."""
+"""Training on the manifold of fixed-rank weights: `RiemannianSgd`, a client's steps, and `Retract`,
+the server's.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +16,7 @@ from torch.func import functional_call
 
 from bayesfed.algorithms.fed_rlr.encodings import Retraction, Transmission
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
@@ -23,22 +26,29 @@ from bayesfed.geometry.thin import signed_qr
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key, forked
 from bayesfed.models.low_rank.fixed_rank_trees import points, probes, tangents, with_points
+from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
 from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.trees import Shapes, Tree, shapes
-
-_PARTS = (".u", ".s", ".v")
+from bayesfed.trees import Shapes, Tree, leaf_of, shapes
 
 
-def free(tree: Tree) -> Tree:
+def free(tree: Tree, layers: Collection[str] | None = None) -> Tree:
     """Return the leaves that belong to no point: biases and dense weights."""
-    held = {f"{name}{part}".removeprefix(".") for name in points(tree) for part in _PARTS}
+    held = {leaf_of(name, part) for name in points(tree, layers) for part in ("u", "s", "v")}
     return {name: leaf for name, leaf in tree.items() if name not in held}
 
 
-def sent_shapes(tree: Tree, transmission: Transmission) -> Shapes:
-    """Return names and shapes of a client's payload."""
-    factors = {f"{name}.{part}": shape for name, point in points(tree).items() for part, shape in transmission.shapes(point).items()}
-    return factors | {name: tuple(leaf.shape) for name, leaf in free(tree).items()}
+def sent_shapes(
+    tree: Tree, transmission: Transmission, layers: Collection[str] | None = None
+) -> Shapes:
+    """Return names and shapes of a client's payload, of a network with these layers of fixed rank:
+    ``LAYER.part`` for each, since such a layer has no other leaves but its bias.
+    """
+    factors = {
+        f"{name}.{part}": shape
+        for name, point in points(tree, layers).items()
+        for part, shape in transmission.shapes(point).items()
+    }
+    return factors | {name: tuple(leaf.shape) for name, leaf in free(tree, layers).items()}
 
 
 @dataclass(frozen=True)
@@ -56,13 +66,16 @@ class RiemannianOptions(LocalOptions):
 
 @dataclass(frozen=True)
 class RiemannianSgd:
-    """Take steps ``Theta <- R(-eta grad f - pull P_T(Theta - Theta_0))`` (17)-(19), without forming an ``M x N`` array.
+    """Take steps ``Theta <- R(-eta grad f - pull P_T(Theta - Theta_0))`` (17)-(19), without forming
+    an ``M x N`` array.
 
-    The pull is the gradient step of the consensus penalty ``mu / 2 ||Theta_0 - Theta||^2``, a Gaussian prior at the broadcast model
-    (`Gaussian.around`). It acts on all leaves. Free leaves take plain SGD steps and travel as changes.
+    The pull is the gradient step of the consensus penalty ``mu / 2 ||Theta_0 - Theta||^2``, a
+    Gaussian prior at the broadcast model (`Gaussian.around`). It acts on all leaves. Free leaves
+    take plain SGD steps and travel as changes.
 
-    Figures: ``consensus_gap``, the squared distance to the broadcast model, and ``off_tangent``, the share of the distance normal to the tangent
-    space there. Tangent vectors lose that share unless the server's retraction is the orthographic one.
+    Figures: ``consensus_gap``, the squared distance to the broadcast model, and ``off_tangent``,
+    the share of the distance normal to the tangent space there. Tangent vectors lose that share
+    unless the server's retraction is the orthographic one.
 
     It reads `RiemannianOptions`.
 
@@ -71,10 +84,11 @@ class RiemannianSgd:
     net
         The network, with layers of fixed rank.
     reset
-        Begin every round at the broadcast model. False, as in the paper, continues from the client's own model in its memory, unless that has other
-        ranks than the message.
+        Begin every round at the broadcast model. False, as in the paper, continues from the
+        client's own model in its memory, unless that has other ranks than the message.
     clip
-        Largest norm of a step's gradient, Riemannian and free leaves together; longer gradients are scaled down.
+        Largest norm of a step's gradient, Riemannian and free leaves together; longer gradients are
+        scaled down.
     """
 
     net: nn.Module
@@ -93,12 +107,19 @@ class RiemannianSgd:
         """The record of options that it reads."""
         return RiemannianOptions
 
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers of fixed rank."""
+        return tuple(fixed_rank_layers(self.net))
+
     @property
     def kind(self) -> Kind:
         """What the payload's numbers mean."""
         return self.transmission.kind
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Train; a client without rows says that nothing changed.
 
         Raises
@@ -106,7 +127,7 @@ class RiemannianSgd:
         DataError
             If the data cannot be scored, or training diverged.
         """
-        base = _settled(message)
+        base = _settled(message, self.layers)
         keeps = not self.reset and bool(len(data)) and shapes(memory) == shapes(base)
         own, losses = memory if keeps else base, list[Tensor]()
         rate, steps = self.learning_rate * options.rate_factor, options.steps or self.steps
@@ -115,51 +136,79 @@ class RiemannianSgd:
             # Dropout and its like draw from torch's global generator.
             with forked(key.child("global")) if self.uses_global_randomness else nullcontext():
                 check_data(self.net, self.likelihood, own, data)
-                for batch in batches(data, self.batch_size, steps, key.child("batches").generator()):
+                for batch in batches(
+                    data, self.batch_size, steps, key.child("batches").generator()
+                ):
                     own, score = self._step(own, base, batch, rate, pull)
                     losses.append(score)
         loss = float(torch.stack(losses).mean()) if losses else 0.0
         if not loss - loss == 0:
-            raise DataError(complain("local Riemannian SGD", expected="a finite loss", actual=loss, hint="a smaller learning rate"))
-        begun, found = points(base), points(own)
+            raise DataError(
+                "local Riemannian SGD", "a finite loss", loss, "a smaller learning rate"
+            )
+        begun, found = points(base, self.layers), points(own, self.layers)
         payload = {
             f"{name}.{part}": leaf
             for name, point in begun.items()
-            for part, leaf in self.transmission.send(point, found[name], key.child("send", name)).items()
+            for part, leaf in self.transmission.send(
+                point, found[name], key.child("send", name)
+            ).items()
         }
-        payload |= {name: leaf - base[name] for name, leaf in free(own).items()}
+        payload |= {name: leaf - base[name] for name, leaf in free(own, self.layers).items()}
         gap = sum(float(distance(point, found[name])) ** 2 for name, point in begun.items())
-        within = sum(float(norm(difference(point, found[name]))) ** 2 for name, point in begun.items())
-        figures = {"consensus_gap": gap, "off_tangent": max(0.0, 1 - within / gap) ** 0.5 if gap else 0.0}
+        within = sum(
+            float(norm(difference(point, found[name]))) ** 2 for name, point in begun.items()
+        )
+        figures = {
+            "consensus_gap": gap,
+            "off_tangent": max(0.0, 1 - within / gap) ** 0.5 if gap else 0.0,
+        }
         kept = {} if self.reset else dict(own if len(data) else memory)
-        return Fit(payload, kept, {"samples": float(len(data)), "loss": loss, "nll": loss, **figures})
+        return Fit(
+            payload, kept, {"samples": float(len(data)), "loss": loss, "nll": loss, **figures}
+        )
 
-    def _step(self, own: Tree, base: Tree, batch: Dataset, rate: float, pull: float) -> tuple[Tree, Tensor]:
-        here, others = points(own), {name: leaf.detach().requires_grad_() for name, leaf in free(own).items()}
+    def _step(
+        self, own: Tree, base: Tree, batch: Dataset, rate: float, pull: float
+    ) -> tuple[Tree, Tensor]:
+        here, others = (
+            points(own, self.layers),
+            {n: leaf.detach().requires_grad_() for n, leaf in free(own, self.layers).items()},
+        )
         probe = probes(here)
-        loss = self.likelihood.loss(functional_call(self.net, {**own, **others, **probe}, (batch.inputs,)), batch.targets)
+        loss = self.likelihood.loss(
+            functional_call(self.net, {**own, **others, **probe}, (batch.inputs,)), batch.targets
+        )
         loss.backward()
         with torch.no_grad():
             for leaf in probe.values():
                 # What a batch does not reach has no gradient, and stays.
                 leaf.grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-            moved, centres = dict[str, FixedRank](), points(base) if pull else {}
+            moved, centres = dict[str, FixedRank](), points(base, self.layers) if pull else {}
             gradients = tangents(here, probe)
             rate = rate * self._shrunk(gradients, others)
             for name, gradient in gradients.items():
                 direction = -rate * gradient
-                moved[name] = self._moved(name, here[name], direction + pull * difference(here[name], centres[name]) if pull else direction)
+                moved[name] = self._moved(
+                    name,
+                    here[name],
+                    direction + pull * difference(here[name], centres[name]) if pull else direction,
+                )
             result = with_points(own, moved)
             for name, leaf in others.items():
                 change = torch.zeros_like(leaf) if leaf.grad is None else -rate * leaf.grad
-                result[name] = leaf.detach() + change + (pull * (base[name] - leaf.detach()) if pull else 0)
+                result[name] = (
+                    leaf.detach() + change + (pull * (base[name] - leaf.detach()) if pull else 0)
+                )
         return result, loss.detach()
 
     def _shrunk(self, gradients: Mapping[str, Tangent], others: Tree) -> float:
         if math.isinf(self.clip):
             return 1.0
         size = sum(float(norm(gradient)) ** 2 for gradient in gradients.values())
-        size += sum(float(leaf.grad.square().sum()) for leaf in others.values() if leaf.grad is not None)
+        size += sum(
+            float(leaf.grad.square().sum()) for leaf in others.values() if leaf.grad is not None
+        )
         return min(1.0, self.clip / max(math.sqrt(size), 1e-30))
 
     def _moved(self, name: str, point: FixedRank, direction: Tangent) -> FixedRank:
@@ -169,13 +218,15 @@ class RiemannianSgd:
             raise DataError(f"local Riemannian SGD, layer {name!r}: {problem}") from None
 
 
-def _settled(message: Tree) -> Tree:
-    """Return a received tree with orthonormal u and v, as codecs that round do not leave them; the matrices are those received.
+def _settled(message: Tree, layers: Collection[str]) -> Tree:
+    """Return a received tree with orthonormal u and v, as codecs that round do not leave them; the
+    matrices are those received.
 
-    Nothing that rounding did may look like a change to be sent back: ``u^T u s - s`` is of the core's size times the rounding.
+    Nothing that rounding did may look like a change to be sent back: ``u^T u s - s`` is of the
+    core's size times the rounding.
     """
     found = {}
-    for name, point in points(message).items():
+    for name, point in points(message, layers).items():
         (u, left), (v, right) = signed_qr(point.u), signed_qr(point.v)
         found[name] = FixedRank(u, left @ point.s @ right.mT, v)
     return with_points(message, found)

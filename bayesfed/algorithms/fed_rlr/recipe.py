@@ -1,4 +1,5 @@
-"""FedRLR (Xue and Lau, "Riemannian low-rank model compression for federated learning with over-the-air aggregation").
+"""FedRLR (Xue and Lau, "Riemannian low-rank model compression for federated learning with
+over-the-air aggregation").
 
 ======================  ==============================================
 paper                   here
@@ -12,9 +13,11 @@ S_U, S_V, F             `Factors`
 (29), CI                `OverTheAir(Gbma("product"), ...)`, `OverTheAir(ChannelInversion(...), ...)`
 ======================  ==============================================
 
-The paper's loss is f / K, so its eta is K times the learning rate of a local SGD. It sends factors, keeps every client's own Theta_k and takes one
-step a round: ``fed_rlr(net, 4, transmission=Factors(), reset=False, training=Training(steps=1), consensus=c_1 / K, ...)``. The default sends tangent
-vectors at the broadcast model, which the air adds without precoder and cross terms.
+The paper's loss is f / K, so its eta is K times the learning rate of a local SGD. It sends factors,
+keeps every client's own Theta_k and takes one step a round: ``fed_rlr(net, 4,
+transmission=Factors(), reset=False, training=Training(steps=1), consensus=c_1 / K, ...)``. The
+default sends tangent vectors at the broadcast model, which the air adds without precoder and cross
+terms.
 """
 
 from __future__ import annotations
@@ -31,20 +34,20 @@ from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
 from bayesfed.algorithms.fed_rlr.server import Retract
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.clients.turn import one_thread
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.federated.training.descent import draws_globally
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Sgd
 from bayesfed.geometry import metric_retraction, orthographic_retraction
 from bayesfed.models.low_rank.fixed_rank import fixed_rank
-from bayesfed.models.low_rank.fixed_rank_trees import points
+from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import parameters, running_statistics
 
@@ -65,25 +68,30 @@ def fed_rlr(
     codec: Codec | None = None,
     adapt: Adapt | None = None,
 ) -> Algorithm:
-    """Train weights of fixed rank, from the best low-rank approximation of the network's own weights.
+    """Train weights of fixed rank, from the best low-rank approximation of the network's own
+    weights.
 
     Parameters
     ----------
     net
         Any network, or one from `fixed_rank` with `rank` None.
     rank
-        As in `fixed_rank`: one rank for all layers, ranks by name, or the share of each layer's numbers to keep.
+        As in `fixed_rank`: one rank for all layers, ranks by name, or the share of each layer's
+        numbers to keep.
     training
-        Riemannian SGD of a round, whose optimiser is a plain `Sgd`: at full rank, with one step, it is FedAvg. Default: 50 steps of 64 rows with
-        ``Sgd(0.05)``.
+        Riemannian SGD of a round, whose optimiser is a plain `Sgd`: at full rank, with one step, it
+        is FedAvg. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
     consensus
         Share of its distance to the broadcast model that a step takes back, or ``round -> share``.
     reset
-        Begin rounds at the broadcast model. False, as in the paper, keeps every client's own model until its ranks change.
+        Begin rounds at the broadcast model. False, as in the paper, keeps every client's own model
+        until its ranks change.
     clip
-        Largest norm of a step's gradient, since steps on thin networks are long where singular values are small. Default: no limit.
+        Largest norm of a step's gradient, since steps on thin networks are long where singular
+        values are small. Default: no limit.
     transmission
-        `Tangents()` (default), `Factors("rademacher" | "orthogonal")`, or `Points()` for digital links.
+        `Tangents()` (default), `Factors("rademacher" | "orthogonal")`, or `Points()` for digital
+        links.
     retraction
         Retraction of the clients' steps.
     link
@@ -96,49 +104,78 @@ def fed_rlr(
     Raises
     ------
     ArgumentError
-        If a rank is impossible, nothing has fixed rank, the optimiser is not a plain `Sgd`, `clip` is not positive, the network has running
-        statistics, `consensus` is outside [0, 1] (in its round, if it is a function), `Points()` should go over the air, or ranks should grow under
+        If a rank is impossible, nothing has fixed rank, the optimiser is not a plain `Sgd`, `clip`
+        is not positive, the network has running statistics, `consensus` is outside [0, 1] (in its
+        round, if it is a function), `Points()` should go over the air, or ranks should grow under
         the orthographic retraction.
     """
     work = training or Training()
     sgd = work.optimiser or Sgd()
     if not isinstance(sgd, Sgd) or sgd.momentum or sgd.weight_decay:
-        raise ArgumentError(complain("fed_rlr, training.optimiser", expected="Sgd without momentum and decay", actual=sgd, hint="Sgd(0.05)"))
+        raise ArgumentError(
+            "fed_rlr, training.optimiser", "Sgd without momentum and decay", sgd, "Sgd(0.05)"
+        )
     if not clip > 0:
-        raise ArgumentError(complain("fed_rlr, clip", expected="a norm above 0", actual=clip, hint="math.inf"))
+        raise ArgumentError("fed_rlr, clip", "a norm above 0", clip, "math.inf")
     if not callable(consensus):
         _share("fed_rlr, consensus", consensus)
     if running := running_statistics(net, certain=True):
-        raise ArgumentError(complain("fed_rlr", expected="a network without running statistics", actual=running, hint="nn.GroupNorm"))
+        raise ArgumentError(
+            "fed_rlr", "a network without running statistics", running, "nn.GroupNorm"
+        )
     # The factors that a run begins with are the same on any number of cores.
     with one_thread():
         thin = net if rank is None else fixed_rank(net, rank)
     initial, transmission = parameters(thin), transmission or Tangents()
-    if not points(initial):
-        raise ArgumentError(complain("fed_rlr", expected="layers of fixed rank", actual="none", hint="a rank, or fixed_rank(net, rank)"))
+    layers = tuple(fixed_rank_layers(thin))
+    if not layers:
+        raise ArgumentError(
+            "fed_rlr", "layers of fixed rank", "none", "a rank, or fixed_rank(net, rank)"
+        )
     sending = transmission
-    if isinstance(link, OverTheAir) and not sending.adds:
+    if link and not seams.one_by_one(link) and not sending.adds:
         actual = type(sending).__name__
-        raise ArgumentError(complain("fed_rlr, OverTheAir", expected="a transmission that adds", actual=actual, hint="Tangents(), or Digital()"))
-    if adapt and adapt.extra and orthographic_retraction in (retraction, getattr(sending, "retraction", None)):
+        raise ArgumentError(
+            "fed_rlr, OverTheAir", "a transmission that adds", actual, "Tangents(), or Digital()"
+        )
+    if (
+        adapt
+        and adapt.extra
+        and orthographic_retraction in (retraction, getattr(sending, "retraction", None))
+    ):
         expected = "metric_retraction where ranks grow: a new direction's core is singular"
-        raise ArgumentError(complain("fed_rlr, adapt", expected=expected, actual="orthographic_retraction", hint="Adapt(extra=0)"))
+        raise ArgumentError("fed_rlr, adapt", expected, "orthographic_retraction", "Adapt(extra=0)")
 
     def options(turn: Turn) -> RiemannianOptions:
-        pull = _share(f"fed_rlr, consensus, round {turn.round}", consensus(turn.round)) if callable(consensus) else consensus
+        pull = (
+            _share(f"fed_rlr, consensus, round {turn.round}", consensus(turn.round))
+            if callable(consensus)
+            else consensus
+        )
         return work.options_as(RiemannianOptions, turn.round, turn.profile.samples, pull=pull)
 
     scored, draws = likelihood or Categorical(), draws_globally(thin)
-    local = RiemannianSgd(thin, scored, sending, sgd.learning_rate, work.steps, work.batch_size, retraction, reset, clip, draws)
+    local = RiemannianSgd(
+        thin,
+        scored,
+        sending,
+        sgd.learning_rate,
+        work.steps,
+        work.batch_size,
+        retraction,
+        reset,
+        clip,
+        draws,
+    )
     return compose(
         "fed_rlr",
         thin,
         local,
-        Retract(sending, adapt),
+        Retract(sending, adapt, layers),
         training=work,
         initial=initial,
         predictor=lambda state: Model(thin, state),
-        view=lambda turn: Whole(sent_shapes(turn.state, sending)),
+        view=lambda turn: Whole(sent_shapes(turn.state, sending, layers)),
         weight=weighing(sending.weighs),
         options=options,
         codec=codec,
@@ -149,5 +186,5 @@ def fed_rlr(
 
 def _share(where: str, value: float) -> float:
     if not 0 <= value <= 1:
-        raise ArgumentError(complain(where, expected="a share in [0, 1]", actual=value, hint="0.0006"))
+        raise ArgumentError(where, "a share in [0, 1]", value, "0.0006")
     return value

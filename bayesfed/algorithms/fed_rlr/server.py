@@ -9,10 +9,10 @@ import torch
 from bayesfed.algorithms.fed_rlr.encodings import Transmission
 from bayesfed.algorithms.fed_rlr.local import free
 from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.reducers import Keep
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer
 from bayesfed.models.low_rank.fixed_rank_trees import points, with_points
 from bayesfed.trees import Tree
@@ -26,10 +26,13 @@ class Retract:
     ----------
     adapt
         How ranks change between rounds; figures ``NAME.rank`` report them. None keeps them.
+    layers
+        Names of the layers of fixed rank. None: as `points` finds them.
     """
 
     transmission: Transmission
     adapt: Adapt | None = None
+    layers: tuple[str, ...] | None = None
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Receive.
@@ -37,36 +40,50 @@ class Retract:
         Raises
         ------
         UpdateError
-            If another reducer was used, the clients sent another kind, or a point cannot go where they say; with layer and round.
+            If another reducer was used, the clients sent another kind, or a point cannot go where
+            they say; with layer and round.
         """
         totals, weights = self._received(reducer)
         if not weights:
             return state, {}
         moved = {}
-        for name, point in points(state).items():
-            mine = [{part: total[f"{name}.{part}"].to(point.u.dtype) for part in self.transmission.shapes(point)} for total in totals]
+        for name, point in points(state, self.layers).items():
+            mine = [
+                {
+                    part: total[f"{name}.{part}"].to(point.u.dtype)
+                    for part in self.transmission.shapes(point)
+                }
+                for total in totals
+            ]
             try:
                 moved[name] = self.transmission.receive(point, mine, weights)
             except (ArgumentError, RuntimeError) as problem:
                 raise UpdateError(f"Retract, layer {name!r}, round {round}: {problem}") from None
         result = with_points(state, moved)
-        for name, leaf in free(state).items():
+        for name, leaf in free(state, self.layers).items():
             change = sum((total[name] for total in totals), torch.zeros_like(leaf)) / sum(weights)
             result[name] = leaf + change.to(leaf.dtype)
         if self.adapt is None:
             return result, {}
-        result = self.adapt.step(result, round)
-        return result, {f"{name}.rank": float(point.rank) for name, point in points(result).items()}
+        result = self.adapt.step(result, round, self.layers)
+        found = points(result, self.layers)
+        return result, {f"{name}.rank": float(point.rank) for name, point in found.items()}
 
     def _received(self, reducer: Reducer) -> tuple[list[Tree], list[float]]:
-        if isinstance(reducer, Sum) and self.transmission.adds and reducer.total is not None:
-            updates = [reducer.total]
-        elif isinstance(reducer, Keep) and not self.transmission.adds:
-            updates = [reducer.updates[client] for client in sorted(reducer.updates)]
+        total, kept = seams.total_of(reducer), seams.gathered(reducer, Keep)
+        if total is not None and self.transmission.adds:
+            updates = [total]
+        elif kept is not None and not self.transmission.adds:
+            updates = [kept.updates[client] for client in sorted(kept.updates)]
         else:
             updates = []
         if any(update.kind != self.transmission.kind for update in updates) or not updates:
             actual = {update.kind for update in updates} or type(reducer).__name__
-            raise UpdateError(complain("Retract", expected=f"updates of kind {self.transmission.kind!r}", actual=actual, hint="fed_rlr's own phase"))
+            raise UpdateError(
+                "Retract",
+                f"updates of kind {self.transmission.kind!r}",
+                actual,
+                "fed_rlr's own phase",
+            )
         heard = [update for update in updates if update.number() > 0]
         return [update.total for update in heard], [update.number() for update in heard]

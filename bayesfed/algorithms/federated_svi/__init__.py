@@ -1,7 +1,8 @@
 """Federated stochastic variational inference, for any Pyro model and guide.
 
-In this order: `recipe` (the arguments, and how the parts fit together); `local` (a client's round) and `steps` (what it does with gradients);
-`server` (the fusion rule on the sum). `conjugate` is the case in closed form. The rules are in `bayesfed.inference.variational.fusion`.
+In this order: `recipe` (the arguments, and how the parts fit together); `local` (a client's round)
+and `steps` (what it does with gradients); `server` (the fusion rule on the sum). `conjugate` is the
+case in closed form. The rules are in `bayesfed.inference.variational.fusion`.
 """
 
 import lazy_loader

@@ -14,7 +14,7 @@ from torch import nn
 from bayesfed.algorithms.federated_svi.moves import moves
 from bayesfed.algorithms.federated_svi.steps import Steps
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
@@ -22,9 +22,9 @@ from bayesfed.federated.training.descent import batches
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.inference.variational.antithetic import mirrored
 from bayesfed.inference.variational.fusion import Fused, Fusion
-from bayesfed.inference.variational.posterior import LOCAL
 from bayesfed.inference.variational.program import Program, Runs
 from bayesfed.inference.variational.tilted import Tilt, tilted
+from bayesfed.inference.variational.traced import LOCAL
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, under
 
@@ -41,8 +41,9 @@ class Elbo(Protocol):
 class SviLocal:
     """Take `steps` steps on a client's rows, its share of the prior and its cavity.
 
-    Parameters of local latents stay in the client's memory, as ``local/NAME``. Options read from the message: ``learning_rate`` (a factor),
-    ``share`` (N_t / N) and ``scale`` (how often each row counts).
+    Parameters of local latents stay in the client's memory, as ``local/NAME``. Options read from
+    the message: ``learning_rate`` (a factor), ``share`` (N_t / N) and ``scale`` (how often each row
+    counts).
 
     Parameters
     ----------
@@ -85,7 +86,9 @@ class SviLocal:
         """What the payload's numbers mean."""
         return self.fusion.kind
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Run the steps. A client without rows changes nothing and keeps its memory.
 
         Raises
@@ -98,29 +101,64 @@ class SviLocal:
         message = {name: leaf.to(published[name].dtype) for name, leaf in message.items()}
         start = self.fusion.start(message, memory, self.fused, share)
         if not len(data):
-            unchanged = {name: torch.zeros_like(leaf) for name, leaf in published.items()} if self.fusion.adds else message
+            unchanged = (
+                {name: torch.zeros_like(leaf) for name, leaf in published.items()}
+                if self.fusion.adds
+                else message
+            )
             return Fit(unchanged, dict(memory), {"samples": 0.0, "loss": 0.0})
-        pair = self.program.at(data, key.child("guide")) if self.program.builds and layout.local else self.fused.pair
+        pair = (
+            self.program.at(data, key.child("guide"))
+            if self.program.builds and layout.local
+            else self.fused.pair
+        )
         kept = under(memory, LOCAL)
         own = {name: kept.get(name, pair.first[name]) for name in layout.local}
-        leaves = {name: nn.Parameter(leaf.to(data.inputs.device).clone()) for name, leaf in (start.parameters | own).items()}
+        leaves = {
+            name: nn.Parameter(leaf.to(data.inputs.device).clone())
+            for name, leaf in (start.parameters | own).items()
+        }
         adding = self.kind == "gradient"
         held = layout.shared if adding else ()
-        steps = Steps(pair, layout, leaves, held, self.optimiser, options.rate_factor, steps_asked, self.averaging)
+        steps = Steps(
+            pair,
+            layout,
+            leaves,
+            held,
+            self.optimiser,
+            options.rate_factor,
+            steps_asked,
+            self.averaging,
+        )
         scale, losses = options.scale * start.power, list[float]()
-        tilt = Tilt(1.0 if adding else start.share, start.cavity, scale, scale, start.share if adding else 1.0, self.sites)
+        tilt = Tilt(
+            1.0 if adding else start.share,
+            start.cavity,
+            scale,
+            scale,
+            start.share if adding else 1.0,
+            self.sites,
+        )
         elbo, analytic = _for(tilt, self.elbo)
         with forked(key.child("draws")), pair.held(leaves):
             wrap = mirrored(data.inputs.device, self.antithetic)
             for batch, weight in self._batches(data, steps_asked, key):
                 guide = wrap(len(losses), pair.guide)
-                model, guide = tilted(pair.model, guide, layout, _heavier(tilt, weight), analytic=analytic)
+                model, guide = tilted(
+                    pair.model, guide, layout, _heavier(tilt, weight), analytic=analytic
+                )
                 losses.append(elbo.loss_and_grads(model, guide, batch.inputs, batch.targets))
                 steps.step()
         loss, result = float(torch.as_tensor(losses, dtype=torch.float64).mean()), steps.result()
-        if not math.isfinite(loss) or not all(bool(torch.isfinite(leaf).all()) for leaf in result.values()):
-            raise DataError(complain("local SVI", expected="a finite ELBO and parameters", actual=loss, hint="a smaller learning rate"))
-        payload, after = self.fusion.finish({name: result[name] for name in layout.shared}, start, message, memory, self.fused)
+        if not math.isfinite(loss) or not all(
+            bool(torch.isfinite(leaf).all()) for leaf in result.values()
+        ):
+            raise DataError(
+                "local SVI", "a finite ELBO and parameters", loss, "a smaller learning rate"
+            )
+        payload, after = self.fusion.finish(
+            {name: result[name] for name in layout.shared}, start, message, memory, self.fused
+        )
         info = {"samples": float(len(data)), "loss": loss}
         if not adding:
             apart = moves(self.fused, start.parameters, result)
@@ -136,9 +174,12 @@ class SviLocal:
 
 
 def _for(tilt: Tilt, elbo: Elbo) -> tuple[Elbo, bool]:
-    """Return the bound for a tilted objective, and whether its expectations may be taken exactly."""
+    """Return the bound for a tilted objective, and whether its expectations may be taken
+    exactly.
+    """
     if isinstance(elbo, TraceMeanField_ELBO) and not tilt.is_plain:
-        # TraceMeanField_ELBO takes the KL to the whole prior. With exact entropies, Trace_ELBO is the same bound.
+        # TraceMeanField_ELBO takes the KL to the whole prior. With exact entropies, Trace_ELBO is
+        # the same bound.
         elbo = Trace_ELBO(num_particles=elbo.num_particles)
     return elbo, isinstance(elbo, Trace_ELBO | TraceEnum_ELBO)
 

@@ -21,24 +21,32 @@ from pyro.infer import Trace_ELBO
 from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
 from bayesfed.algorithms.federated_svi.network import TEMPERATURE, HeldOutNetwork, network_local
 from bayesfed.algorithms.federated_svi.server import Fuse, Tempered
-from bayesfed.algorithms.federated_svi.tempering import Scored, is_auto, network_guide, tempered, untempered
+from bayesfed.algorithms.federated_svi.tempering import (
+    Scored,
+    is_auto,
+    network_guide,
+    tempered,
+    untempered,
+)
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase, Server
+from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.core.owners import MODEL
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
 from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.optimisers import Adam, Ivon, NaturalGradient
-from bayesfed.federated.training.schedules import inverse
+from bayesfed.federated.training.optimisers import Adam, Ivon, NaturalGradient, inverse
 from bayesfed.inference.variational.fusion import PVI, Fused, Fusion, FusionKind, ReverseKL
-from bayesfed.inference.variational.layout import read_layout
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.inference.variational.program import Program, Runs
+from bayesfed.inference.variational.reading import read_layout
+from bayesfed.inference.variational.traced import LOCAL
 from bayesfed.keys import Key
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.models.priors.likelihoods import temperature_of
@@ -70,37 +78,49 @@ def federated_svi(
     Parameters
     ----------
     model
-        ``model(inputs, targets=None)``: a PyroModule, or a function that calls `pyro.sample` and `pyro.param`.
+        ``model(inputs, targets=None)``: a PyroModule, or a function that calls `pyro.sample` and
+        `pyro.param`.
     guide
-        The same for the guide: an automatic guide of the model, or its class (``AutoNormal``, ``partial(AutoNormal, init_scale=0.01)``). A model
-        with local latents needs a class. Default: `AutoNormal`, for a `bayesian` network at its own weights.
+        The same for the guide: an automatic guide of the model, or its class (``AutoNormal``,
+        ``partial(AutoNormal, init_scale=0.01)``). A model with local latents needs a class.
+        Default: `AutoNormal`, for a `bayesian` network at its own weights.
     fusion
-        Rule that makes one posterior of the clients': `MeanParameters`, `Wasserstein`, `ReverseKL`, `ProductOfExperts`, `PVI`, `SummedGradients`, or
-        one of your own (`bayesfed.inference.variational.fusion.Fusion`). Default: `PVI()`; `ReverseKL()` for a `bayesian` network without a guide.
+        Rule that makes one posterior of the clients': `MeanParameters`, `Wasserstein`, `ReverseKL`,
+        `ProductOfExperts`, `PVI`, `SummedGradients`, or one of your own
+        (`bayesfed.inference.variational.fusion.Fusion`). Default: `PVI()`; `ReverseKL()` for a
+        `bayesian` network without a guide.
     scale
-        "local": a row counts once. "global": each client's rows stand for all N, as in D-Turbo-VBI (21). Rules that add clients up take
-        "local" only. Default: "local" for those, "global" for others.
+        "local": a row counts once. "global": each client's rows stand for all N, as in D-Turbo-VBI
+        (21). Rules that add clients up take "local" only. Default: "local" for those, "global" for
+        others.
     observations
         N, the number of rows of all clients together.
     example
-        A few rows on which model and guide are run once, for names and shapes; nothing is learned from their values.
+        A few rows on which model and guide are run once, for names and shapes; nothing is learned
+        from their values.
     temperature
-        Temperature of the likelihood of a `bayesian` network that leaves it open; 1 is Bayes' rule. "auto": it is chosen in every round on a tenth
-        of each client's rows, which are then not trained on (`HeldOutScores`); for `ReverseKL` with `Ivon`. Default: "auto" where
-        that is possible and no guide is given; else, with `Ivon`, a tenth of the number of rows for each weight, at most 1; else 1.
+        Temperature of the likelihood of a `bayesian` network that leaves it open; 1 is Bayes' rule.
+        "auto": it is chosen in every round on a tenth of each client's rows, which are then not
+        trained on (`HeldOutScores`); for `ReverseKL` with `Ivon`. Default: "auto" where that is
+        possible and no guide is given; else, with `Ivon`, a tenth of the number of rows for each
+        weight, at most 1; else 1.
     training
-        Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``; if `fusion` is not given either, with ``NaturalGradient(0.1)`` and
-        the schedule ``inverse(10)``. Default for a `bayesian` network without a guide: 50 steps of 64 rows with ``Ivon()``, which training without an
-        optimiser has too, and the schedule ``inverse(5)``; ``cosine(0.05, rounds)`` suits it as well. With `SummedGradients`, whose clients take no
-        steps of their own, the schedule is the server's, the optimiser is not used, and `steps` counts the draws of a gradient.
+        Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``; if `fusion` is not
+        given either, with ``NaturalGradient(0.1)`` and the schedule ``inverse(10)``. Default for a
+        `bayesian` network without a guide: 50 steps of 64 rows with ``Ivon()``, which training
+        without an optimiser has too, and the schedule ``inverse(5)``; ``cosine(0.05, rounds)``
+        suits it as well. With `SummedGradients`, whose clients take no steps of their own, the
+        schedule is the server's, the optimiser is not used, and `steps` counts the draws of a
+        gradient.
     averaging
-        Share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last. Not for `SummedGradients` and `Ivon`.
+        Share of a round's steps, the last ones, whose parameters are averaged; 0 takes the last.
+        Not for `SummedGradients` and `Ivon`.
     antithetic
-        Whether every second step mirrors the Gaussian draws of the one before, which removes most of the noise of the gradients. Each step of `Ivon`
-        has both draws, whatever this says.
+        Whether every second step mirrors the Gaussian draws of the one before, which removes most
+        of the noise of the gradients. Each step of `Ivon` has both draws, whatever this says.
     elbo
-        Bound to maximise. Default: `pyro.infer.Trace_ELBO()`; `TraceMeanField_ELBO`, `TraceEnum_ELBO`, `RenyiELBO` and others work too. Not with
-        `Ivon`.
+        Bound to maximise. Default: `pyro.infer.Trace_ELBO()`; `TraceMeanField_ELBO`,
+        `TraceEnum_ELBO`, `RenyiELBO` and others work too. Not with `Ivon`.
     client_plate
         Name of the plate of local latents: the parameters of sites under it never travel.
     stay
@@ -108,15 +128,16 @@ def federated_svi(
     codec
         Codec of both directions. Default: floats as the guide has them, 32 or 64 bits.
     link
-        How payloads reach the server. Default: `Digital()`. `OverTheAir` adds any rule's sums; its noise reaches precisions too, which
-        `SummedGradients` bears best.
+        How payloads reach the server. Default: `Digital()`. `OverTheAir` adds any rule's sums; its
+        noise reaches precisions too, which `SummedGradients` bears best.
     seed
         Seed of the parameters' first values.
 
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, `fusion` is not a rule, or its scale would count rows twice.
+        If an argument is outside its domain, `fusion` is not a rule, or its scale would count rows
+        twice.
     PosteriorError
         If the rule cannot serve the guide.
     """
@@ -130,30 +151,50 @@ def federated_svi(
     if observations < 1 or not len(example):
         actual = (observations, len(example))
         raise ArgumentError(
-            complain("federated_svi", expected="observations and rows of the example >= 1", actual=actual, hint="len(train), train[:2]")
+            "federated_svi",
+            "observations and rows of the example >= 1",
+            actual,
+            "len(train), train[:2]",
         )
     if not 0 <= averaging <= 1:
-        raise ArgumentError(complain("federated_svi, averaging", expected="0 <= averaging <= 1", actual=averaging, hint="0.5"))
+        raise ArgumentError("federated_svi, averaging", "0 <= averaging <= 1", averaging, "0.5")
     if ivon and elbo is not None:
-        raise ArgumentError(complain("federated_svi, elbo", expected="none with Ivon", actual=type(elbo).__name__, hint="NaturalGradient(0.1)"))
+        raise ArgumentError(
+            "federated_svi, elbo", "none with Ivon", type(elbo).__name__, "NaturalGradient(0.1)"
+        )
     _check_scale(fusion, scale)
     auto = is_auto(model, fusion, ivon, temperature, network)
     if isinstance(model, BayesianNet):
         model = tempered(model, None if auto else temperature, observations, ivon)
     elif temperature is not None:
         hint = "poutine.scale in the model"
-        raise ArgumentError(complain("federated_svi, temperature", expected="a model made by bayesian(net)", actual=shown(model), hint=hint))
+        raise ArgumentError(
+            "federated_svi, temperature", "a model made by bayesian(net)", shown(model), hint
+        )
     program = Program(model, guide or network_guide(model, observations))
     pair = program.at(example, Key(seed, "federated_svi", "first"))
-    fused = Fused(pair, read_layout(pair, example, Key(seed, "federated_svi", "layout"), client_plate=client_plate, stay=stay))
+    fused = Fused(
+        pair,
+        read_layout(
+            pair,
+            example,
+            Key(seed, "federated_svi", "layout"),
+            client_plate=client_plate,
+            stay=stay,
+        ),
+    )
     fusion.check(fused)
     server = Fuse(fused, fusion, work.schedule)
     initial, stepping = server.initial(), cast(Server, server)
     if auto and isinstance(model, BayesianNet):
         stepping = Tempered(server, temperature_of(model.likelihood))
         initial |= {TEMPERATURE: torch.tensor(temperature_of(model.likelihood))}
-    codec = codec or Cast(64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32)
-    sent = shapes(server.publish(server.initial(), 0, None)) | ({SCORES: (len(FACTORS),)} if auto else {})
+    codec = codec or Cast(
+        64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32
+    )
+    sent = shapes(server.publish(server.initial(), 0, None)) | (
+        {SCORES: (len(FACTORS),)} if auto else {}
+    )
     view: View = Scored(sent) if auto else Whole(sent)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
@@ -163,7 +204,13 @@ def federated_svi(
         return Assignment(view, 1.0 if fusion.adds else profile.samples, codec, codec, options)
 
     def posterior(state: Tree) -> FittedGuide:
-        return FittedGuide(pair, fused.layout, fusion.parameters(server.publish(untempered(state), 0, None), fused), program)
+        return FittedGuide(
+            pair,
+            fused.layout,
+            fusion.parameters(server.publish(untempered(state), 0, None), fused),
+            program,
+            place=f"{MODEL}/{LOCAL}",
+        )
 
     local: Local
     if ivon:
@@ -171,9 +218,21 @@ def federated_svi(
         local = HeldOutNetwork(step, network=step) if auto else step
     else:
         optimiser = work.optimiser or Adam(1e-2)
-        local = SviLocal(program, fused, fusion, elbo or Trace_ELBO(), optimiser, work.steps, work.batch_size, averaging, antithetic)
+        local = SviLocal(
+            program,
+            fused,
+            fusion,
+            elbo or Trace_ELBO(),
+            optimiser,
+            work.steps,
+            work.batch_size,
+            averaging,
+            antithetic,
+        )
     phase = Phase("train", assign, local, stepping, link or Digital())
-    return Algorithm("federated_svi", initial, (phase,), lambda state: posterior(state).predictor, posterior)
+    return of_core(
+        "federated_svi", initial, (phase,), lambda state: posterior(state).predictor, posterior
+    )
 
 
 def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Training:
@@ -185,37 +244,45 @@ def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Tr
     if network and (fusion is None or fusion.kind != "gradient"):
         return replace(work, optimiser=Ivon(), schedule=work.schedule if training else inverse(5))
     if fusion is None:
-        return replace(work, optimiser=NaturalGradient(0.1), schedule=work.schedule if training else inverse(10))
+        return replace(
+            work,
+            optimiser=NaturalGradient(0.1),
+            schedule=work.schedule if training else inverse(10),
+        )
     return work
 
 
 def _check_scale(fusion: Fusion, scale: str) -> None:
     """Raise `ArgumentError` unless the rule can take this scale."""
     if scale not in ("local", "global"):
-        raise ArgumentError(complain("federated_svi, scale", expected="'local' or 'global'", actual=repr(scale), hint="'local'"))
+        raise ArgumentError("federated_svi, scale", "'local' or 'global'", repr(scale), "'local'")
     if fusion.adds and scale != "local":
         raise ArgumentError(
-            complain(
-                f"federated_svi, {type(fusion).__name__}",
-                expected="scale 'local': it adds clients up",
-                actual="'global', which would count every row once a client",
-                hint="scale='local'",
-            )
+            f"federated_svi, {type(fusion).__name__}",
+            "scale 'local': it adds clients up",
+            "'global', which would count every row once a client",
+            "scale='local'",
         )
 
 
 def _check_fusion(fusion: object) -> None:
-    """Raise `ArgumentError` unless `fusion` has all that `Fusion` asks for, and a kind that the round knows."""
+    """Raise `ArgumentError` unless `fusion` has all that `Fusion` asks for, and a kind that the
+    round knows.
+    """
     where = "federated_svi, fusion"
     if isinstance(fusion, type):
         actual = f"the class {fusion.__name__}"
-        raise ArgumentError(complain(where, expected="a fusion rule", actual=actual, hint=f"an instance, {fusion.__name__}()"))
+        raise ArgumentError(where, "a fusion rule", actual, f"an instance, {fusion.__name__}()")
     members = [name for name in vars(Fusion) if not name.startswith("_")]
     kinds, kind = get_args(FusionKind), getattr(fusion, "kind", None)
     if missing := [name for name in members if name != "kind" and not hasattr(fusion, name)]:
         actual = f"{fusion!r}, which has no {', '.join(missing)}"
-        raise ArgumentError(complain(where, expected="a fusion rule", actual=actual, hint="PVI(damping=0.3), or SummedGradients()"))
+        raise ArgumentError(
+            where, "a fusion rule", actual, "PVI(damping=0.3), or SummedGradients()"
+        )
     if kind not in kinds:
         actual = repr(kind) if hasattr(fusion, "kind") else "none"
         hint = f"""kind = "value" in {type(fusion).__name__}, if payloads are parameters"""
-        raise ArgumentError(complain(f"{where}, kind", expected=f"what payloads mean, one of {list(kinds)}", actual=actual, hint=hint))
+        raise ArgumentError(
+            f"{where}, kind", f"what payloads mean, one of {list(kinds)}", actual, hint
+        )

@@ -1,4 +1,6 @@
-"""`Fuse`: the server of federated SVI, which applies the fusion rule to the sum of the clients' payloads."""
+"""`Fuse`: the server of federated SVI, which applies the fusion rule to the sum of the clients'
+payloads.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer, Update
 from bayesfed.federated.training.held_out_scores import SCORES, better
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.optimisers import Schedule, constant
 from bayesfed.inference.variational.fusion import Fused, Fusion
 from bayesfed.trees import Tree
 
@@ -45,8 +47,16 @@ class Fuse:
 
     @property
     def stale(self) -> str | None:
-        """How old answers are taken (`FedBuff`): changes of factors as they were sent, parameters as changes of the state they were begun with."""
-        return "as sent" if self.fusion.kind == "natural" and self.fusion.adds else "rebased" if self.averages else None
+        """How old answers are taken (`FedBuff`): changes of factors as they were sent, parameters
+        as changes of the state they were begun with.
+        """
+        return (
+            "as sent"
+            if self.fusion.kind == "natural" and self.fusion.adds
+            else "rebased"
+            if self.averages
+            else None
+        )
 
     def initial(self) -> Tree:
         """Return the state before round 0."""
@@ -62,7 +72,8 @@ class Fuse:
         Raises
         ------
         UpdateError
-            If the clients sent another kind than the rule's, or the next state belongs to no distribution.
+            If the clients sent another kind than the rule's, or the next state belongs to no
+            distribution.
         """
         before, answers = state, summed(reducer, self.fusion.kind)
         state = self.fusion.step(state, answers, self.schedule(round), self.fused)
@@ -70,19 +81,23 @@ class Fuse:
             after = self.fusion.parameters(self.fusion.publish(state), self.fused)
         except ValueError as problem:
             raise UpdateError(str(problem)) from problem
-        return state, moves(self.fused, self.fusion.parameters(self.fusion.publish(before), self.fused), after)
+        return state, moves(
+            self.fused, self.fusion.parameters(self.fusion.publish(before), self.fused), after
+        )
 
 
 @dataclass(frozen=True)
 class Tempered:
-    """`Fuse`, for rules of natural parameters, with a temperature that is chosen on rows that clients hold out (`HeldOutScores`).
+    """`Fuse`, for rules of natural parameters, with a temperature that is chosen on rows that
+    clients hold out (`HeldOutScores`).
 
     Parameters
     ----------
     server
         The server of the rule.
     first
-        Temperature in the beginning, which is never left by more than `WIDEST`: where posteriors are wide, means stop learning before scores tell.
+        Temperature in the beginning, which is never left by more than `WIDEST`: where posteriors
+        are wide, means stop learning before scores tell.
     """
 
     server: Fuse
@@ -93,17 +108,23 @@ class Tempered:
         return self.server.publish(_own(state), round, version) | {TEMPERATURE: state[TEMPERATURE]}
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Apply the rule; then multiply temperature and variances by the factor that the held-out rows favour."""
+        """Apply the rule; then multiply temperature and variances by the factor that the held-out
+        rows favour.
+        """
         answers, temperature = summed(reducer, self.server.fusion.kind), float(state[TEMPERATURE])
         if not answers.weight:
             return state, {}
-        total = {name: leaf for name, leaf in answers.total.items() if name not in (SCORES, TEMPERATURE)}
-        own, info = self.server.step(_own(state), Sum(Update(total, answers.weight, answers.kind)), round)
+        total = {
+            name: leaf for name, leaf in answers.total.items() if name not in (SCORES, TEMPERATURE)
+        }
+        own, info = self.server.step(
+            _own(state), Sum(Update(total, answers.weight, answers.kind)), round
+        )
         scores = answers.total[SCORES] / answers.number()
         # Clients without a tenth row send zeros, which favour no factor.
         factor = better(scores, temperature, self.first / WIDEST, min(1.0, self.first * WIDEST))
         tempered = {name: leaf / factor for name, leaf in own.items()}
-        figures = {TEMPERATURE: temperature, "held_out_nll": float(scores[0])}
+        figures = {"temperature": temperature, "held_out_nll": float(scores[0])}
         return tempered | {TEMPERATURE: state[TEMPERATURE] * factor}, info | figures
 
 

@@ -1,4 +1,6 @@
-"""`Steps`: what a client does with the gradients of a round. It moves parameters and averages them, or only averages the gradients."""
+"""`Steps`: what a client does with the gradients of a round. It moves parameters and averages them,
+or only averages the gradients.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,25 @@ class Steps:
         averaging: float,
     ) -> None:
         self.leaves, self.done = leaves, 0
-        self.rate, self.count, self.first = rate * optimiser.learning_rate, count, min(count - 1, round((1 - averaging) * count))
-        self.natural = NaturalSteps(pair, layout, leaves) if isinstance(optimiser, NaturalGradient) and not held else None
+        self.rate, self.count, self.first = (
+            rate * optimiser.learning_rate,
+            count,
+            min(count - 1, round((1 - averaging) * count)),
+        )
+        self.natural = (
+            NaturalSteps(pair, layout, leaves)
+            if isinstance(optimiser, NaturalGradient) and not held
+            else None
+        )
         apart = {*held, *(self.natural.names if self.natural else ())}
         moved: list[Tensor] = [leaf for name, leaf in leaves.items() if name not in apart]
         self.optimiser = optimiser.build(moved, self.rate) if moved else None
         self.held = {name: torch.zeros_like(leaf) for name, leaf in leaves.items() if name in held}
-        # Averages of a noisy optimiser's last parameters are nearer the optimum than any of them (Dhaka et al., 2020).
-        self.means = {name: torch.zeros_like(leaf) for name, leaf in leaves.items() if name not in apart}
+        # Averages of a noisy optimiser's last parameters are nearer the optimum than any of them
+        # (Dhaka et al., 2020).
+        self.means = {
+            name: torch.zeros_like(leaf) for name, leaf in leaves.items() if name not in apart
+        }
 
     def step(self) -> None:
         """Take one step from the gradients of the leaves, and clear them."""
@@ -75,4 +88,8 @@ class Steps:
     def result(self) -> Tree:
         """Return averaged parameters, and the mean gradients of held ones."""
         natural = self.natural.averaged() if self.natural else {}
-        return {**self.means, **natural, **{name: total / self.count for name, total in self.held.items()}}
+        return {
+            **self.means,
+            **natural,
+            **{name: total / self.count for name, total in self.held.items()},
+        }

@@ -1,4 +1,6 @@
-"""What `federated_svi` chooses for a `bayesian` network: its temperature, the scale of automatic priors, and the guide."""
+"""What `federated_svi` chooses for a `bayesian` network: its temperature, the scale of automatic
+priors, and the guide.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pyro.infer.autoguide import AutoNormal
 from pyro.infer.autoguide.initialization import init_to_value
 
 from bayesfed.algorithms.federated_svi.network import STRENGTH, TEMPERATURE
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.federated.training.optimisers import Ivon
@@ -22,13 +24,16 @@ from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.models.priors.weights import Gaussian
 from bayesfed.trees import Shapes, Tree
 
-# Temperature, in rows for each weight, where the likelihood leaves it open; squared gradients of a weight and row in the beginning.
+# Temperature, in rows for each weight, where the likelihood leaves it open; squared gradients of a
+# weight and row in the beginning.
 ROWS_A_WEIGHT, CURVATURE = 0.1, 6e-4
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The view of all leaves, where clients get the temperature as well and send scores in its place."""
+    """The view of all leaves, where clients get the temperature as well and send scores in its
+    place.
+    """
 
     sent: Shapes
 
@@ -46,29 +51,49 @@ def untempered(state: Tree) -> Tree:
     return {name: leaf for name, leaf in state.items() if name != TEMPERATURE}
 
 
-def is_auto(model: Runs, fusion: Fusion, ivon: Ivon | None, temperature: float | str | None, network: bool) -> bool:
+def is_auto(
+    model: Runs, fusion: Fusion, ivon: Ivon | None, temperature: float | str | None, network: bool
+) -> bool:
     """Return whether the temperature is chosen during the run."""
     left_open = isinstance(model, BayesianNet) and model.likelihood.temperature is None
     possible = left_open and ivon is not None and not fusion.adds and fusion.kind == "natural"
     if isinstance(temperature, str):
         if temperature != "auto" or not possible:
-            hint = "fusion=ReverseKL(), training=Training(optimiser=Ivon()), and a likelihood without a temperature"
-            raise ArgumentError(complain("federated_svi, temperature", expected="a number, or 'auto' with IVON", actual=repr(temperature), hint=hint))
+            hint = (
+                "fusion=ReverseKL(), training=Training(optimiser=Ivon()), and a likelihood "
+                "without a temperature"
+            )
+            raise ArgumentError(
+                "federated_svi, temperature",
+                "a number, or 'auto' with IVON",
+                repr(temperature),
+                hint,
+            )
         return True
     return temperature is None and possible and network
 
 
-def tempered(model: BayesianNet, temperature: float | str | None, observations: int, ivon: Ivon | None) -> BayesianNet:
-    """Return the network with the temperature that holds, or with which "auto" begins, and with it the scale of automatic priors."""
+def tempered(
+    model: BayesianNet, temperature: float | str | None, observations: int, ivon: Ivon | None
+) -> BayesianNet:
+    """Return the network with the temperature that holds, or with which "auto" begins, and with it
+    the scale of automatic priors.
+    """
     own, where = model.likelihood.temperature, "federated_svi, temperature"
     if temperature is not None and own is not None:
         actual = f"{temperature!r} and {own} of the likelihood"
-        raise ArgumentError(complain(where, expected="one temperature", actual=actual, hint="Categorical(), which leaves it open"))
-    if temperature is not None and not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
-        raise ArgumentError(complain(where, expected="a number above 0 or 'auto'", actual=repr(temperature), hint="'auto'"))
+        raise ArgumentError(where, "one temperature", actual, "Categorical(), which leaves it open")
+    if temperature is not None and not (
+        isinstance(temperature, int | float) and 0 < temperature < math.inf
+    ):
+        raise ArgumentError(where, "a number above 0 or 'auto'", repr(temperature), "'auto'")
     if own is None and (temperature is not None or ivon):
         weights = sum(model.values[name].numel() for name in model.priors)
-        chosen = float(temperature) if isinstance(temperature, int | float) else min(1.0, ROWS_A_WEIGHT * observations / weights)
+        chosen = (
+            float(temperature)
+            if isinstance(temperature, int | float)
+            else min(1.0, ROWS_A_WEIGHT * observations / weights)
+        )
         model = replace(model, likelihood=replace(cast(Any, model.likelihood), temperature=chosen))
     if ivon and model.automatic:
         sd = math.sqrt(temperature_of(model.likelihood) / STRENGTH)
@@ -77,10 +102,17 @@ def tempered(model: BayesianNet, temperature: float | str | None, observations: 
 
 
 def network_guide(model: Runs, observations: int) -> Runs:
-    """Return the default guide: for a network, at its own weights and as wide as a network's posterior usually is."""
+    """Return the default guide: for a network, at its own weights and as wide as a network's
+    posterior usually is.
+    """
     if not isinstance(model, BayesianNet):
         return AutoNormal
     temperature = temperature_of(model.likelihood)
-    weakest = min((prior.sd**-2 for prior in model.priors.values() if isinstance(prior, Gaussian)), default=1.0)
+    weakest = min(
+        (prior.sd**-2 for prior in model.priors.values() if isinstance(prior, Gaussian)),
+        default=1.0,
+    )
     scale = (CURVATURE * observations / temperature + weakest) ** -0.5
-    return partial(AutoNormal, init_loc_fn=init_to_value(values=dict(model.values)), init_scale=scale)
+    return partial(
+        AutoNormal, init_loc_fn=init_to_value(values=dict(model.values)), init_scale=scale
+    )

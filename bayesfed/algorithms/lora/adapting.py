@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.models.adapters.lora import adapters, lora_rank, resized
 from bayesfed.trees import Tree
@@ -32,8 +32,16 @@ def half_frozen(net: nn.Module) -> nn.Module:
     return half
 
 
-def by_rank(net: nn.Module, ranks: Sequence[int], *, where: str, sketched: bool = False, by_slice: bool = False) -> list[nn.Module]:
-    """Return the network at every rank, over the same frozen weights; scaled by ``r / k`` for sketches that have it alike for all slices.
+def by_rank(
+    net: nn.Module,
+    ranks: Sequence[int],
+    *,
+    where: str,
+    sketched: bool = False,
+    by_slice: bool = False,
+) -> list[nn.Module]:
+    """Return the network at every rank, over the same frozen weights; scaled by ``r / k`` for
+    sketches that have it alike for all slices.
 
     Raises
     ------
@@ -41,7 +49,16 @@ def by_rank(net: nn.Module, ranks: Sequence[int], *, where: str, sketched: bool 
         If there are no ranks, they do not fall, or one is outside of 1 to the network's.
     """
     rank = lora_rank(net)
-    if not ranks or any(b >= a for a, b in pairwise(ranks)) or not 1 <= min(ranks) <= max(ranks) <= rank:
+    if (
+        not ranks
+        or any(b >= a for a, b in pairwise(ranks))
+        or not 1 <= min(ranks) <= max(ranks) <= rank
+    ):
         hint = f"{sorted({max(1, rank // part) for part in (1, 2, 4)}, reverse=True)}"
-        raise ArgumentError(complain(f"{where}, ranks", expected=f"falling numbers from 1 to {rank}", actual=list(ranks), hint=hint))
-    return [resized(net, k, factor=rank / k if sketched and not by_slice else 1.0, by_slice=by_slice) for k in ranks]
+        raise ArgumentError(
+            f"{where}, ranks", f"falling numbers from 1 to {rank}", list(ranks), hint
+        )
+    return [
+        resized(net, k, factor=rank / k if sketched and not by_slice else 1.0, by_slice=by_slice)
+        for k in ranks
+    ]

@@ -1,7 +1,9 @@
-"""`Anchored`: a client trains some slices of the adapters as they are, over frozen weights that hold all other slices.
+"""`Anchored`: a client trains some slices of the adapters as they are, over frozen weights that
+hold all other slices.
 
-The client of FSLoRA as printed descends on a network that lacks the slices it did not draw. An anchored one merges these into the base for the length
-of a fit, and so descends on the server's own network along a random block of coordinates.
+The client of FSLoRA as printed descends on a network that lacks the slices it did not draw. An
+anchored one merges these into the base for the length of a fit, and so descends on the server's own
+network along a random block of coordinates.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from bayesfed.algorithms.lora.sketch_view import CODES, RANGES, read_sketch
 from bayesfed.algorithms.lora.slices import AXES, cut_slices, fine, others
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import owned
 from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.core.seams import Around
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.trees import Tree, leaf_of, placed
@@ -24,10 +27,11 @@ from bayesfed.trees import Tree, leaf_of, placed
 
 @dataclass(frozen=True)
 class Anchored(Around):
-    """Let `local` train the slices of a message, over base weights with all other slices merged into them.
+    """Let `local` train the slices of a message, over base weights with all other slices merged
+    into them.
 
-    The other slices are codes (`Slices.anchored`), or those of whole adapters that the message does not name. The merged weights exist for one fit;
-    the network's own are never written to.
+    The other slices are codes (`Slices.anchored`), or those of whole adapters that the message does
+    not name. The merged weights exist for one fit; the network's own are never written to.
 
     Parameters
     ----------
@@ -36,34 +40,46 @@ class Anchored(Around):
     net
         The network that `local` trains, with adapters of k slices at the scale of the whole.
     frozen
-        Whole leaves of adapters that nobody trains and that never travel, by name. Messages then name the slices.
+        Whole leaves of adapters that nobody trains and that never travel, by name. Messages then
+        name the slices.
+    told
+        Whether messages have more than slices (`Slices.tells`).
     """
 
     net: nn.Module
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
+    told: bool = True
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Merge what is not trained, and fit the slices."""
-        model, indices = read_sketch(message)
-        coded = _decoded(model)
-        sent = {name: leaf for name, leaf in model.items() if name.rpartition(".")[2] not in (CODES, RANGES)}
-        # Leaves with all slices: frozen ones, and those of a message that names slices and has no codes for the others.
+        sent, indices = read_sketch(message) if self.told else (dict(message), {})
+        coded = _decoded(sent, message) if self.told else {}
+        # Leaves with all slices: frozen ones, and those of a message that names slices and has no
+        # codes for the others.
         whole = dict(self.frozen) | ({} if coded else sent)
-        rest = {name: others(chosen, len(whole[leaf_of(name, "lora_a")])) for name, chosen in indices.items()}
-        weights = merged_slices(self.net, coded | (cut_slices(whole, rest) if indices else {}), rest or adapters(self.net))
+        rest = {
+            name: others(chosen, len(whole[leaf_of(name, "lora_a")]))
+            for name, chosen in indices.items()
+        }
+        weights = merged_slices(
+            self.net,
+            coded | (cut_slices(whole, rest) if indices else {}),
+            rest or adapters(self.net),
+        )
         sent = sent if coded else cut_slices(sent, indices)
         own = dict(self.net.named_parameters()) | cut_slices(self.frozen, indices)
         with placed(self.net, own | weights):
             return self.local.fit(sent, memory, data, key, options)
 
 
-def _decoded(message: Mapping[str, Tensor]) -> Tree:
+def _decoded(sent: Tree, message: Mapping[str, Tensor]) -> Tree:
     """Return the slices of which a message has codes, by the names of their leaves."""
-    found = {}
-    for coded in [name for name in message if name.endswith(f".{CODES}")]:
-        name = coded.removesuffix(f".{CODES}")
+    ranges, found = owned(message, RANGES), Tree()
+    for name, codes in owned(message, CODES).items():
         axis = AXES[name.rpartition(".")[2]]
-        found[name] = fine(message[coded], message[f"{name}.{RANGES}"], message[name].shape[1 - axis], axis)
+        found[name] = fine(codes, ranges[name], sent[name].shape[1 - axis], axis)
     return found
 
 
@@ -82,6 +98,9 @@ def merged_slices(net: nn.Module, slices: Mapping[str, Tensor], layers: Collecti
     weights = {}
     for name, layer in adapters(net).items():
         if name in layers and leaf_of(name, "lora_a") in slices:
-            base, (b, a) = layer.base.weight.detach(), (slices[leaf_of(name, leaf)] for leaf in ("lora_b", "lora_a"))
+            base, (b, a) = (
+                layer.base.weight.detach(),
+                (slices[leaf_of(name, leaf)] for leaf in ("lora_b", "lora_a")),
+            )
             weights[leaf_of(name, "base.weight")] = base + ((b * layer.scale) @ a).to(base)
     return weights

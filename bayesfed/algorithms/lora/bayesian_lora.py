@@ -1,4 +1,5 @@
-"""Adapters with a posterior: federated SVI on `lora` networks, whole or sketched as in FSLoRA (Fang et al.).
+"""Adapters with a posterior: federated SVI on `lora` networks, whole or sketched as in FSLoRA (Fang
+et al.).
 
 =========================  ===================================================
 notation                   here
@@ -10,9 +11,11 @@ rows' term at B S A        a network of k slices, its scale times ``r / k``
 sum over j in S of KL_j    of the slices a client has, times ``r / k``
 =========================  ===================================================
 
-As printed, sketching costs more than noise: the terms of the rows are expectations over S, and ``E[(x B S A)^2]`` is above ``(x B A)^2``. The
-posterior of a slice is narrower than that of whole adapters, up to ``r / k`` times in precision, and nearer to zero. Anchored, a client fits a block
-of the server's posterior at the mean product of the other slices, and has no such price. With k = r both are `federated_svi`, bit for bit.
+As printed, sketching costs more than noise: the terms of the rows are expectations over S, and
+``E[(x B S A)^2]`` is above ``(x B A)^2``. The posterior of a slice is narrower than that of whole
+adapters, up to ``r / k`` times in precision, and nearer to zero. Anchored, a client fits a block of
+the server's posterior at the mean product of the other slices, and has no such price. With k = r
+both are `federated_svi`, bit for bit.
 """
 
 from __future__ import annotations
@@ -32,9 +35,10 @@ from bayesfed.algorithms.lora.slices import sliced
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.algorithm import Algorithm, published
+from bayesfed.errors import ArgumentError
+from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile
+from bayesfed.federated.core.seams import published
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity, Sized
 from bayesfed.inference.variational.fusion import Fusion, ProductOfExperts
@@ -67,23 +71,29 @@ def bayesian_lora(
     link: Link | None = None,
     seed: int = 0,
 ) -> Algorithm:
-    """Fit a posterior of adapters on devices of unlike strength. Each client fits that of some slices, drawn anew every round.
+    """Fit a posterior of adapters on devices of unlike strength. Each client fits that of some
+    slices, drawn anew every round.
 
     Parameters
     ----------
     model
-        ``bayesian(net, adapter_prior(net))`` for a `net` from `lora`. Parameters without a prior, such as the frozen base, are fixed and shared.
+        ``bayesian(net, adapter_prior(net))`` for a `net` from `lora`. Parameters without a prior,
+        such as the frozen base, are fixed and shared.
     ranks, capacity
-        Numbers of slices k of the sizes, falling, and which size a client trains in a round, as in `fs_lora`.
+        Numbers of slices k of the sizes, falling, and which size a client trains in a round, as in
+        `fs_lora`.
     guide
-        ``model -> guide``, whose parameters have the names and shapes of the adapters: `SliceNormal` (``partial(SliceNormal, rank=2)``) or
-        `AutoNormal`. A guide that draws all parameters at once (`AutoLowRankMultivariateNormal`) serves only ``ranks=[r]``.
+        ``model -> guide``, whose parameters have the names and shapes of the adapters:
+        `SliceNormal` (``partial(SliceNormal, rank=2)``) or `AutoNormal`. A guide that draws all
+        parameters at once (`AutoLowRankMultivariateNormal`) serves only ``ranks=[r]``.
     fusion, scale, observations, example
-        As in `federated_svi`. A client does not affect the slices that it does not have: rules that add get zeros for them, rules that average get
-        their present values. `ProductOfExperts`, which ends after one round, does not suit sketches.
+        As in `federated_svi`. A client does not affect the slices that it does not have: rules that
+        add get zeros for them, rules that average get their present values. `ProductOfExperts`,
+        which ends after one round, does not suit sketches.
     anchored
-        As in `fs_lora`: merge the mean product of the slices that a client does not train into the base, and fit the others as they are. False is
-        FSLoRA's sketch, with rows' terms, prior and entropy of the slices multiplied by ``r / k``. Anchored clients are sent all slices.
+        As in `fs_lora`: merge the mean product of the slices that a client does not train into the
+        base, and fit the others as they are. False is FSLoRA's sketch, with rows' terms, prior and
+        entropy of the slices multiplied by ``r / k``. Anchored clients are sent all slices.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Adam(1e-2)``.
     averaging, antithetic, elbo, codec, link, seed
@@ -92,8 +102,8 @@ def bayesian_lora(
     Raises
     ------
     ArgumentError
-        If the network has no adapters of one rank, ranks do not fall from at most that to at least 1, the guide's parameters cannot be cut into
-        slices, or as in `federated_svi`.
+        If the network has no adapters of one rank, ranks do not fall from at most that to at least
+        1, the guide's parameters cannot be cut into slices, or as in `federated_svi`.
     """
     rank, layers = lora_rank(model.net), sorted(adapters(model.net))
 
@@ -117,7 +127,8 @@ def bayesian_lora(
     nets = by_rank(model.net, ranks, where="bayesian_lora", sketched=not anchored)
     whole = fitted(model)
     (phase,) = whole.phases
-    full = shapes(published(phase.server, whole.initial, 0, None))
+    initial, _ = phase.scope.parted(whole.initial)
+    full = shapes(published(phase.server, initial, 0, None))
     _check(full, layers, fusion, min(ranks) < rank)
 
     def local(k: int, number: int) -> Local:
@@ -126,9 +137,13 @@ def bayesian_lora(
         part = cut_model(model, nets[number], dict.fromkeys(layers, torch.arange(k)))
         sketched = cast(SviLocal, fitted(part).phases[0].local)
         if anchored:
-            return SketchedSvi(sketched, model, nets[number], whole.initial, cast(SviLocal, phase.local))
-        weights = {leaf_of(layer, leaf): rank / k for layer in layers for leaf in ("lora_b", "lora_a", JOINT)}
-        return SketchedSvi(replace(sketched, sites=weights), model, nets[number], whole.initial)
+            return SketchedSvi(sketched, model, nets[number], initial, cast(SviLocal, phase.local))
+        weights = {
+            leaf_of(layer, leaf): rank / k
+            for layer in layers
+            for leaf in ("lora_b", "lora_a", JOINT)
+        }
+        return SketchedSvi(replace(sketched, sites=weights), model, nets[number], initial)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         given = cast(Assignment, phase.assign(state, round, profile, key))
@@ -136,18 +151,35 @@ def bayesian_lora(
         options = replace(given.options, size=size)
         if ranks[size] == rank:
             return replace(given, options=options)
-        drawn = {name: random_sketch(rank, ranks[size], key.child("sketch", name)) for name in layers}
+        drawn = {
+            name: random_sketch(rank, ranks[size], key.child("sketch", name)) for name in layers
+        }
         rest = None if fusion.adds else published(phase.server, state, round, None)
-        return replace(given, view=Slices(drawn, full, named=True, rest=rest, broadcast=anchored), options=options)
+        return replace(
+            given,
+            view=Slices(drawn, full, named=True, rest=rest, broadcast=anchored),
+            options=options,
+        )
 
     locals = tuple(local(k, number) for number, k in enumerate(ranks))
-    return replace(whole, name="bayesian_lora", phases=(replace(phase, assign=assign, local=Sized(locals)),))
+    return replace(
+        whole, name="bayesian_lora", phases=(replace(phase, assign=assign, local=Sized(locals)),)
+    )
 
 
-def _check(full: dict[str, tuple[int, ...]], layers: Sequence[str], fusion: Fusion, sketched: bool) -> None:
+def _check(
+    full: dict[str, tuple[int, ...]], layers: Sequence[str], fusion: Fusion, sketched: bool
+) -> None:
     missing = sorted(set(layers) - {layer for layer, _ in sliced(full, layers).values()})
     if missing and sketched:
         hint = "SliceNormal, or ranks=[r]"
-        raise ArgumentError(complain("bayesian_lora, guide", expected="parameters named after every adapter", actual=f"none of {missing}", hint=hint))
+        raise ArgumentError(
+            "bayesian_lora, guide",
+            "parameters named after every adapter",
+            f"none of {missing}",
+            hint,
+        )
     if sketched and isinstance(fusion, ProductOfExperts):
-        raise ArgumentError(complain("bayesian_lora, fusion", expected="a rule for many rounds", actual="ProductOfExperts", hint="PVI(0.3)"))
+        raise ArgumentError(
+            "bayesian_lora, fusion", "a rule for many rounds", "ProductOfExperts", "PVI(0.3)"
+        )

@@ -1,6 +1,8 @@
-"""Federated LoRA (Zhang et al., "Towards building the FederatedGPT: federated instruction tuning", 2024): FedAvg of adapters.
+"""Federated LoRA (Zhang et al., "Towards building the FederatedGPT: federated instruction tuning",
+2024): FedAvg of adapters.
 
-Notation: B, A -> leaves ``NAME.lora_b``, ``NAME.lora_a``; H local steps -> `steps`; N clients, each of weight 1 / N unless `by_rows`.
+Notation: B, A -> leaves ``NAME.lora_b``, ``NAME.lora_a``; H local steps -> `steps`; N clients, each
+of weight 1 / N unless `by_rows`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def fed_lora(
     up: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train adapters and head by local steps and averages of B and of A. The product of the averages is not the average of the products.
+    """Train adapters and head by local steps and averages of B and of A. The product of the
+    averages is not the average of the products.
 
     Parameters
     ----------
@@ -49,4 +52,13 @@ def fed_lora(
     adapted(net, where="fed_lora")
     work = training or Training(batch_size=16)
     local = work.fitting(net, likelihood, "delta")
-    return compose("fed_lora", net, local, training=work, weight=weighing(by_rows), codec=codec, up=up, link=link)
+    return compose(
+        "fed_lora",
+        net,
+        local,
+        training=work,
+        weight=weighing(by_rows),
+        codec=codec,
+        up=up,
+        link=link,
+    )

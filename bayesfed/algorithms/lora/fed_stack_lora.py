@@ -1,4 +1,5 @@
-"""FedStackLoRA, or FLoRA (Wang et al., "FLoRA: federated fine-tuning large language models with heterogeneous low-rank adaptations", 2024).
+"""FedStackLoRA, or FLoRA (Wang et al., "FLoRA: federated fine-tuning large language models with
+heterogeneous low-rank adaptations", 2024).
 
 ======================  ==============================================
 paper                   here
@@ -19,18 +20,19 @@ from torch import nn
 
 from bayesfed.algorithms.composing import compose, weighing
 from bayesfed.algorithms.lora.adapting import adapted, by_rank
-from bayesfed.algorithms.lora.merging import DELTA, STACK, Merge, Merging, base_weights
+from bayesfed.algorithms.lora.merging import Merge, Merging, base_weights
 from bayesfed.algorithms.lora.stacking import Stack, Unlike, adapter_leaves
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import Capacity
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.trees import Tree, shapes, trainable, without
+from bayesfed.trees import Tree, shapes, trainable
 
 
 @recipe(cites=("wang2024flora", "hu2021lora"))
@@ -45,9 +47,11 @@ def fed_stack_lora(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train new adapters every round and merge all of them, exactly, into the weights under the next ones.
+    """Train new adapters every round and merge all of them, exactly, into the weights under the
+    next ones.
 
-    As in the paper, a client that heard the last round gets the slices of all clients, and other clients get a whole delta.
+    As in the paper, a client that heard the last round gets the slices of all clients, and other
+    clients get a whole delta.
 
     Parameters
     ----------
@@ -63,18 +67,25 @@ def fed_stack_lora(
     Raises
     ------
     ArgumentError
-        If the network has no adapters of one rank, trained ones, or running statistics, or ranks do not fall from at most that to at least 1.
+        If the network has no adapters of one rank, trained ones, or running statistics, or ranks do
+        not fall from at most that to at least 1.
     """
-    (_, initial), nets = adapted(net, where="fed_stack_lora"), by_rank(net, ranks, where="fed_stack_lora")
+    (_, initial), nets = (
+        adapted(net, where="fed_stack_lora"),
+        by_rank(net, ranks, where="fed_stack_lora"),
+    )
     if trained := [name for name, layer in adapters(net).items() if bool(layer.lora_b.any())]:
-        raise ArgumentError(complain("fed_stack_lora", expected="adapters that are zero", actual=trained, hint="lora(merged(net), 8, key)"))
+        raise ArgumentError(
+            "fed_stack_lora", "adapters that are zero", trained, "lora(merged(net), 8, key)"
+        )
     layers = tuple(sorted(adapters(net)))
-    views = [Unlike(k, layers, shapes(trainable(made))) for k, made in zip(ranks, nets, strict=True)]
+    views = [
+        Unlike(k, layers, shapes(trainable(made))) for k, made in zip(ranks, nets, strict=True)
+    ]
     idle = {name: leaf for name, leaf in initial.items() if name in adapter_leaves(layers)}
 
     def model(state: Tree) -> Model:
-        head = without(without(state, DELTA), STACK)
-        return Model(net, idle | head | base_weights(net, state))
+        return Model(net, idle | owned(state, MODEL) | base_weights(net, state))
 
     work = training or Training(batch_size=16)
     return compose(
@@ -83,7 +94,7 @@ def fed_stack_lora(
         [Merging(work.fitting(made, likelihood, "factors"), made) for made in nets],
         Merge(net),
         training=work,
-        initial={name: leaf for name, leaf in initial.items() if name not in idle},
+        initial=of(MODEL, {name: leaf for name, leaf in initial.items() if name not in idle}),
         predictor=model,
         view=lambda turn: views[turn.size],
         capacity=capacity,
@@ -91,4 +102,5 @@ def fed_stack_lora(
         codec=codec,
         link=link,
         reducer=partial(Stack, layers),
+        owner="",
     )

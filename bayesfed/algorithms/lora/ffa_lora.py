@@ -1,6 +1,8 @@
-"""FFA-LoRA (Sun et al., "Improving LoRA in privacy-preserving federated learning", 2024): A stays as it was drawn, and only B is trained.
+"""FFA-LoRA (Sun et al., "Improving LoRA in privacy-preserving federated learning", 2024): A stays
+as it was drawn, and only B is trained.
 
-Notation: A_0 -> ``NAME.lora_a``, frozen like the base and never sent; B -> ``NAME.lora_b``. Averages of B are averages of products.
+Notation: A_0 -> ``NAME.lora_a``, frozen like the base and never sent; B -> ``NAME.lora_b``.
+Averages of B are averages of products.
 """
 
 from __future__ import annotations
@@ -44,5 +46,13 @@ def ffa_lora(
     ArgumentError
         As `fed_lora`.
     """
-    made = fed_lora(half_frozen(net), likelihood=likelihood, training=training, by_rows=by_rows, codec=codec, up=up, link=link)
+    made = fed_lora(
+        half_frozen(net),
+        likelihood=likelihood,
+        training=training,
+        by_rows=by_rows,
+        codec=codec,
+        up=up,
+        link=link,
+    )
     return replace(made, name="ffa_lora")

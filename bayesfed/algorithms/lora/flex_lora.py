@@ -1,4 +1,5 @@
-"""FlexLoRA (Bai et al., "Federated fine-tuning of large language models under heterogeneous tasks and client resources", 2024).
+"""FlexLoRA (Bai et al., "Federated fine-tuning of large language models under heterogeneous tasks
+and client resources", 2024).
 
 ======================  ==============================================
 paper                   here
@@ -42,7 +43,8 @@ def flex_lora(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train adapters of unlike rank, and truncate the mean of their products to the server's rank and to each client's.
+    """Train adapters of unlike rank, and truncate the mean of their products to the server's rank
+    and to each client's.
 
     Parameters
     ----------
@@ -58,11 +60,14 @@ def flex_lora(
     Raises
     ------
     ArgumentError
-        If the network has no adapters of one rank, or running statistics, or ranks do not fall from at most that to at least 1.
+        If the network has no adapters of one rank, or running statistics, or ranks do not fall from
+        at most that to at least 1.
     """
     (rank, _), nets = adapted(net, where="flex_lora"), by_rank(net, ranks, where="flex_lora")
     layers = tuple(sorted(adapters(net)))
-    views = [Unlike(k, layers, shapes(trainable(made))) for k, made in zip(ranks, nets, strict=True)]
+    views = [
+        Unlike(k, layers, shapes(trainable(made))) for k, made in zip(ranks, nets, strict=True)
+    ]
 
     def model(size: int, state: Tree) -> Model:
         return Model(nets[size], views[size].restrict(state))

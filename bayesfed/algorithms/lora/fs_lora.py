@@ -1,4 +1,5 @@
-"""FSLoRA (Fang et al., "Federated sketching LoRA: on-device collaborative fine-tuning of large language models").
+"""FSLoRA (Fang et al., "Federated sketching LoRA: on-device collaborative fine-tuning of large
+language models").
 
 ======================  ==============================================
 paper                   here
@@ -14,7 +15,8 @@ ratio k_i / r           `capacity` among `ranks`: `fixed`, `dynamic`, `by_device
 
 The rows of (3), (4) are those of the printed mode; `anchored` describes the other.
 
-The total update of section 3.3 lacks a minus sign; (5) adds differences, as this recipe does. Top-k (C.2) is a codec: ``up=Coded(TopK(0.5))``.
+The total update of section 3.3 lacks a minus sign; (5) adds differences, as this recipe does. Top-k
+(C.2) is a codec: ``up=Coded(TopK(0.5))``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from bayesfed.algorithms.lora.anchored import Anchored
 from bayesfed.algorithms.lora.sketch_view import Sketched, Slices
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.servers import Add
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link, Local
@@ -63,34 +65,39 @@ def fs_lora(
     up: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train adapters of one rank on devices of unlike strength. Each client trains some slices, drawn anew every round.
+    """Train adapters of one rank on devices of unlike strength. Each client trains some slices,
+    drawn anew every round.
 
-    As printed, a client's network has the drawn slices alone, multiplied by ``r / k``. Anchored, its network is the server's: the other slices are
-    merged into the frozen base for the fit, and the drawn ones are trained at their own scale. What is trained and sent up is the same.
+    As printed, a client's network has the drawn slices alone, multiplied by ``r / k``. Anchored,
+    its network is the server's: the other slices are merged into the frozen base for the fit, and
+    the drawn ones are trained at their own scale. What is trained and sent up is the same.
 
     Parameters
     ----------
     net
-        A network from `lora`. Its adapters and head are trained and travel; all clients share the frozen rest in memory.
+        A network from `lora`. Its adapters and head are trained and travel; all clients share the
+        frozen rest in memory.
     ranks
         Numbers of slices k of the sizes, falling. The adapters' own rank alone is federated LoRA.
     capacity
         Which size a client trains in a round.
     anchored
-        Merge slices that were not drawn into the base. The default, since it is ahead by 6 points where rank matters and no worse elsewhere
-        (``benchmarks/fslora.py``: images, with server momentum 0.5 against the printed mode without; sentiment). False is FSLoRA as printed.
+        Merge slices that were not drawn into the base. The default, since it is ahead by 6 points
+        where rank matters and no worse elsewhere (``benchmarks/fslora.py``: images, with server
+        momentum 0.5 against the printed mode without; sentiment). False is FSLoRA as printed.
     train_a
-        False freezes A as it was drawn (FFA-LoRA), for anchored sketches: only slices of B are trained, A never travels, and a client sends and
-        receives about half as much.
+        False freezes A as it was drawn (FFA-LoRA), for anchored sketches: only slices of B are
+        trained, A never travels, and a client sends and receives about half as much.
     sampling
-        "uniform", as in the paper, or "importance": slices of larger norm are drawn more often, and in the printed mode each is multiplied by one
-        over its probability; the multipliers travel down.
+        "uniform", as in the paper, or "importance": slices of larger norm are drawn more often, and
+        in the printed mode each is multiplied by one over its probability; the multipliers travel
+        down.
     by_coverage
-        Divide what was added to a slice by the weights of the clients that had it, not of all clients as in (5). Only in the printed mode: anchored
-        clients each correct the whole error.
+        Divide what was added to a slice by the weights of the clients that had it, not of all
+        clients as in (5). Only in the printed mode: anchored clients each correct the whole error.
     broadcast
-        Send whole adapters and let clients cut their slices, as in the paper. False sends only the slices that are trained and, anchored, the others
-        in 4 bits an entry.
+        Send whole adapters and let clients cut their slices, as in the paper. False sends only the
+        slices that are trained and, anchored, the others in 4 bits an entry.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
@@ -101,44 +108,68 @@ def fs_lora(
     Raises
     ------
     ArgumentError
-        If the network has no adapters of one rank, or running statistics, ranks do not fall from at most that to at least 1, there is no such
-        sampling, an anchored sum is to be divided by coverage, or A is to be frozen in the printed mode.
+        If the network has no adapters of one rank, or running statistics, ranks do not fall from at
+        most that to at least 1, there is no such sampling, an anchored sum is to be divided by
+        coverage, or A is to be frozen in the printed mode.
     """
     if sampling not in get_args(Sampling):
-        raise ArgumentError(complain("fs_lora, sampling", expected="'uniform' or 'importance'", actual=repr(sampling), hint="'uniform'"))
+        raise ArgumentError(
+            "fs_lora, sampling", "'uniform' or 'importance'", repr(sampling), "'uniform'"
+        )
     if anchored and by_coverage:
-        raise ArgumentError(complain("fs_lora, by_coverage", expected="False for anchored sketches", actual=True, hint="anchored=False"))
+        raise ArgumentError(
+            "fs_lora, by_coverage", "False for anchored sketches", True, "anchored=False"
+        )
     if not (anchored or train_a):
-        raise ArgumentError(complain("fs_lora, train_a", expected="True in the printed mode", actual=False, hint="anchored=True"))
+        raise ArgumentError("fs_lora, train_a", "True in the printed mode", False, "anchored=True")
     weighted = sampling == "importance"
     multiplied = weighted and not anchored
     net = net if train_a else half_frozen(net)
-    (rank, initial), nets = adapted(net, where="fs_lora"), by_rank(net, ranks, where="fs_lora", sketched=not anchored, by_slice=multiplied)
+    (rank, initial), nets = (
+        adapted(net, where="fs_lora"),
+        by_rank(net, ranks, where="fs_lora", sketched=not anchored, by_slice=multiplied),
+    )
     full, layers = shapes(initial), sorted(adapters(net))
-    frozen = {leaf: layer.lora_a.detach() for name, layer in adapters(net).items() if (leaf := leaf_of(name, "lora_a")) not in full}
+    frozen = {
+        leaf: layer.lora_a.detach()
+        for name, layer in adapters(net).items()
+        if (leaf := leaf_of(name, "lora_a")) not in full
+    }
 
     def draw(state: Tree, name: str, k: int, key: Key) -> Drawn:
         if not weighted:
             return random_sketch(rank, k, key)
-        whole = frozen | state
-        return importance_sketch(slice_norms(whole[leaf_of(name, "lora_b")], whole[leaf_of(name, "lora_a")]), k, key)
+        every = frozen | state
+        return importance_sketch(
+            slice_norms(every[leaf_of(name, "lora_b")], every[leaf_of(name, "lora_a")]), k, key
+        )
+
+    def whole(k: int) -> bool:
+        return broadcast and (k < rank or not anchored)
 
     def view(turn: Turn) -> Slices:
         key = turn.key.child("sketch")
         drawn = {name: draw(turn.state, name, ranks[turn.size], key.child(name)) for name in layers}
-        partly = ranks[turn.size] < rank
-        told = broadcast and (partly or not anchored)
-        return Slices(drawn, full, multiplied, told, bool(frozen), by_coverage=by_coverage, anchored=anchored and not broadcast)
+        return Slices(
+            drawn,
+            full,
+            multiplied,
+            whole(ranks[turn.size]),
+            bool(frozen),
+            by_coverage=by_coverage,
+            anchored=anchored and not broadcast,
+        )
 
-    def trained(made: nn.Module) -> Local:
+    def trained(made: nn.Module, k: int) -> Local:
         fitting = work.fitting(made, likelihood, "delta")
-        return Anchored(fitting, made, frozen) if anchored else Sketched(fitting, made)
+        told = whole(k) or bool(frozen) or multiplied or (anchored and k < rank)
+        return Anchored(fitting, made, frozen, told) if anchored else Sketched(fitting, made, told)
 
     work = training or Training(batch_size=16)
     return compose(
         "fs_lora",
         net,
-        [trained(made) for made in nets],
+        [trained(made, k) for made, k in zip(nets, ranks, strict=True)],
         Add(),
         training=work,
         view=view,

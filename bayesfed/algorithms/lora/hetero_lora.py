@@ -1,4 +1,5 @@
-"""HeteroLoRA (Cho et al., "Heterogeneous LoRA for federated fine-tuning of on-device foundation models", 2024).
+"""HeteroLoRA (Cho et al., "Heterogeneous LoRA for federated fine-tuning of on-device foundation
+models", 2024).
 
 ======================  ==============================================
 paper                   here
@@ -9,7 +10,8 @@ zero-padding            `Slices.lift`; the sum is divided by all weights
 ||Delta W_k||_F         `ByNorm`, the weight of a client
 ======================  ==============================================
 
-Rank self-pruning, in which clients drop slices by themselves, is not here: FSLoRA's comparison fixes ranks.
+Rank self-pruning, in which clients drop slices by themselves, is not here: FSLoRA's comparison
+fixes ranks.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ from bayesfed.trees import Tree, check, leaf_of, shapes
 
 @dataclass(frozen=True)
 class ByNorm:
-    """A view around slices that multiplies the weight by the Frobenius norm of all products in the payload."""
+    """A view around slices that multiplies the weight by the Frobenius norm of all products in the
+    payload.
+    """
 
     slices: Slices
 
@@ -52,7 +56,10 @@ class ByNorm:
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Lift through the slices, at the multiplied weight."""
         check(payload, self.slices.expected, where="payload")
-        pairs = [(payload[leaf_of(name, "lora_b")], payload[leaf_of(name, "lora_a")]) for name in self.slices.drawn]
+        pairs = [
+            (payload[leaf_of(name, "lora_b")], payload[leaf_of(name, "lora_a")])
+            for name in self.slices.drawn
+        ]
         norm = math.sqrt(sum(float(product_norm(b, a.mT)) ** 2 for b, a in pairs))
         return self.slices.lift(payload, weight * norm, kind)
 
@@ -70,7 +77,8 @@ def hetero_lora(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train adapters of unlike rank. Each client trains the leading slices; the average counts zeros for clients that lack a slice.
+    """Train adapters of unlike rank. Each client trains the leading slices; the average counts
+    zeros for clients that lack a slice.
 
     Parameters
     ----------
@@ -79,18 +87,22 @@ def hetero_lora(
     ranks, capacity
         Numbers of slices of the sizes, falling; and which size a client trains in a round.
     by_norm
-        Weigh clients by the norm of their adapters, on top of `by_rows`. If both are false, all clients weigh alike.
+        Weigh clients by the norm of their adapters, on top of `by_rows`. If both are false, all
+        clients weigh alike.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
 
     Raises
     ------
     ArgumentError
-        If the network has no adapters of one rank, or running statistics, or ranks do not fall from at most that to at least 1.
+        If the network has no adapters of one rank, or running statistics, or ranks do not fall from
+        at most that to at least 1.
     """
     (_, initial), nets = adapted(net, where="hetero_lora"), by_rank(net, ranks, where="hetero_lora")
     full, layers = shapes(initial), sorted(adapters(net))
-    slices = [Slices(dict.fromkeys(layers, Drawn(torch.arange(k), torch.ones(k))), full) for k in ranks]
+    slices = [
+        Slices(dict.fromkeys(layers, Drawn(torch.arange(k), torch.ones(k))), full) for k in ranks
+    ]
     views: list[View] = [ByNorm(one) if by_norm else one for one in slices]
 
     def model(size: int, state: Tree) -> Model:

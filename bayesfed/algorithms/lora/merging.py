@@ -1,10 +1,13 @@
-"""The rounds of FedStackLoRA (Wang et al., 2024): stacked adapters are merged into the weights under them, and new adapters begin.
+"""The rounds of FedStackLoRA (Wang et al., 2024): stacked adapters are merged into the weights
+under them, and new adapters begin.
 
-The pretrained weights are never written to. Merges add up in a separate delta, ``(m, n)`` for each layer, which the server and every client keep.
-A client that heard the last round gets the stack, ``K (m + n)`` numbers a layer for K slices of all clients together. Other clients get the delta.
+The pretrained weights are never written to. Merges add up in a separate delta, ``(m, n)`` for each
+layer, which the server and every client keep. A client that heard the last round gets the stack,
+``K (m + n)`` numbers a layer for K slices of all clients together. Other clients get the delta.
 
-With server momentum a merge moves the delta by a velocity, ``v <- momentum v + rate scale B A``. Clients keep it beside the delta and compute it from
-the same stacks, so that momentum sends nothing more to clients that heard the last round; others get the velocity with the delta.
+With server momentum a merge moves the delta by a velocity, ``v <- momentum v + rate scale B A``.
+Clients keep it beside the delta and compute it from the same stacks, so that momentum sends nothing
+more to clients that heard the last round; others get the velocity with the delta.
 """
 
 from __future__ import annotations
@@ -14,54 +17,68 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from bayesfed.algorithms.lora.stacking import stacked
+from bayesfed.algorithms.lora.stacking import OPTIMISER, stacked
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, OPTIMISER, FedAvgM
+from bayesfed.errors import ArgumentError
+from bayesfed.federated.aggregation.server_optimisers import FedAvgM
 from bayesfed.federated.core.algorithm import Phase
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned, owner_of
 from bayesfed.federated.core.protocols import Fit, Info
+from bayesfed.federated.core.seams import Around
 from bayesfed.federated.core.update import Reducer
-from bayesfed.federated.core.wrappers import Around
 from bayesfed.federated.training.model_sizes import Sized
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import adapters
 from bayesfed.models.adapters.lora_layers import fresh_adapter
-from bayesfed.trees import Tree, leaf_of, placed, without
+from bayesfed.trees import Tree, leaf_of, placed, to
 
-DELTA, STACK = "delta/", "stack/"
-VELOCITY = MOMENTUM + DELTA
+# Owners of leaves by layer: merged weights, the last stack as its ``b/LAYER`` and ``a/LAYER``, and
+# the velocity of the merged weights.
+DELTA, STACK, VELOCITY = "delta", "stack", "velocity"
 
 
 def base_weights(net: nn.Module, tree: Mapping[str, Tensor]) -> Tree:
-    """Return the base weights plus the deltas in a tree, by their names in the network. Layers without a delta are left out."""
+    """Return the base weights plus the deltas in a tree, by their names in the network. Layers
+    without a delta are left out.
+    """
+    deltas = owned(tree, DELTA)
     return {
-        leaf_of(name, "base.weight"): layer.base.weight.detach() + tree[DELTA + name].to(layer.base.weight)
+        leaf_of(name, "base.weight"): layer.base.weight.detach()
+        + deltas[name].to(layer.base.weight)
         for name, layer in adapters(net).items()
-        if DELTA + name in tree
+        if name in deltas
     }
 
 
-def merge(net: nn.Module, deltas: Mapping[str, Tensor], tree: Mapping[str, Tensor], optimiser: FedAvgM | None = None) -> Tree:
-    """Return the deltas, and with momentum the velocities, after the stacks in a tree were merged: ``delta + scale B A``."""
-    merged = {name: leaf for name, leaf in deltas.items() if name.startswith((DELTA, VELOCITY))}
+def merge(
+    net: nn.Module,
+    known: Mapping[str, Tensor],
+    tree: Mapping[str, Tensor],
+    optimiser: FedAvgM | None = None,
+) -> Tree:
+    """Return the deltas, and with momentum the velocities, after the stacks in a tree were merged:
+    ``delta + scale B A``.
+    """
+    deltas, velocities, stack = owned(known, DELTA), owned(known, VELOCITY), owned(tree, STACK)
     for name, layer in adapters(net).items():
-        if f"{STACK}{name}/b" in tree:
-            b, a = tree[f"{STACK}{name}/b"], tree[f"{STACK}{name}/a"]
-            before, step = merged.get(DELTA + name), (b * layer.scale) @ a
+        if f"b/{name}" in stack:
+            b, a = stack[f"b/{name}"], stack[f"a/{name}"]
+            before, step = deltas.get(name), (b * layer.scale) @ a
             if optimiser:
-                last = merged.get(VELOCITY + name)
+                last = velocities.get(name)
                 step = optimiser.learning_rate * step
-                step = merged[VELOCITY + name] = step if last is None else step + optimiser.momentum * last
-            merged[DELTA + name] = step if before is None else before + step
-    return merged
+                step = step if last is None else step + optimiser.momentum * last
+                velocities[name] = step
+            deltas[name] = step if before is None else before + step
+    return of(DELTA, deltas) | of(VELOCITY, velocities)
 
 
 @dataclass(frozen=True)
 class Merge:
     """Merge the stacked adapters of a round; other leaves become their mean.
 
-    The state holds the other leaves and, after the first round, ``delta/NAME`` and the last stack.
+    The state holds the other leaves and, after the first round, ``delta/LAYER`` and the last stack.
 
     Parameters
     ----------
@@ -75,38 +92,57 @@ class Merge:
     optimiser: FedAvgM | None = None
 
     def with_momentum(self, phase: Phase, optimiser: FedAvgM, initial: Tree) -> tuple[Phase, Tree]:
-        """Return the phase with momentum of the merged weights and of the other leaves, and the moments of the latter."""
-        if not isinstance(phase.local, Sized) or not all(isinstance(local, Merging) for local in phase.local.locals):
+        """Return the phase with momentum of the merged weights and of the other leaves, and the
+        moments of the latter.
+        """
+        if not isinstance(phase.local, Sized) or not all(
+            isinstance(local, Merging) for local in phase.local.locals
+        ):
             actual = type(phase.local).__name__
-            raise ArgumentError(complain("momentum of merges", expected="clients that merge", actual=actual, hint="fed_stack_lora"))
-        locals = tuple(replace(local, optimiser=optimiser) for local in phase.local.locals if isinstance(local, Merging))
-        return replace(phase, server=replace(self, optimiser=optimiser), local=Sized(locals)), optimiser.initial(initial)
+            raise ArgumentError(
+                "momentum of merges", "clients that merge", actual, "fed_stack_lora"
+            )
+        locals = tuple(
+            replace(local, optimiser=optimiser)
+            for local in phase.local.locals
+            if isinstance(local, Merging)
+        )
+        phase = replace(phase, server=replace(self, optimiser=optimiser), local=Sized(locals))
+        return phase, of(OPTIMISER, optimiser.initial(owned(initial, MODEL)))
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the last stack to clients that hold the delta before it, and the delta to others."""
-        if version is not None and version == round - 1:
-            return without(without(state, DELTA), OPTIMISER)
-        return {name: leaf for name, leaf in state.items() if not name.startswith((STACK, OPTIMISER)) or name.startswith(VELOCITY)}
+        """Publish the last stack to clients that hold the delta before it, and the delta to
+        others.
+        """
+        kinds = (STACK,) if version is not None and version == round - 1 else (DELTA, VELOCITY)
+        return _of_kinds(state, MODEL, *kinds)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Merge; a round of clients without data changes nothing."""
         stack = stacked(reducer)
         # Clients that heard this round hold the delta already: the old stack is not sent again.
         if not (stack.total and stack.total.number()):
-            return without(state, STACK), {}
+            return _of_kinds(state, MODEL, DELTA, VELOCITY, OPTIMISER), {}
         pairs, rest = stack.mean()
-        sent = {f"{STACK}{name}/{leaf}": factor for name, pair in pairs.items() for leaf, factor in zip("ba", pair, strict=True)}
+        sent = {
+            f"{STACK}/{leaf}/{name}": factor
+            for name, pair in pairs.items()
+            for leaf, factor in zip("ba", pair, strict=True)
+        }
         slices = float(sum(b.shape[1] for b, _ in pairs.values()))
+        own, merged = Tree(), merge(self.net, state, sent, self.optimiser)
         if self.optimiser:
-            moments = {MOMENTUM + name: state[MOMENTUM + name] for name in rest if MOMENTUM + name in state}
-            rest, moments = self.optimiser.step({name: state[name] for name in rest}, rest, moments)
-            rest = rest | moments
-        return rest | merge(self.net, state, sent, self.optimiser) | sent, {"stacked_slices": slices}
+            before = owned(state, MODEL)
+            model, moments = {name: before[name] for name in rest}, owned(state, OPTIMISER)
+            rest, moments = self.optimiser.step(model, rest, moments)
+            own = of(OPTIMISER, moments)
+        return of(MODEL, rest) | own | merged | sent, {"stacked_slices": slices}
 
 
 @dataclass(frozen=True)
 class Merging(Around):
-    """Merge the server's stack, then let `local` train new adapters over it. The delta is the client's memory.
+    """Merge the server's stack, then let `local` train new adapters over it. The delta is the
+    client's memory.
 
     Parameters
     ----------
@@ -121,12 +157,14 @@ class Merging(Around):
     net: nn.Module
     optimiser: FedAvgM | None = None
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Merge, draw new adapters and train them."""
-        said = {name: leaf for name, leaf in message.items() if name.startswith((DELTA, VELOCITY))}
-        known = said or {name: leaf.to(data.inputs.device) for name, leaf in memory.items() if name.startswith((DELTA, VELOCITY))}
+        said = _of_kinds(message, DELTA, VELOCITY)
+        known = said or to(_of_kinds(memory, DELTA, VELOCITY), data.inputs.device)
         deltas = merge(self.net, known, message, self.optimiser)
-        begun = {name: leaf for name, leaf in message.items() if not name.startswith((DELTA, STACK, VELOCITY))}
+        begun = owned(message, MODEL)
         for name, layer in adapters(self.net).items():
             b, a = fresh_adapter(layer.base.weight, layer.rank, key.child("adapter", name))
             begun |= {leaf_of(name, "lora_b"): b, leaf_of(name, "lora_a"): a}
@@ -134,3 +172,8 @@ class Merging(Around):
         with placed(self.net, own | base_weights(self.net, deltas)):
             fit = self.local.fit(begun, {}, data, key, options)
         return fit._replace(memory=fit.memory | deltas)
+
+
+def _of_kinds(tree: Mapping[str, Tensor], *kinds: str) -> Tree:
+    """Return the leaves of some owners, by their full names."""
+    return {name: leaf for name, leaf in tree.items() if owner_of(name) in kinds}

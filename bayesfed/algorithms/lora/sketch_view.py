@@ -1,4 +1,5 @@
-"""Sketches of low-rank adapters: the view `Slices`, through which a client gets some slices, and `Sketched`, the client's side of FSLoRA.
+"""Sketches of low-rank adapters: the view `Slices`, through which a client gets some slices, and
+`Sketched`, the client's side of FSLoRA.
 
 The server knows which slices it drew, so a payload holds only columns of B and rows of A.
 """
@@ -13,27 +14,31 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.lora.slices import Sliced, coarse, cut_slices, others, put_slices, sliced
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit
+from bayesfed.federated.core.seams import Around
 from bayesfed.federated.core.update import Kind, Update
-from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.models.adapters.sketching import Drawn
 from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers
 
-# Last parts of the names of leaves on the down-link: multipliers of slices, and indices for clients that get whole adapters.
-SCALE, SKETCH = "scale", "lora_sketch"
-# Last parts of the names of what stands for the slices that a client does not train.
+# Owners of leaves on the down-link, by layer: multipliers of slices, and indices for clients that
+# get whole adapters.
+SCALE, SKETCH = "scale", "sketch"
+# Owners of what stands for the slices that a client does not train, by the names of the leaves.
 CODES, RANGES = "codes", "ranges"
 
 
 @dataclass(frozen=True)
 class Slices:
-    """A view of some slices of every adapter and of all other leaves. A payload is put back among zeros.
+    """A view of some slices of every adapter and of all other leaves. A payload is put back among
+    zeros.
 
-    A sum of such updates is divided by the weights of all clients that took part, not of those that had a slice: FSLoRA (5), HeteroLoRA.
+    A sum of such updates is divided by the weights of all clients that took part, not of those that
+    had a slice: FSLoRA (5), HeteroLoRA.
 
     Parameters
     ----------
@@ -42,18 +47,22 @@ class Slices:
     full
         Names and shapes of the server's leaves.
     multiplied
-        Whether multipliers travel down, one number a slice. False where all are equal and the client's network has them.
+        Whether multipliers travel down, one number a slice. False where all are equal and the
+        client's network has them.
     broadcast
-        Send whole adapters with the indices of the slices to use: the paper's down-link, in which every client gets the same.
+        Send whole adapters with the indices of the slices to use: the paper's down-link, in which
+        every client gets the same.
     named
-        Send the indices with the slices, for clients that keep a memory or a posterior of every slice.
+        Send the indices with the slices, for clients that keep a memory or a posterior of every
+        slice.
     anchored
         Send the other slices as well, as the codes of `coarse`.
     by_coverage
-        Whether slices weigh nothing where a client lacks them, so that a sum is divided by the weights of those that had a slice.
+        Whether slices weigh nothing where a client lacks them, so that a sum is divided by the
+        weights of those that had a slice.
     rest
-        Values that stand for the slices that a client did not get. None stands for zeros, which suits changes; the server's own values suit averages
-        of values.
+        Values that stand for the slices that a client did not get. None stands for zeros, which
+        suits changes; the server's own values suit averages of values.
 
     Raises
     ------
@@ -74,9 +83,25 @@ class Slices:
         ranks = {layer: self.full[name][axis] for name, (layer, axis) in self._sliced.items()}
         for name, draw in self.drawn.items():
             indices, rank = draw.indices, ranks.get(name, 0)
-            if not len(indices) or int(indices.min()) < 0 or int(indices.max()) >= rank or len(indices.unique()) != len(indices):
+            if (
+                not len(indices)
+                or int(indices.min()) < 0
+                or int(indices.max()) >= rank
+                or len(indices.unique()) != len(indices)
+            ):
                 actual = indices.tolist()
-                raise ArgumentError(complain(f"Slices, layer {name!r}", expected=f"distinct slices of {rank}", actual=actual, hint="random_sketch"))
+                raise ArgumentError(
+                    f"Slices, layer {name!r}", f"distinct slices of {rank}", actual, "random_sketch"
+                )
+
+    @property
+    def tells(self) -> bool:
+        """Whether a message has more than the network's leaves, which are then ``model/NAME``."""
+        partly = any(
+            len(self.drawn[layer].indices) < self.full[name][axis]
+            for name, (layer, axis) in self._sliced.items()
+        )
+        return self.broadcast or self.named or self.multiplied or (self.anchored and partly)
 
     @property
     def indices(self) -> dict[str, Tensor]:
@@ -92,28 +117,41 @@ class Slices:
         """Names and shapes of what a client sends back."""
         shapes = {name: tuple(shape) for name, shape in self.full.items()}
         for name, (layer, axis) in self._sliced.items():
-            shapes[name] = (*shapes[name][:axis], len(self.drawn[layer].indices), *shapes[name][axis + 1 :])
+            shapes[name] = (
+                *shapes[name][:axis],
+                len(self.drawn[layer].indices),
+                *shapes[name][axis + 1 :],
+            )
         return shapes
 
     def restrict(self, tree: Tree) -> Tree:
         """Cut the slices, or name them, and add the multipliers."""
         sent = dict(tree) if self.broadcast else cut_slices(tree, self.indices)
+        if not self.tells:
+            return sent
+        sent = of(MODEL, sent)
         if self.anchored:
             for name, (layer, axis) in self._sliced.items():
                 rest = others(self.indices[layer], self.full[name][axis])
                 if len(rest):
-                    sent[f"{name}.{CODES}"], sent[f"{name}.{RANGES}"] = coarse(tree[name].index_select(axis, rest.to(tree[name].device)), axis)
+                    sent[f"{CODES}/{name}"], sent[f"{RANGES}/{name}"] = coarse(
+                        tree[name].index_select(axis, rest.to(tree[name].device)), axis
+                    )
         for name, draw in self.drawn.items():
             if self.broadcast or self.named:
-                sent[leaf_of(name, SKETCH)] = draw.indices.to(torch.uint8 if int(draw.indices.max()) < 256 else torch.int32)
+                sent[f"{SKETCH}/{name}"] = draw.indices.to(
+                    torch.uint8 if int(draw.indices.max()) < 256 else torch.int32
+                )
             if self.multiplied:
-                sent[leaf_of(name, SCALE)] = draw.multipliers.float()
+                sent[f"{SCALE}/{name}"] = draw.multipliers.float()
         return sent
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Put the slices back in place, then weigh."""
         check(payload, self.expected, where="payload")
-        whole = self.rest or {name: payload[name].new_zeros(tuple(self.full[name])) for name in self._sliced}
+        whole = self.rest or {
+            name: payload[name].new_zeros(tuple(self.full[name])) for name in self._sliced
+        }
         update = Whole(self.full).lift(put_slices(payload, self.indices, whole), weight, kind)
         if not self.by_coverage:
             return update
@@ -124,32 +162,42 @@ class Slices:
 
 @dataclass(frozen=True)
 class Sketched(Around):
-    """Let `local` train the slices in a message, cut from whole adapters where the message has indices, and multiplied where it has multipliers.
+    """Let `local` train the slices in a message, cut from whole adapters where the message has
+    indices, and multiplied where it has multipliers.
 
     Parameters
     ----------
     local
         The local step that trains the network.
     net
-        The network that `local` trains, with adapters of k slices. Their scale is a buffer where multipliers travel (`resized` by slice).
+        The network that `local` trains, with adapters of k slices. Their scale is a buffer where
+        multipliers travel (`resized` by slice).
+    told
+        Whether messages have more than slices (`Slices.tells`).
     """
 
     net: nn.Module
+    told: bool = True
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Fit the slices."""
+        if not self.told:
+            return self.local.fit(message, memory, data, key, options)
         buffers = dict(self.net.named_buffers())
-        multipliers = {name: leaf * buffers[name].to(leaf) for name, leaf in message.items() if name in buffers and _is(name, SCALE)}
-        model, indices = read_sketch({name: leaf for name, leaf in message.items() if name not in multipliers})
+        multipliers = {
+            (scale := leaf_of(name, "scale")): leaf * buffers[scale].to(leaf)
+            for name, leaf in owned(message, SCALE).items()
+        }
+        model, indices = read_sketch(message)
         with placed_buffers(self.net, buffers | multipliers):
             return self.local.fit(cut_slices(model, indices), memory, data, key, options)
 
 
 def read_sketch(message: Tree) -> tuple[Tree, dict[str, Tensor]]:
-    """Return a message without its indices, and these by layer; none where all of a message is meant."""
-    indices = {name.rpartition(".")[0]: leaf.long() for name, leaf in message.items() if _is(name, SKETCH)}
-    return {name: leaf for name, leaf in message.items() if not _is(name, SKETCH)}, indices
-
-
-def _is(name: str, leaf: str) -> bool:
-    return name.rpartition(".")[2] == leaf
+    """Return the network's leaves of a message, and the indices by layer; none where all of a
+    message is meant.
+    """
+    indices = {name: leaf.long() for name, leaf in owned(message, SKETCH).items()}
+    return owned(message, MODEL), indices

@@ -1,11 +1,13 @@
 """`SketchedSvi`: a client that has the posterior of k of r slices of every adapter.
 
-Neither the rows of a client nor its share of the prior affect the slices that it does not have in a round. The slices that it has count more, so that
-the mean over draws is the whole: the adapter's product is multiplied by ``r / k``, as in FSLoRA, and so are the prior and the entropy of the slices,
-``E[sum over drawn j of (r / k) KL_j] = KL``.
+Neither the rows of a client nor its share of the prior affect the slices that it does not have in a
+round. The slices that it has count more, so that the mean over draws is the whole: the adapter's
+product is multiplied by ``r / k``, as in FSLoRA, and so are the prior and the entropy of the
+slices, ``E[sum over drawn j of (r / k) KL_j] = KL``.
 
-Anchored, a client is sent the posterior of all slices and merges the mean product of those that it does not have into the base, as
-`bayesfed.algorithms.lora.anchored` does. It then fits a block of the server's own posterior, and nothing is multiplied.
+Anchored, a client is sent the posterior of all slices and merges the mean product of those that it
+does not have into the base, as `bayesfed.algorithms.lora.anchored` does. It then fits a block of
+the server's own posterior, and nothing is multiplied.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ DRAWS = 8
 
 
 def cut_model(model: BayesianNet, net: nn.Module, indices: Mapping[str, Tensor]) -> BayesianNet:
-    """Return the model of some slices, with their centres of Gaussian priors and their fixed values.
+    """Return the model of some slices, with their centres of Gaussian priors and their fixed
+    values.
 
     Parameters
     ----------
@@ -46,18 +49,32 @@ def cut_model(model: BayesianNet, net: nn.Module, indices: Mapping[str, Tensor])
     indices
         Indices of the slices of each layer.
     """
-    centres = {name: prior.centre for name, prior in model.priors.items() if isinstance(prior, Gaussian) and isinstance(prior.centre, Tensor)}
+    centres = {
+        name: prior.centre
+        for name, prior in model.priors.items()
+        if isinstance(prior, Gaussian) and isinstance(prior.centre, Tensor)
+    }
     cut = cut_slices(centres, indices)
 
     def of(name: str, prior: WeightPrior) -> WeightPrior:
-        return replace(prior, centre=cut[name]) if isinstance(prior, Gaussian) and name in cut else prior
+        return (
+            replace(prior, centre=cut[name])
+            if isinstance(prior, Gaussian) and name in cut
+            else prior
+        )
 
-    return BayesianNet(net, {name: of(name, prior) for name, prior in model.priors.items()}, cut_slices(model.values, indices), model.likelihood)
+    return BayesianNet(
+        net,
+        {name: of(name, prior) for name, prior in model.priors.items()},
+        cut_slices(model.values, indices),
+        model.likelihood,
+    )
 
 
 @dataclass(frozen=True)
 class SketchedSvi:
-    """Let `local` fit the slices that a message names. The factors that `PVI` keeps stay whole, of all slices, in the memory.
+    """Let `local` fit the slices that a message names. The factors that `PVI` keeps stay whole, of
+    all slices, in the memory.
 
     Parameters
     ----------
@@ -70,7 +87,8 @@ class SketchedSvi:
     initial
         The state of all slices before round 0.
     anchor
-        The local step for the model of all slices, whose posterior of the other slices is merged into the base. None: they are left out.
+        The local step for the model of all slices, whose posterior of the other slices is merged
+        into the base. None: they are left out.
     """
 
     local: SviLocal
@@ -85,16 +103,24 @@ class SketchedSvi:
         """What the payload's numbers mean."""
         return self.local.kind
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Fit the slices."""
         message, indices = read_sketch(message)
         whole = under(memory, SITE)
         if not whole and isinstance(self.local.fusion, PVI):
             share = options.share
-            whole = {name: share * leaf.to(data.inputs.device) for name, leaf in self.initial.items()}
+            whole = {
+                name: share * leaf.to(data.inputs.device) for name, leaf in self.initial.items()
+            }
         fused, model = self.local.fused, cut_model(self.model, self.net, indices)
         if self.anchor:
-            model = replace(model, values=model.values | self._anchors(self.anchor, message, indices, key.child("anchors")))
+            model = replace(
+                model,
+                values=model.values
+                | self._anchors(self.anchor, message, indices, key.child("anchors")),
+            )
             message = cut_slices(message, indices)
         pair = replace(fused.pair, model=model)
         local = replace(self.local, fused=replace(fused, pair=pair))
@@ -103,10 +129,20 @@ class SketchedSvi:
         kept = put_slices(under(fit.memory, SITE), indices, whole)
         return Fit(fit.payload, {f"{SITE}{name}": leaf for name, leaf in kept.items()}, fit.info)
 
-    def _anchors(self, anchor: SviLocal, message: Tree, indices: Mapping[str, Tensor], key: Key) -> Tree:
-        """Return base weights plus the posterior mean of what was not drawn, a mean over draws, by their names in the network."""
-        rest = {name: others(chosen, adapters(self.model.net)[name].rank) for name, chosen in indices.items()}
+    def _anchors(
+        self, anchor: SviLocal, message: Tree, indices: Mapping[str, Tensor], key: Key
+    ) -> Tree:
+        """Return base weights plus the posterior mean of what was not drawn, a mean over draws, by
+        their names in the network.
+        """
+        rest = {
+            name: others(chosen, adapters(self.model.net)[name].rank)
+            for name, chosen in indices.items()
+        }
         parameters = anchor.fusion.parameters(message, anchor.fused)
         posterior = FittedGuide(anchor.fused.pair, anchor.fused.layout, parameters, anchor.program)
-        draws = [merged_slices(self.net, cut_slices(posterior.draw(key.child(number)), rest), rest) for number in range(DRAWS)]
+        draws = [
+            merged_slices(self.net, cut_slices(posterior.draw(key.child(number)), rest), rest)
+            for number in range(DRAWS)
+        ]
         return {name: torch.stack([draw[name] for draw in draws]).mean(0) for name in draws[0]}

@@ -1,9 +1,11 @@
 """Which entries of a tree belong to which slices of an adapter, by the names of the leaves.
 
-``LAYER.lora_b`` and ``LAYER.lora_a`` belong to the adapter. ``guide.scales.LAYER.lora_a_unconstrained`` and ``LAYER.lora_a.precision`` belong to a
+``LAYER.lora_b`` and ``LAYER.lora_a`` belong to the adapter.
+``value/guide.scales.LAYER.lora_a_unconstrained`` and ``precision/LAYER.lora_a`` belong to a
 posterior of it, entry by entry; slice j is column j or row j of these too.
 
-Slices that a client only computes with, and does not train, may travel as codes of `BITS` bits with a range for each slice (`coarse`, `fine`).
+Slices that a client only computes with, and does not train, may travel as codes of `BITS` bits with
+a range for each slice (`coarse`, `fine`).
 """
 
 from __future__ import annotations
@@ -22,38 +24,52 @@ BITS = 4
 
 
 class Sliced(NamedTuple):
-    """The layer whose adapter a leaf belongs to, and the axis of the leaf along which slices are counted."""
+    """The layer whose adapter a leaf belongs to, and the axis of the leaf along which slices are
+    counted.
+    """
 
     layer: str
     axis: int
 
 
 def sliced(names: Iterable[str], layers: Collection[str]) -> dict[str, Sliced]:
-    """Return the leaves that have slices. A name that fits several layers belongs to the longest."""
+    """Return the leaves that have slices. A name that fits several layers belongs to the
+    longest.
+    """
     found = {}
     for name in names:
-        parts = name.removesuffix("_unconstrained").split(".")
         for leaf, axis in AXES.items():
-            at = parts.index(leaf) if leaf in parts else -1
-            layer = next((owner for first in range(at + 1) if (owner := ".".join(parts[first:at])) in layers), None)
+            before, at, _ = f".{name.removesuffix('_unconstrained')}.".partition(f".{leaf}.")
+            owners = [before[start + 1 :] for start, one in enumerate(before) if one in "./"]
+            layer = next((owner for owner in [*owners, ""] if at and owner in layers), None)
             if layer is not None:
                 found[name] = Sliced(layer, axis)
     return found
 
 
 def cut_slices(tree: Mapping[str, Tensor], indices: Mapping[str, Tensor]) -> Tree:
-    """Return a tree with the chosen columns of B and rows of A, by layer; other leaves as they are."""
+    """Return a tree with the chosen columns of B and rows of A, by layer; other leaves as
+    they are.
+    """
     found = dict(tree)
     for name, (layer, axis) in sliced(tree, indices).items():
         found[name] = tree[name].index_select(axis, indices[layer].to(tree[name].device))
     return found
 
 
-def put_slices(tree: Mapping[str, Tensor], indices: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> Tree:
-    """Return a tree with cut leaves in their places among those of `whole`, which is not changed; other leaves as they are."""
+def put_slices(
+    tree: Mapping[str, Tensor], indices: Mapping[str, Tensor], whole: Mapping[str, Tensor]
+) -> Tree:
+    """Return a tree with cut leaves in their places among those of `whole`, which is not changed;
+    other leaves as they are.
+    """
     found = dict(tree)
     for name, (layer, axis) in sliced(tree, indices).items():
-        found[name] = whole[name].to(tree[name]).index_copy(axis, indices[layer].to(tree[name].device), tree[name])
+        found[name] = (
+            whole[name]
+            .to(tree[name])
+            .index_copy(axis, indices[layer].to(tree[name].device), tree[name])
+        )
     return found
 
 
@@ -63,7 +79,8 @@ def others(indices: Tensor, rank: int) -> Tensor:
 
 
 def coarse(leaf: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Return codes of a leaf, two in a byte, and the least and greatest entry of each slice, ``(2, slices)``.
+    """Return codes of a leaf, two in a byte, and the least and greatest entry of each slice,
+    ``(2, slices)``.
 
     Entries are rounded to the nearest of ``2 ** BITS`` levels between the two.
 
@@ -85,6 +102,10 @@ def coarse(leaf: Tensor, axis: int) -> tuple[Tensor, Tensor]:
 def fine(codes: Tensor, ranges: Tensor, length: int, axis: int) -> Tensor:
     """Return the leaf that `coarse` coded, of slices with `length` entries."""
     low, high = ranges[:, :, None]
-    levels = torch.stack([codes >> BITS, codes & (2**BITS - 1)], 1).flatten()[: len(low) * length].reshape(len(low), length)
+    levels = (
+        torch.stack([codes >> BITS, codes & (2**BITS - 1)], 1)
+        .flatten()[: len(low) * length]
+        .reshape(len(low), length)
+    )
     rows: Tensor = low + levels.to(ranges) * ((high - low) / (2**BITS - 1))
     return rows.movedim(0, axis)

@@ -1,13 +1,15 @@
-"""Ditto (Li, Hu, Beirami and Smith, "Ditto: Fair and robust federated learning through personalization", 2021).
+"""Ditto (Li, Hu, Beirami and Smith, "Ditto: Fair and robust federated learning through
+personalization", 2021).
 
-Notation: w -> the server's state; v_k -> a client's memory, ``own/NAME``; lambda -> `strength`. Each client minimises
-``h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2``, (Ditto), beside the shared problem, which is that of FedAvg. A step on h_k is a gradient step on F_k
-and then the exact step on the penalty.
+Notation: w -> the server's state; v_k -> a client's memory, ``own/NAME``; lambda -> `strength`.
+Each client minimises ``h_k(v; w) = F_k(v) + lambda / 2 ||v - w||^2``, (Ditto), beside the shared
+problem, which is that of FedAvg. A step on h_k is a gradient step on F_k and then the exact step on
+the penalty.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -15,44 +17,43 @@ from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
+from bayesfed.federated.core.layering import layered
+from bayesfed.federated.core.layers import Layer, Sent, Visit
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, owned
 from bayesfed.federated.core.protocols import Fit, Link
-from bayesfed.federated.core.wrappers import Around
 from bayesfed.federated.training.descent import Descent
 from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
-from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, to, under, without
-
-# Prefix of a client's own model in its memory.
-OWN = "own/"
+from bayesfed.trees import Tree, to
 
 
 @dataclass(frozen=True)
-class OwnModel(Around):
-    """The shared local step, and steps on a model of the client's own that is drawn to the shared one.
+class OwnModel(Layer):
+    """Steps on a model of the client's own that is drawn to the shared one, beside those on the
+    shared problem.
 
     Parameters
     ----------
-    local
-        Local step of the shared problem.
-    own
+    steps
         Steps of plain SGD on the client's loss.
     strength
         lambda.
     """
 
-    own: Descent
-    strength: float
+    owner: str = "own"
+    steps: Descent | None = None
+    strength: float = 0.0
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Take both; the client's own model begins as the message and stays in its memory."""
-        fit = self.local.fit(message, without(memory, OWN), data, key, options)
-        begun = to(under(memory, OWN), data.inputs.device) or message
+    def send(self, visit: Visit, fit: Fit) -> Sent:
+        """Take the steps; the client's own model begins as the message and stays in its memory."""
+        if self.steps is None:
+            return Sent(fit)
+        message, options = visit.message, visit.options
+        begun = to(visit.memory, visit.data.inputs.device) or message
 
         def after_step(trained: Tree, rate: float, left: int) -> None:
             # The proximal step of the penalty, which is stable at any strength.
@@ -60,8 +61,9 @@ class OwnModel(Around):
                 leaf.lerp_(message[name], rate * self.strength / (1 + rate * self.strength))
 
         told = LocalOptions(rate_factor=options.rate_factor, steps=options.steps)
-        after = self.own.train(begun, data, key.child("own"), told, after_step if self.strength else None).payload
-        return fit._replace(memory=fit.memory | {OWN + name: leaf for name, leaf in after.items()})
+        after = after_step if self.strength else None
+        own = self.steps.train(begun, visit.data, visit.key.child("own"), told, after).payload
+        return Sent(fit, memory=own)
 
 
 @recipe(cites=("li2021ditto",))
@@ -74,17 +76,19 @@ def ditto(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does; beside it each client trains a model of its own, with a quadratic penalty on its distance to the shared one.
+    """Train as `fed_avg` does; beside it each client trains a model of its own, with a quadratic
+    penalty on its distance to the shared one.
 
     The shared model is that of `fed_avg`, bit for bit.
 
     Parameters
     ----------
     strength
-        lambda of ``lambda / 2 ||v - w||^2`` beside a mean loss. With 0 clients' own models are trained without each other.
+        lambda of ``lambda / 2 ||v - w||^2`` beside a mean loss. With 0 clients' own models are
+        trained without each other.
     training
-        Local work of a round, on the shared model and as much again on the client's own, by `Sgd` without momentum. Default: 50 steps of 64 rows with
-        ``Sgd(0.05)``.
+        Local work of a round, on the shared model and as much again on the client's own, by `Sgd`
+        without momentum. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
     likelihood, codec, link
         As in `fed_avg`.
 
@@ -94,12 +98,18 @@ def ditto(
         If the strength is negative, or the optimiser is not `Sgd` without momentum.
     """
     if not strength >= 0:
-        raise ArgumentError(complain("ditto", expected="strength >= 0", actual=strength, hint="0.1"))
+        raise ArgumentError("ditto", "strength >= 0", strength, "0.1")
     work = training or Training()
     sgd_of(work, "ditto")
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
 
-    def personal(state: Tree, memory: Tree) -> Personal:
-        return Personal(Model(net, under(memory, OWN) or state))
+    def shared(state: Tree, memory: Tree) -> Personal:
+        return Personal(Model(net, state))
 
-    return compose("ditto", net, OwnModel(descent, descent, strength), training=work, codec=codec, link=link, personal=personal)
+    made = compose("ditto", net, descent, training=work, codec=codec, link=link, personal=shared)
+    made = layered(made, OwnModel(steps=descent, strength=strength), where="ditto", inside=True)
+
+    def personal(state: Tree, memory: Tree) -> Personal:
+        return Personal(Model(net, owned(memory, "own") or owned(state, MODEL)))
+
+    return replace(made, personal=personal)

@@ -1,78 +1,82 @@
-"""`personalised`: any method, after which each client fine-tunes the model that it received on its own rows."""
+"""`personalised`: any method, after which each client fine-tunes the model that it received on its
+own rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from bayesfed.algorithms.wrappers.phases import each_phase
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.federated.core.algorithm import Algorithm, Model, Personal, Phase, published
+from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
+from bayesfed.federated.core.layering import layered
+from bayesfed.federated.core.layers import Layer, Sent, Visit
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.wrappers import Around
-from bayesfed.federated.training.delta_downlink import Holding
+from bayesfed.federated.core.seams import published
 from bayesfed.federated.training.descent import Descent
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
-from bayesfed.keys import Key
 from bayesfed.models.modules import Predicate
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Shapes, Tree, running_statistics, shapes, to, trainable, under, without
+from bayesfed.trees import Shapes, Tree, running_statistics, shapes, to, trainable
 
-# Prefix of the fine-tuned model in a client's memory.
-TUNED = "tuned/"
+
+def received(message: Tree, memory: Tree) -> Tree:
+    """Return the model that a client received."""
+    return message
 
 
 @dataclass(frozen=True)
-class FineTuned(Around):
-    """A local step, after which the client trains the model of the message on its own rows and keeps the result.
+class FineTuned(Layer):
+    """After the local step, the client trains the model that it received on its own rows and keeps
+    the result. What is sent does not change.
 
     Parameters
     ----------
-    local
-        The method's local step. What it sends does not change.
-    descent
+    steps
         Steps of the fine-tuning.
     begin
-        ``(message, memory) -> model``: what the fine-tuning begins with.
+        ``(message, memory) -> model``: what the fine-tuning begins with, given what the core
+        received and what it keeps.
     expected
         Names and shapes of that model's parameters.
     fixed
         Names of parameters that stay as they begin.
     """
 
-    descent: Descent
-    begin: Callable[[Tree, Tree], Tree]
-    expected: Shapes
+    owner: str = "tuned"
+    steps: Descent | None = None
+    begin: Callable[[Tree, Tree], Tree] = received
+    expected: Shapes = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Fit as the method does, then fine-tune. A client without rows keeps no model.
+    def send(self, visit: Visit, fit: Fit) -> Sent:
+        """Fine-tune. A client without rows keeps no model.
 
         Raises
         ------
         UpdateError
             If the message does not hold the whole model.
         """
-        fit = self.local.fit(message, without(memory, TUNED), data, key, options)
-        if not len(data):
-            return fit
-        begun = to(self.begin(message, fit.memory), data.inputs.device)
+        if not len(visit.data) or self.steps is None:
+            return Sent(fit, memory={})
+        begun = to(self.begin(visit.message, fit.memory), visit.data.inputs.device)
         if shapes(begun) != dict(self.expected):
-            actual = f"leaves {sorted(begun)}"
-            raise UpdateError(complain("personalised", expected="a message with the whole model", actual=actual, hint="fed_avg, fed_lora, fed_per"))
+            hint, actual = "fed_avg, fed_lora, fed_per", f"leaves {sorted(begun)}"
+            raise UpdateError("personalised", "a message with the whole model", actual, hint)
 
         def held(trained: dict[str, Tensor], rate: float, left: int) -> None:
             for name in self.fixed:
                 trained[name].copy_(begun[name])
 
-        tuned = self.descent.train(begun, data, key.child("personal"), LocalOptions(), held if self.fixed else None).payload
-        return fit._replace(memory=fit.memory | {TUNED + name: leaf for name, leaf in tuned.items()})
+        key, after = visit.key.child("personal"), held if self.fixed else None
+        tuned = self.steps.train(begun, visit.data, key, LocalOptions(), after).payload
+        return Sent(fit, memory=tuned)
 
 
 def personalised(
@@ -84,27 +88,32 @@ def personalised(
     likelihood: Likelihood | None = None,
     where: Predicate | None = None,
 ) -> Algorithm:
-    """Let each client fine-tune the model that it received, and keep the result: FedAvg with fine-tuning, and the same for other methods.
+    """Let each client fine-tune the model that it received, and keep the result: FedAvg with
+    fine-tuning, and the same for other methods.
 
-    What is sent and what the server computes do not change by a bit. A client fine-tunes in every round that it takes part in, after its work for the
-    method, so that it has a model of its own whenever the run ends; this costs `steps` more steps a round. A client that never took part has the
-    transmitted model. Where the method already has personal models (`fed_per`), fine-tuning begins with those.
+    What is sent and what the server computes do not change by a bit. A client fine-tunes in every
+    round that it takes part in, after its work for the method, so that it has a model of its own
+    whenever the run ends; this costs `steps` more steps a round. A client that never took part has
+    the transmitted model. Where the method already has personal models (`fed_per`), fine-tuning
+    begins with those.
 
     Parameters
     ----------
     algorithm
-        Method of one phase and one size of model, whose messages hold the model's parameters.
+        Method of one phase and one size of model, whose messages hold the model's parameters, or
+        changes of them (`stc`).
     steps, batch_size, optimiser
         Fine-tuning of a round, as in `Training`. Default optimiser: ``Sgd(0.05)``.
     likelihood
         Likelihood of the targets. Default: `Categorical()`.
     where
-        ``(parameter name, owning module) -> bool``: which parameters are fine-tuned. Default: all that are trained.
+        ``(parameter name, owning module) -> bool``: which parameters are fine-tuned. Default: all
+        that are trained.
 
     Raises
     ------
     ArgumentError
-        If the method has several phases, several sizes or a posterior, sends changes of the model to its clients (`stc`), or its network has running
+        If the method has several phases, several sizes or a posterior, or its network has running
         statistics; if `where` chooses nothing; if a number is outside its domain.
 
     Examples
@@ -114,35 +123,46 @@ def personalised(
     """
     name = f"personalised, {algorithm.name!r}"
     if len(algorithm.phases) != 1 or algorithm.sizes or algorithm.posterior is not None:
-        actual = f"{len(algorithm.phases)} phases, {len(algorithm.sizes)} sizes" + (", a posterior" if algorithm.posterior else "")
+        actual = f"{len(algorithm.phases)} phases, {len(algorithm.sizes)} sizes" + (
+            ", a posterior" if algorithm.posterior else ""
+        )
         raise ArgumentError(
-            complain(name, expected="a method of one phase, one size, without posterior", actual=actual, hint="fed_avg, fed_prox, fed_lora")
+            name,
+            "a method of one phase, one size, without posterior",
+            actual,
+            "fed_avg, fed_prox, fed_lora",
         )
     phase = algorithm.phases[0]
     own = algorithm.personal or (lambda state, memory: Personal(algorithm.predictor(state)))
-    model = own(published(phase.server, algorithm.initial, 0, None), {}).model
-    if not isinstance(model, Model) or isinstance(phase.local, Holding):
-        actual = "changes of the model" if isinstance(phase.local, Holding) else type(model).__name__
-        raise ArgumentError(complain(name, expected="messages that hold a network's parameters", actual=actual, hint="fed_avg, fed_prox, fed_lora"))
+    core, _ = phase.scope.parted(algorithm.initial)
+    shown = published(phase.server, core, 0, None)
+    # A core with several kinds of leaves may publish the network's alone, by their own names.
+    told = MODEL if shown.keys() == owned(core, MODEL).keys() else phase.owner
+    model = own(of(told, shown), {}).model
+    if not isinstance(model, Model):
+        expected, hint = "messages that hold a network's parameters", "fed_avg, fed_prox, fed_lora"
+        raise ArgumentError(name, expected, type(model).__name__, hint)
     net = model.net
     certain = running_statistics(net, certain=True)
-    if running := [one for one in running_statistics(net) if one in certain or one in algorithm.initial]:
-        raise ArgumentError(complain(name, expected="a network without running statistics", actual=running, hint="nn.GroupNorm"))
+    if running := [one for one in running_statistics(net) if one in certain or one in core]:
+        raise ArgumentError(name, "a network without running statistics", running, "nn.GroupNorm")
     chosen = trainable(net)
-    fixed = [one for one in chosen if where and not where(one, net.get_submodule(one.rpartition(".")[0]))]
+    fixed = [
+        one for one in chosen if where and not where(one, net.get_submodule(one.rpartition(".")[0]))
+    ]
     if len(fixed) == len(chosen):
-        raise ArgumentError(complain(f"{name}, where", expected="a predicate that chooses a parameter", actual="none", hint="where=None"))
+        raise ArgumentError(
+            f"{name}, where", "a predicate that chooses a parameter", "none", "where=None"
+        )
     work = Training(steps, batch_size, optimiser)
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
 
     def begin(message: Tree, memory: Tree) -> Tree:
-        return dict(own(message, memory).model.parameters)
-
-    def changed(phase: Phase) -> Phase:
-        return replace(phase, local=FineTuned(phase.local, descent, begin, shapes(chosen), tuple(fixed)))
+        return dict(own(of(told, message), of(phase.owner, memory)).model.parameters)
 
     def personal(state: Tree, memory: Tree) -> Personal:
-        tuned = under(memory, TUNED)
+        tuned = owned(memory, "tuned")
         return Personal(Model(net, tuned)) if tuned else own(state, memory)
 
-    return replace(each_phase(algorithm, name, changed), personal=personal)
+    layer = FineTuned(steps=descent, begin=begin, expected=shapes(chosen), fixed=tuple(fixed))
+    return replace(layered(algorithm, layer, where=name, inside=True), personal=personal)

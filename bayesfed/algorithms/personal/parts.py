@@ -1,10 +1,11 @@
-"""Models with a shared body and local parts: FedPer (Arivazhagan et al., 2019) and FedBABU (Oh, Kim and Yun, 2022).
+"""Models with a shared body and local parts: FedPer (Arivazhagan et al., 2019) and FedBABU (Oh, Kim
+and Yun, 2022).
 
 ================================  ==================================================================
 papers                            here
 ================================  ==================================================================
 W_B, the base or body             the server's state: parameters that `local` does not choose
-W_P_j, the head of client j       a client's memory, ``own/NAME``
+W_P_j, the head of client j       a client's memory, under their names
 ================================  ==================================================================
 """
 
@@ -20,7 +21,7 @@ from bayesfed.algorithms.personal.fine_tuning import personalised
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Link
@@ -32,10 +33,7 @@ from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.modules import Predicate, check_last
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, to, under
-
-# Prefix of a client's own leaves in its memory.
-OWN = "own/"
+from bayesfed.trees import Tree, to
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,9 @@ class OwnParts:
         """Whether the descent draws from torch's global generator."""
         return self.descent.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Train, send the shared parameters and keep the own ones.
 
         Raises
@@ -73,16 +73,24 @@ class OwnParts:
         DataError
             If the rows do not fit the network, or another layer is the last.
         """
-        own = to(self.begun | under(memory, OWN), data.inputs.device)
+        own = to(self.begun | memory, data.inputs.device)
         if self.last:
-            check_last(self.last[0], message | own, self.last[1], data.inputs, where="local=None, the last layer")
+            check_last(
+                self.last[0],
+                message | own,
+                self.last[1],
+                data.inputs,
+                where="local=None, the last layer",
+            )
 
         def held(trained: dict[str, Tensor], rate: float, left: int) -> None:
             for name, leaf in own.items():
                 trained[name].copy_(leaf)
 
-        fit = self.descent.train(message | own, data, key, options, None if self.trained or not own else held)
-        kept = {OWN + name: fit.payload[name] for name in own} if self.trained else {}
+        fit = self.descent.train(
+            message | own, data, key, options, None if self.trained or not own else held
+        )
+        kept = {name: fit.payload[name] for name in own} if self.trained else {}
         return fit._replace(payload={name: fit.payload[name] for name in message}, memory=kept)
 
 
@@ -98,13 +106,14 @@ def fed_per(
 ) -> Algorithm:
     """Train a body that all clients share and a head that each client keeps to itself.
 
-    The server never has a head: its predictor uses the head that `net` began with. Score clients by `Result.personal_scores`.
+    The server never has a head: its predictor uses the head that `net` began with. Score clients by
+    `Result.personal_scores`.
 
     Parameters
     ----------
     local
-        ``(parameter name, owning module) -> bool``: which parameters stay with clients. Default: those of the last layer. If it chooses none, the
-        method is `fed_avg`, bit for bit.
+        ``(parameter name, owning module) -> bool``: which parameters stay with clients. Default:
+        those of the last layer. If it chooses none, the method is `fed_avg`, bit for bit.
     likelihood, training, codec, link
         As in `fed_avg`.
 
@@ -114,8 +123,21 @@ def fed_per(
         If `local` chooses every parameter.
     """
     work, (shared, own) = training or Training(), _parted(net, local, "fed_per")
-    part = OwnParts(work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), own, last=None if local else (net, head_of(net)))
-    return compose("fed_per", net, part, training=work, initial=shared, codec=codec, link=link, personal=_joined(net, own))
+    part = OwnParts(
+        work.descent(MaximumLikelihood(net, likelihood or Categorical()), net),
+        own,
+        last=None if local else (net, head_of(net)),
+    )
+    return compose(
+        "fed_per",
+        net,
+        part,
+        training=work,
+        initial=shared,
+        codec=codec,
+        link=link,
+        personal=_joined(net, own),
+    )
 
 
 @recipe(cites=("oh2022fedbabu",))
@@ -130,14 +152,17 @@ def fed_babu(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train a body under a head that stays as it began, the same for all clients; each client then fine-tunes the model.
+    """Train a body under a head that stays as it began, the same for all clients; each client then
+    fine-tunes the model.
 
     Parameters
     ----------
     steps
-        Number of a client's fine-tuning steps, as in `personalised`. They are taken anew in every round that the client takes part in.
+        Number of a client's fine-tuning steps, as in `personalised`. They are taken anew in every
+        round that the client takes part in.
     local
-        ``(parameter name, owning module) -> bool``: the head. Default: the parameters of the last layer.
+        ``(parameter name, owning module) -> bool``: the head. Default: the parameters of the last
+        layer.
     tuned
         ``(parameter name, owning module) -> bool``: what is fine-tuned. Default: every parameter.
     likelihood, training, codec, link
@@ -151,8 +176,24 @@ def fed_babu(
     work, (shared, own) = training or Training(), _parted(net, local, "fed_babu")
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
     part = OwnParts(descent, own, trained=False, last=None if local else (net, head_of(net)))
-    shared_body = compose("fed_babu", net, part, training=work, initial=shared, codec=codec, link=link, personal=_joined(net, own))
-    return personalised(shared_body, steps=steps, batch_size=work.batch_size, optimiser=work.optimiser, likelihood=likelihood, where=tuned)
+    shared_body = compose(
+        "fed_babu",
+        net,
+        part,
+        training=work,
+        initial=shared,
+        codec=codec,
+        link=link,
+        personal=_joined(net, own),
+    )
+    return personalised(
+        shared_body,
+        steps=steps,
+        batch_size=work.batch_size,
+        optimiser=work.optimiser,
+        likelihood=likelihood,
+        where=tuned,
+    )
 
 
 def last_layer(net: nn.Module) -> Predicate:
@@ -169,12 +210,18 @@ def head_of(net: nn.Module) -> str:
 def _parted(net: nn.Module, local: Predicate | None, where: str) -> tuple[Tree, Tree]:
     """Return the shared and the own parameters of a network."""
     begun, chosen = travelling(net, "static", where=where), local or last_layer(net)
-    own = {name: leaf for name, leaf in begun.items() if chosen(name, net.get_submodule(name.rpartition(".")[0]))}
+    own = {
+        name: leaf
+        for name, leaf in begun.items()
+        if chosen(name, net.get_submodule(name.rpartition(".")[0]))
+    }
     if len(own) == len(begun):
         actual = f"all of {list(begun)}"
-        raise ArgumentError(complain(f"{where}, local", expected="a predicate that leaves a parameter to share", actual=actual, hint="local=None"))
+        raise ArgumentError(
+            f"{where}, local", "a predicate that leaves a parameter to share", actual, "local=None"
+        )
     return {name: leaf for name, leaf in begun.items() if name not in own}, own
 
 
 def _joined(net: nn.Module, begun: Tree) -> Callable[[Tree, Tree], Personal]:
-    return lambda state, memory: Personal(Model(net, state | begun | under(memory, OWN)))
+    return lambda state, memory: Personal(Model(net, state | begun | memory))

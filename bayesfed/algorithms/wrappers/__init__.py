@@ -1,6 +1,8 @@
-"""Wrappers take an algorithm and return an algorithm: `private`, `robust`, `secure`, `averaged`, `on_devices`.
+"""Wrappers take an algorithm and return an algorithm: `private`, `robust`, `secure`, `averaged`,
+`on_devices`.
 
-`phases` has what they share, `noising` and `accounting` the parts of `private`, `chosen_prior` what `Training(prior_precision="auto")` does.
+`phases` has what they share, `noising` and `accounting` the parts of `private`, `chosen_prior` what
+`Training(prior_precision="auto")` does.
 """
 
 import lazy_loader

@@ -1,11 +1,13 @@
-"""Privacy accounting: epsilon of Gaussian noise over rounds, by Rényi differential privacy (Mironov, 2017) in dp-accounting (extra ``dp``).
+"""Privacy accounting: epsilon of Gaussian noise over rounds, by Rényi differential privacy
+(Mironov, 2017) in dp-accounting (extra ``dp``).
 
 There are two statements. They have different neighbours, and neither implies the other:
 
-- For every round and any sampler, neighbouring runs differ in one client, whose updates are all replaced by zeros. A round's sum then moves by at
-  most ``clip``.
-- For `participants` of `population` clients, drawn anew each round uniformly without replacement (`fraction`) and kept secret, neighbouring runs
-  differ in one client that is replaced by another. A sum moves by at most ``2 clip``, and sampling amplifies privacy (Wang, Balle and
+- For every round and any sampler, neighbouring runs differ in one client, whose updates are all
+  replaced by zeros. A round's sum then moves by at most ``clip``.
+- For `participants` of `population` clients, drawn anew each round uniformly without replacement
+  (`fraction`) and kept secret, neighbouring runs differ in one client that is replaced by another.
+  A sum moves by at most ``2 clip``, and sampling amplifies privacy (Wang, Balle and
   Kasiviswanathan, 2019).
 
 Poisson sampling is not offered, because a round has at least one client.
@@ -16,11 +18,18 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, MissingExtraError
 
 
 @lru_cache(maxsize=4096)
-def epsilon(noise: float, rounds: int, delta: float, *, participants: int | None = None, population: int | None = None) -> float:
+def epsilon(
+    noise: float,
+    rounds: int,
+    delta: float,
+    *,
+    participants: int | None = None,
+    population: int | None = None,
+) -> float:
     """Return epsilon at `delta` after rounds of Gaussian noise.
 
     Parameters
@@ -37,27 +46,39 @@ def epsilon(noise: float, rounds: int, delta: float, *, participants: int | None
     Raises
     ------
     ArgumentError
-        If noise is not positive and finite, there are no rounds, delta is not in (0, 1), or participants are not 1 to population.
+        If noise is not positive and finite, there are no rounds, delta is not in (0, 1), or
+        participants are not 1 to population.
     MissingExtraError
         If dp-accounting is not installed.
     """
     if not (0 < noise < math.inf and rounds >= 1 and 0 < delta < 1):
         expected = "noise > 0, rounds >= 1, delta in (0, 1)"
-        raise ArgumentError(complain("epsilon", expected=expected, actual=(noise, rounds, delta), hint="epsilon(1.0, 100, 1e-5)"))
-    if (participants is None) != (population is None) or not 1 <= (participants or 1) <= (population or 1):
+        raise ArgumentError("epsilon", expected, (noise, rounds, delta), "epsilon(1.0, 100, 1e-5)")
+    if (participants is None) != (population is None) or not 1 <= (participants or 1) <= (
+        population or 1
+    ):
         expected = "both participants and population, 1 <= participants <= population"
-        raise ArgumentError(complain("epsilon", expected=expected, actual=(participants, population), hint="participants=20, population=1000"))
+        raise ArgumentError(
+            "epsilon", expected, (participants, population), "participants=20, population=1000"
+        )
     try:
         import dp_accounting
         from dp_accounting.rdp import RdpAccountant
     except ImportError as problem:
         raise MissingExtraError("dp-accounting", "dp") from problem
     if participants is None or population is None:
-        accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+        accountant = RdpAccountant(
+            neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+        )
         accountant.compose(dp_accounting.GaussianDpEvent(noise), rounds)
     else:
-        accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-        # The noise multiplier is relative to the sensitivity, 2 clip: one client goes and another comes.
+        accountant = RdpAccountant(
+            neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+        )
+        # The noise multiplier is relative to the sensitivity, 2 clip: one client goes and another
+        # comes.
         event = dp_accounting.GaussianDpEvent(noise / 2)
-        accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(population, participants, event), rounds)
+        accountant.compose(
+            dp_accounting.SampledWithoutReplacementDpEvent(population, participants, event), rounds
+        )
     return float(accountant.get_epsilon(delta))

@@ -1,8 +1,11 @@
-"""A prior precision that is chosen on rows that clients hold out: `Training(prior_precision="auto")`.
+"""A prior precision that is chosen on rows that clients hold out:
+`Training(prior_precision="auto")`.
 
-Each of a few precisions trains for a few rounds from the same start, on nine tenths of every client's rows. In the last of its rounds clients score
-the model on the tenth that they held out, and send the sum and the number of rows. Then training begins anew, on all rows and with the precision of
-the least mean. If clients are sampled, each precision is scored by those of its last round.
+Each of a few precisions trains for a few rounds from the same start, on nine tenths of every
+client's rows. In the last of its rounds clients score the model on the tenth that they held out,
+and send the sum and the number of rows. Then training begins anew, on all rows and with the
+precision of the least mean. If clients are sampled, each precision is scored by those of its last
+round.
 
 ====================  ======================================================
 rounds                what is run
@@ -12,10 +15,12 @@ rounds                what is run
 from 80 on            the chosen one, with the schedule from its beginning
 ====================  ======================================================
 
-The price is these 80 rounds, which the ledger shows, and in four of them the model once more to every client. It takes so many: what a prior is
-good for shows late. On 2,000 rows of Fashion-MNIST (30 rounds of 20 steps with Adam) held-out NLLs of precisions 0.1, 0.3, 1 and 3 were .672, .664,
-.674 and .678 after 5 rounds, and .521, .515, .509 and .503 after 30. The evidence of the last layer, which needs no held-out rows, chose 10; at 8 the
-NLL of test rows was .560, above that without any prior (.557; .546 at 3).
+The price is these 80 rounds, which the ledger shows, and in four of them the model once more to
+every client. It takes so many: what a prior is good for shows late. On 2,000 rows of Fashion-MNIST
+(30 rounds of 20 steps with Adam) held-out NLLs of precisions 0.1, 0.3, 1 and 3 were .672, .664,
+.674 and .678 after 5 rounds, and .521, .515, .509 and .503 after 30. The evidence of the last
+layer, which needs no held-out rows, chose 10; at 8 the NLL of test rows was .560, above that
+without any prior (.557; .546 at 3).
 """
 
 from __future__ import annotations
@@ -29,16 +34,17 @@ import torch
 from torch import nn
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, UndeterminedWarning, complain
+from bayesfed.errors import ArgumentError, UndeterminedWarning
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Predictor, Server, published
+from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Predictor, Server
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Fit, Info, Profile, Skip
+from bayesfed.federated.core.seams import Around, published
 from bayesfed.federated.core.update import Kind, Reducer
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.links.digital import Digital
-from bayesfed.federated.training.held_rows import EVERY, split_held
+from bayesfed.federated.training.held_out_scores import EVERY, split_held
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Normal
@@ -47,15 +53,22 @@ from bayesfed.trees import Tree, under, without
 # What is tried, and the number of rounds of each.
 PRECISIONS = (0.1, 0.3, 1.0, 3.0)
 ROUNDS = 20
-# Leaves of the state that are not the method's: where it began, and the mean NLL of every precision, infinite where it is not known.
+# Leaves of the state that are not the method's: where it began, and the mean NLL of every
+# precision, infinite where it is not known.
 OWN = "prior/"
 START, SCORES = OWN + "start/", OWN + "scores"
 
 
 def place(round: int) -> tuple[int, int]:
-    """Return which precision a round trains with, `len(PRECISIONS)` for the chosen one, and the number of the round in its training."""
+    """Return which precision a round trains with, `len(PRECISIONS)` for the chosen one, and the
+    number of the round in its training.
+    """
     choosing = ROUNDS * len(PRECISIONS)
-    return (round // ROUNDS, round % ROUNDS) if round < choosing else (len(PRECISIONS), round - choosing)
+    return (
+        (round // ROUNDS, round % ROUNDS)
+        if round < choosing
+        else (len(PRECISIONS), round - choosing)
+    )
 
 
 def chosen_prior(algorithm: Algorithm) -> Algorithm:
@@ -64,7 +77,8 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
     Parameters
     ----------
     algorithm
-        Method of one phase and one model, whose local work is under a prior that is left open (`OpenPrior`).
+        Method of one phase and one model, whose local work is under a prior that is left open
+        (`OpenPrior`).
 
     Raises
     ------
@@ -76,27 +90,49 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
     if len(algorithm.phases) != 1 or apart or not isinstance(model, Model):
         hint = "a number, prior_precision=0.3"
         raise ArgumentError(
-            complain("Training, prior_precision='auto'", expected="a method of one phase and one model", actual=repr(algorithm.name), hint=hint)
+            "Training, prior_precision='auto'",
+            "a method of one phase and one model",
+            repr(algorithm.name),
+            hint,
         )
-    (phase,), net = algorithm.phases, model.net
+    phase, net = assembled(algorithm.phases[0]), model.net
 
     def train(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         number, inner = place(round)
         planned = phase.assign(_begun(state, inner), inner, profile, key)
         if isinstance(planned, Skip):
             return planned
-        options = replace(planned.options, prior=precision_of(state, round), held_out=number < len(PRECISIONS), afresh=inner == 0)
+        options = replace(
+            planned.options,
+            prior=precision_of(state, round),
+            held_out=number < len(PRECISIONS),
+            afresh=inner == 0,
+        )
         return replace(planned, options=options)
 
     def score(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(Whole({"nll": (2,)}), 1.0)
 
-    scoring = Phase("held out", score, HeldOutNll(net), TakeScore(algorithm.predictor), Digital(max_norm=1e20))
+    scoring = Phase(
+        "held out",
+        score,
+        HeldOutNll(net),
+        TakeScore(algorithm.predictor),
+        Digital(max_norm=1e20),
+        owner="",
+    )
     begun = {START + name: leaf.clone() for name, leaf in algorithm.initial.items()}
     return replace(
         algorithm,
-        initial=algorithm.initial | begun | {SCORES: torch.full((len(PRECISIONS),), math.inf, dtype=torch.float64)},
-        phases=(replace(phase, assign=train, local=HoldingOut(phase.local), server=Restarted(phase.server)), scoring),
+        initial=algorithm.initial
+        | begun
+        | {SCORES: torch.full((len(PRECISIONS),), math.inf, dtype=torch.float64)},
+        phases=(
+            replace(
+                phase, assign=train, local=HoldingOut(phase.local), server=Restarted(phase.server)
+            ),
+            scoring,
+        ),
         predictor=lambda state: algorithm.predictor(without(state, OWN)),
         unfinished=_unfinished,
     )
@@ -106,21 +142,32 @@ def _unfinished(state: Tree, rounds: int) -> str:
     number, inner = place(rounds - 1)
     if number == len(PRECISIONS):
         return ""
-    here = f"after {rounds} rounds no prior precision is chosen, and the model is one of {inner + 1} rounds with the precision {PRECISIONS[number]:g}"
+    here = (
+        f"after {rounds} rounds no prior precision is chosen, and the model is one of "
+        f"{inner + 1} rounds with the precision {PRECISIONS[number]:g}"
+    )
     return f"{here}; try more than {ROUNDS * len(PRECISIONS)} rounds, or prior_precision=0.3"
 
 
 def precision_of(state: Tree, round: int) -> float:
-    """Return the precision that a round trains with; without any held-out row the chosen one is the first."""
+    """Return the precision that a round trains with; without any held-out row the chosen one is the
+    first.
+    """
     number, _ = place(round)
-    return PRECISIONS[number] if number < len(PRECISIONS) else PRECISIONS[int(state[SCORES].argmin())]
+    return (
+        PRECISIONS[number] if number < len(PRECISIONS) else PRECISIONS[int(state[SCORES].argmin())]
+    )
 
 
 @dataclass(frozen=True)
 class HoldingOut(Around):
-    """A local step that leaves out every tenth row, or what it remembers, in rounds whose options say so."""
+    """A local step that leaves out every tenth row, or what it remembers, in rounds whose options
+    say so.
+    """
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Run the local step."""
         rows = split_held(data)[0] if options.held_out else data
         return self.local.fit(message, {} if options.afresh else memory, rows, key, options)
@@ -139,10 +186,14 @@ class Restarted:
     server: Server
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what the server publishes of its state, in the first round of a training of where it began."""
+        """Return what the server publishes of its state, in the first round of a training of where
+        it began.
+        """
         inner = place(round)[1]
         # What clients hold of another training counts for nothing.
-        held = version - (round - inner) if version is not None and version >= round - inner else None
+        held = (
+            version - (round - inner) if version is not None and version >= round - inner else None
+        )
         return published(self.server, _begun(state, inner), inner, held)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
@@ -155,7 +206,8 @@ class Restarted:
 
 @dataclass(frozen=True)
 class HeldOutNll:
-    """Sum the negative log likelihood of the rows that a client held out, of classes or of numbers with a unit sd, and count them.
+    """Sum the negative log likelihood of the rows that a client held out, of classes or of numbers
+    with a unit sd, and count them.
 
     Parameters
     ----------
@@ -167,7 +219,9 @@ class HeldOutNll:
     kind: Kind = "moments"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Send the sum and the number of rows ``(2,)``, zeros where no model came; keep the memory.
 
         Raises
@@ -179,7 +233,9 @@ class HeldOutNll:
         if message and len(rows):
             likelihood = Normal() if rows.targets.is_floating_point() else Categorical()
             check_data(self.net, likelihood, message, rows)
-            nll = -likelihood.pointwise(Model(self.net, message)(rows.inputs).double(), rows.targets).sum()
+            nll = -likelihood.pointwise(
+                Model(self.net, message)(rows.inputs).double(), rows.targets
+            ).sum()
             sent = torch.tensor([float(nll), float(len(rows))], dtype=torch.float64)
         return Fit({"nll": sent}, memory, {"samples": float(len(rows))})
 
@@ -218,8 +274,13 @@ class TakeScore:
         # A mean: other clients, with more or fewer rows, may have scored another precision.
         scores[number] = nll / rows if rows else math.inf
         if number == len(PRECISIONS) - 1 and not bool(scores.isfinite().any()):
-            text = f"prior_precision='auto': no client held out a row, since none has {EVERY} or more; {PRECISIONS[0]:g} is taken"
-            warnings.warn(f"{text}; try a number, prior_precision=0.3", UndeterminedWarning, stacklevel=2)
+            text = (
+                f"prior_precision='auto': no client held out a row, since none has {EVERY} or "
+                f"more; {PRECISIONS[0]:g} is taken"
+            )
+            warnings.warn(
+                f"{text}; try a number, prior_precision=0.3", UndeterminedWarning, stacklevel=2
+            )
         return state | {SCORES: scores}, {"held_out_nll": float(scores[number])}
 
 

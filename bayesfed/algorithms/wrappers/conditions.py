@@ -1,15 +1,21 @@
-"""`Promise`: the check, before every round of a `private` method that reports epsilon, that this epsilon holds for the run.
+"""`Promise`: the check, before every round of a `private` method that reports epsilon, that this
+epsilon holds for the run.
 
-Most of what would break it is refused earlier: `private` takes one phase whose server sums, and `ClippedSum` takes nothing but one clipped update of
-each client. What remains is known only when rounds start: who samples from which pool, what clients remember, and what the run continues from.
+Most of what would break it is refused earlier: `private` takes one phase whose server sums, and
+`BoundedSum` takes nothing but one clipped update of each client. What remains is known only when
+rounds start: who samples from which pool, what clients remember, and what the run continues from.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.algorithm import Conditions, Phase
+from bayesfed.algorithms.wrappers.noising import Private
+from bayesfed.errors import ArgumentError
+from bayesfed.federated.core.algorithm import Conditions
+from bayesfed.federated.core.layers import Layer
 from bayesfed.federated.engine.samplers import Uniform, everyone
 
 
@@ -19,13 +25,13 @@ class Promise:
 
     Parameters
     ----------
-    phase
-        The phase as `private` made it.
+    layer
+        The layer that `private` made.
     participants, population
         What the accountant was told; `population` is None without amplification by sampling.
     """
 
-    phase: Phase
+    layer: Private
     participants: int
     population: int | None
 
@@ -38,28 +44,75 @@ class Promise:
             If the reported epsilon would not hold.
         """
         phases = run.algorithm.phases
-        if len(phases) != 1 or phases[0].server is not self.phase.server or phases[0].reducer is not self.phase.reducer:
-            actual = f"phases {[phase.name for phase in phases]}, or a changed server or reducer"
-            raise _broken(run, "the one phase, server and sum that `private` made", actual, "`private` as the last step")
+        if len(phases) != 1 or not self._counts(phases[0].layers):
+            around = [layer.owner for phase in phases for layer in phase.layers]
+            actual = f"phases {[phase.name for phase in phases]} with the layers {around}"
+            expected = (
+                "one phase with the layer that `private` made, and none around it that changes "
+                "updates or takes steps"
+            )
+            raise _broken(run, expected, actual, "`private` as the last step")
         if run.changed:
-            expected = "a snapshot of a run with the same settings: epsilon counts its rounds as if they had these"
+            expected = (
+                "a snapshot of a run with the same settings: epsilon counts its rounds as if "
+                "they had these"
+            )
             raise _broken(run, expected, f"other {', '.join(run.changed)}", "a new run")
         if self.population is not None:
             self._check_sampling(run, self.population)
 
+    def _counts(self, layers: Sequence[Layer]) -> bool:
+        """Return whether the layer is among a phase's, and no layer around it changes what it is
+        given.
+        """
+        outer = list(takewhile(lambda layer: layer is not self.layer, layers))
+        hooks = ("admit", "combine", "step")
+        return len(outer) < len(layers) and not any(
+            getattr(type(layer), hook) is not getattr(Layer, hook)
+            for layer in outer
+            for hook in hooks
+        )
+
     def _check_sampling(self, run: Conditions, population: int) -> None:
         if len(run.profiles) != population:
-            raise _broken(run, f"a pool of {population} clients, the population", len(run.profiles), f"population={len(run.profiles)}")
-        drawn = run.sampler.count(population) if isinstance(run.sampler, Uniform) else population if run.sampler is everyone else None
+            raise _broken(
+                run,
+                f"a pool of {population} clients, the population",
+                len(run.profiles),
+                f"population={len(run.profiles)}",
+            )
+        drawn = (
+            run.sampler.count(population)
+            if isinstance(run.sampler, Uniform)
+            else population
+            if run.sampler is everyone
+            else None
+        )
         if drawn != self.participants:
-            actual = f"{drawn} a round" if drawn else f"{getattr(run.sampler, '__name__', type(run.sampler).__name__)}, of which that is not known"
+            actual = (
+                f"{drawn} a round"
+                if drawn
+                else (
+                    f"{getattr(run.sampler, '__name__', type(run.sampler).__name__)}, of which "
+                    "that is not known"
+                )
+            )
             hint = f"sampler=fraction({self.participants} / {population})"
-            raise _broken(run, f"a uniform sample of {self.participants} of {population} clients", actual, hint)
+            raise _broken(
+                run,
+                f"a uniform sample of {self.participants} of {population} clients",
+                actual,
+                hint,
+            )
         if run.remembering:
             some = f"{len(run.remembering)} with a memory, {run.remembering[0]!r} among them"
             hint = "private(...) without population, or a method and codec without memory"
-            raise _broken(run, "clients without memory, since it tells who took part before", some, hint)
+            raise _broken(
+                run, "clients without memory, since it tells who took part before", some, hint
+            )
 
 
 def _broken(run: Conditions, expected: str, actual: object, hint: str) -> ArgumentError:
-    return ArgumentError(complain(f"private, {run.algorithm.name!r}: epsilon would not hold", expected=expected, actual=actual, hint=hint))
+    return ArgumentError(
+        f"private, {run.algorithm.name!r}: epsilon would not hold", expected, actual, hint
+    )

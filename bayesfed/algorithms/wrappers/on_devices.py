@@ -1,20 +1,27 @@
-"""`Planner` chooses a client's size of network, the share of its update that it sends and its speed; `on_devices` uses it for any method.
+"""`Planner` chooses a client's size of network, the share of its update that it sends and its
+speed; `on_devices` uses it for any method.
 
-Plans come from `bayesfed.wireless.allocation`, with measured work and size in place of the paper's alpha W and alpha S: the planner takes the size
-with the largest learning gain within the deadline and the client's own budget.
+Plans come from `bayesfed.wireless.allocation`, with measured work and size in place of the paper's
+alpha W and alpha S: the planner takes the size with the largest learning gain within the deadline
+and the client's own budget.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, having
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Assignment, Profile, Skip
+from bayesfed.federated.core.layering import layered
+from bayesfed.federated.core.layers import Layer, Turn
+from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip
+from bayesfed.federated.core.seams import inner_codec
+from bayesfed.federated.layers.holding import feedback
 from bayesfed.federated.links.deadline import Cell
 from bayesfed.keys import Key
 from bayesfed.models.elastic.shares import Share
@@ -35,7 +42,8 @@ class Planned:
     steps
         Number of local steps.
     load
-        What the client spends, with the shrinking factor of that size and the largest share of its update's bits to send.
+        What the client spends, with the shrinking factor of that size and the largest share of its
+        update's bits to send.
     """
 
     size: int
@@ -55,20 +63,23 @@ class Planner:
     Parameters
     ----------
     sizes
-        Sub-models to choose from, in any order: the result of `shrunk_shares`, or a single row for methods that never shrink.
+        Sub-models to choose from, in any order: the result of `shrunk_shares`, or a single row for
+        methods that never shrink.
     deadline_s
         T_max, the seconds for training and sending together.
     beta
         Least and largest share of an update's bits; equal where a method has no choice.
     energy_j
-        Energy budget of a round in joules, in place of the devices' own; infinity for methods without a budget.
+        Energy budget of a round in joules, in place of the devices' own; infinity for methods
+        without a budget.
     epochs, batch_size
         Local work: ``epochs * samples / batch_size`` steps, at least one.
 
     Raises
     ------
     ArgumentError
-        If there is no size, `deadline_s` or `epochs` is not positive, `batch_size` is below 1, or beta is not two numbers in (0, 1] in order.
+        If there is no size, `deadline_s` or `epochs` is not positive, `batch_size` is below 1, or
+        beta is not two numbers in (0, 1] in order.
     """
 
     sizes: tuple[Share, ...]
@@ -82,9 +93,11 @@ class Planner:
         if not self.sizes or not self.deadline_s > 0 or not self.epochs > 0 or self.batch_size < 1:
             actual = (len(self.sizes), self.deadline_s, self.epochs, self.batch_size)
             expected = "a size, deadline_s > 0, epochs > 0 and batch_size >= 1"
-            raise ArgumentError(complain("Planner", expected=expected, actual=actual, hint="shrunk_shares(...), 5.0, 1.0, 32"))
+            raise ArgumentError("Planner", expected, actual, "shrunk_shares(...), 5.0, 1.0, 32")
         if not 0 < self.beta[0] <= self.beta[1] <= 1:
-            raise ArgumentError(complain("Planner.beta", expected="0 < least <= largest <= 1", actual=self.beta, hint="(1 / 500, 1 / 15)"))
+            raise ArgumentError(
+                "Planner.beta", "0 < least <= largest <= 1", self.beta, "(1 / 500, 1 / 15)"
+            )
 
     def __call__(self, profile: Profile, round: int, key: Key) -> Planned | Skip:
         """Return the plan; if no size fits, the reason of the size that comes nearest."""
@@ -96,57 +109,110 @@ class Planner:
         epochs = steps * min(self.batch_size, profile.samples) / profile.samples
         best, reasons = None, list[Infeasible]()
         for number, size in enumerate(self.sizes):
-            cycles = work_cycles(size.macs, profile.samples, macs_per_cycle=device.macs_per_cycle, epochs=epochs)
+            cycles = work_cycles(
+                size.macs, profile.samples, macs_per_cycle=device.macs_per_cycle, epochs=epochs
+            )
             found = plan(
-                device, gain, cycles=cycles, size_bits=32 * size.parameters, latency_s=self.deadline_s, energy_j=self.energy_j,
-                alpha_min=1.0, alpha_max=1.0, beta_min=self.beta[0], beta_max=self.beta[1],
-            )  # fmt: skip
+                device,
+                gain,
+                cycles=cycles,
+                size_bits=32 * size.parameters,
+                latency_s=self.deadline_s,
+                energy_j=self.energy_j,
+                alpha_min=1.0,
+                alpha_max=1.0,
+                beta_min=self.beta[0],
+                beta_max=self.beta[1],
+            )
             if isinstance(found, Infeasible):
                 reasons.append(found)
                 continue
-            load = Load(device, gain, cycles, cycles * device.macs_per_cycle, found.frequency_hz, size.alpha, found.beta, found.bits)
+            load = Load(
+                device,
+                gain,
+                cycles,
+                cycles * device.macs_per_cycle,
+                found.frequency_hz,
+                size.alpha,
+                found.beta,
+                found.bits,
+            )
             here = Planned(number, steps, load)
             best = here if best is None or here.learning_gain > best.learning_gain else best
-        return best or Skip(min(reasons, key=lambda reason: abs(reason.excess) / max(reason.allowed, 1e-300)).reason)
+        return best or Skip(
+            min(reasons, key=lambda reason: abs(reason.excess) / max(reason.allowed, 1e-300)).reason
+        )
 
 
-@checked(algorithm=ALGORITHM, planner=having(("deadline_s",), "a planner", "Planner(shrunk_shares(...), deadline_s=5.0)"))
-def on_devices(algorithm: Algorithm, planner: Planner, *, up: Callable[[float], Codec] | None = None) -> Algorithm:
-    """Run a method on devices: count each client's seconds and joules, leave out clients that cannot take part in a round, and drop late ones.
+@checked(
+    algorithm=ALGORITHM,
+    planner=having(("deadline_s",), "a planner", "Planner(shrunk_shares(...), deadline_s=5.0)"),
+)
+def on_devices(
+    algorithm: Algorithm, planner: Planner, *, up: Callable[[float], Codec] | None = None
+) -> Algorithm:
+    """Run a method on devices: count each client's seconds and joules, leave out clients that
+    cannot take part in a round, and drop late ones.
 
-    Clients take the planner's number of steps in place of the method's own, and compute as slowly as the deadline allows.
+    Clients take the planner's number of steps in place of the method's own, and compute as slowly
+    as the deadline allows.
 
     Parameters
     ----------
     algorithm
-        A method of one phase whose local steps are descents. If it has sizes (`hetero_fl`), give it ``capacity=planned_size(planner)``.
+        A method of one phase whose local steps are descents. If it has sizes (`hetero_fl`), give it
+        ``capacity=planned_size(planner)``.
     planner
         The planner, with the method's sizes in the method's order.
     up
-        ``beta -> codec`` of the up-link for the planned share of bits. Default: the method's own codec, whose messages
-        should keep to the planner's beta.
+        ``beta -> codec`` of the up-link for the planned share of bits. Default: the method's own
+        codec, whose messages should keep to the planner's beta.
 
     Raises
     ------
     ArgumentError
         If the method has several phases.
     """
-    if len(algorithm.phases) != 1:
-        names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(complain("on_devices", expected="a method of one phase", actual=names, hint="fed_avg, hetero_fl, stc"))
-    (phase,) = algorithm.phases
+    if up and inner_codec(up(1.0))[1]:
+        algorithm = layered(algorithm, feedback(), where="on_devices")
+    layer = Devices(planner=planner, up=up, deadline_s=planner.deadline_s)
+    return layered(algorithm, layer, where="on_devices")
 
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-        planned = planner(profile, round, key)
+
+@dataclass(frozen=True)
+class Devices(Layer):
+    """Turns that are planned for a device, whose seconds and joules are counted.
+
+    Parameters
+    ----------
+    planner
+        Plan of a client's round, or the reason why it has none.
+    up
+        ``beta -> codec`` of the up-link; None for the method's own.
+    deadline_s
+        Seconds for training and sending together.
+    """
+
+    owner: str = "devices"
+    planner: Callable[[Profile, int, Key], Planned | Skip] | None = None
+    up: Callable[[float], Codec] | None = None
+    deadline_s: float = math.inf
+
+    def plan(self, own: Tree, turn: Turn, assignment: Assignment) -> Assignment | Skip:
+        """Plan the number of steps, the codec and the load."""
+        planned = (
+            self.planner(turn.profile, turn.round, turn.key) if self.planner else Skip("no plan")
+        )
         if isinstance(planned, Skip):
             return planned
-        assigned = phase.assign(state, round, profile, key)
-        if isinstance(assigned, Skip):
-            return assigned
-        options, codec = replace(assigned.options, steps=planned.steps), up(planned.load.beta) if up else assigned.up
-        return replace(assigned, up=codec, options=options, load=planned.load)
+        options, up = replace(assignment.options, steps=planned.steps), assignment.up
+        if self.up:
+            up, _ = inner_codec(self.up(planned.load.beta))
+        return replace(assignment, up=up, options=options, load=planned.load)
 
-    return replace(algorithm, phases=(replace(phase, assign=assign, link=Cell(planner.deadline_s, phase.link)),))
+    def link(self, link: Link) -> Link:
+        """Leave out who is late."""
+        return Cell(self.deadline_s, link)
 
 
 def planned_size(planner: Planner) -> Callable[[Profile, int, Key], int]:

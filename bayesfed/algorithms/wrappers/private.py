@@ -1,4 +1,5 @@
-"""`private`: central differential privacy of clients, by clipped changes and Gaussian noise on their sum (McMahan et al., 2018).
+"""`private`: central differential privacy of clients, by clipped changes and Gaussian noise on
+their sum (McMahan et al., 2018).
 
 ======================  ==================================================================
 paper                   here
@@ -8,26 +9,25 @@ z; sigma = z S          `noise`; the sd of every entry of the noise on the sum
 qW, a fixed number      `participants`: the mean is the noisy sum over it, whoever came
 ======================  ==================================================================
 
-The server is trusted: it sees every client's message and adds the noise. The model after each round is private, and so is whatever is computed from
-it alone. Not private are the names of those who took part, the ledger, the figures that clients return (losses, rows) and scores on their data.
+The server is trusted: it sees every client's message and adds the noise. The model after each round
+is private, and so is whatever is computed from it alone. Not private are the names of those who
+took part, the ledger, the figures that clients return (losses, rows) and scores on their data.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.conditions import Promise
-from bayesfed.algorithms.wrappers.noising import Budget, Clipped, ClippedLocal, ClippedSum, Noised, check_not_private
-from bayesfed.algorithms.wrappers.phases import check_digital, each_phase, equally_weighted
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.algorithms.wrappers.noising import Budget, Private
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import KEY, Role, checked
-from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.protocols import Assignment, Profile, Skip
+from bayesfed.federated.clients.side import ClientSide
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.layering import layered
 from bayesfed.keys import Key
-from bayesfed.trees import Tree
 
 PARTICIPANTS = Role(lambda count: isinstance(count, int), "a whole number of clients", "10")
 
@@ -44,63 +44,79 @@ def private(
     population: int | None = None,
     at_client: bool = False,
 ) -> Algorithm:
-    """Clip every client's change to norm `clip` and add noise with standard deviation ``noise * clip`` to the sum.
+    """Clip every client's change to norm `clip` and add noise with standard deviation
+    ``noise * clip`` to the sum.
 
-    All clients weigh alike, since a weight by rows would let one client move the sum by more than `clip`. The server clips what it decodes, whatever
-    the codec did. Give `run` the sampler that epsilon is computed for: any without `population`, ``fraction(participants / population)`` with it.
-    Where epsilon is reported, every round begins with a check that it holds (`bayesfed.algorithms.wrappers.conditions`); `SECURITY.md` has the list.
+    All clients weigh alike, since a weight by rows would let one client move the sum by more than
+    `clip`. The server clips what it decodes, whatever the codec did. Give `run` the sampler that
+    epsilon is computed for: any without `population`, ``fraction(participants / population)`` with
+    it. Where epsilon is reported, every round begins with a check that it holds
+    (`bayesfed.algorithms.wrappers.conditions`); `SECURITY.md` has the list.
 
     Parameters
     ----------
     clip
-        Largest Euclidean norm of a client's change, over all leaves together. Infinity is allowed without noise only; the method is then unchanged
-        but for its weights.
+        Largest Euclidean norm of a client's change, over all leaves together. Infinity is allowed
+        without noise only; the method is then unchanged but for its weights.
     noise
         Noise multiplier z; 0 gives no privacy.
     participants
         Number of clients that the sum is divided by: the expected and largest number in a round.
     key
-        Key of the noise. Whoever knows it can remove the noise: use ``Key(secrets.randbits(62))``, and a public key for experiments only.
+        Key of the noise. Whoever knows it can remove the noise: use ``Key(secrets.randbits(62))``,
+        and a public key for experiments only.
     delta
-        Report epsilon at this delta after each round, for all rounds so far. Needs the extra ``dp``. Default: no report.
+        Report epsilon at this delta after each round, for all rounds so far. Needs the extra
+        ``dp``. Default: no report.
     population
-        Number of clients of the pool, of which each round draws `participants`, see `bayesfed.algorithms.wrappers.accounting`. Clients must not keep
-        a memory between rounds: it could tell who took part before. Default: no amplification by sampling, whoever takes part.
+        Number of clients of the pool, of which each round draws `participants`, see
+        `bayesfed.algorithms.wrappers.accounting`. Clients must not keep a memory between rounds: it
+        could tell who took part before. Default: no amplification by sampling, whoever takes part.
     at_client
-        Let clients clip their changes too, before the codec, for those who do not rely on the server to do it.
+        Let clients clip their changes too, before the codec, for those who do not rely on the
+        server to do it.
 
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, clients send something other than changes or values, there are several phases, the channel adds, or the
-        method is private already. In a run, if the reported epsilon would not hold.
+        If an argument is outside its domain, clients send something other than changes or values,
+        there are several phases, the channel adds, or the method is private already. In a run, if
+        the reported epsilon would not hold.
     MissingExtraError
         If epsilon is asked for without dp-accounting.
     """
-    if not (clip > 0 and 0 <= noise < math.inf and participants >= 1) or (noise and math.isinf(clip)):
+    if not (clip > 0 and 0 <= noise < math.inf and participants >= 1) or (
+        noise and math.isinf(clip)
+    ):
         expected = "clip > 0, noise >= 0, participants >= 1; a finite clip with noise"
-        raise ArgumentError(complain("private", expected=expected, actual=(clip, noise, participants), hint="clip=1.0, noise=1.0, participants=10"))
+        raise ArgumentError(
+            "private", expected, (clip, noise, participants), "clip=1.0, noise=1.0, participants=10"
+        )
+    where = f"private, {algorithm.name!r}"
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(complain("private", expected="a method of one phase", actual=names, hint="fed_avg, fed_paq, fed_lora"))
+        raise ArgumentError("private", "a method of one phase", names, "fed_avg, fed_paq, fed_lora")
+    (phase,) = algorithm.phases
     if population is not None and delta is None:
-        raise ArgumentError(complain("private", expected="a delta with population", actual=delta, hint="delta=1e-5"))
-    budget = Budget(noise, delta, participants if population is not None else None, population) if delta is not None else None
-    # Fail now, and not after the first round, if epsilon cannot be computed.
-    figures = budget.after(1) if budget else {}
-
-    def changed(phase: Phase) -> Phase:
-        check_not_private(phase.server, f"private, {algorithm.name!r}", "one `private`: each would report an epsilon without the other's")
-        check_digital(phase, f"private, {algorithm.name!r}")
-        assign = equally_weighted(phase.assign)
-
-        def plan(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-            planned = assign(state, round, profile, key)
-            return planned if isinstance(planned, Skip) else replace(planned, view=Clipped(planned.view, clip, state))
-
-        server = Noised(phase.server, phase.local.kind, clip, noise, participants, key.child("noise", phase.name), budget if figures else None)
-        local = ClippedLocal(phase.local, clip) if at_client else phase.local
-        return replace(phase, assign=plan, server=server, local=local, reducer=partial(ClippedSum, clip=clip))
-
-    made = each_phase(algorithm, "private", changed)
-    return replace(made, checks=(*made.checks, Promise(made.phases[0], participants, population))) if budget else made
+        raise ArgumentError("private", "a delta with population", delta, "delta=1e-5")
+    budget = (
+        Budget(noise, delta, participants if population is not None else None, population)
+        if delta is not None
+        else None
+    )
+    if budget:
+        # Fail now, and not after the first round, if epsilon cannot be computed.
+        budget.after(1)
+    layer = Private(
+        kind=ClientSide.of(phase).kind,
+        clip=clip,
+        noise=noise,
+        participants=participants,
+        key=key.child("noise", phase.name),
+        budget=budget,
+        at_client=clip if at_client else math.inf,
+    )
+    made = layered(algorithm, layer, where=where)
+    if not budget:
+        return made
+    return replace(made, checks=(*made.checks, Promise(layer, participants, population)))

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from bayesfed.algorithms.registry import ALGORITHM
-from bayesfed.algorithms.wrappers.noising import check_not_private
-from bayesfed.algorithms.wrappers.phases import check_digital, each_phase, equally_weighted
+from bayesfed.algorithms.wrappers.weights import EqualWeights
+from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import Role, checked
-from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.aggregation.robust import Robust, Rule
-from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated.aggregation.changes import VECTORS
+from bayesfed.federated.aggregation.rules import Rule, added
+from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.core.layering import layered
+from bayesfed.federated.core.layers import Moment, Traits
+from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.core.update import Update
+from bayesfed.trees import Tree
+
+RULE = Role(
+    lambda rule: callable(rule) and not isinstance(rule, type),
+    "a robust rule",
+    "Median(), TrimmedMean(0.2)",
+)
 
 
-@checked(algorithm=ALGORITHM, rule=Role(lambda rule: callable(rule) and not isinstance(rule, type), "a robust rule", "Median(), TrimmedMean(0.2)"))
+@checked(algorithm=ALGORITHM, rule=RULE)
 def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
-    """Combine the updates of clients by a robust rule; the server then does with the result what the method does with a sum.
+    """Combine the updates of clients by a robust rule; the server then does with the result what
+    the method does with a sum.
 
-    Hostile clients can still do what the rule lets through: see the bounds of each rule, and `SECURITY.md`. A client that a rule leaves out counts as
-    heard: its memory advances, and its bits are in the ledger.
+    Hostile clients can still do what the rule lets through: see the bounds of each rule, and
+    `SECURITY.md`. A client that a rule leaves out counts as heard: its memory advances, and its
+    bits are in the ledger. The server keeps every update of a round: the memory of K models instead
+    of one, no over-the-air addition, and no secure aggregation, since the rule has to see who sent
+    what. All clients weigh alike, because a number of rows is only a claim of the client.
 
     Parameters
     ----------
@@ -28,14 +45,41 @@ def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
     Raises
     ------
     ArgumentError
-        If clients send something other than changes or values, the channel adds their updates, the server does not take a sum, or the method is
-        `private`.
+        If clients send something other than changes or values, the channel adds their updates, the
+        server does not take a sum, or the method is `private`.
+    """
+    where = f"robust, {algorithm.name!r}"
+    return layered(algorithm, Robust(rule=rule), where=where, one_phase=False)
+
+
+@dataclass(frozen=True)
+class Robust(EqualWeights):
+    """A rule in place of the sum.
+
+    Parameters
+    ----------
+    rule
+        `Median`, `TrimmedMean`, `Krum` or `NormGate`, or a function like them.
     """
 
-    def changed(phase: Phase) -> Phase:
-        hint = "one of the two: a rule has no bound on what one client moves, and the reported epsilon would not hold"
-        check_not_private(phase.server, f"robust, {algorithm.name!r}", hint)
-        check_digital(phase, f"robust, {algorithm.name!r}")
-        return replace(phase, assign=equally_weighted(phase.assign), server=Robust(phase.server, rule), reducer=Keep)
+    owner: str = "robust"
+    rule: Rule | None = None
+    traits: ClassVar[Traits] = Traits(needs="each", apart=True, takes=VECTORS)
 
-    return each_phase(algorithm, "robust", changed)
+    def combine(
+        self, own: Tree, updates: Mapping[str, Update], moment: Moment
+    ) -> tuple[Update, Info]:
+        """Apply the rule. Clients of weight zero are left out.
+
+        Raises
+        ------
+        UpdateError
+            If the rule is not defined for the updates. The message names the round.
+        """
+        counted = {client: update for client, update in updates.items() if update.weighs}
+        if not counted or self.rule is None:
+            return added(updates), {}
+        try:
+            return self.rule(counted, moment.shown(moment.model, moment.round, None))
+        except UpdateError as problem:
+            raise UpdateError(f"round {moment.round}: {problem}") from None

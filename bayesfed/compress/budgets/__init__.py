@@ -1,7 +1,8 @@
 """Messages that keep to a budget (AnycostFL, end of section III-C).
 
-`flexible_map` is the piecewise-linear map from beta, the size of a message relative to the update at 32 bits an entry, to rho and L; `fitting`
-learns it offline from the real sizes of a few encoded updates, header and digest included; `budgeted` encodes again if a message exceeds its budget.
+`budgeted` has the piecewise-linear map from beta, the size of a message relative to the update at
+32 bits an entry, to rho and L, and encodes again if a message exceeds its budget; `fitting` learns
+the map offline from the real sizes of a few encoded updates, header and digest included.
 """
 
 import lazy_loader

@@ -1,5 +1,5 @@
 from .budgeted import Budgeted as Budgeted
+from .budgeted import FlexibleMap as FlexibleMap
+from .budgeted import Setting as Setting
+from .budgeted import full_bits as full_bits
 from .fitting import fit_flexible as fit_flexible
-from .flexible_map import FlexibleMap as FlexibleMap
-from .flexible_map import Setting as Setting
-from .flexible_map import full_bits as full_bits

@@ -1,8 +1,10 @@
-"""Arrays of bits: packed integers of any widths, unary planes, zigzag; and `Fixed`, the code that needs nothing else.
+"""Arrays of bits: packed integers of any widths, unary planes, zigzag; and `Fixed`, the code that
+needs nothing else.
 
-Bits run from the most significant of the first byte to the least significant of the last; unused bits of the last byte are zero. All codes
-write their unary parts in one plane and their binary parts in another, rather than symbol by symbol: the length is the same, and writing and
-reading are array operations.
+Bits run from the most significant of the first byte to the least significant of the last; unused
+bits of the last byte are zero. All codes write their unary parts in one plane and their binary
+parts in another, rather than symbol by symbol: the length is the same, and writing and reading are
+array operations.
 """
 
 from __future__ import annotations
@@ -13,9 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers
-from bayesfed.errors import WireError, complain
+from bayesfed.compress.leaf import Integers, Reader, Writer
+from bayesfed.errors import WireError
 
 Unsigned = NDArray[np.uint64]
 
@@ -26,7 +27,7 @@ _ONE, _LAST = np.uint64(1), np.uint64(63)
 
 def damaged(where: str, expected: object, actual: object) -> WireError:
     """Return the error of a reader that finds something other than what it expects."""
-    return WireError(complain(where, expected=expected, actual=actual, hint="sending it again"))
+    return WireError(where, expected, actual, "sending it again")
 
 
 def whole(bits: int) -> int:
@@ -41,8 +42,11 @@ def varint_bits(value: int) -> int:
 
 def bit_length(values: Unsigned) -> Integers:
     """Return ``int.bit_length`` of each value."""
-    # The bit below the highest is cleared, so that rounding to a float cannot reach the next power of two.
-    exponents: Integers = ((values & ~(values >> _ONE)).astype(np.float64).view(np.int64) >> 52) - 1022
+    # The bit below the highest is cleared, so that rounding to a float cannot reach the next power
+    # of two.
+    exponents: Integers = (
+        (values & ~(values >> _ONE)).astype(np.float64).view(np.int64) >> 52
+    ) - 1022
     return np.maximum(exponents, 0)
 
 
@@ -54,11 +58,6 @@ def zigzag(values: Integers) -> Integers:
 def unzigzag(values: Integers) -> Integers:
     """Return the inverse of `zigzag`."""
     return (values >> 1) ^ -(values & 1)
-
-
-def once(values: Integers) -> Integers:
-    """Return counts of one for each value."""
-    return np.ones(len(values), np.int64)
 
 
 def write_signed(value: int, out: Writer) -> None:
@@ -90,11 +89,19 @@ def pack(values: Unsigned, widths: Integers | int, out: Writer) -> None:
     total = _total(widths, len(values))
     words = np.zeros(total // 64 + 2, np.uint64)
     for block, width, start in _blocks(widths, len(values)):
-        # A shift by 64 is undefined: with a width of 0 the value, which is zero, is shifted by 0 instead. So too in `unpack`.
-        top, word, offset = values[block] << (64 - width & _LAST), start >> 6, (start & 63).astype(np.uint64)
-        # Values have at most 64 bits and no gaps, so some value starts in every word from the first to the last.
+        # A shift by 64 is undefined: with a width of 0 the value, which is zero, is shifted by 0
+        # instead. So too in `unpack`.
+        top, word, offset = (
+            values[block] << (64 - width & _LAST),
+            start >> 6,
+            (start & 63).astype(np.uint64),
+        )
+        # Values have at most 64 bits and no gaps, so some value starts in every word from the first
+        # to the last.
         first, last = int(word[0]), int(word[-1])
-        words[first : last + 1] |= np.bitwise_or.reduceat(top >> offset, np.searchsorted(word, np.arange(first, last + 1)))
+        words[first : last + 1] |= np.bitwise_or.reduceat(
+            top >> offset, np.searchsorted(word, np.arange(first, last + 1))
+        )
         over = np.flatnonzero(offset + width > 64)
         words[word[over] + 1] |= top[over] << (64 - offset[over])
     out.raw(words.astype(">u8").tobytes()[: whole(total) // 8])
@@ -128,7 +135,9 @@ def read_unary(source: Reader, count: int, most: int) -> Integers:
     plane = np.unpackbits(np.frombuffer(source.raw(whole(total) // 8), np.uint8))
     ones = np.flatnonzero(plane)
     if len(ones) != count or ones[-1] != total - 1:
-        raise damaged("unary plane", f"{count} ones, the last in place {total - 1}", f"{len(ones)} ones")
+        raise damaged(
+            "unary plane", f"{count} ones, the last in place {total - 1}", f"{len(ones)} ones"
+        )
     return np.diff(ones, prepend=-1) - 1
 
 
@@ -165,16 +174,15 @@ class Fixed:
         distances += np.array(least, np.int64).view(np.uint64)
         return distances.view(np.int64)
 
-    def predicted_bits(self, values: Integers) -> float:
-        """Return the exact length in bits."""
-        return self.counted_bits(values, once(values))
-
-    def counted_bits(self, symbols: Integers, counts: Integers) -> float:
-        """Return `predicted_bits` of a sequence in which each symbol occurs `counts` times."""
-        if not len(symbols):
+    def predicted_bits(self, values: Integers, counts: Integers | None = None) -> float:
+        """Return the exact length in bits of a sequence, or of one in which each value occurs
+        `counts` times.
+        """
+        if not len(values):
             return 0.0
-        least, width = _extent(symbols)
-        return float(8 + signed_bits(least) + whole(int(counts.sum()) * width))
+        least, width = _extent(values)
+        count = len(values) if counts is None else int(counts.sum())
+        return float(8 + signed_bits(least) + whole(count * width))
 
 
 def _extent(values: Integers) -> tuple[int, int]:

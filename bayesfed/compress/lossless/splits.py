@@ -1,4 +1,7 @@
-"""Splits of integers into tokens and low bits, by which `Range` reduces any span to a small alphabet, like JPEG XL's hybrid integers."""
+"""Alphabets: the distinct integers of a sequence, how often they occur, and how they are written;
+splits of integers into tokens and low bits, by which `Range` reduces any span to a small alphabet,
+like JPEG XL's hybrid integers.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,86 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers
-from bayesfed.compress.lossless.alphabet import is_alphabet, write_alphabet
+from bayesfed.compress.leaf import Integers, Reader, Writer
 from bayesfed.compress.lossless.bits import (
+    HIGHEST,
     Unsigned,
     bit_length,
     damaged,
     read_signed,
+    signed_bits,
     unpack,
+    varint_bits,
     write_signed,
     zigzag,
 )
 from bayesfed.compress.lossless.golomb import Golomb
+
+MOST_SYMBOLS = 1 << 16
+
+
+def histogram(values: Integers) -> tuple[Integers, Integers]:
+    """Return the integers that occur, in ascending order, and how often each occurs."""
+    if not len(values):
+        return values, values
+    least, span = int(values.min()), int(values.max()) - int(values.min())
+    if span > 4 * len(values) + 1024:
+        symbols, counts = np.unique(values, return_counts=True)
+        return symbols, counts.astype(np.int64)
+    dense = np.bincount(values - least)
+    places = np.flatnonzero(dense)
+    return places + least, dense[places].astype(np.int64)
+
+
+def rank(values: Integers, symbols: Integers) -> NDArray[np.int32]:
+    """Return the position of each value among the ascending symbols."""
+    least, span = symbols[0], int(symbols[-1]) - int(symbols[0])
+    if span > 4 * len(values) + 1024:
+        return np.searchsorted(symbols, values).astype(np.int32)
+    places = np.zeros(span + 1, np.int32)
+    places[symbols - least] = np.arange(len(symbols))
+    ranks: NDArray[np.int32] = places[values - least]
+    return ranks
+
+
+def write_alphabet(symbols: Integers, out: Writer) -> None:
+    """Append ascending integers: twice their number, plus 1 if they are consecutive, varint; the
+    least; else the gaps by Golomb.
+    """
+    gaps = np.diff(symbols) - 1
+    dense = not gaps.any()
+    out.varint(2 * len(symbols) + dense)
+    write_signed(int(symbols[0]), out)
+    if not dense:
+        Golomb().write(gaps, out)
+
+
+def alphabet_bits(symbols: Integers) -> float:
+    """Return the length in bits of `write_alphabet`."""
+    gaps = np.diff(symbols) - 1
+    return (
+        varint_bits(2 * len(symbols) + 1)
+        + signed_bits(int(symbols[0]))
+        + (Golomb().predicted_bits(gaps) if gaps.any() else 0)
+    )
+
+
+def read_alphabet(source: Reader, count: int) -> Integers:
+    """Read ascending integers, at most `count`, the number of values in the sequence."""
+    size, dense = divmod(source.varint(2 * min(count, MOST_SYMBOLS) + 1), 2)
+    least = read_signed(source)
+    gaps = (
+        np.zeros(max(size - 1, 0), np.int64) if dense else Golomb().read(source, max(size - 1, 0))
+    )
+    if not size or least + sum(gaps.tolist()) + len(gaps) > HIGHEST:
+        raise damaged("alphabet", "at least one integer, and of 64 bits", f"{size} from {least}")
+    return np.concatenate([[0], np.cumsum(gaps + 1)]) + least
+
+
+def is_alphabet(symbols: Integers) -> bool:
+    """Return whether `write_alphabet` can write these symbols."""
+    return len(symbols) <= MOST_SYMBOLS and int(symbols[-1]) - int(symbols[0]) <= HIGHEST
+
 
 _LEADING = (0, 1, 2, 3, 4, 6, 8)
 _MOST_TRIED = 1 << 14  # distinct integers that the choice is based on
@@ -29,7 +99,8 @@ _SMALL_TABLE = 128.0  # bits
 
 @dataclass(frozen=True)
 class Split:
-    """A split of integers: tokens hold the sign, the position and the m + 1 leading bits of the distance from the centre, modulo 2**64.
+    """A split of integers: tokens hold the sign, the position and the m + 1 leading bits of the
+    distance from the centre, modulo 2**64.
 
     Parameters
     ----------
@@ -43,7 +114,9 @@ class Split:
     centre: int
 
     def tokens(self, values: Integers) -> Integers:
-        """Return the tokens: the distance itself below 2**(m + 1), then 2**m tokens for every further bit."""
+        """Return the tokens: the distance itself below 2**(m + 1), then 2**m tokens for every
+        further bit.
+        """
         distance, below = self._distance(values)
         shift = np.maximum(bit_length(distance) - 1 - self.leading, 0)
         token = (distance >> shift.view(np.uint64)).view(np.int64) + (shift << self.leading)
@@ -56,13 +129,17 @@ class Split:
 
     def low(self, values: Integers, tokens: Integers) -> Unsigned:
         """Return the low bits that the tokens leave out."""
-        return self._distance(values)[0] & (np.uint64(1) << self.widths(tokens).view(np.uint64)) - np.uint64(1)
+        return self._distance(values)[0] & (
+            np.uint64(1) << self.widths(tokens).view(np.uint64)
+        ) - np.uint64(1)
 
     def join(self, source: Reader, tokens: Integers) -> Integers:
         """Read the low bits and return the values."""
         widths = self.widths(tokens)
         if int(widths.max()) > 63 - self.leading:
-            raise damaged("Range", "distances of 64 bits", f"tokens {tokens.min()} to {tokens.max()}")
+            raise damaged(
+                "Range", "distances of 64 bits", f"tokens {tokens.min()} to {tokens.max()}"
+            )
         high = (np.abs(tokens) - (widths << self.leading)).view(np.uint64) << widths.view(np.uint64)
         distance = high | unpack(source, widths, len(tokens))
         offset: Integers = np.where(tokens < 0, -distance, distance).view(np.int64)
@@ -74,7 +151,9 @@ class Split:
 
 
 def choose_split(symbols: Integers, counts: Integers) -> Split | None:
-    """Return the split with about the shortest code for a sequence with this histogram; None for the integers themselves."""
+    """Return the split with about the shortest code for a sequence with this histogram; None for
+    the integers themselves.
+    """
     best, length = None, math.inf
     if is_alphabet(symbols):
         table, length = _table(symbols, counts), _entropy(counts)
@@ -87,10 +166,17 @@ def choose_split(symbols: Integers, counts: Integers) -> Split | None:
     few, often = symbols[::step], counts[::step]
     span = int(symbols[-1]) - int(symbols[0])
     # With more leading bits no low bits would be left, and tokens would be the integers themselves.
-    for split in (Split(leading, centre) for centre in sorted(centres) for leading in _LEADING if 2 << leading <= span):
+    for split in (
+        Split(leading, centre)
+        for centre in sorted(centres)
+        for leading in _LEADING
+        if 2 << leading <= span
+    ):
         tokens = split.tokens(few)
         kinds, numbers = merged(tokens, often)
-        trial = step * (float(split.widths(tokens) @ often) + _entropy(numbers)) + _table(kinds, numbers)
+        trial = step * (float(split.widths(tokens) @ often) + _entropy(numbers)) + _table(
+            kinds, numbers
+        )
         if trial < length:
             best, length = split, trial
     return best

@@ -7,23 +7,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Mask, MaskCode
+from bayesfed.compress.leaf import Mask, MaskCode, Reader, Writer
 from bayesfed.compress.lossless.bits import damaged
 from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask, require_matrix
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import Role, checked_class
 
 _EVEN = 2  # constant masks: all zeros, all ones
 
 
+@checked_class(
+    codes=Role(lambda codes: 1 <= len(codes) <= 256 - _EVEN, "1 to 254 codes", "CheapestMask()")
+)
 @dataclass(frozen=True)
 class CheapestMask:
-    """Try codes and keep the shortest result. `ContextMask`, by far the slowest, is tried only if it should save at least a fiftieth.
+    """Try codes and keep the shortest result. `ContextMask`, by far the slowest, is tried only if
+    it should save at least a fiftieth.
 
-    Layout: one byte, 0 for all zeros, 1 for all ones, else 2 plus the position of the code in `codes`; then the output of that code. A mask
-    without entries takes no bytes.
+    Layout: one byte, 0 for all zeros, 1 for all ones, else 2 plus the position of the code in
+    `codes`; then the output of that code. A mask without entries takes no bytes.
 
     Parameters
     ----------
@@ -34,15 +37,9 @@ class CheapestMask:
     ------
     ArgumentError
         If there are too few or too many codes.
-    MissingExtraError
-        On writing or reading without the package that a code needs; what is sent does not depend on the packages installed.
     """
 
     codes: tuple[MaskCode, ...] = (PlainMask(), RunMask(), ContextMask(), ClusterMask())
-
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.codes) <= 256 - _EVEN:
-            raise ArgumentError(complain("CheapestMask.codes", expected="1 to 254 codes", actual=len(self.codes), hint="CheapestMask()"))
 
     def write(self, mask: Mask, out: Writer) -> None:
         """Append the mask."""
@@ -70,12 +67,16 @@ class CheapestMask:
         if tag < _EVEN:
             return np.full(shape, bool(tag))
         if tag >= _EVEN + len(self.codes):
-            raise damaged("CheapestMask", f"one of {len(self.codes)} codes", f"number {tag - _EVEN}")
+            raise damaged(
+                "CheapestMask", f"one of {len(self.codes)} codes", f"number {tag - _EVEN}"
+            )
         return self.codes[tag - _EVEN].read(source, shape)
 
 
 def _about(code: MaskCode, mask: Mask) -> float:
-    """Return about the least number of bits that the code needs, if it is quickly computed, so that slow codes that cannot win are not run."""
+    """Return about the least number of bits that the code needs, if it is quickly computed, so that
+    slow codes that cannot win are not run.
+    """
     match code:
         case PlainMask():
             return float(mask.size)
@@ -90,9 +91,17 @@ def _about(code: MaskCode, mask: Mask) -> float:
 
 
 def _given_neighbours(mask: Mask) -> float:
-    """Return the empirical entropy in bits of the mask given four neighbours of each entry, with zeros outside."""
+    """Return the empirical entropy in bits of the mask given four neighbours of each entry, with
+    zeros outside.
+    """
     padded = np.pad(np.ascontiguousarray(mask).view(np.uint8), ((1, 0), (1, 1)))
-    pattern = padded[1:, 1:-1] | padded[1:, :-2] << 1 | padded[:-1, :-2] << 2 | padded[:-1, 1:-1] << 3 | padded[:-1, 2:] << 4
+    pattern = (
+        padded[1:, 1:-1]
+        | padded[1:, :-2] << 1
+        | padded[:-1, :-2] << 2
+        | padded[:-1, 1:-1] << 3
+        | padded[:-1, 2:] << 4
+    )
     met = np.bincount(pattern.reshape(-1), minlength=32).reshape(16, 2)
     shares = np.maximum(met, 1) / np.maximum(met.sum(1, keepdims=True), 1)
     return -float((met * np.log2(shares)).sum())

@@ -1,8 +1,10 @@
 """Masks as clusters: full rectangles by position and size, all other entries one by one.
 
-This is the code of D-Turbo-VBI (Xia, Tsang and Lau): "a cluster larger than 3 x 3 is regarded as an entirety", sent as its
-location and size. Here the clusters are disjoint rectangles of ones with sides of at least 3, which cover the support exactly together with single
-entries, coded as in `RunMask`. Rectangles are chosen greedily; a rectangle never spans two connected components, so components need no labels.
+This is the code of D-Turbo-VBI (Xia, Tsang and Lau): "a cluster larger than 3 x 3 is regarded as an
+entirety", sent as its location and size. Here the clusters are disjoint rectangles of ones with
+sides of at least 3, which cover the support exactly together with single entries, coded as in
+`RunMask`. Rectangles are chosen greedily; a rectangle never spans two connected components, so
+components need no labels.
 """
 
 from __future__ import annotations
@@ -13,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers, Mask
+from bayesfed.compress.leaf import Integers, Mask, Reader, Writer
 from bayesfed.compress.lossless.bits import damaged, varint_bits
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.masks.runs import places_bits, read_places, require_matrix, write_places
@@ -29,9 +30,10 @@ _AREAS = (9, 12, 16, 25, 1 << 62)  # least areas of rectangles to try; the last 
 class ClusterMask:
     """The cheapest of several exact covers by disjoint full rectangles and single entries.
 
-    Layout: the number of rectangles, varint; their upper left corners in row order as gaps, their heights - 3 and their widths - 3,
-    `Golomb` each; the number of other entries, varint; the gaps between them, counted in entries outside the rectangles, `Golomb`. A
-    mask without entries takes no bytes.
+    Layout: the number of rectangles, varint; their upper left corners in row order as gaps, their
+    heights - 3 and their widths - 3, `Golomb` each; the number of other entries, varint; the gaps
+    between them, counted in entries outside the rectangles, `Golomb`. A mask without entries takes
+    no bytes.
     """
 
     def write(self, mask: Mask, out: Writer) -> None:
@@ -39,7 +41,10 @@ class ClusterMask:
         require_matrix(mask)
         if not mask.size:
             return
-        rectangles, single = min((_split(mask, cover) for cover in _covers(mask)), key=lambda parts: _bits(mask.shape[1], *parts))
+        rectangles, single = min(
+            (_split(mask, cover) for cover in _covers(mask)),
+            key=lambda parts: _bits(mask.shape[1], *parts),
+        )
         out.varint(len(rectangles))
         write_places(rectangles[:, 0] * mask.shape[1] + rectangles[:, 1], out)
         Golomb().write(rectangles[:, 2] - SIDE, out)
@@ -68,7 +73,9 @@ class ClusterMask:
         return mask.reshape(shape)
 
     def least_bits(self, mask: Mask) -> float:
-        """Return quickly about the least number of bits: no cover has fewer parts than there are upper left ends to cover."""
+        """Return quickly about the least number of bits: no cover has fewer parts than there are
+        upper left ends to cover.
+        """
         if not mask.size:
             return 0.0
         ends = mask.copy()
@@ -79,8 +86,12 @@ class ClusterMask:
         for down in range(SIDE):
             for right in range(SIDE):
                 inside[down : down + len(squares), right : right + squares.shape[1]] |= squares
-        parts, corners = np.flatnonzero(np.where(inside, ends, mask)), int(np.count_nonzero(ends & inside))
-        # Entries outside every square are coded one by one. An end inside a square starts a rectangle; greedy covers take about two for each.
+        parts, corners = (
+            np.flatnonzero(np.where(inside, ends, mask)),
+            int(np.count_nonzero(ends & inside)),
+        )
+        # Entries outside every square are coded one by one. An end inside a square starts a
+        # rectangle; greedy covers take about two for each.
         every = places_bits(parts)
         return every + corners * (4 + every / len(parts)) if corners else every
 
@@ -103,7 +114,9 @@ def _layers(rectangles: Integers, shape: tuple[int, ...]) -> NDArray[np.int32]:
 
 
 def _covers(mask: Mask) -> list[Integers]:
-    """Return sets of disjoint full rectangles: greedy in row order and largest first, with and without the small ones."""
+    """Return sets of disjoint full rectangles: greedy in row order and largest first, with and
+    without the small ones.
+    """
     corners = np.argwhere(_squares(mask))
     if not len(corners):
         return [np.zeros((0, 4), np.int64)]
@@ -113,7 +126,9 @@ def _covers(mask: Mask) -> list[Integers]:
 
 
 def _ranks(mask: Mask, corners: Integers) -> Integers:
-    """Return the area of the largest rectangle below each corner, within a limited number of rows."""
+    """Return the area of the largest rectangle below each corner, within a limited number
+    of rows.
+    """
     run = np.zeros((len(mask) + _RANKED, mask.shape[1] + 1), np.int64)
     for column in range(mask.shape[1] - 1, -1, -1):
         run[: len(mask), column] = (run[: len(mask), column + 1] + 1) * mask[:, column]
@@ -126,11 +141,14 @@ def _ranks(mask: Mask, corners: Integers) -> Integers:
 
 
 def _greedy(mask: Mask, corners: Integers) -> Integers:
-    """Take the largest rectangle that is still free below each corner in turn, and return them in row order."""
+    """Take the largest rectangle that is still free below each corner in turn, and return them in
+    row order.
+    """
     # The margin of zeros stops every run.
     free = np.pad(np.ascontiguousarray(mask), ((0, 1), (0, 1)))
     flat, taken = free.reshape(-1).data, []
-    # Single numbers rather than pairs: creating a list of a million lists would take most of the time.
+    # Single numbers rather than pairs: creating a list of a million lists would take most of the
+    # time.
     for place in (corners[:, 0] * free.shape[1] + corners[:, 1]).tolist():
         if not flat[place]:
             continue
@@ -153,11 +171,19 @@ def _greedy(mask: Mask, corners: Integers) -> Integers:
 
 
 def _split(mask: Mask, rectangles: Integers) -> tuple[Integers, Integers]:
-    """Return the rectangles, and the remaining entries as places among the entries outside the rectangles."""
+    """Return the rectangles, and the remaining entries as places among the entries outside the
+    rectangles.
+    """
     return rectangles, np.flatnonzero(mask[_layers(rectangles, mask.shape) == 0])
 
 
 def _bits(columns: int, rectangles: Integers, single: Integers) -> float:
     sides = sum(Golomb().predicted_bits(rectangles[:, side] - SIDE) for side in (2, 3))
     corners = places_bits(rectangles[:, 0] * columns + rectangles[:, 1])
-    return varint_bits(len(rectangles)) + corners + sides + varint_bits(len(single)) + places_bits(single)
+    return (
+        varint_bits(len(rectangles))
+        + corners
+        + sides
+        + varint_bits(len(single))
+        + places_bits(single)
+    )

@@ -1,7 +1,8 @@
 """Masks as plain bits and as run lengths.
 
-The place of an entry is its number in row order. Ascending places are written as the gaps between them in a Golomb-Rice code, which is optimal
-if entries are independent (S. W. Golomb, "Run-length encodings", 1966).
+The place of an entry is its number in row order. Ascending places are written as the gaps between
+them in a Golomb-Rice code, which is optimal if entries are independent (S. W. Golomb, "Run-length
+encodings", 1966).
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers, Mask
-from bayesfed.compress.lossless.bits import damaged, varint_bits
+from bayesfed.compress.leaf import Integers, Mask, Reader, Writer
+from bayesfed.compress.lossless.bits import damaged, take_bits, varint_bits
 from bayesfed.compress.lossless.golomb import Golomb
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,16 @@ class PlainMask:
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
         """Read a mask of this shape."""
         size = math.prod(shape)
-        raw = source.raw(-(-size // 8))
-        if size % 8 and raw[-1] & (0xFF >> size % 8):
-            raise damaged("PlainMask", "zeros after the last entry", f"{raw[-1]:#x}")
-        return np.unpackbits(np.frombuffer(raw, np.uint8), count=size).view(np.bool_).reshape(shape)
+        raw = np.frombuffer(take_bits(source, size), np.uint8)
+        return np.unpackbits(raw, count=size).view(np.bool_).reshape(shape)
 
 
 @dataclass(frozen=True)
 class RunMask:
     """The places of the rarer symbol, as gaps.
 
-    Layout: twice the number of places, plus one if they are places of zeros, varint; the gaps, `Golomb`. A mask without entries takes no bytes.
+    Layout: twice the number of places, plus one if they are places of zeros, varint; the gaps,
+    `Golomb`. A mask without entries takes no bytes.
     """
 
     def write(self, mask: Mask, out: Writer) -> None:
@@ -71,7 +70,10 @@ def require_matrix(mask: Mask) -> None:
     """Raise `WireError` unless the mask is a boolean matrix."""
     if mask.ndim != 2 or mask.dtype != np.bool_:
         raise WireError(
-            complain("mask", expected="a boolean matrix", actual=f"{mask.dtype} of shape {mask.shape}", hint="mask.reshape(len(mask), -1)")
+            "mask",
+            "a boolean matrix",
+            f"{mask.dtype} of shape {mask.shape}",
+            "mask.reshape(len(mask), -1)",
         )
 
 

@@ -1,9 +1,12 @@
-"""Three lattices for vector quantisation: the integers, the hexagonal A2, and E8; nearest points after Conway and Sloane 1982.
+"""Three lattices for vector quantisation: the integers, the hexagonal A2, and E8; nearest points
+after Conway and Sloane 1982.
 
-Each lattice has its own spacing (A2: shortest vectors of length 1; E8: of length sqrt(2)). The integer coordinates of a point are chosen so that
-each varies as much as the entry it represents: coordinates along a basis would depend on each other, and coding them one by one would cost more
-than a better cell gains. The remaining dependence (odd rows of A2 are shifted by a half, and so are half the points of E8) is removed by splitting
-coordinates into streams. In a tie either nearest point may be returned.
+Each lattice has its own spacing (A2: shortest vectors of length 1; E8: of length sqrt(2)). The
+integer coordinates of a point are chosen so that each varies as much as the entry it represents:
+coordinates along a basis would depend on each other, and coding them one by one would cost more
+than a better cell gains. The remaining dependence (odd rows of A2 are shifted by a half, and so are
+half the points of E8) is removed by splitting coordinates into streams. In a tie either nearest
+point may be returned.
 """
 
 from __future__ import annotations
@@ -29,25 +32,24 @@ class Cell:
     dimension
         L, the number of entries of a sub-vector.
     box
-        Sides of a box that is a fundamental region (the diagonal of a triangular generator matrix); their product is the
-        volume of the cell.
+        Sides of a box that is a fundamental region (the diagonal of a triangular generator matrix);
+        their product is the volume of the cell.
     moment
-        Mean squared distance from the centre over the cell, per dimension, in units of the spacing squared.
-    reach
-        Largest coordinate in the cell, which is the largest error of an entry.
+        Mean squared distance from the centre over the cell, per dimension, in units of the spacing
+        squared.
     nearest
         Integer coordinates ``(m, L)`` of the lattice points nearest to points ``(m, L)``.
     points
         Lattice points ``(m, L)`` of integer coordinates.
     streams
-        Pass coordinates to a visitor, one stream of identically distributed, independent integers at a time, and replace them by what the
-        visitor returns. A visitor that writes and one that reads thus take the same path.
+        Pass coordinates to a visitor, one stream of identically distributed, independent integers
+        at a time, and replace them by what the visitor returns. A visitor that writes and one that
+        reads thus take the same path.
     """
 
     dimension: int
     box: tuple[float, ...]
     moment: float
-    reach: float
     nearest: Callable[[Reals], Integers]
     points: Callable[[Integers], Reals]
     streams: Callable[[Integers, Visitor], None]
@@ -58,7 +60,9 @@ class Cell:
         return math.prod(self.box) ** (1 / self.dimension)
 
     def uniform(self, count: int, random: np.random.Generator) -> Reals:
-        """Draw points uniformly from the cell around 0: uniform points in the box minus their nearest lattice points."""
+        """Draw points uniformly from the cell around 0: uniform points in the box minus their
+        nearest lattice points.
+        """
         drawn = random.random((count, self.dimension)) * self.box
         return drawn - self.points(self.nearest(drawn))
 
@@ -71,11 +75,13 @@ def _nearest_integers(points: Reals) -> Integers:
 
 
 def _nearest_hexagonal(points: Reals) -> Integers:
-    # A2 is the rectangular lattice of sides 1 and sqrt(3), together with its copy shifted to the centres of its cells. Rows: twice y / sqrt(3).
+    # A2 is the rectangular lattice of sides 1 and sqrt(3), together with its copy shifted to the
+    # centres of its cells. Rows: twice y / sqrt(3).
     x, y = points[:, 0], points[:, 1] / _ROOT3
     column, row = np.rint(x), np.rint(y)
     right, up = x - column, y - row
-    # The distances to the shifted lattice are 1/2 - |right| and 1/2 - |up|; in the comparison of squared distances the squares cancel.
+    # The distances to the shifted lattice are 1/2 - |right| and 1/2 - |up|; in the comparison of
+    # squared distances the squares cancel.
     moved = np.abs(right) + 3 * np.abs(up) > 1
     coordinates = np.empty(points.shape, np.int64)
     coordinates[:, 0] = column - (moved & (right < 0))
@@ -96,7 +102,8 @@ def _hexagonal_streams(coordinates: Integers, visit: Visitor) -> None:
 
 
 def _nearest_even(points: Reals) -> Integers:
-    # D8, integers with an even sum: if the sum is odd, the entry furthest from its integer is rounded the other way.
+    # D8, integers with an even sum: if the sum is odd, the entry furthest from its integer is
+    # rounded the other way.
     nearest = np.rint(points)
     rest = points - nearest
     wrong = np.flatnonzero(nearest.sum(axis=1) % 2)
@@ -110,7 +117,8 @@ def _nearest_e8(points: Reals) -> Integers:
     even, odd = _nearest_even(points), _nearest_even(points - 0.5)
     moved = ((points - even) ** 2).sum(axis=1) > ((points - odd - 0.5) ** 2).sum(axis=1)
     coordinates = np.where(moved[:, None], odd, even)
-    # The parity of the last integer follows from the sum of the others; its bit says instead whether the point is a shifted one.
+    # The parity of the last integer follows from the sum of the others; its bit says instead
+    # whether the point is a shifted one.
     coordinates[:, 7] = (coordinates[:, 7] >> 1 << 1) + moved
     return coordinates
 
@@ -139,8 +147,17 @@ def _one_stream(coordinates: Integers, visit: Visitor) -> None:
 
 
 CELLS: dict[int, Cell] = {
-    1: Cell(1, (1.0,), 1 / 12, 0.5, _nearest_integers, lambda coordinates: coordinates.astype(np.float64), _one_stream),
-    2: Cell(2, (1.0, _ROOT3 / 2), 5 / 72, 1 / _ROOT3, _nearest_hexagonal, _hexagonal, _hexagonal_streams),
-    8: Cell(8, (2.0, *[1.0] * 6, 0.5), 929 / 12960, 1.0, _nearest_e8, _e8, _e8_streams),
+    1: Cell(
+        1,
+        (1.0,),
+        1 / 12,
+        _nearest_integers,
+        lambda coordinates: coordinates.astype(np.float64),
+        _one_stream,
+    ),
+    2: Cell(2, (1.0, _ROOT3 / 2), 5 / 72, _nearest_hexagonal, _hexagonal, _hexagonal_streams),
+    8: Cell(8, (2.0, *[1.0] * 6, 0.5), 929 / 12960, _nearest_e8, _e8, _e8_streams),
 }
-"""Cells by dimension. Normalised second moments (moment over side squared): 1/12, 5 / (36 sqrt(3)) and 929/12960."""
+"""Cells by dimension. Normalised second moments (moment over side squared): 1/12, 5 / (36 sqrt(3))
+and 929/12960.
+"""

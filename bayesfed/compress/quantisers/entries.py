@@ -1,4 +1,6 @@
-"""Shared by all leaf codecs: a leaf as a flat checked array and back, random rounding, float32 numbers and positions in a section."""
+"""Shared by all leaf codecs: a leaf as a flat checked array and back, random rounding, float32
+numbers and positions in a section.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Integers, Mask, MaskCode
-from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.compress.leaf import Integers, Mask, MaskCode, Reader, Writer
+from bayesfed.errors import WireError
 from bayesfed.trees import is_finite
 
 Singles = NDArray[np.float32]
@@ -24,24 +25,35 @@ _PART = 1 << 15  # entries at a time, so that temporary arrays fit in the cache
 
 
 def entries(leaf: Tensor, where: str) -> Singles:
-    """Return the entries in row order as float32. The array may share the leaf's memory and must not be written to.
+    """Return the entries in row order as float32. The array may share the leaf's memory and must
+    not be written to.
 
     Raises
     ------
     WireError
-        If the leaf is not floating-point, or holds NaN, infinity or a number outside the range of float32.
+        If the leaf is not floating-point, or holds NaN, infinity or a number outside the range of
+        float32.
     """
     if not leaf.is_floating_point():
-        raise WireError(complain(where, expected="a floating-point leaf", actual=leaf.dtype, hint="Coded, which codes integers and masks losslessly"))
+        raise WireError(
+            where,
+            "a floating-point leaf",
+            leaf.dtype,
+            "Coded, which codes integers and masks losslessly",
+        )
     flat = leaf.detach().cpu().reshape(-1).float()
     if not is_finite(flat):
         count = int((~torch.isfinite(flat)).sum())
-        raise WireError(complain(where, expected="finite float32 values", actual=f"{count} NaN or Inf", hint="a smaller learning rate"))
+        raise WireError(
+            where, "finite float32 values", f"{count} NaN or Inf", "a smaller learning rate"
+        )
     return np.asarray(flat.numpy(), np.float32)
 
 
 def tensor(values: NDArray[Any], shape: tuple[int, ...]) -> Tensor:
-    """Return a contiguous float32 tensor that owns its memory; values outside the range of float32 are clipped."""
+    """Return a contiguous float32 tensor that owns its memory; values outside the range of float32
+    are clipped.
+    """
     return torch.from_numpy(np.clip(values, -LARGEST, LARGEST).astype(np.float32)).reshape(shape)
 
 
@@ -51,7 +63,9 @@ def parts(count: int) -> Iterator[slice]:
 
 
 def assembled(work: Callable[[slice], NDArray[Any]], count: int, shape: tuple[int, ...]) -> Tensor:
-    """Return the `tensor` of the first `count` entries that `work` computes for each part in order."""
+    """Return the `tensor` of the first `count` entries that `work` computes for each part
+    in order.
+    """
     result = np.empty(count, np.float32)
     for part in parts(count):
         np.clip(work(part), -LARGEST, LARGEST, out=result[part], casting="same_kind")
@@ -59,7 +73,9 @@ def assembled(work: Callable[[slice], NDArray[Any]], count: int, shape: tuple[in
 
 
 def rounding(peak: float) -> float:
-    """Return the largest error of rounding a number of magnitude `peak` to float32, half a unit in the last place."""
+    """Return the largest error of rounding a number of magnitude `peak` to float32, half a unit in
+    the last place.
+    """
     return 2.0**-24 * peak + SMALLEST / 2
 
 
@@ -69,25 +85,35 @@ def peak(values: NDArray[Any]) -> float:
 
 
 def energy(values: NDArray[Any]) -> float:
-    """Return the sum of squares in float64, without BLAS, whose sums depend on the number of threads."""
-    return math.fsum(float(np.square(values[part], dtype=np.float64).sum()) for part in parts(len(values)))
+    """Return the sum of squares in float64, without BLAS, whose sums depend on the number of
+    threads.
+    """
+    return math.fsum(
+        float(np.square(values[part], dtype=np.float64).sum()) for part in parts(len(values))
+    )
 
 
 def round_either_way(ratios: Reals, random: np.random.Generator) -> Integers:
-    """Round each number up with the probability of its fraction and down otherwise, so that the mean over keys is the number itself."""
+    """Round each number up with the probability of its fraction and down otherwise, so that the
+    mean over keys is the number itself.
+    """
     down = np.floor(ratios)
     return np.asarray(down + (random.random(ratios.shape) < ratios - down), np.int64)
 
 
 def grid_places(magnitudes: NDArray[Any], span: float | Reals, levels: int) -> Reals:
-    """Return the positions of magnitudes on a grid from 0 to `span` in `levels` steps, ``levels * magnitudes / span``; 0 if the span is 0."""
+    """Return the positions of magnitudes on a grid from 0 to `span` in `levels` steps,
+    ``levels * magnitudes / span``; 0 if the span is 0.
+    """
     # By rounding, the largest magnitude may exceed the last point of the grid.
     wide = magnitudes.astype(np.float64)
     return np.minimum(wide * levels / span, float(levels)) if np.any(span) else np.zeros_like(wide)
 
 
 def spread(places: Reals) -> Reals:
-    """Return the variance of `round_either_way` in units of the grid step, ``f (1 - f)`` for the fraction f."""
+    """Return the variance of `round_either_way` in units of the grid step, ``f (1 - f)`` for the
+    fraction f.
+    """
     fractions = np.modf(places)[0]
     return np.asarray(fractions * (1 - fractions), np.float64)
 
@@ -101,7 +127,9 @@ def read_singles(source: Reader, count: int, low: float = -LARGEST) -> Singles:
     """Read `count` finite float32 numbers of at least `low`; refuse others."""
     values = np.frombuffer(source.raw(4 * count), "<f4").astype(np.float32)
     if not ((values >= low) & (values <= LARGEST)).all():
-        raise WireError(complain("section", expected=f"numbers of at least {low:g}", actual="others or NaN", hint="sending it again"))
+        raise WireError(
+            "section", f"numbers of at least {low:g}", "others or NaN", "sending it again"
+        )
     return values
 
 
@@ -109,12 +137,14 @@ def check_range(values: Integers, low: int, high: int) -> Integers:
     """Refuse integers outside [low, high]."""
     if len(values) and not low <= values.min() <= values.max() <= high:
         actual = f"{values.min()} to {values.max()}"
-        raise WireError(complain("section", expected=f"integers from {low} to {high}", actual=actual, hint="sending it again"))
+        raise WireError("section", f"integers from {low} to {high}", actual, "sending it again")
     return values
 
 
 def as_matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the shape in which the mask of a leaf is coded: first axis by all others; one row for vectors and scalars."""
+    """Return the shape in which the mask of a leaf is coded: first axis by all others; one row for
+    vectors and scalars.
+    """
     return (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
 
 
@@ -134,7 +164,7 @@ def read_positions(source: Reader, shape: tuple[int, int], code: MaskCode) -> Ma
         return np.full(total, count > 0)
     mask = code.read(source, shape).reshape(-1)
     if (actual := int(mask.sum())) != count:
-        raise WireError(complain("mask", expected=f"{count} entries set", actual=actual, hint="sending it again"))
+        raise WireError("mask", f"{count} entries set", actual, "sending it again")
     return mask
 
 
@@ -151,15 +181,3 @@ def largest(magnitudes: NDArray[Any], count: int) -> Mask:
 def share_of(share: float, total: int) -> int:
     """Return ``ceil(share * total)``, without the rounding error of the product: 0.1 of 30 is 3."""
     return min(total, math.ceil(share * total * (1 - 2.0**-50)))
-
-
-def check_share(where: str, share: float) -> None:
-    """Raise `ArgumentError` unless ``0 < share <= 1``."""
-    if not 0 < share <= 1:
-        raise ArgumentError(complain(where, expected="a share above 0 and at most 1", actual=share, hint=f"{where}(0.01)"))
-
-
-def check_levels(where: str, what: str, value: object, most: int) -> None:
-    """Raise `ArgumentError` unless `value` is an integer from 1 to `most`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise ArgumentError(complain(where, expected=f"{what}: an integer from 1 to {most}", actual=repr(value), hint=f"{where}(8)"))

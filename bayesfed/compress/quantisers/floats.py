@@ -1,4 +1,7 @@
-"""`Float`: floating-point numbers as float32, IEEE half or bfloat16, with an optional entropy code of their exponents."""
+"""Codecs without chance: `Float`, numbers as float32, IEEE half or bfloat16, with a code of their
+exponents; `Exact`, float32 without loss, by a table if they are few; and `Uniform`,
+the nearest points of an even grid.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import IntegerCode
-from bayesfed.compress.quantisers.entries import check_range, energy, entries, peak
-from bayesfed.errors import ArgumentError, WireError, complain
+from bayesfed.compress.leaf import IntegerCode, Reader, Writer
+from bayesfed.compress.lossless.cheapest import Cheapest
+from bayesfed.compress.quantisers.entries import (
+    LARGEST,
+    Singles,
+    check_range,
+    entries,
+    peak,
+    read_singles,
+    tensor,
+    write_singles,
+)
+from bayesfed.errors import WireError
+from bayesfed.errors.checks import checked_class, one_of, whole
 from bayesfed.keys import Key
 
 Kind = Literal[32, 16, "bf16"]
 
-# Bytes, torch dtype, bits of precision (half a unit in the last place is 2**-bits, relative), half the smallest subnormal number.
+# Bytes, torch dtype, bits of precision (half a unit in the last place is 2**-bits, relative), half
+# the smallest subnormal number.
 _KINDS: dict[Kind, tuple[int, torch.dtype, int, float]] = {
     32: (4, torch.float32, 24, 0.0),
     16: (2, torch.float16, 11, 2.0**-25),
@@ -26,6 +40,7 @@ _KINDS: dict[Kind, tuple[int, torch.dtype, int, float]] = {
 }
 
 
+@checked_class(kind=one_of(Kind, "Float(32)"))
 @dataclass(frozen=True)
 class Float:
     """Send each entry as a little-endian float of `kind`, rounded to nearest.
@@ -33,31 +48,25 @@ class Float:
     Parameters
     ----------
     kind
-        32 (lossless for float32 leaves), 16 (IEEE half: relative error at most 2**-11 between 6.1e-5 and 65504,
-        absolute 2**-25 below) or ``"bf16"`` (relative error at most 2**-8 over the range of float32).
+        32 (lossless for float32 leaves), 16 (IEEE half: relative error at most 2**-11 between
+        6.1e-5 and 65504, absolute 2**-25 below) or ``"bf16"`` (relative error at most 2**-8 over
+        the range of float32).
     entropy
-        Code of the highest byte of every number, after a rotation that moves the sign to the lowest bit, so that this byte
-        holds the exponent; trained weights have few distinct exponents. The other bytes are sent unchanged. None: all bytes are.
+        Code of the highest byte of every number, after a rotation that moves the sign to the lowest
+        bit, so that this byte holds the exponent; trained weights have few distinct exponents. The
+        other bytes are sent unchanged. None: all bytes are.
 
     Raises
     ------
     ArgumentError
         If `kind` is not one of these.
     WireError
-        On encoding NaN, infinity or a value outside the range of `kind`; on decoding a value that is not finite.
+        On encoding NaN, infinity or a value outside the range of `kind`; on decoding a value that
+        is not finite.
     """
 
     kind: Kind = 32
     entropy: IntegerCode | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise ArgumentError(complain("Float", expected="kind 32, 16 or 'bf16'", actual=repr(self.kind), hint="Float(32)"))
-
-    @property
-    def unbiased(self) -> bool:
-        """Whether nothing is rounded."""
-        return self.kind == 32
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
         """Append the numbers: all bytes, or the code of the high bytes and then the other bytes."""
@@ -66,15 +75,21 @@ class Float:
         narrow = torch.from_numpy(flat).to(dtype)
         if self.kind != 32 and not torch.isfinite(narrow).all():
             raise WireError(
-                complain(
-                    f"Float({self.kind!r})", expected="values within its range", actual=f"largest {peak(flat):g}", hint="Float(32) or a smaller step"
-                )
+                f"Float({self.kind!r})",
+                "values within its range",
+                f"largest {peak(flat):g}",
+                "Float(32) or a smaller step",
             )
         words = narrow.view(torch.int16 if size == 2 else torch.int32).numpy().view(f"u{size}")
         if self.entropy is None:
             out.raw(words.astype(f"<u{size}").tobytes())
             return
-        planes = (words << 1 | words >> (8 * size - 1)).astype(f"<u{size}").view(np.uint8).reshape(-1, size)
+        planes = (
+            (words << 1 | words >> (8 * size - 1))
+            .astype(f"<u{size}")
+            .view(np.uint8)
+            .reshape(-1, size)
+        )
         self.entropy.write(planes[:, -1].astype(np.int64), out)
         out.raw(planes[:, :-1].tobytes())
 
@@ -87,23 +102,126 @@ class Float:
         else:
             planes = np.empty((count, size), np.uint8)
             planes[:, -1] = check_range(self.entropy.read(source, count), 0, 255)
-            planes[:, :-1] = np.frombuffer(source.raw((size - 1) * count), np.uint8).reshape(count, size - 1)
+            planes[:, :-1] = np.frombuffer(source.raw((size - 1) * count), np.uint8).reshape(
+                count, size - 1
+            )
             turned = planes.view(f"<u{size}").reshape(-1).astype(f"u{size}")
             words = turned >> 1 | turned << (8 * size - 1)
         wide = torch.from_numpy(words.view(f"i{size}")).view(dtype).float()
         if not torch.isfinite(wide).all():
             raise WireError(
-                complain(f"Float({self.kind!r})", expected="finite numbers", actual="NaN or Inf", hint="sending it again"), field="values"
+                f"Float({self.kind!r})",
+                "finite numbers",
+                "NaN or Inf",
+                "sending it again",
+                field="values",
             )
         return wide.reshape(shape)
 
-    def bound(self, leaf: Tensor) -> float:
-        """Return half a unit in the last place of the largest entry, ``2**-p max|x|``, at least half the smallest subnormal number."""
-        _, _, bits, floor = _KINDS[self.kind]
-        return 0.0 if self.kind == 32 or not leaf.numel() else max(2.0**-bits * peak(entries(leaf, "Float")), floor)
 
-    def variance(self, leaf: Tensor) -> float:
-        """Return ``4**-p ||x||**2`` plus the error of subnormal numbers."""
-        _, _, bits, floor = _KINDS[self.kind]
-        flat = entries(leaf, "Float")
-        return 0.0 if self.kind == 32 else 4.0**-bits * energy(flat) + len(flat) * floor**2
+_TABLE = 256
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Send float32 numbers exactly.
+
+    If there are at most 256 distinct ones, and a table of them with an index for each entry is
+    shorter than four bytes per entry, the table is sent.
+
+    Parameters
+    ----------
+    code
+        Code of the indices into the table.
+    """
+
+    code: IntegerCode = Cheapest()
+
+    def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
+        """Append the number of rows of the table, 0 for none, then the table and the indices, or
+        the numbers.
+        """
+        flat = entries(leaf, "Exact")
+        if not len(flat):
+            return
+        table = _table(flat)
+        out.varint(len(table))
+        write_singles(table if len(table) else flat, out)
+        if len(table):
+            self.code.write(np.searchsorted(table, flat).astype(np.int64), out)
+
+    def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
+        """Read the tensor."""
+        count = math.prod(shape)
+        if not count:
+            return torch.empty(shape)
+        rows = source.varint(_TABLE)
+        values = read_singles(source, rows or count)
+        if rows:
+            values = values[check_range(self.code.read(source, count), 0, rows - 1)]
+        return torch.from_numpy(values).reshape(shape)
+
+
+def _table(flat: Singles) -> Singles:
+    # In most leaves the first entries already have too many distinct values; only the other leaves
+    # are sorted as a whole.
+    if len(np.unique(flat[: 4 * _TABLE])) > _TABLE:
+        return flat[:0]
+    table = np.unique(flat)
+    bits = 32 * len(table) + len(flat) * math.ceil(math.log2(len(table)))
+    return table if len(table) <= _TABLE and bits < 32 * len(flat) else flat[:0]
+
+
+@checked_class(bits=whole(1, "8", 24))
+@dataclass(frozen=True)
+class Uniform:
+    """Round each entry to the nearest of ``2**bits`` evenly spaced numbers from the leaf's minimum
+    to its maximum.
+
+    Minimum and maximum are sent as float32 and are exact; a leaf of equal entries is exact and
+    costs eight bytes. Biased; for random rounding see `Probabilistic` and `Qsgd`.
+
+    Parameters
+    ----------
+    bits
+        Bits of a grid index, 1 to 24.
+    code
+        Code of the grid indices, ``0`` to ``2**bits - 1``.
+
+    Raises
+    ------
+    ArgumentError
+        If `bits` is out of range.
+    """
+
+    bits: int = 8
+    code: IntegerCode = Cheapest()
+
+    def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
+        """Append minimum, maximum and, unless they are equal, the indices."""
+        flat = entries(leaf, "Uniform")
+        if not len(flat):
+            return
+        low, high = float(flat.min()), float(flat.max())
+        out.f32(low)
+        out.f32(high)
+        if low < high:
+            # By rounding, the quotient may exceed the last grid point in its last bit.
+            ratios = (flat.astype(np.float64) - low) / ((high - low) / self._top)
+            self.code.write(np.minimum(np.rint(ratios), self._top).astype(np.int64), out)
+
+    def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
+        """Read minimum, maximum and indices."""
+        count = math.prod(shape)
+        if not count:
+            return tensor(np.empty(0), shape)
+        low = source.f32()
+        high = source.f32(low, LARGEST)
+        if low == high:
+            return tensor(np.full(count, low), shape)
+        indices = check_range(self.code.read(source, count), 0, self._top)
+        return tensor(np.clip(low + indices * ((high - low) / self._top), low, high), shape)
+
+    @property
+    def _top(self) -> int:
+        return int(2**self.bits - 1)

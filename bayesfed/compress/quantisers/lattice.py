@@ -1,16 +1,18 @@
-"""Lattice quantisation with subtractive dither: UVeQFed (Shlezinger et al. 2021, section III-A, steps E1-E4 and D1-D3).
+"""Lattice quantisation with subtractive dither: UVeQFed (Shlezinger et al. 2021, section III-A,
+steps E1-E4 and D1-D3).
 
-Encoder and decoder draw the same dither from the key, so only lattice points are sent. The error is uniform over the cell of the lattice
-and independent of the entries; its variance is known before anything is sent. Notation:
+Encoder and decoder draw the same dither from the key, so only lattice points are sent. The error is
+uniform over the cell of the lattice and independent of the entries; its variance is known before
+anything is sent. Notation:
 
-==============  ==============  =======================================================================
+==============  ==============  ====================================================================
 Paper           Here            Meaning
-==============  ==============  =======================================================================
+==============  ==============  ====================================================================
 L               dimension       entries of a sub-vector; the last one is padded with zeros
 zeta ||h||      spacing         scale of the lattice, in units of the entries, sent as float32
 z               dither          uniform over the cell
 sigma_L^2       Cell.moment     second moment of the cell, here per entry
-==============  ==============  =======================================================================
+==============  ==============  ====================================================================
 """
 
 from __future__ import annotations
@@ -21,9 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import IntegerCode, Integers
-from bayesfed.compress.lossless.symbols import Cheapest
+from bayesfed.compress.leaf import IntegerCode, Integers, Reader, Writer
+from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.quantisers.cells import CELLS, Cell
 from bayesfed.compress.quantisers.entries import (
     LARGEST,
@@ -35,11 +36,9 @@ from bayesfed.compress.quantisers.entries import (
     energy,
     entries,
     parts,
-    peak,
-    rounding,
     tensor,
 )
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 
 _LARGE = 1 << 14  # number of coordinates from which the heads of several streams are negligible
@@ -47,29 +46,34 @@ _LARGE = 1 << 14  # number of coordinates from which the heads of several stream
 
 @dataclass(frozen=True)
 class Lattice:
-    """Add a dither to sub-vectors, quantise them to the nearest lattice point, and subtract the dither after decoding.
+    """Add a dither to sub-vectors, quantise them to the nearest lattice point, and subtract the
+    dither after decoding.
 
-    Unbiased, up to the rounding of the result to float32. The lattice is infinite, so nothing overloads. A leaf of zeros is exact.
+    Unbiased, up to the rounding of the result to float32. The lattice is infinite, so nothing
+    overloads. A leaf of zeros is exact.
 
     Parameters
     ----------
     step
-        Side of the cube with the volume of the cell, in units of the leaf's root mean square, from 2**-20 to 2**20. At equal
-        steps all dimensions cost about the same, and the error falls with the dimension.
+        Side of the cube with the volume of the cell, in units of the leaf's root mean square, from
+        2**-20 to 2**20. At equal steps all dimensions cost about the same, and the error falls with
+        the dimension.
     bits
-        Instead of `step`: bits per entry, from 1 to 20, of an ideal code of independent symbols for Gaussian
-        entries. The step s solves ``2**(2 bits) = 2 pi e (1 + 2 G s**2) / s**2``, with G the normalised second moment of the cell: an upper
-        bound on the entropy of entry plus dither in cells of side s. Leaves with other distributions cost more or less.
+        Instead of `step`: bits per entry, from 1 to 20, of an ideal code of independent symbols for
+        Gaussian entries. The step s solves ``2**(2 bits) = 2 pi e (1 + 2 G s**2) / s**2``, with G
+        the normalised second moment of the cell: an upper bound on the entropy of entry plus dither
+        in cells of side s. Leaves with other distributions cost more or less.
     dimension
         1 (integers), 2 (hexagonal, G smaller by 3.8 %) or 8 (E8, by 14 %).
     code
-        Code of the integer coordinates of the points: several sequences, split by `Cell.streams`, or in a small leaf a single one if that
-        is predicted to be shorter.
+        Code of the integer coordinates of the points: several sequences, split by `Cell.streams`,
+        or in a small leaf a single one if that is predicted to be shorter.
 
     Raises
     ------
     ArgumentError
-        Unless exactly one of `step` and `bits` is given and within its range, and `dimension` is 1, 2 or 8.
+        Unless exactly one of `step` and `bits` is given and within its range, and `dimension` is 1,
+        2 or 8.
     WireError
         On encoding a leaf with entries so large that the spacing is outside the range of float32.
     """
@@ -81,16 +85,18 @@ class Lattice:
 
     def __post_init__(self) -> None:
         if self.dimension not in CELLS:
-            raise ArgumentError(complain("Lattice", expected="dimension 1, 2 or 8", actual=self.dimension, hint="Lattice(bits=4, dimension=2)"))
+            raise ArgumentError(
+                "Lattice", "dimension 1, 2 or 8", self.dimension, "Lattice(bits=4, dimension=2)"
+            )
         given = f"step {self.step}, bits {self.bits}"
         right = (self.bits is None) if self.step is not None else self.bits is not None
-        if not right or not (2.0**-20 <= (1 if self.step is None else self.step) <= 2.0**20 and 1 <= (1 if self.bits is None else self.bits) <= 20):
-            raise ArgumentError(complain("Lattice", expected="a step from 2**-20 to 2**20 or 1 to 20 bits", actual=given, hint="Lattice(bits=4)"))
-
-    @property
-    def unbiased(self) -> bool:
-        """True."""
-        return True
+        if not right or not (
+            2.0**-20 <= (1 if self.step is None else self.step) <= 2.0**20
+            and 1 <= (1 if self.bits is None else self.bits) <= 20
+        ):
+            raise ArgumentError(
+                "Lattice", "a step from 2**-20 to 2**20 or 1 to 20 bits", given, "Lattice(bits=4)"
+            )
 
     @property
     def relative_step(self) -> float:
@@ -98,7 +104,9 @@ class Lattice:
         if self.step is not None:
             return self.step
         spread = 2 * math.pi * math.e
-        return math.sqrt(spread / (4.0 ** (self.bits or 1) - 2 * spread * self._cell.moment / self._cell.side**2))
+        return math.sqrt(
+            spread / (4.0 ** (self.bits or 1) - 2 * spread * self._cell.moment / self._cell.side**2)
+        )
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
         """Append the spacing and, unless it is zero, the points."""
@@ -109,11 +117,15 @@ class Lattice:
         out.f32(spacing)
         if spacing:
             random = key.child("dither").numpy()
-            points = np.pad(flat, (0, self._padded(len(flat)) - len(flat))).reshape(-1, self.dimension)
+            points = np.pad(flat, (0, self._padded(len(flat)) - len(flat))).reshape(
+                -1, self.dimension
+            )
             coordinates = self._empty(len(points))
             for part in parts(len(points)):
                 moved = points[part].astype(np.float64) / spacing
-                coordinates[part] = self._cell.nearest(moved + self._cell.uniform(len(moved), random))
+                coordinates[part] = self._cell.nearest(
+                    moved + self._cell.uniform(len(moved), random)
+                )
             self._write_points(coordinates, out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
@@ -122,7 +134,8 @@ class Lattice:
         spacing = source.f32(0.0, LARGEST) if count else 0.0
         if not spacing:
             return tensor(np.zeros(count), shape)
-        # An entry is at most sqrt(n) root mean squares; coordinates are at most twice that in spacings, plus a few.
+        # An entry is at most sqrt(n) root mean squares; coordinates are at most twice that in
+        # spacings, plus a few.
         most = math.ceil(2 * math.sqrt(count) / self.relative_step * self._cell.side) + 8
         coordinates = self._read_points(source, self._padded(count))
         check_range(coordinates.reshape(-1), -most, most)
@@ -135,18 +148,6 @@ class Lattice:
 
         return assembled(points, count, shape)
 
-    def bound(self, leaf: Tensor) -> float:
-        """Return the largest coordinate in the cell, in units of the entries, plus the rounding of the result to float32."""
-        flat = entries(leaf, "Lattice")
-        error = self._spacing(flat) * self._cell.reach
-        return error + rounding(peak(flat) + error) if error else 0.0
-
-    def variance(self, leaf: Tensor) -> float:
-        """Return the exact value, the number of entries times ``spacing**2 * Cell.moment``, plus the rounding of the result to float32."""
-        flat = entries(leaf, "Lattice")
-        spacing = self._spacing(flat)
-        return len(flat) * (spacing**2 * self._cell.moment + rounding(peak(flat) + spacing * self._cell.reach) ** 2) if spacing else 0.0
-
     def _write_points(self, coordinates: Integers, out: Writer) -> None:
         streams: list[Integers] = []
 
@@ -156,7 +157,10 @@ class Lattice:
 
         self._cell.streams(coordinates, collect)
         # In a small leaf the heads of several streams can cost more than the streams save.
-        if self.dimension == 1 or (coordinates.size < _LARGE and self._bits([coordinates.reshape(-1)]) <= self._bits(streams)):
+        if self.dimension == 1 or (
+            coordinates.size < _LARGE
+            and self._bits([coordinates.reshape(-1)]) <= self._bits(streams)
+        ):
             streams = [coordinates.reshape(-1)]
         out.byte(len(streams) > 1)
         for values in streams:
@@ -186,6 +190,7 @@ class Lattice:
 
     def _spacing(self, flat: Singles) -> float:
         size = math.sqrt(energy(flat) / max(len(flat), 1))
-        # Rounded to float32, as the decoder reads it. The writer refuses larger numbers; smaller ones become the smallest spacing.
+        # Rounded to float32, as the decoder reads it. The writer refuses larger numbers; smaller
+        # ones become the smallest spacing.
         wanted = size * self.relative_step / self._cell.side
         return max(float(np.float32(wanted)), SMALLEST) if 0 < wanted <= LARGEST else wanted

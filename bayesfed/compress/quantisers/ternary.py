@@ -1,4 +1,6 @@
-"""Sparse ternary compression: the largest entries, all with one magnitude. Sattler et al. 2019 (STC), algorithm 1."""
+"""Sparse ternary compression: the largest entries, all with one magnitude. Sattler et al. 2019
+(STC), algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +10,40 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from bayesfed.compress.buffer import Reader, Writer
-from bayesfed.compress.leaf import Mask, MaskCode
+from bayesfed.compress.leaf import Mask, MaskCode, Reader, Writer
 from bayesfed.compress.masks.runs import RunMask
 from bayesfed.compress.quantisers.entries import (
     LARGEST,
     SMALLEST,
     Singles,
     as_matrix,
-    check_share,
-    energy,
     entries,
     largest,
-    peak,
     read_positions,
     share_of,
     tensor,
     write_positions,
 )
+from bayesfed.errors.checks import SHARE, checked, checked_class
 from bayesfed.keys import Key
 
 
+@checked_class(share=SHARE)
 @dataclass(frozen=True)
 class Ternary:
-    """Keep the largest entries by magnitude and send their signs and one magnitude mu, the mean of their magnitudes.
+    """Keep the largest entries by magnitude and send their signs and one magnitude mu, the mean of
+    their magnitudes.
 
-    With k entries kept, ``||x - Q(x)||**2 = ||x||**2 - k mu**2``: biased, and a contraction by ``1 - d`` with
-    ``d = k mu**2 / ||x||**2 >= (k / n**2) (||x||_1 / ||x||_2)**2 >= k / n**2``, as error feedback requires.
-    A tensor that is already ternary, with at most k non-zero entries, is exact.
+    With k entries kept, ``||x - Q(x)||**2 = ||x||**2 - k mu**2``: biased, and a contraction by
+    ``1 - d`` with ``d = k mu**2 / ||x||**2 >= (k / n**2) (||x||_1 / ||x||_2)**2 >= k / n**2``, as
+    error feedback requires. A tensor that is already ternary, with at most k non-zero entries, is
+    exact.
 
     Parameters
     ----------
     share
-        p of the paper: ``k = ceil(share * n)``, at most the number of non-zero entries. Of equal magnitudes the earlier ones are kept.
+        p of the paper: ``k = ceil(share * n)``, at most the number of non-zero entries. Of equal
+        magnitudes the earlier ones are kept.
     mask
         Code of the positions. The paper uses the Golomb code of the gaps.
 
@@ -52,14 +55,6 @@ class Ternary:
 
     share: float = 0.01
     mask: MaskCode = RunMask()
-
-    def __post_init__(self) -> None:
-        check_share("Ternary", self.share)
-
-    @property
-    def unbiased(self) -> bool:
-        """False: small entries are always dropped."""
-        return False
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
         """Append the positions, mu, and one bit for each sign."""
@@ -77,25 +72,17 @@ class Ternary:
         dense = np.zeros(math.prod(shape))
         if len(dense) and (chosen := read_positions(source, as_matrix(shape), self.mask)).any():
             magnitude, count = source.f32(SMALLEST, LARGEST), int(chosen.sum())
-            negative = np.unpackbits(np.frombuffer(source.raw(-(-count // 8)), np.uint8), count=count)
+            negative = np.unpackbits(
+                np.frombuffer(source.raw(-(-count // 8)), np.uint8), count=count
+            )
             dense[chosen] = np.where(negative, -magnitude, magnitude)
         return tensor(dense, shape)
 
-    def bound(self, leaf: Tensor) -> float:
-        """Return the exact value: the largest dropped entry, or the largest distance of a kept magnitude from mu."""
-        flat = entries(leaf, "Ternary")
-        chosen, magnitude = _choose(flat, self.share)
-        return max(peak(flat[~chosen]), peak(np.abs(flat[chosen]) - np.float64(magnitude)))
 
-    def variance(self, leaf: Tensor) -> float:
-        """Return the exact value, ``||x||**2 - k mu**2``, summed without cancellation."""
-        flat = entries(leaf, "Ternary")
-        chosen, magnitude = _choose(flat, self.share)
-        return energy(flat[~chosen]) + energy(np.abs(flat[chosen]) - np.float64(magnitude))
-
-
+@checked(share=SHARE)
 def ternary(leaf: Tensor, share: float) -> Tensor:
-    """Return the tensor that `Ternary` would decode, for servers that compress and for error feedback.
+    """Return the tensor that `Ternary` would decode, for servers that compress and for error
+    feedback.
 
     Parameters
     ----------
@@ -111,10 +98,11 @@ def ternary(leaf: Tensor, share: float) -> Tensor:
     WireError
         If the tensor holds NaN or infinity.
     """
-    check_share("ternary", share)
     flat = entries(leaf, "ternary")
     chosen, magnitude = _choose(flat, share)
-    return tensor(np.where(chosen, np.copysign(magnitude, flat), 0.0), tuple(leaf.shape)).to(leaf.device)
+    return tensor(np.where(chosen, np.copysign(magnitude, flat), 0.0), tuple(leaf.shape)).to(
+        leaf.device
+    )
 
 
 def _choose(flat: Singles, share: float) -> tuple[Mask, float]:

@@ -1,4 +1,6 @@
-"""Labels of a user's data as class numbers: labels become 0, 1, ... in a defined order, and their names are kept."""
+"""Labels of a user's data as class numbers: labels become 0, 1, ... in a defined order, and their
+names are kept.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 
 
-def class_numbers(labels: Sequence[object], classes: Sequence[str] | None, at: Callable[[int], str]) -> tuple[Tensor, tuple[str, ...]]:
+def class_numbers(
+    labels: Sequence[object], classes: Sequence[str] | None, at: Callable[[int], str]
+) -> tuple[Tensor, tuple[str, ...]]:
     """Return labels as class numbers ``(N,)`` from 0, and the names of the classes.
 
     Parameters
@@ -20,14 +24,16 @@ def class_numbers(labels: Sequence[object], classes: Sequence[str] | None, at: C
     labels
         N values, texts or integers.
     classes
-        Names of the classes in the order of their numbers. None: all labels that occur, integers by value and texts alphabetically.
+        Names of the classes in the order of their numbers. None: all labels that occur, integers by
+        value and texts alphabetically.
     at
         ``(number) -> where that row is``, for error messages.
 
     Raises
     ------
     DataError
-        If a label is missing, is not an integer or a text, or is not in `classes`; the message names the row.
+        If a label is missing, is not an integer or a text, or is not in `classes`; the message
+        names the row.
     """
     texts = [_text(label, at(row)) for row, label in enumerate(labels)]
     names = tuple(_ordered(set(texts))) if classes is None else tuple(classes)
@@ -35,14 +41,18 @@ def class_numbers(labels: Sequence[object], classes: Sequence[str] | None, at: C
     if strange := [row for row, text in enumerate(texts) if text not in numbers]:
         unknown = texts[strange[0]]
         expected = f"a label among {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
-        raise DataError(complain(at(strange[0]), expected=expected, actual=repr(unknown), hint=nearest(unknown, names)))
+        raise DataError(at(strange[0]), expected, repr(unknown), nearest(unknown, names))
     return torch.tensor([numbers[text] for text in texts]), names
 
 
 def named_numbers(
-    labels: Sequence[object], names: Sequence[str], classes: Sequence[str] | None, at: Callable[[int], str]
+    labels: Sequence[object],
+    names: Sequence[str],
+    classes: Sequence[str] | None,
+    at: Callable[[int], str],
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels that are positions in `names` as positions in `classes`, if these are given, and the names that are used.
+    """Return labels that are positions in `names` as positions in `classes`, if these are given,
+    and the names that are used.
 
     Raises
     ------
@@ -52,7 +62,7 @@ def named_numbers(
     for row, label in enumerate(labels):
         if not isinstance(label, int) or not 0 <= label < len(names):
             expected = f"a label from 0 to {len(names) - 1}, as there are names"
-            raise DataError(complain(at(row), expected=expected, actual=repr(label), hint="a part of the data that has labels"))
+            raise DataError(at(row), expected, repr(label), "a part of the data that has labels")
     if classes is None or tuple(classes) == tuple(names):
         return torch.tensor(labels), tuple(names)
     return class_numbers([names[label] for label in labels if isinstance(label, int)], classes, at)
@@ -66,7 +76,9 @@ def regression_targets(values: Sequence[object], at: Callable[[int], str]) -> Te
     DataError
         If a value is not a finite number; the message names the row.
     """
-    return torch.tensor([_number(value, at(row)) for row, value in enumerate(values)], dtype=torch.float32)
+    return torch.tensor(
+        [_number(value, at(row)) for row, value in enumerate(values)], dtype=torch.float32
+    )
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
@@ -76,17 +88,23 @@ def nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _text(label: object, where: str) -> str:
-    """Return the name of a label; a number without a fraction is an integer, however it is written."""
+    """Return the name of a label; a number without a fraction is an integer, however it is
+    written.
+    """
     text = str(label).strip() if isinstance(label, str | int | float | np.generic) else ""
     if not text:
         actual = "none" if label is None or isinstance(label, str) else repr(label)
-        raise DataError(complain(where, expected="a label, an integer or a text", actual=actual, hint="leaving out rows without one"))
+        raise DataError(
+            where, "a label, an integer or a text", actual, "leaving out rows without one"
+        )
     try:
         number = float(text)
     except ValueError:
         return text
     if not number.is_integer():
-        raise DataError(complain(where, expected="a label, an integer or a text", actual=repr(label), hint="regression=True for numbers"))
+        raise DataError(
+            where, "a label, an integer or a text", repr(label), "regression=True for numbers"
+        )
     return text if _is_integer(text) else str(int(number))
 
 
@@ -108,5 +126,5 @@ def _number(value: object, where: str) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not np.isfinite(number):
-        raise DataError(complain(where, expected="a finite number", actual=repr(value), hint="leaving out rows without one"))
+        raise DataError(where, "a finite number", repr(value), "leaving out rows without one")
     return number

@@ -5,14 +5,14 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.data.readers.labels import class_numbers, nearest
-from bayesfed.errors import DataError, complain
+from bayesfed.data.readers.labels import nearest
+from bayesfed.data.rows import labelled, scaled
+from bayesfed.errors import DataError
 from bayesfed.errors.checks import checked
 
 
@@ -27,7 +27,8 @@ def from_npz(
     scale: float | None = None,
     channels_last: bool = False,
 ) -> Dataset:
-    """Read two arrays of an npz file: inputs ``(N, ...)``, which become float32, and targets ``(N,)``.
+    """Read two arrays of an npz file: inputs ``(N, ...)``, which become float32, and targets
+    ``(N,)``.
 
     Parameters
     ----------
@@ -36,66 +37,78 @@ def from_npz(
     inputs, targets
         Names of the arrays in the file.
     classes
-        Names of the classes in the order of their numbers, such as ``.classes`` of the training set for its test set. None: all labels that occur,
-        integers by value and texts alphabetically.
+        Names of the classes in the order of their numbers, such as ``.classes`` of the training set
+        for its test set. None: all labels that occur, integers by value and texts alphabetically.
     regression
         Whether targets are numbers, of any shape ``(N, ...)``, instead of labels.
     scale
-        Factor on the inputs. None: 1 / 255 for bytes (uint8), such as pixels, and 1 for all other types.
+        Factor on the inputs. None: 1 / 255 for bytes (uint8), such as pixels, and 1 for all other
+        types.
     channels_last
-        Whether inputs are images ``(N, rows, columns, channels)``. The result always has channels first.
+        Whether inputs are images ``(N, rows, columns, channels)``. The result always has channels
+        first.
 
     Raises
     ------
     DataError
-        If the file is missing or not npz, does not have these arrays (the message names the nearest one), or holds Python objects, which are never
-        unpickled; or if lengths differ, there are no rows, values are not finite, or labels are neither integers nor texts.
+        If the file is missing or not npz, does not have these arrays (the message names the nearest
+        one), or holds Python objects, which are never unpickled; or if lengths differ, there are no
+        rows, values are not finite, or labels are neither integers nor texts.
     """
     path = Path(path)
-    arrays = _arrays(path, inputs, targets)
-    values, labels = arrays[inputs], arrays[targets]
-    if values.dtype.kind not in "biuf":
-        raise DataError(complain(f"{path}, {inputs}", expected="an array of numbers", actual=values.dtype, hint="encoding texts as numbers"))
+    values, labels = _arrays(path, inputs, targets)
+    for name, array, kinds, hint in (
+        (inputs, values, "biuf", "encoding texts as numbers"),
+        (targets, labels, "biuf" if regression else "biuUS", f"regression={not regression}"),
+    ):
+        if array.dtype.kind not in kinds:
+            expected = "an array of numbers" if kinds == "biuf" else "integers or texts as labels"
+            raise DataError(f"{path}, {name}", expected, array.dtype, hint)
     if values.ndim == 0 or labels.ndim == 0 or len(values) != len(labels) or not len(values):
-        actual = f"shapes {values.shape} and {labels.shape}"
-        raise DataError(complain(f"{path}, {inputs} and {targets}", expected="as many rows, at least one", actual=actual, hint="saving them anew"))
+        where, actual = (
+            f"{path}, {inputs} and {targets}",
+            f"shapes {values.shape} and {labels.shape}",
+        )
+        raise DataError(where, "as many rows, at least one", actual, "saving them anew")
     if channels_last:
         if values.ndim != 4:
-            actual = f"shape {values.shape}"
-            raise DataError(complain(f"{path}, {inputs}", expected="(N, rows, columns, channels)", actual=actual, hint="channels_last=False"))
+            where, actual = f"{path}, {inputs}", f"shape {values.shape}"
+            raise DataError(where, "(N, rows, columns, channels)", actual, "channels_last=False")
         values = np.moveaxis(values, -1, 1)
-    factor = (1 / 255 if values.dtype == np.uint8 else 1.0) if scale is None else scale
-    tensor = torch.from_numpy(values.astype(np.float32) * np.float32(factor))
-    where = f"{path}, {targets}"
+    tensor, where = torch.from_numpy(scaled(values, scale)), f"{path}, {targets}"
     if regression:
-        if labels.dtype.kind not in "biuf":
-            raise DataError(complain(where, expected="numbers", actual=labels.dtype, hint="regression=False"))
         return Dataset(tensor, torch.from_numpy(labels.astype(np.float32)))
     if labels.ndim != 1:
-        raise DataError(
-            complain(where, expected="one label a row, (N,)", actual=f"shape {labels.shape}", hint="labels.argmax(1) if they are one-hot")
-        )
-    if labels.dtype.kind not in "biuUS":
-        raise DataError(complain(where, expected="integers or texts as labels", actual=labels.dtype, hint="regression=True"))
+        hint = "labels.argmax(1) if they are one-hot"
+        raise DataError(where, "one label a row, (N,)", f"shape {labels.shape}", hint)
     plain = (labels.astype(str) if labels.dtype.kind == "S" else labels).tolist()
-    numbers, names = class_numbers(plain, classes, lambda row: f"{where}, row {row}")
-    return Dataset(tensor, numbers, names)
+    return labelled(tensor, plain, classes, lambda row: f"{where}, row {row}")
 
 
-def _arrays(path: Path, *names: str) -> dict[str, np.ndarray[Any, Any]]:
+def _arrays(path: Path, *names: str) -> list[np.ndarray]:
     """Read arrays by name, without unpickling."""
     try:
         with zipfile.ZipFile(path):
-            pass  # an npz file is a zip file; NumPy would take anything else for a pickle or a single array
+            # an npz file is a zip file; NumPy would take anything else for a pickle or a single
+            # array
+            pass
         with np.load(path, allow_pickle=False) as opened:
             if missing := [name for name in names if name not in opened.files]:
                 actual = f"{', '.join(opened.files) or 'none'}"
-                hint = nearest(missing[0], opened.files) if opened.files else "np.savez(path, inputs=..., targets=...)"
-                raise DataError(complain(str(path), expected=f"an array {missing[0]!r}", actual=actual, hint=hint))
-            return {name: opened[name] for name in names}
+                hint = (
+                    nearest(missing[0], opened.files)
+                    if opened.files
+                    else "np.savez(path, inputs=..., targets=...)"
+                )
+                raise DataError(str(path), f"an array {missing[0]!r}", actual, hint)
+            return [opened[name] for name in names]
     except (OSError, EOFError, zipfile.BadZipFile) as problem:
-        raise DataError(complain(str(path), expected="a readable npz file", actual=problem, hint="np.savez(path, ...)")) from problem
+        raise DataError(
+            str(path), "a readable npz file", problem, "np.savez(path, ...)"
+        ) from problem
     except ValueError as problem:
         if isinstance(problem, DataError):
             raise
-        raise DataError(complain(str(path), expected="arrays of numbers or texts", actual=problem, hint="labels.astype(str)")) from problem
+        raise DataError(
+            str(path), "arrays of numbers or texts", problem, "labels.astype(str)"
+        ) from problem

@@ -13,8 +13,9 @@ import torch
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import by_domain, federate
-from bayesfed.data.readers.labels import class_numbers, nearest, regression_targets
-from bayesfed.errors import DataError, complain
+from bayesfed.data.readers.labels import nearest
+from bayesfed.data.rows import labelled
+from bayesfed.errors import DataError
 from bayesfed.errors.checks import checked
 
 
@@ -61,9 +62,11 @@ def from_csv(
     domain: str | None = None,
     client: str | None = None,
 ) -> Dataset | dict[str, Dataset]:
-    """Read a table whose first line names its columns: inputs ``(N, columns)``, float32, and targets ``(N,)``.
+    """Read a table whose first line names its columns: inputs ``(N, columns)``, float32, and
+    targets ``(N,)``.
 
-    Nothing is scaled or imputed. Columns that do not hold numbers must be encoded first or left out with `columns`.
+    Nothing is scaled or imputed. Columns that do not hold numbers must be encoded first or left out
+    with `columns`.
 
     Parameters
     ----------
@@ -72,10 +75,11 @@ def from_csv(
     label
         The column of targets.
     columns
-        The columns of inputs, in this order. None: all other columns, without those of `domain` and `client`.
+        The columns of inputs, in this order. None: all other columns, without those of `domain` and
+        `client`.
     classes
-        Names of the classes in the order of their numbers, such as ``.classes`` of the training set for its test set. None: all labels that occur,
-        integers by value and texts alphabetically.
+        Names of the classes in the order of their numbers, such as ``.classes`` of the training set
+        for its test set. None: all labels that occur, integers by value and texts alphabetically.
     regression
         Whether targets are numbers instead of labels.
     delimiter
@@ -85,40 +89,61 @@ def from_csv(
     domain
         The column of the names of the rows' domains, `Dataset.domains`.
     client
-        The column of the names of the rows' clients. The result is then a data set for each client by name, as `run` takes it.
+        The column of the names of the rows' clients. The result is then a data set for each client
+        by name, as `run` takes it.
 
     Raises
     ------
     DataError
-        If the file is missing, empty or in another encoding; a column is missing (the message names the nearest one) or occurs twice; a line has
-        too many or too few cells; cells are not finite numbers (the message names line and column of the first, and counts all) or a label, domain or
-        client is missing.
+        If the file is missing, empty or in another encoding; a column is missing (the message names
+        the nearest one) or occurs twice; a line has too many or too few cells; cells are not finite
+        numbers (the message names line and column of the first, and counts all) or a label, domain
+        or client is missing.
     """
     if not isinstance(path, str | Path):
-        raise DataError(complain("from_csv", expected="the path of a file", actual=type(path).__name__, hint="Dataset(frame[columns], frame[label])"))
+        raise DataError(
+            "from_csv",
+            "the path of a file",
+            type(path).__name__,
+            "Dataset(frame[columns], frame[label])",
+        )
     path, lines, rows = Path(path), list[int](), list[list[str]]()
     try:
-        with path.open(newline="", encoding="utf-8-sig" if encoding == "utf-8" else encoding) as file:
+        with path.open(
+            newline="", encoding="utf-8-sig" if encoding == "utf-8" else encoding
+        ) as file:
             reader = csv.reader(file, delimiter=delimiter, strict=True)
             heading = [name.strip() for name in next(reader, [])]
-            wanted = _wanted(path, heading, label, columns, tuple(name for name in (domain, client) if name is not None))
+            wanted = _wanted(
+                path,
+                heading,
+                label,
+                columns,
+                tuple(name for name in (domain, client) if name is not None),
+            )
             for cells in reader:
                 if not cells:
                     continue
                 if len(cells) != len(heading):
                     expected = f"{len(heading)} cells, as in the first line"
                     where = f"{path}, line {reader.line_num}"
-                    raise DataError(complain(where, expected=expected, actual=len(cells), hint="quotes around cells that hold the delimiter"))
+                    raise DataError(
+                        where, expected, len(cells), "quotes around cells that hold the delimiter"
+                    )
                 rows.append(cells)
                 lines.append(reader.line_num)
     except FileNotFoundError as problem:
         there = sorted(file.name for file in path.parent.glob(f"*{path.suffix}"))
         hint = nearest(path.name, there) if there else f"a path that begins in {Path.cwd()}"
-        raise DataError(complain(str(path), expected="a file", actual="none of this name", hint=hint)) from problem
+        raise DataError(str(path), "a file", "none of this name", hint) from problem
     except (OSError, UnicodeError, csv.Error) as problem:
-        raise DataError(complain(str(path), expected=f"a readable table in {encoding}", actual=problem, hint="checking the file")) from problem
+        raise DataError(
+            str(path), f"a readable table in {encoding}", problem, "checking the file"
+        ) from problem
     if not rows:
-        raise DataError(complain(str(path), expected="a line of names and at least one row", actual="no rows", hint="another file"))
+        raise DataError(
+            str(path), "a line of names and at least one row", "no rows", "another file"
+        )
 
     def column(name: str) -> list[str]:
         return [cells[heading.index(name)] for cells in rows]
@@ -127,29 +152,47 @@ def from_csv(
         return f"{path}, line {lines[row]}, column {label!r}"
 
     inputs = torch.from_numpy(np.array(_numbers(path, rows, lines, wanted, heading), np.float32))
-    domains = _names(column(domain), lines, f"{path}, column {domain!r}") if domain is not None else ()
-    if regression:
-        data = Dataset(inputs, regression_targets(column(label), at), (), domains)
-    else:
-        numbers, names = class_numbers(column(label), classes, at)
-        data = Dataset(inputs, numbers, names, domains)
-    return data if client is None else federate(data, by_domain(_names(column(client), lines, f"{path}, column {client!r}")))
+    domains = (
+        _names(column(domain), lines, f"{path}, column {domain!r}") if domain is not None else ()
+    )
+    data = labelled(inputs, column(label), classes, at, regression=regression, domains=domains)
+    return (
+        data
+        if client is None
+        else federate(data, by_domain(_names(column(client), lines, f"{path}, column {client!r}")))
+    )
 
 
-def _wanted(path: Path, heading: list[str], label: str, columns: Sequence[str] | None, names: tuple[str, ...]) -> list[int]:
+def _wanted(
+    path: Path,
+    heading: list[str],
+    label: str,
+    columns: Sequence[str] | None,
+    names: tuple[str, ...],
+) -> list[int]:
     """Return the positions of the columns of inputs."""
     if not any(heading):
-        raise DataError(complain(str(path), expected="a first line with the columns' names", actual="nothing", hint="another file"))
+        raise DataError(
+            str(path), "a first line with the columns' names", "nothing", "another file"
+        )
     if double := [name for name in dict.fromkeys(heading) if heading.count(name) > 1]:
-        raise DataError(complain(f"{path}, line 1", expected="distinct names of columns", actual=f"{double[0]!r} twice", hint="renaming one"))
+        raise DataError(
+            f"{path}, line 1", "distinct names of columns", f"{double[0]!r} twice", "renaming one"
+        )
     for name in (label, *names, *(columns or ())):
         if name not in heading:
             actual = f"{len(heading)} others"
-            raise DataError(complain(f"{path}, line 1", expected=f"a column {name!r}", actual=actual, hint=nearest(name, heading)))
-    chosen = [name for name in heading if name not in (label, *names)] if columns is None else list(columns)
+            raise DataError(f"{path}, line 1", f"a column {name!r}", actual, nearest(name, heading))
+    chosen = (
+        [name for name in heading if name not in (label, *names)]
+        if columns is None
+        else list(columns)
+    )
     if not chosen or label in chosen:
         actual = "none" if not chosen else f"the label {label!r} among them"
-        raise DataError(complain(f"{path}, columns", expected="columns of inputs beside the label", actual=actual, hint="columns=None"))
+        raise DataError(
+            f"{path}, columns", "columns of inputs beside the label", actual, "columns=None"
+        )
     return [heading.index(name) for name in chosen]
 
 
@@ -157,26 +200,45 @@ def _names(cells: list[str], lines: list[int], where: str) -> tuple[str, ...]:
     """Return the names in a column of domains or clients."""
     if empty := [line for cell, line in zip(cells, lines, strict=True) if not cell.strip()]:
         raise DataError(
-            complain(where, expected="a name in every row", actual=f"{len(empty)} without, first in line {empty[0]}", hint="dropping them")
+            where,
+            "a name in every row",
+            f"{len(empty)} without, first in line {empty[0]}",
+            "dropping them",
         )
     return tuple(cell.strip() for cell in cells)
 
 
-def _numbers(path: Path, rows: list[list[str]], lines: list[int], wanted: list[int], heading: list[str]) -> list[list[float]]:
+def _numbers(
+    path: Path, rows: list[list[str]], lines: list[int], wanted: list[int], heading: list[str]
+) -> list[list[float]]:
     """Return the numbers in the columns of inputs; raise one `DataError` for all bad cells."""
     numbers = [[_number(cells[place]) for place in wanted] for cells in rows]
-    bad = [(row, place) for row, values in enumerate(numbers) for place, value in zip(wanted, values, strict=True) if value is None]
+    bad = [
+        (row, place)
+        for row, values in enumerate(numbers)
+        for place, value in zip(wanted, values, strict=True)
+        if value is None
+    ]
     if not bad:
         return [[value for value in values if value is not None] for values in numbers]
     row, place = bad[0]
     counts = Counter(heading[place] for _, place in bad)
     empty = sum(not rows[row][place].strip() for row, place in bad)
-    more = f"; {len(bad)} such cells, {empty} of them empty: {', '.join(f'{count} in {name!r}' for name, count in counts.most_common(5))}"
-    hint = "dropping or imputing empty cells, as pandas.read_csv(path).dropna() does" if empty else "columns=[...] without it, or encoding it"
+    more = (
+        f"; {len(bad)} such cells, {empty} of them empty: "
+        f"{', '.join(f'{count} in {name!r}' for name, count in counts.most_common(5))}"
+    )
+    hint = (
+        "dropping or imputing empty cells, as pandas.read_csv(path).dropna() does"
+        if empty
+        else "columns=[...] without it, or encoding it"
+    )
     if 0 < empty < len(bad):
         hint += ", and columns=[...] without texts"
     actual = f"{rows[row][place]!r}{more if len(bad) > 1 else ''}"
-    raise DataError(complain(f"{path}, line {lines[row]}, column {heading[place]!r}", expected="a finite number", actual=actual, hint=hint))
+    raise DataError(
+        f"{path}, line {lines[row]}, column {heading[place]!r}", "a finite number", actual, hint
+    )
 
 
 def _number(cell: str) -> float | None:

@@ -1,5 +1,5 @@
 """Labelled texts.
 
-From the bottom: `texts`, texts with labels and domains; `sentiment`, rated sentences of four domains; `pretrained`, folders of tokenizers and
-encoders; `tokens`, texts as token ids.
+From the bottom: `texts`, texts with labels and domains, and rated sentences of four
+domains; `pretrained`, folders of tokenizers and encoders; `tokens`, texts as token ids.
 """

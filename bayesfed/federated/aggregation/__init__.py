@@ -1,6 +1,7 @@
 """What a server makes of the clients' payloads.
 
-Views and servers: `views` (how payloads fit into the model), `servers` (what their sum does to the state), `beside`
-(leaves of one's own beside those of another server). Robust rules: `reducers` (`Keep`),
-`changes` (norms and clipping of single updates), `robust` (a rule in place of the sum), `rules` (rules by entry), `selection` (rules by client).
+Views and servers: `views` (how payloads fit into the model), `servers` (what their sum does to the
+state), `server_optimisers`. Robust rules: `reducers` (what updates are added to besides sums),
+`changes` (norms and clipping of single updates), `rules` (a rule in place of the sum; rules by
+entry), `selection` (rules by client).
 """

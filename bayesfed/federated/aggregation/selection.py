@@ -1,4 +1,5 @@
-"""Robust rules for whole updates: `Krum` selects updates that lie close together, `NormGate` shortens long ones.
+"""Robust rules for whole updates: `Krum` selects updates that lie close together, `NormGate`
+shortens long ones.
 
 `bayesfed.federated.aggregation.rules` has a table of what each rule tolerates.
 """
@@ -13,24 +14,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import UpdateError
+from bayesfed.errors.checks import checked_class, number, whole
 from bayesfed.federated.aggregation.changes import change, clipped, norm
-from bayesfed.federated.aggregation.robust import added
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Update
+from bayesfed.federated.aggregation.rules import added
+from bayesfed.federated.core import Info, Update
 from bayesfed.trees import Tree, check_shapes, shapes
 
 
+@checked_class({}, byzantine=whole(0, "Krum(4, 8)"), keep=whole(1, "Krum(4, 8)"))
 @dataclass(frozen=True)
 class Krum:
-    """Select the updates with the smallest sum of squared distances to their ``n - byzantine - 2`` nearest others.
+    """Select the updates with the smallest sum of squared distances to their ``n - byzantine - 2``
+    nearest others.
 
     Parameters
     ----------
     byzantine
         f, the largest number of hostile clients in a round.
     keep
-        m, the number of updates that are averaged: 1 is Krum, more is multi-Krum. Among equal scores the first client by name is taken.
+        m, the number of updates that are averaged: 1 is Krum, more is multi-Krum. Among equal
+        scores the first client by name is taken.
 
     Raises
     ------
@@ -39,15 +43,12 @@ class Krum:
 
     References
     ----------
-    Blanchard et al., "Machine learning with adversaries: Byzantine tolerant gradient descent" (2017), section 4.
+    Blanchard et al., "Machine learning with adversaries: Byzantine tolerant gradient descent"
+    (2017), section 4.
     """
 
     byzantine: int
     keep: int = 1
-
-    def __post_init__(self) -> None:
-        if self.byzantine < 0 or self.keep < 1:
-            raise ArgumentError(complain("Krum", expected="byzantine >= 0, keep >= 1", actual=(self.byzantine, self.keep), hint="Krum(4, 8)"))
 
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
         """Return the sum of the selected updates. The figures say who was left out.
@@ -60,10 +61,10 @@ class Krum:
         least = max(2 * self.byzantine + 3, self.byzantine + self.keep)
         if len(updates) < least:
             hint = "fewer byzantine or kept clients, or more a round"
-            raise UpdateError(complain("Krum", expected=f"at least {least} clients", actual=len(updates), hint=hint))
+            raise UpdateError("Krum", f"at least {least} clients", len(updates), hint)
         scores = dict(zip(updates, self.scores(_distances(updates)).tolist(), strict=True))
         kept = set(sorted(scores, key=lambda client: (scores[client], client))[: self.keep])
-        return added({client: update for client, update in updates.items() if client in kept}), _left_out(updates, kept)
+        return added(_of(updates, kept)), _left_out(updates, kept)
 
     def scores(self, distances: Tensor) -> Tensor:
         """Return each client's score, ``(n,)``, from squared distances ``(n, n)``."""
@@ -72,9 +73,11 @@ class Krum:
         return nearest.sum(1)
 
 
+@checked_class({}, factor=number("[1, inf]", "NormGate(2.0)"))
 @dataclass(frozen=True)
 class NormGate:
-    """Shorten changes that are longer than `factor` times the median length of the round, or leave them out.
+    """Shorten changes that are longer than `factor` times the median length of the round, or leave
+    them out.
 
     Parameters
     ----------
@@ -92,10 +95,6 @@ class NormGate:
     factor: float = 2.0
     refuse: bool = False
 
-    def __post_init__(self) -> None:
-        if not self.factor >= 1:
-            raise ArgumentError(complain("NormGate", expected="a factor >= 1", actual=self.factor, hint="NormGate(2.0)"))
-
     def __call__(self, updates: Mapping[str, Update], state: Tree) -> tuple[Update, Info]:
         """Return the sum. The figures are ``norm_bound`` and which clients exceeded it.
 
@@ -105,28 +104,36 @@ class NormGate:
             If clients cover different entries, or send values of other leaves than the state has.
         """
         lengths = {client: norm(change(update, state)) for client, update in updates.items()}
-        longest = self.factor * statistics.median(lengths.values()) if math.isfinite(self.factor) else math.inf
+        median = statistics.median(lengths.values())
+        longest = self.factor * median if math.isfinite(self.factor) else math.inf
         within = {client for client, length in lengths.items() if length <= longest}
-        figures = {"norm_bound": longest, **_left_out(updates, within, "left_out" if self.refuse else "shortened")}
+        word = "left_out" if self.refuse else "shortened"
+        figures = {"norm_bound": longest, **_left_out(updates, within, word)}
         if self.refuse:
-            return added({client: update for client, update in updates.items() if client in within}), figures
-        return added({client: clipped(update, state, longest) for client, update in updates.items()}), figures
+            return added(_of(updates, within)), figures
+        shorter = {client: clipped(update, state, longest) for client, update in updates.items()}
+        return added(shorter), figures
 
 
 def _distances(updates: Mapping[str, Update]) -> Tensor:
-    """Return squared distances between updates, ``(n, n)``, in double precision. They are computed from differences, without cancellation."""
+    """Return squared distances between updates, ``(n, n)``, in double precision. They are computed
+    from differences, without cancellation.
+    """
     distances: Tensor | None = None
     for values in _stacked(updates):
         squares = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist").square()
         distances = squares if distances is None else distances + squares
     if distances is None:
-        raise UpdateError(complain("Krum", expected="updates of at least one leaf", actual="none", hint="a model with parameters"))
+        raise UpdateError("Krum", "updates of at least one leaf", "none", "a model with parameters")
     return distances
 
 
 def _stacked(updates: Mapping[str, Update]) -> Iterator[Tensor]:
     """Yield each leaf of all updates, flat, ``(n, D)``."""
-    values = {client: change(Update(update.total, update.weight, "delta"), {}) for client, update in updates.items()}
+    values = {
+        client: change(Update(update.total, update.weight, "delta"), {})
+        for client, update in updates.items()
+    }
     first = next(iter(values.values()))
     for tree in values.values():
         check_shapes(tree, shapes(first), where="update")
@@ -134,5 +141,12 @@ def _stacked(updates: Mapping[str, Update]) -> Iterator[Tensor]:
         yield torch.stack([tree[name].flatten() for tree in values.values()])
 
 
+def _of(updates: Mapping[str, Update], clients: set[str]) -> dict[str, Update]:
+    return {client: update for client, update in updates.items() if client in clients}
+
+
 def _left_out(updates: Mapping[str, Update], within: set[str], word: str = "left_out") -> Info:
-    return {word: float(len(updates) - len(within)), **{f"{client}.{word}": 1.0 for client in updates if client not in within}}
+    return {
+        word: float(len(updates) - len(within)),
+        **{f"{client}.{word}": 1.0 for client in updates if client not in within},
+    }

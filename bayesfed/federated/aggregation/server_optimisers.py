@@ -1,6 +1,7 @@
 """Optimisers of the server, as values: FedAvgM, FedAdagrad, FedAdam and FedYogi.
 
-The change that a round of averaging would make is taken as a negative gradient, and the server steps along it.
+The change that a round of averaging would make is taken as a negative gradient, and the server
+steps along it.
 
 ===========================  ==================================================================
 Reddi et al. (2021), Alg. 2  here
@@ -16,29 +17,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.aggregation.beside import Beside
-from bayesfed.federated.core.algorithm import Phase
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer
+from bayesfed.errors.checks import checked_class, number
 from bayesfed.trees import Tree, under
 
-# Prefixes of the optimiser's leaves in the server's state.
-OPTIMISER = "optimiser/"
-MOMENTUM, VARIANCE = f"{OPTIMISER}m/", f"{OPTIMISER}v/"
+# Prefixes of the moments.
+MOMENTUM, VARIANCE = "m/", "v/"
+POSITIVE, DECAY = number("(0, inf)", "0.01"), number("[0, 1)", "0.9")
 
 
 class ServerOptimiser(Protocol):
-    """An optimiser of the server as a value. Its moments are leaves of the server's state, so they are saved and resumed with it."""
+    """An optimiser of the server as a value. Its moments are leaves of the server's state, so they
+    are saved and resumed with it.
+    """
 
     def initial(self, model: Tree) -> Tree:
-        """Return the moments before round 0, named by prefixes that begin with ``optimiser/``."""
-        ...
+        """Return the moments before round 0."""
 
     def step(self, model: Tree, averaged: Tree, moments: Tree) -> tuple[Tree, Tree]:
         """Return the next model and the next moments.
@@ -52,18 +50,13 @@ class ServerOptimiser(Protocol):
         moments
             Moments after the round before.
         """
-        ...
 
 
-def _check(name: str, learning_rate: float, shares: tuple[float, ...], tau: float = 1.0) -> None:
-    if not (0 < learning_rate < float("inf") and all(0 <= share < 1 for share in shares) and 0 < tau < float("inf")):
-        expected = "learning_rate > 0, momentum and betas in [0, 1), tau > 0"
-        raise ArgumentError(complain(name, expected=expected, actual=(learning_rate, *shares, tau), hint=f"{name}()"))
-
-
+@checked_class({}, learning_rate=POSITIVE, momentum=DECAY)
 @dataclass(frozen=True)
 class FedAvgM:
-    """Server momentum: ``m <- momentum m + Delta``, ``x <- x + learning_rate m`` (Hsu, Qi and Brown, 2019).
+    """Server momentum: ``m <- momentum m + Delta``, ``x <- x + learning_rate m`` (Hsu, Qi and
+    Brown, 2019).
 
     With momentum 0 and rate 1 it is plain averaging, bit for bit.
 
@@ -81,33 +74,39 @@ class FedAvgM:
 
     References
     ----------
-    Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated visual classification" (2019), section 4.3.
+    Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for federated
+    visual classification" (2019), section 4.3.
     """
 
     learning_rate: float = 1.0
     momentum: float = 0.9
 
-    def __post_init__(self) -> None:
-        _check("FedAvgM", self.learning_rate, (self.momentum,))
-
     def initial(self, model: Tree) -> Tree:
         """Return zeros, or nothing without momentum."""
-        return {MOMENTUM + name: torch.zeros_like(leaf) for name, leaf in model.items()} if self.momentum else {}
+        moved = model if self.momentum else {}
+        return {MOMENTUM + name: torch.zeros_like(leaf) for name, leaf in moved.items()}
 
     def step(self, model: Tree, averaged: Tree, moments: Tree) -> tuple[Tree, Tree]:
         """Return the next model and the next momentum."""
-        # `lerp` with weight 1 returns its end exactly, so that plain averaging is a special case without rounding.
-        stepped = {name: leaf.lerp(averaged[name], self.learning_rate) for name, leaf in model.items()}
+        # `lerp` with weight 1 returns its end exactly, so that plain averaging is a special case
+        # without rounding.
+        stepped = {
+            name: leaf.lerp(averaged[name], self.learning_rate) for name, leaf in model.items()
+        }
         if not self.momentum:
             return stepped, {}
         kept = {name: self.momentum * leaf for name, leaf in under(moments, MOMENTUM).items()}
         stepped = {name: leaf + self.learning_rate * kept[name] for name, leaf in stepped.items()}
-        return stepped, {MOMENTUM + name: leaf + (averaged[name] - model[name]) for name, leaf in kept.items()}
+        return stepped, {
+            MOMENTUM + name: leaf + (averaged[name] - model[name]) for name, leaf in kept.items()
+        }
 
 
+@checked_class({}, learning_rate=POSITIVE, beta1=DECAY, beta2=DECAY, tau=POSITIVE)
 @dataclass(frozen=True)
 class Adaptive(ABC):
-    """The parts that FedAdagrad, FedAdam and FedYogi share: ``x <- x + learning_rate m / (sqrt(v) + tau)``.
+    """The parts that FedAdagrad, FedAdam and FedYogi share:
+    ``x <- x + learning_rate m / (sqrt(v) + tau)``.
 
     Parameters
     ----------
@@ -118,7 +117,8 @@ class Adaptive(ABC):
     beta2
         Factor on the previous second moment, in [0, 1). `FedAdagrad` does not use it.
     tau
-        Degree of adaptivity: changes far below it are not scaled up. The second moment begins at ``tau ** 2``.
+        Degree of adaptivity: changes far below it are not scaled up. The second moment begins at
+        ``tau ** 2``.
 
     Raises
     ------
@@ -131,22 +131,29 @@ class Adaptive(ABC):
     beta2: float = 0.99
     tau: float = 1e-3
 
-    def __post_init__(self) -> None:
-        _check(type(self).__name__, self.learning_rate, (self.beta1, self.beta2), self.tau)
-
     def initial(self, model: Tree) -> Tree:
         """Return zero first moments, and second moments of ``tau ** 2``."""
         first = {MOMENTUM + name: torch.zeros_like(leaf) for name, leaf in model.items()}
-        return first | {VARIANCE + name: torch.full_like(leaf, self.tau**2) for name, leaf in model.items()}
+        return first | {
+            VARIANCE + name: torch.full_like(leaf, self.tau**2) for name, leaf in model.items()
+        }
 
     def step(self, model: Tree, averaged: Tree, moments: Tree) -> tuple[Tree, Tree]:
         """Return the next model and the next moments (Reddi et al., 2021, Algorithm 2)."""
         first, second = under(moments, MOMENTUM), under(moments, VARIANCE)
         change = {name: averaged[name] - leaf for name, leaf in model.items()}
-        m = {name: self.beta1 * first[name] + (1 - self.beta1) * leaf for name, leaf in change.items()}
+        m = {
+            name: self.beta1 * first[name] + (1 - self.beta1) * leaf
+            for name, leaf in change.items()
+        }
         v = {name: self._second(second[name], leaf.square()) for name, leaf in change.items()}
-        stepped = {name: leaf + self.learning_rate * m[name] / (v[name].sqrt() + self.tau) for name, leaf in model.items()}
-        return stepped, {MOMENTUM + name: leaf for name, leaf in m.items()} | {VARIANCE + name: leaf for name, leaf in v.items()}
+        stepped = {
+            name: leaf + self.learning_rate * m[name] / (v[name].sqrt() + self.tau)
+            for name, leaf in model.items()
+        }
+        return stepped, {MOMENTUM + name: leaf for name, leaf in m.items()} | {
+            VARIANCE + name: leaf for name, leaf in v.items()
+        }
 
     @abstractmethod
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
@@ -154,65 +161,27 @@ class Adaptive(ABC):
 
 
 class FedAdagrad(Adaptive):
-    """Adagrad on the server: ``v <- v + Delta^2`` (Reddi et al., "Adaptive federated optimization", 2021)."""
+    """Adagrad on the server: ``v <- v + Delta^2`` (Reddi et al., "Adaptive federated optimization",
+    2021).
+    """
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square
 
 
 class FedAdam(Adaptive):
-    """Adam on the server: ``v <- beta2 v + (1 - beta2) Delta^2`` (Reddi et al., "Adaptive federated optimization", 2021)."""
+    """Adam on the server: ``v <- beta2 v + (1 - beta2) Delta^2`` (Reddi et al., "Adaptive federated
+    optimization", 2021).
+    """
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square
 
 
 class FedYogi(Adaptive):
-    """Yogi on the server: ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)`` (Reddi et al., "Adaptive federated optimization", 2021)."""
+    """Yogi on the server: ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)`` (Reddi et al.,
+    "Adaptive federated optimization", 2021).
+    """
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * (v - square).sign()
-
-
-@runtime_checkable
-class TakesMomentum(Protocol):
-    """A server whose step is no average leaf by leaf, and that says itself what momentum is: of products of adapters, of merged weights."""
-
-    def with_momentum(self, phase: Phase, optimiser: FedAvgM, initial: Tree) -> tuple[Phase, Tree]:
-        """Return the server's phase with momentum, and further leaves of the state before round 0, whose names begin with ``optimiser/``.
-
-        Parameters
-        ----------
-        phase
-            Phase of the server.
-        optimiser
-            Rate and momentum.
-        initial
-            State before round 0.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Optimised(Beside):
-    """The averaging of another server, followed by the step of an optimiser. Clients see the model alone.
-
-    Parameters
-    ----------
-    server
-        Server that averages.
-    optimiser
-        Optimiser that takes the step.
-    """
-
-    OWN: ClassVar[str] = OPTIMISER
-    optimiser: ServerOptimiser
-
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Average, then step. A round in which no client has data changes nothing."""
-        model, moments = self.parted(state)
-        averaged, info = self.server.step(model, reducer, round)
-        if averaged is model:
-            return state, info
-        stepped, moments = self.optimiser.step(model, averaged, moments)
-        return stepped | moments, info

@@ -1,4 +1,5 @@
-"""Servers: `Average` of values, `Add` of changes, and `Sorted`, which sorts channels after another server's step.
+"""Servers: `Average` of values, `Add` of changes, and `Sorted`, which sorts channels after another
+server's step.
 
 Servers that only one method has are in the folder of that method in `bayesfed.algorithms`.
 """
@@ -10,13 +11,9 @@ from typing import ClassVar
 
 import torch
 
-from bayesfed.errors import UpdateError, complain
-from bayesfed.federated.core.algorithm import Server, published
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Kind, Reducer, Update
-from bayesfed.models.elastic.graph import ChannelGraph
-from bayesfed.models.elastic.sorting import sort_channels
+from bayesfed.errors import UpdateError
+from bayesfed.federated.core import Info, Kind, Reducer, Server, Stale, Update, published, total_of
+from bayesfed.models import ChannelGraph, sort_channels
 from bayesfed.trees import Tree, zip_map
 
 
@@ -35,10 +32,14 @@ def summed(reducer: Reducer, kind: Kind) -> Update:
     UpdateError
         If another reducer was used, or the clients sent another kind.
     """
-    if not isinstance(reducer, Sum) or reducer.total is None or reducer.total.kind != kind:
-        actual = f"kind {reducer.total.kind!r}" if isinstance(reducer, Sum) and reducer.total else type(reducer).__name__
-        raise UpdateError(complain("server step", expected=f"a sum of kind {kind!r}", actual=actual, hint=f"a local whose kind is {kind!r}"))
-    return reducer.total
+    total = total_of(reducer)
+    if total is None or total.kind != kind:
+        actual, hint = (
+            f"kind {total.kind!r}" if total else type(reducer).__name__,
+            f"a local whose kind is {kind!r}",
+        )
+        raise UpdateError("server step", f"a sum of kind {kind!r}", actual, hint)
+    return total
 
 
 @dataclass(frozen=True)
@@ -49,32 +50,44 @@ class Average:
     """
 
     # Of an old answer only the change from the state that it was begun with counts (`FedBuff`).
-    stale: ClassVar[str] = "rebased"
+    stale: ClassVar[Stale] = "rebased"
+    averages: ClassVar[bool] = True
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the mean as the next state. A round in which no client has data changes nothing."""
+        """Return the mean as the next state. A round in which no client has data changes
+        nothing.
+        """
         total = summed(reducer, "value")
         if total.by_entry:
             mean = total.mean()
-            return {name: torch.where(total.weight_of(name) > 0, mean[name], leaf) for name, leaf in state.items()}, {}
+            return {
+                name: torch.where(total.weight_of(name) > 0, mean[name], leaf)
+                for name, leaf in state.items()
+            }, {}
         return (total.mean() if total.weight else state), {}
 
 
 @dataclass(frozen=True)
 class Add:
-    """Add the weighted mean of the clients' changes to the model: FedAvg for methods that send changes."""
+    """Add the weighted mean of the clients' changes to the model: FedAvg for methods that send
+    changes.
+    """
 
-    stale: ClassVar[str] = "scaled"
+    stale: ClassVar[Stale] = "scaled"
+    averages: ClassVar[bool] = True
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the state plus the mean change. A round in which no client has data changes nothing."""
+        """Return the state plus the mean change. A round in which no client has data changes
+        nothing.
+        """
         total = summed(reducer, "delta")
         return (zip_map(torch.add, state, total.mean()) if total.weight else state), {}
 
 
 @dataclass(frozen=True)
 class Sorted:
-    """The step of another server, after which hidden channels are sorted by descending norm, so that the leading ones matter most.
+    """The step of another server, after which hidden channels are sorted by descending norm, so
+    that the leading ones matter most.
 
     Parameters
     ----------

@@ -1,4 +1,6 @@
-"""Views: `Whole` models, `Active` supports, leading `Slice` parts, and `Kept`, in which zeros have no weight."""
+"""Views: `Whole` models, `Active` supports, leading `Slice` parts, and `Kept`, in which zeros have
+no weight.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.compress.support import gather_active, scatter_active
-from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.federated.core.protocols import View
-from bayesfed.federated.core.update import Kind, Update
+from bayesfed.compress import gather_active, scatter_active
+from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.federated.core import Kind, Update, View
 from bayesfed.trees import Shapes, Tree, check
 
 
@@ -26,6 +27,11 @@ class Whole:
     """
 
     expected: Shapes
+
+    @property
+    def leaves(self) -> tuple[Shapes, bool]:
+        """The leaves of an update; clients cover all their entries."""
+        return self.expected, False
 
     def restrict(self, tree: Tree) -> Tree:
         """Return the tree as it is."""
@@ -44,7 +50,8 @@ class Active:
     Parameters
     ----------
     masks
-        ``(M, N)`` booleans by site. Of a leaf ``SITE.*`` with the shape of the mask, only the active entries are sent.
+        ``(M, N)`` booleans by site. Of a leaf ``KIND/SITE`` with the shape of the mask, only the
+        active entries are sent.
     expected
         Names and full shapes of the payload.
     positive
@@ -61,28 +68,40 @@ class Active:
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Scatter the active entries into zeros, and weight the result."""
-        sent = {name: (int(mask.sum()),) if (mask := self._mask(name)) is not None else tuple(shape) for name, shape in self.expected.items()}
+        sent = {
+            name: (int(mask.sum()),) if (mask := self._mask(name)) is not None else tuple(shape)
+            for name, shape in self.expected.items()
+        }
         check(payload, sent, where="payload")
         for name in self.positive:
             if payload[name].numel() and not float(payload[name].min()) > 0:
                 lowest = float(payload[name].min())
-                raise UpdateError(complain(f"payload, leaf {name!r}", expected="values above 0", actual=lowest, hint="a standard deviation"))
-        dense = {name: leaf if (mask := self._mask(name)) is None else scatter_active(leaf, mask) for name, leaf in payload.items()}
+                raise UpdateError(
+                    f"payload, leaf {name!r}", "values above 0", lowest, "a standard deviation"
+                )
+        dense = {
+            name: leaf if (mask := self._mask(name)) is None else scatter_active(leaf, mask)
+            for name, leaf in payload.items()
+        }
         return Update(_scaled(dense, weight), weight, kind)
 
     def _mask(self, name: str) -> Tensor | None:
-        mask = self.masks.get(name.rpartition(".")[0])
-        return mask if mask is not None and tuple(mask.shape) == tuple(self.expected[name]) else None
+        mask = self.masks.get(name.partition("/")[2])
+        return (
+            mask if mask is not None and tuple(mask.shape) == tuple(self.expected[name]) else None
+        )
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Clients get the first entries of every axis of every leaf: a network with fewer channels (HeteroFL, Diao et al., 2021).
+    """Clients get the first entries of every axis of every leaf: a network with fewer channels
+    (HeteroFL, Diao et al., 2021).
 
     Parameters
     ----------
     full, part
-        Names and shapes of the whole model and of the client's model. Both have the same names, and no axis of `part` is longer.
+        Names and shapes of the whole model and of the client's model. Both have the same names, and
+        no axis of `part` is longer.
 
     Raises
     ------
@@ -97,22 +116,34 @@ class Slice:
         longer = [
             name
             for name, shape in self.full.items()
-            if len(self.part.get(name, ())) != len(shape) or any(a > b for a, b in zip(self.part[name], shape, strict=True))
+            if len(self.part.get(name, ())) != len(shape)
+            or any(a > b for a, b in zip(self.part[name], shape, strict=True))
         ]
         if longer or self.full.keys() != self.part.keys():
             names = sorted(longer or self.full.keys() ^ self.part.keys())
-            raise ArgumentError(complain("Slice", expected="the leaves of the whole model, no axis longer", actual=names, hint="a narrower network"))
+            expected = "the leaves of the whole model, no axis longer"
+            raise ArgumentError("Slice", expected, names, "a narrower network")
+
+    @property
+    def leaves(self) -> tuple[Shapes, bool]:
+        """The leaves of an update; clients cover leading entries only."""
+        return self.full, True
 
     def restrict(self, tree: Tree) -> Tree:
         """Return the leading entries of every leaf."""
         return {name: leaf[self._cut(name)].contiguous() for name, leaf in tree.items()}
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Return a full-sized update that is zero, with weight zero, outside of the client's entries."""
+        """Return a full-sized update that is zero, with weight zero, outside of the client's
+        entries.
+        """
         check(payload, self.part, where="payload")
         total, covered = {}, {}
         for name, leaf in _scaled(payload, weight).items():
-            total[name], covered[name] = leaf.new_zeros(self.full[name]), leaf.new_zeros(self.full[name])
+            total[name], covered[name] = (
+                leaf.new_zeros(self.full[name]),
+                leaf.new_zeros(self.full[name]),
+            )
             total[name][self._cut(name)] = leaf
             covered[name][self._cut(name)] = weight
         return Update(total, covered, kind)
@@ -122,12 +153,18 @@ class Slice:
 
 
 def _scaled(tree: Tree, weight: float) -> Tree:
-    return {name: weight * leaf if leaf.is_floating_point() else weight * leaf.to(torch.get_default_dtype()) for name, leaf in tree.items()}
+    return {
+        name: weight * leaf
+        if leaf.is_floating_point()
+        else weight * leaf.to(torch.get_default_dtype())
+        for name, leaf in tree.items()
+    }
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Another view, in which the zeros of a sparse change have weight zero: a client counts only for entries that it sent (AnycostFL (5)).
+    """Another view, in which the zeros of a sparse change have weight zero: a client counts only
+    for entries that it sent (AnycostFL (5)).
 
     Parameters
     ----------
@@ -151,5 +188,11 @@ class Kept:
         """
         update = self.view.lift(payload, weight, kind)
         if not update.by_entry:
-            raise UpdateError(complain("Kept", expected="a view that covers entries itself", actual=type(self.view).__name__, hint="Slice"))
-        return Update(update.total, {name: update.weight_of(name) * (leaf != 0) for name, leaf in update.total.items()}, update.kind)
+            raise UpdateError(
+                "Kept", "a view that covers entries itself", type(self.view).__name__, "Slice"
+            )
+        return Update(
+            update.total,
+            {name: update.weight_of(name) * (leaf != 0) for name, leaf in update.total.items()},
+            update.kind,
+        )

@@ -1,10 +1,13 @@
-"""Cohorts: clients whose work has the same shape take their gradient steps at once (`bayesfed.federated.clients.vmap_training`).
+"""Cohorts: clients whose work has the same shape take their gradient steps at once
+(`bayesfed.federated.clients.vmap_training`).
 
-Only the steps are batched. Every client keeps its own message, payload, memory, codec and failures, so links, gate, ledger, error feedback and
-refusals are the same as without cohorts. Payloads may differ in their last bits.
+Only the steps are batched. Every client keeps its own message, payload, memory, codec and failures,
+so links, gate, ledger, error feedback and refusals are the same as without cohorts. Payloads may
+differ in their last bits.
 
-`benchmarks/speed.py --only cohorts` measured when this is faster. The table has the seconds of a round with a cohort divided by the seconds without,
-with one thread on a busy machine, so the figures are approximate::
+`benchmarks/speed.py --only cohorts` measured when this is faster. The table has the seconds of a
+round with a cohort divided by the seconds without, with one thread on a busy machine, so the
+figures are approximate::
 
     network          parameters   rows a step   8 clients   16 clients   64 clients
     64-32-10              2,410             8        0.59         0.37         0.22
@@ -19,8 +22,8 @@ with one thread on a busy machine, so the figures are approximate::
     784-256-256-10      269,322            16        1.18         0.98         1.31
     784-256-256-10      269,322            64        0.98         1.04         1.18
 
-Four clients of 64-32-10 take 1.1 to 1.2. Therefore "auto" batches 8 clients or more, of at most 65,536 parameters each, if parameters times rows is
-at most two million.
+Four clients of 64-32-10 take 1.1 to 1.2. Therefore "auto" batches 8 clients or more, of at most
+65,536 parameters each, if parameters times rows is at most two million.
 """
 
 from __future__ import annotations
@@ -33,30 +36,56 @@ from functools import partial
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, ClientError, complain
-from bayesfed.federated.clients.turn import Outcome, Task, attempt, fitted, read, reply
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError, ClientError
+from bayesfed.errors.checks import Role, checked_class, whole
+from bayesfed.federated.clients.side import ClientSide, Opened, Sides
+from bayesfed.federated.clients.turn import Outcome, Task, attempt, failure, fitted, read, reply
 from bayesfed.federated.clients.vmap_training import Member, obstacle, rows_of, shape_of, together
-from bayesfed.federated.core.protocols import Fit, Local
+from bayesfed.federated.core import Fit, Layer, Local
 from bayesfed.federated.training.descent import Descent
-from bayesfed.trees import Tree, size
+from bayesfed.trees import Tree, size, to
 
 Cohort = int | Literal["auto"]
 """Largest number of clients that are batched, or "auto"."""
-BATCHED = "batched"
-# Limits of "auto", from the measurements above: most and fewest clients, most parameters of a client, and most parameters times rows of a step.
+BATCHED, SEVERAL = "batched", whole(2, "8")
+# Limits of "auto", from the measurements above: most and fewest clients, most parameters of a
+# client, and most parameters times rows of a step.
 MOST, LEAST, PARAMETERS, WORK = 128, 8, 1 << 16, 1 << 21
 
 
 class Turn(NamedTuple):
-    """One client's turn: its task, its rows or why they could not be loaded, its memory, and in keyed mode its secret."""
+    """One client's turn: its task, all clients' rows by name, its memory, and in keyed mode its
+    secret.
+    """
 
     task: Task
-    data: Dataset | ClientError
+    data: Mapping[str, Dataset]
     memory: Tree
     secret: bytes | None = None
 
 
+class Ready(NamedTuple):
+    """A client that is ready to train: its turn and side, the client as it was read, as its layers
+    opened it and as the core gets it, and the seconds that this took.
+    """
+
+    turn: Turn
+    side: ClientSide
+    read: Member
+    opened: Opened
+    core: Member
+    seconds: float
+
+
+@checked_class(
+    {},
+    size=Role(
+        lambda size: size == "auto" or SEVERAL.fits(size),
+        "a number of clients >= 2, or 'auto'",
+        "cohort='auto'",
+    ),
+)
 @dataclass
 class Cohorts:
     """Answers turns of clients, together if their work has the same shape.
@@ -64,75 +93,79 @@ class Cohorts:
     Parameters
     ----------
     size
-        Largest number of clients in a cohort. "auto" batches only where measurements say that it is faster.
+        Largest number of clients in a cohort. "auto" batches only where measurements say that it is
+        faster.
     turns
-        Number of turns so far, by phase and by how they were answered: ``"batched"`` or ``"one by one: REASON"``.
+        Number of turns so far, by phase and by how they were answered: ``"batched"`` or
+        ``"one by one: REASON"``.
 
     Raises
     ------
     ArgumentError
-        If `size` is neither "auto" nor a number from 2. While answering, if `size` is a number and the local step cannot be batched; under "auto"
-        such clients train one by one.
+        If `size` is neither "auto" nor a number from 2. While answering, if `size` is a number and
+        the local step cannot be batched; under "auto" such clients train one by one.
     """
 
     size: Cohort
     turns: dict[str, Counter[str]] = field(default_factory=dict)
     _obstacles: dict[str, str] = field(default_factory=dict, repr=False)
 
-    def __post_init__(self) -> None:
-        if self.size != "auto" and (not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 2):
-            raise ArgumentError(complain("cohort", expected="a number of clients >= 2, or 'auto'", actual=repr(self.size), hint="'auto'"))
-
-    def answers(self, locals: Mapping[str, Local], turns: Iterable[Turn]) -> Iterator[Outcome]:
-        """Yield every client's outcome, in the order of the turns. As many turns are read ahead as fit in a cohort."""
+    def answers(self, sides: Sides, turns: Iterable[Turn]) -> Iterator[Outcome]:
+        """Yield every client's outcome, in the order of the turns. As many turns are read ahead as
+        fit in a cohort.
+        """
         turns = iter(turns)
         while chunk := list(islice(turns, MOST if self.size == "auto" else self.size)):
-            yield from self._chunk(locals, chunk)
+            yield from self._chunk(sides, chunk)
 
-    def _chunk(self, locals: Mapping[str, Local], chunk: Sequence[Turn]) -> list[Outcome]:
-        outcomes, groups = dict[int, Outcome](), dict[Hashable, dict[int, tuple[Turn, Member, float]]]()
+    def _chunk(self, sides: Sides, chunk: Sequence[Turn]) -> list[Outcome]:
+        outcomes, groups = dict[int, Outcome](), dict[Hashable, dict[int, Ready]]()
         for number, turn in enumerate(chunk):
-            start = time.perf_counter()
-            if isinstance(turn.data, ClientError):
-                outcomes[number] = turn.data
-                continue
-            received = attempt(turn.task, "decode", partial(read, turn.task, locals[turn.task.phase], turn.secret))
-            if isinstance(received, ClientError):
-                outcomes[number] = received
-                continue
-            member = Member(turn.task, turn.data, *received)
-            shape = shape_of(locals[turn.task.phase], member)
-            groups.setdefault(shape, {})[number] = (turn, member, time.perf_counter() - start)
+            begun = _begun(sides[turn.task.phase], turn)
+            if isinstance(begun, ClientError):
+                outcomes[number] = begun
+            else:
+                groups.setdefault(shape_of(begun.side.core, begun.core), {})[number] = begun
         for group in groups.values():
-            turns, members, seconds = zip(*group.values(), strict=True)
-            for number, turn, read_s, (fit, fit_s) in zip(group, turns, seconds, self._fits(locals, turns, members), strict=True):
-                outcomes[number] = _packed(turn, fit, read_s + fit_s)
+            ended = self._fits(list(group.values()))
+            for (number, client), (fit, seconds) in zip(group.items(), ended, strict=True):
+                outcomes[number] = _packed(client, fit, client.seconds + seconds)
         return [outcomes[number] for number in range(len(chunk))]
 
-    def _fits(self, locals: Mapping[str, Local], turns: Sequence[Turn], members: Sequence[Member]) -> list[tuple[Fit | ClientError, float]]:
-        """Return the result of the local step, and its seconds, for each client of a group of one shape."""
-        phase = members[0].task.phase
-        local, done = locals[phase], self.turns.setdefault(phase, Counter())
-        reason = self._obstacle(phase, local) or self._no_gain(local, members)
+    def _fits(self, clients: Sequence[Ready]) -> list[tuple[Fit | ClientError, float]]:
+        """Return the result of the local step, and its seconds, for each client of a group of one
+        shape.
+        """
+        members, side = [client.core for client in clients], clients[0].side
+        phase, local, count = members[0].task.phase, side.core, len(clients)
+        done = self.turns.setdefault(phase, Counter())
+        reason = self._obstacle(phase, side) or self._no_gain(local, members)
         if not reason and isinstance(local, Descent):
             start = time.perf_counter()
             try:
                 fits = together(local, members)
             except Exception as problem:
-                # Rows were checked client by client, so a failure here means that the network cannot be batched.
-                self._obstacles[phase] = f"{type(problem).__name__}: {str(problem).partition(chr(10))[0]}"
-                reason = self._obstacle(phase, local)
+                # Rows were checked client by client, so a failure here means that the network
+                # cannot be batched.
+                first = str(problem).partition("\n")[0]
+                self._obstacles[phase] = f"{type(problem).__name__}: {first}"
+                reason = self._obstacle(phase, side)
             else:
-                done[BATCHED] += len(members)
-                share = (time.perf_counter() - start) / len(members)
-                return [(_noted(fit, len(members)), share) for fit in fits]
-        done[f"one by one: {reason}"] += len(members)
-        return [_alone(local, turn, member) for turn, member in zip(turns, members, strict=True)]
+                done[BATCHED] += count
+                share = (time.perf_counter() - start) / count
+                ended = zip(clients, fits, strict=True)
+                return [(_closed(client, fit, count), share) for client, fit in ended]
+        done[f"one by one: {reason}"] += count
+        return [_alone(client) for client in clients]
 
-    def _obstacle(self, phase: str, local: Local) -> str:
-        reason = self._obstacles.get(phase) or obstacle(local)
+    def _obstacle(self, phase: str, side: ClientSide) -> str:
+        around = any(type(layer).during is not Layer.during for layer in side.layers)
+        layers = "layers that act while clients train" if around else ""
+        reason = self._obstacles.get(phase) or obstacle(side.core) or layers
         if reason and self.size != "auto":
-            raise ArgumentError(complain(f"cohort, phase {phase!r}", expected="a local that can be batched", actual=reason, hint="cohort='auto'"))
+            raise ArgumentError(
+                f"cohort, phase {phase!r}", "a local that can be batched", reason, "cohort='auto'"
+            )
         return reason
 
     def _no_gain(self, local: Local, members: Sequence[Member]) -> str:
@@ -141,7 +174,10 @@ class Cohorts:
             return "no others of its shape" if rows else "no rows"
         if self.size != "auto" or pays(parameters, rows, len(members)):
             return ""
-        return f"nothing is won by batching {len(members)} clients of {parameters:,} parameters and {rows} rows a step"
+        return (
+            f"nothing is won by batching {len(members)} clients of {parameters:,} parameters "
+            f"and {rows} rows a step"
+        )
 
 
 def pays(parameters: int, rows: int, clients: int) -> bool:
@@ -157,17 +193,40 @@ def pays(parameters: int, rows: int, clients: int) -> bool:
     return clients >= LEAST and parameters <= PARAMETERS and parameters * rows <= WORK
 
 
-def _alone(local: Local, turn: Turn, member: Member) -> tuple[Fit | ClientError, float]:
-    start = time.perf_counter()
-    work = partial(fitted, turn.task, local, member.data, turn.memory, member.message, member.options)
-    return attempt(turn.task, "fit", work), time.perf_counter() - start
+def _begun(side: ClientSide, turn: Turn) -> Ready | ClientError:
+    """Load a client's rows, read its message, and let its layers open it."""
+    start, task, stage = time.perf_counter(), turn.task, "load"
+    try:
+        data, stage = turn.data[task.client], "decode"
+        message, options = read(task, side, turn.secret)
+        member, stage = Member(task, data, message, options), "fit"
+        there, key = to(message, data.inputs.device), task.key.child("fit")
+        opened = side.opened(there, turn.memory, data, key, options)
+    except (Exception, SystemExit) as problem:
+        return failure(task, stage, problem)
+    core = Member(task, opened.data, opened.message, opened.options)
+    return Ready(turn, side, member, opened, core, time.perf_counter() - start)
 
 
-def _noted(fit: Fit | ClientError, clients: int) -> Fit | ClientError:
-    return fit if isinstance(fit, ClientError) else fit._replace(info={**fit.info, "cohort": float(clients)})
-
-
-def _packed(turn: Turn, fit: Fit | ClientError, seconds: float) -> Outcome:
+def _closed(client: Ready, fit: Fit | ClientError, clients: int) -> Fit | ClientError:
     if isinstance(fit, ClientError):
         return fit
-    return attempt(turn.task, "encode", partial(reply, turn.task, fit, turn.memory, turn.secret, time.perf_counter() - seconds))
+    work = partial(client.side.closed, client.opened, fit, client.turn.memory)
+    closed = attempt(client.turn.task, "fit", work)
+    if isinstance(closed, ClientError):
+        return closed
+    return closed._replace(info={**closed.info, "cohort": float(clients)})
+
+
+def _alone(client: Ready) -> tuple[Fit | ClientError, float]:
+    start, (task, data, message, options) = time.perf_counter(), client.read
+    work = partial(fitted, task, client.side, data, client.turn.memory, message, options)
+    return attempt(task, "fit", work), time.perf_counter() - start
+
+
+def _packed(client: Ready, fit: Fit | ClientError, seconds: float) -> Outcome:
+    if isinstance(fit, ClientError):
+        return fit
+    task, start = client.turn.task, time.perf_counter() - seconds
+    work = partial(reply, task, client.side, fit, client.turn.secret, start)
+    return attempt(task, "encode", work)

@@ -1,16 +1,20 @@
-"""Envelopes: every message is bound to its run, direction, client, round and phase, and in keyed mode to a secret of the client.
+"""Envelopes: every message is bound to its run, direction, client, round and phase, and in keyed
+mode to a secret of the client.
 
-The last 16 bytes of a message are the digest of what is before them. An envelope replaces them by 16 others, so that it costs nothing, and only a
-receiver who expects this very message gets the digest back.
+The last 16 bytes of a message are the digest of what is before them. An envelope replaces them by
+16 others, so that it costs nothing, and only a receiver who expects this very message gets the
+digest back.
 
-===========  ===========================================================================================================
+===========  =======================================================================================
 mode         last 16 bytes
-===========  ===========================================================================================================
-without key  the digest, masked (exclusive or) with 8 bytes that name the run and 8 that name the exchange (its nonce): strays, replays
+===========  =======================================================================================
+without key  the digest, masked (exclusive or) with 8 bytes that name the run and 8 that name the
+             exchange (its nonce): strays, replays
              and mix-ups are recognised and told apart
-with key     a tag, keyed BLAKE2b of envelope and message under the client's secret: without the secret nobody can write a message that
+with key     a tag, keyed BLAKE2b of envelope and message under the client's secret: without the
+             secret nobody can write a message that
              is accepted, or pass an old message for a new one
-===========  ===========================================================================================================
+===========  =======================================================================================
 
 Messages must have the layout of `bayesfed.compress.wire`. The secret is never sent.
 """
@@ -27,8 +31,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bayesfed.compress.wire import DIGEST, MAX_BYTES, digest_of, is_intact, unseal, with_digest
-from bayesfed.errors import ArgumentError, WireError, complain
-from bayesfed.federated.core.protocols import Direction
+from bayesfed.errors import ArgumentError, WireError
+from bayesfed.federated.core import Direction
 
 HALF = DIGEST // 2
 # Lengths of a secret in bytes: a shorter one can be guessed, and BLAKE2b takes no longer key.
@@ -81,11 +85,13 @@ class Envelope:
 def masked(message: bytes, envelope: Envelope, secret: bytes | None = None) -> bytes:
     """Put a message into its envelope, or take it out: the second call undoes the first.
 
-    In keyed mode digest and tag are exchanged. A message that ends with neither is returned unchanged, and is refused for its digest.
+    In keyed mode digest and tag are exchanged. A message that ends with neither is returned
+    unchanged, and is refused for its digest.
     """
     last = _last.masked
     if last and message is last[1] and last[2:] == (envelope, secret):
         # In process, a message is taken out of the envelope that it was just put into.
+        _last.masked = None
         return last[0]
     body = memoryview(message)[:-DIGEST]
     if secret is None:
@@ -107,8 +113,11 @@ class _Last(threading.local):
 _last = _Last()
 
 
-def opened(message: bytes, envelope: Envelope, secret: bytes | None = None, *, limit: int = MAX_BYTES) -> bytes:
-    """Take a message out of its envelope, and check its size, its digest and its header. The sections with the leaves are not read.
+def opened(
+    message: bytes, envelope: Envelope, secret: bytes | None = None, *, limit: int = MAX_BYTES
+) -> bytes:
+    """Take a message out of its envelope, and check its size, its digest and its header. The
+    sections with the leaves are not read.
 
     Parameters
     ----------
@@ -124,9 +133,10 @@ def opened(message: bytes, envelope: Envelope, secret: bytes | None = None, *, l
     Raises
     ------
     WireError
-        If this is not an undamaged message of this exchange within the limit (as `unseal`). The field of the error is "client", "round" or "phase"
-        for a genuine message of another exchange, "run" for one of another run, "nonce" for another one of this run, and "digest" if nothing more is
-        known.
+        If this is not an undamaged message of this exchange within the limit (as `unseal`). The
+        field of the error is "client", "round" or "phase" for a genuine message of another
+        exchange, "run" for one of another run, "nonce" for another one of this run, and "digest" if
+        nothing more is known.
     """
     plain = masked(message, envelope, secret)
     try:
@@ -138,7 +148,9 @@ def opened(message: bytes, envelope: Envelope, secret: bytes | None = None, *, l
     return plain
 
 
-def check_secrets(where: str, secrets: Mapping[str, bytes], clients: Iterable[str]) -> dict[str, bytes]:
+def check_secrets(
+    where: str, secrets: Mapping[str, bytes], clients: Iterable[str]
+) -> dict[str, bytes]:
     """Return the clients' secrets.
 
     Parameters
@@ -153,16 +165,18 @@ def check_secrets(where: str, secrets: Mapping[str, bytes], clients: Iterable[st
     Raises
     ------
     ArgumentError
-        If a client has no secret, or one is not bytes of such a length. The message states lengths, never values.
+        If a client has no secret, or one is not bytes of such a length. The message states lengths,
+        never values.
     """
     checked = dict(secrets)
     if without := sorted(set(clients) - checked.keys()):
-        raise ArgumentError(complain(where, expected="a secret for every client", actual=f"none for {without}", hint="secrets.token_bytes(32)"))
+        actual, hint = f"none for {without}", "secrets.token_bytes(32)"
+        raise ArgumentError(where, "a secret for every client", actual, hint)
     for client, secret in checked.items():
         if not isinstance(secret, bytes) or not SHORTEST <= len(secret) <= LONGEST:
             actual = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
             expected = f"{SHORTEST} to {LONGEST} bytes for client {client!r}"
-            raise ArgumentError(complain(where, expected=expected, actual=actual, hint="secrets.token_bytes(32)"))
+            raise ArgumentError(where, expected, actual, "secrets.token_bytes(32)")
     return checked
 
 
@@ -172,28 +186,45 @@ def _explained(message: bytes, envelope: Envelope, secret: bytes | None, limit: 
     # The sender's tag or, without a key, its mask, if nothing else is wrong.
     theirs = message[-DIGEST:] if secret is not None else _xor(digest_of(body), message[-DIGEST:])
     claims = _claims(body, limit)
-    if differing := [name for name in CLAIMS if name in claims and claims[name] != getattr(envelope, name)]:
+    if differing := [
+        name for name in CLAIMS if name in claims and claims[name] != getattr(envelope, name)
+    ]:
         try:
             claimed = replace(envelope, **claims)
-            genuine = hmac.compare_digest(claimed.tag(body, secret) if secret is not None else claimed.mask, theirs)
+            genuine = hmac.compare_digest(
+                claimed.tag(body, secret) if secret is not None else claimed.mask, theirs
+            )
         except (TypeError, ValueError):
             genuine = False
         if genuine:
             name = differing[0]
-            return _refusal(name, f"one of {name} {getattr(envelope, name)!r}", f"one of {name} {claims[name]!r}")
+            expected = f"one of {name} {getattr(envelope, name)!r}"
+            return _refusal(name, expected, f"one of {name} {claims[name]!r}")
     said = ", ".join(f"{name} {claims[name]!r}" for name in differing)
     if secret is None and envelope.run:
         run, nonce = theirs[:HALF] == _name(envelope.run), theirs[HALF:] == envelope.nonce
         if nonce:
             return _refusal("run", f"one of run {envelope.run!r}", "one of another run")
         if run:
-            return _refusal("nonce", "the nonce of this exchange", f"another one{f', of {said}' if said else ''}")
+            return _refusal(
+                "nonce",
+                "the nonce of this exchange",
+                f"another one{f', of {said}' if said else ''}",
+            )
     kind = "forged, replayed or damaged" if secret is not None else "damaged, or of another run"
-    return _refusal("digest", "a matching digest", f"another one: {kind}{f'; it says {said}' if said else ''}")
+    return _refusal(
+        "digest", "a matching digest", f"another one: {kind}{f'; it says {said}' if said else ''}"
+    )
 
 
 def _refusal(field: str, expected: str, actual: str) -> WireError:
-    return WireError(complain("message", expected=expected, actual=actual, hint="this exchange's own message"), field=field)
+    return WireError(
+        "message",
+        expected,
+        actual,
+        "this exchange's own message",
+        field=field,
+    )
 
 
 def _claims(body: memoryview, limit: int) -> dict[str, Any]:
@@ -206,8 +237,7 @@ def _claims(body: memoryview, limit: int) -> dict[str, Any]:
 
 
 def _xor(left: bytes, right: bytes) -> bytes:
-    length = min(len(left), len(right))
-    return (int.from_bytes(left[:length], "little") ^ int.from_bytes(right[:length], "little")).to_bytes(length, "little")
+    return bytes(a ^ b for a, b in zip(left, right, strict=False))
 
 
 def _name(what: object) -> bytes:

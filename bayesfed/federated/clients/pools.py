@@ -1,4 +1,5 @@
-"""Where clients live: `InProcess`, serially or over worker processes or threads, with the same bits.
+"""Where clients live: `InProcess`, serially or over worker processes or threads, with the same
+bits.
 
 The pool owns the data sets and what each client remembers; the engine sees neither.
 """
@@ -9,26 +10,27 @@ import math
 import multiprocessing
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.data.population import Population
-from bayesfed.errors import ArgumentError, DataError, complain
-from bayesfed.errors.checks import shown
+import numpy as np
+
+from bayesfed.data import Dataset, Population
+from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import a, checked, choice, number, whole
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
-from bayesfed.federated.clients.rosters import Devices, Profiles, figures_of
-from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered, loaded
+from bayesfed.federated.clients.rosters import Devices, Profiles
+from bayesfed.federated.clients.side import Sides
+from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
 from bayesfed.federated.clients.worker import StartMethod, default_start_method
 from bayesfed.federated.clients.worker_loop import Site
-from bayesfed.federated.clients.worker_processes import Workers
-from bayesfed.federated.clients.worker_threads import WorkerThreads
-from bayesfed.federated.core.protocols import Local, Profile
+from bayesfed.federated.clients.workers import Workers, WorkerThreads
+from bayesfed.federated.core import Profile
 from bayesfed.trees import Tree
 
-Locals = Mapping[str, Local]
 # Bytes of memories that the clients of a population hold before the disk is used.
 MEMORY_BYTES = 1 << 29
 
@@ -39,23 +41,18 @@ class ClientPool(Protocol):
     @property
     def profiles(self) -> Sequence[Profile]:
         """Every client, in the order of their names."""
-        ...
 
-    def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Answer tasks, in their order; `locals` holds a local step for each phase."""
-        ...
+    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+        """Answer tasks, in their order; `sides` holds the client's half of each phase."""
 
     def settle(self, client: str, accepted: bool) -> None:
         """Keep the client's new memory if the server accepted its payload, else the old one."""
-        ...
 
     def memories(self) -> Mapping[str, Tree]:
         """Return what each client remembers, for a checkpoint."""
-        ...
 
     def restore(self, memories: Mapping[str, Tree]) -> None:
         """Put memories back."""
-        ...
 
 
 class InProcess:
@@ -66,39 +63,50 @@ class InProcess:
     data
         A data set for each client, by name, or a `Population`. Some may be empty, but not all.
     samples
-        Number of rows of each client by name. If it is given, nothing of `data` is read before a client is asked, as with a `Population`.
+        Number of rows of each client by name. If it is given, nothing of `data` is read before a
+        client is asked, as with a `Population`.
     workers
         Number of worker processes or threads. 0 runs clients one after another in this process.
     kind
-        "process", or "thread" for local steps that draw only from their own key, not from torch's or Pyro's global state.
+        "process", or "thread" for local steps that draw only from their own key, not from torch's
+        or Pyro's global state.
     devices
         Device figures by client name, for planners, or a function ``(name) -> figures``.
     deadline_s
-        Seconds a client may take, counted from when a worker process starts on it. The worker of one that takes longer is killed, and the client
-        fails with a `ClientError`. Seconds of the clock are not reproducible, so set this far above what an honest client takes.
+        Seconds a client may take, counted from when a worker process starts on it. The worker of
+        one that takes longer is killed, and the client fails with a `ClientError`. Seconds of the
+        clock are not reproducible, so set this far above what an honest client takes.
     secrets
         Each client's own secret, by name, for a run in keyed mode.
     cohort
-        Number of clients that take their gradient steps at once (`bayesfed.federated.clients.cohorts`); 1 trains clients one by one. "auto" batches
-        those for which measurement says that it pays: small networks. Payloads then differ in their last bits from those of clients one by one.
-        ``cohorts.turns`` says which clients were batched and why others were not, and so does ``report.clients[name]["cohort"]``.
+        Number of clients that take their gradient steps at once
+        (`bayesfed.federated.clients.cohorts`); 1 trains clients one by one. "auto" batches those
+        for which measurement says that it pays: small networks. Payloads then differ in their last
+        bits from those of clients one by one. ``cohorts.turns`` says which clients were batched and
+        why others were not, and so does ``report.clients[name]["cohort"]``.
     start
-        Start method of worker processes, as in `multiprocessing`: "fork", "spawn" or "forkserver". Default: "fork" on Linux, "spawn" elsewhere.
-        Results are the same under each. Forked workers start in milliseconds and inherit everything. Others import torch first, which takes
-        seconds, and receive local steps, data and secrets by `cloudpickle`; a script then needs ``if __name__ == "__main__":``.
+        Start method of worker processes, as in `multiprocessing`: "fork", "spawn" or "forkserver".
+        Default: "fork" on Linux, "spawn" elsewhere. Results are the same under each. Forked workers
+        start in milliseconds and inherit everything. Others import torch first, which takes
+        seconds, and receive local steps, data and secrets by `cloudpickle`; a script then needs
+        ``if __name__ == "__main__":``.
     memory_bytes
-        Bytes of what clients keep between rounds that this process holds. Beyond it, the clients that were not heard for longest have theirs on disk.
-        Default: 512 MiB for a population, no bound otherwise.
+        Bytes of what clients keep between rounds that this process holds. Beyond it, the clients
+        that were not heard for longest have theirs on disk. Default: 512 MiB for a population, no
+        bound otherwise.
     memory_folder
-        Folder of that file, which is gone when the process ends. Default: the folder of temporary files.
+        Folder of that file, which is gone when the process ends. Default: the folder of temporary
+        files.
 
     Notes
     -----
-    A client that raises is named in a `ClientError`, whatever the kind of worker. One that ends its process (``os._exit``, out of memory, a signal)
-    costs a worker process, which is replaced; the client is tried once more, and named if its worker dies again. With threads or ``workers=0`` the
-    process that ends is this one. A client that hangs is stopped if there is a deadline: its worker process is killed and replaced. A thread cannot
-    be stopped from outside, so a deadline is refused there. Worker processes are gone after `close`, and end by themselves if this one is killed.
-    Each computes on one thread.
+    A client that raises is named in a `ClientError`, whatever the kind of worker. One that ends its
+    process (``os._exit``, out of memory, a signal) costs a worker process, which is replaced; the
+    client is tried once more, and named if its worker dies again. With threads or ``workers=0`` the
+    process that ends is this one. A client that hangs is stopped if there is a deadline: its worker
+    process is killed and replaced. A thread cannot be stopped from outside, so a deadline is
+    refused there. Worker processes are gone after `close`, and end by themselves if this one is
+    killed. Each computes on one thread.
 
     Raises
     ------
@@ -107,10 +115,19 @@ class InProcess:
     CheckpointError
         While running, if memories cannot be written to the disk.
     ArgumentError
-        If there cannot be such workers, a secret is not one, or there are both workers and cohorts. While running, if workers do not start; if
-        local steps, data, codecs or links cannot be pickled for them; if a local step cannot be batched, unless ``cohort`` is "auto".
+        If there cannot be such workers, a secret is not one, or there are both workers and cohorts.
+        While running, if workers do not start; if local steps, data, codecs or links cannot be
+        pickled for them; if a local step cannot be batched, unless ``cohort`` is "auto".
     """
 
+    @checked(
+        data=a(Mapping, "a data set for each client by name", "{'name': data_set}"),
+        workers=whole(0, "workers=2"),
+        kind=choice("process", "thread"),
+        start=choice(*multiprocessing.get_all_start_methods()),
+        deadline_s=number("(0, inf)", "600.0"),
+        memory_bytes=number("[0, inf]", "2**30"),
+    )
     def __init__(
         self,
         data: Mapping[str, Dataset],
@@ -126,50 +143,38 @@ class InProcess:
         memory_bytes: float | None = None,
         memory_folder: str | Path | None = None,
     ) -> None:
-        if not isinstance(data, Mapping):
-            raise ArgumentError(
-                complain("InProcess, data", expected="a data set for each client by name", actual=shown(data), hint="{'name': data_set}")
-            )
         if samples is not None and len(data):
             data = Population(list(data), samples, data.__getitem__)
-        lazy = isinstance(data, Population)
-        if not data or not (bool(data.samples.any()) if isinstance(data, Population) else any(len(part) for part in data.values())):
-            raise DataError(
-                complain("InProcess", expected="a client with data", actual=f"{len(data)} clients, all empty", hint="federate(data, iid(...))")
-            )
-        if workers < 0 or kind not in ("process", "thread"):
-            raise ArgumentError(
-                complain("InProcess", expected="workers >= 0 and kind 'process' or 'thread'", actual=(workers, kind), hint="workers=2")
-            )
-        if start is not None and start not in (methods := multiprocessing.get_all_start_methods()):
-            raise ArgumentError(complain("InProcess.start", expected=f"one of {methods}, those of this system", actual=start, hint="None"))
-        if workers and kind == "process" and not lazy and any(part.inputs.device.type != "cpu" for part in data.values()):
-            raise ArgumentError(
-                complain("InProcess", expected="data on the CPU for process workers", actual="data on an accelerator", hint="workers=0")
-            )
-        if deadline_s is not None and not (workers and kind == "process"):
-            found = f"kind={kind!r}, workers={workers}"
-            raise ArgumentError(
-                complain("InProcess.deadline_s", expected="process workers, which can be stopped", actual=found, hint="workers=1, kind='process'")
-            )
-        if deadline_s is not None and not 0 < deadline_s < math.inf:
-            raise ArgumentError(complain("InProcess.deadline_s", expected="seconds above 0", actual=deadline_s, hint="600.0"))
-        if workers and cohort != 1:
-            raise ArgumentError(complain("InProcess.cohort", expected="workers=0: a cohort is one process", actual=workers, hint="cohort=1"))
-        self.cohorts = None if cohort == 1 and cohort is not True else Cohorts(cohort)
-        if memory_bytes is not None and not memory_bytes >= 0:
-            raise ArgumentError(complain("InProcess.memory_bytes", expected="a number of bytes", actual=memory_bytes, hint="2**30"))
-        self._data: Mapping[str, Dataset] = data if lazy else {name: data[name] for name in sorted(data)}
-        self._secrets = check_secrets("InProcess.secrets", secrets, self._data) if secrets is not None else {}
-        devices = devices or {}
         if isinstance(data, Population):
-            self.profiles: Sequence[Profile] = Profiles(data.names, data.samples, devices)
+            names, rows, bound = data.names, data.samples, float(MEMORY_BYTES)
         else:
-            self.profiles = tuple(Profile(name, len(part), figures_of(devices, name)) for name, part in self._data.items())
+            data = {name: data[name] for name in sorted(data)}
+            names, rows, bound = list(data), np.array([*map(len, data.values())]), math.inf
+            if (
+                workers
+                and kind == "process"
+                and any(part.inputs.device.type != "cpu" for part in data.values())
+            ):
+                expected, actual = "data on the CPU for process workers", "data on an accelerator"
+                raise ArgumentError("InProcess", expected, actual, "workers=0")
+        if not rows.any():
+            actual, hint = f"{len(data)} clients, all empty", "federate(data, iid(...))"
+            raise DataError("InProcess", "a client with data", actual, hint)
+        if deadline_s is not None and not (workers and kind == "process"):
+            actual, hint = f"kind={kind!r}, workers={workers}", "workers=1, kind='process'"
+            expected = "process workers, which can be stopped"
+            raise ArgumentError("InProcess.deadline_s", expected, actual, hint)
+        if workers and cohort != 1:
+            expected = "workers=0: a cohort is one process"
+            raise ArgumentError("InProcess.cohort", expected, workers, "cohort=1")
+        self.cohorts = None if cohort == 1 and cohort is not True else Cohorts(cohort)
+        self._data: Mapping[str, Dataset] = data
+        self._secrets = {} if secrets is None else check_secrets("InProcess.secrets", secrets, data)
+        self.profiles: Sequence[Profile] = Profiles(names, rows, devices or {})
         self._workers, self._kind = workers, kind
-        self.memory_bytes = (MEMORY_BYTES if lazy else math.inf) if memory_bytes is None else memory_bytes
+        self.memory_bytes = bound if memory_bytes is None else memory_bytes
         self.memory_folder = memory_folder
-        self._memories = Memories(data.names if isinstance(data, Population) else list(self._data), self.memory_bytes, memory_folder)
+        self._memories = Memories(names, self.memory_bytes, memory_folder)
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._start = start or default_start_method()
         self._crew: Workers | WorkerThreads | None = None
@@ -179,14 +184,16 @@ class InProcess:
         """The rows of every client by name; those of a population are loaded when they are read."""
         return self._data if isinstance(self._data, Population) else dict(self._data)
 
-    def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead."""
-        ways = {"process": self._processes, "thread": self._threads}
-        way = ways[self._kind] if self._workers else self._together if self.cohorts else self._serial
-        for task, outcome in way(locals, tasks):
-            if isinstance(outcome, Reply):
-                self._memories.pend(task.client, outcome.memory)
-            yield task, outcome
+        if self._workers:
+            answers = self._hired(sides).map(tasks, self._memories.read)
+        elif self.cohorts:
+            answers = self._together(self.cohorts, sides, tasks)
+        else:
+            answers = self._serial(sides, tasks)
+        # A generator would keep each answer while the next client works.
+        return starmap(self._noted, answers)
 
     def settle(self, client: str, accepted: bool) -> None:
         """Promote or drop the client's pending memory."""
@@ -212,33 +219,37 @@ class InProcess:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _recall(self, client: str) -> Tree:
-        return self._memories.read(client)
+    def _noted(self, task: Task, outcome: Outcome) -> tuple[Task, Outcome]:
+        if isinstance(outcome, Reply):
+            self._memories.pend(task.client, outcome.memory)
+        return task, outcome
 
-    def _serial(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def _serial(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         for task in tasks:
-            yield task, answered(task, locals, self._data, self._recall(task.client), self._secrets.get(task.client))
+            secret, memory = self._secrets.get(task.client), self._memories.read(task.client)
+            yield task, answered(task, sides, self._data, memory, secret)
 
-    def _together(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def _together(
+        self, cohorts: Cohorts, sides: Sides, tasks: Iterable[Task]
+    ) -> Iterator[tuple[Task, Outcome]]:
         asked = deque[Task]()
 
         def turns() -> Iterator[Turn]:
             for task in tasks:
                 asked.append(task)
-                yield Turn(task, loaded(task, self._data), self._recall(task.client), self._secrets.get(task.client))
+                secret, memory = self._secrets.get(task.client), self._memories.read(task.client)
+                yield Turn(task, self._data, memory, secret)
 
-        if self.cohorts:
-            for outcome in self.cohorts.answers(locals, turns()):
-                yield asked.popleft(), outcome
+        for outcome in cohorts.answers(sides, turns()):
+            yield asked.popleft(), outcome
 
-    def _processes(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        if not isinstance(self._crew, Workers) or self._crew.site.locals is not locals:
+    def _hired(self, sides: Sides) -> Workers | WorkerThreads:
+        if self._crew is None or self._crew.site.sides is not sides:
             self.close()
-            self._crew = Workers(self._workers, Site(locals, self._data, self._secrets), self._deadline_s, self._start)
-        return self._crew.map(tasks, self._recall)
-
-    def _threads(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        if not isinstance(self._crew, WorkerThreads) or self._crew.site.locals is not locals:
-            self.close()
-            self._crew = WorkerThreads(self._workers, Site(locals, self._data, self._secrets))
-        return self._crew.map(tasks, self._recall)
+            site = Site(sides, self._data, self._secrets)
+            self._crew = (
+                Workers(self._workers, site, self._deadline_s, self._start)
+                if self._kind == "process"
+                else WorkerThreads(self._workers, site)
+            )
+        return self._crew

@@ -11,9 +11,10 @@ from hashlib import blake2b
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, RankError, complain
+from bayesfed.errors import ArgumentError, RankError
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.keys import Key, forked
 
@@ -22,7 +23,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of a job, which exchange values over gloo. Without a launcher there is one rank, and nothing is sent.
+    """The ranks of a job, which exchange values over gloo. Without a launcher there is one rank,
+    and nothing is sent.
 
     Parameters
     ----------
@@ -47,14 +49,15 @@ class Group:
         RankError
             If the other ranks do not come.
         """
-        import torch.distributed as dist
-
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             return cls()
-        if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        if (
+            int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+            and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        ):
             hint = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun"
             actual = "a store that keeps the addresses of processes that have died"
-            raise ArgumentError(complain("Ranks", expected="a store that restarted processes can use", actual=actual, hint=hint))
+            raise ArgumentError("Ranks", "a store that restarted processes can use", actual, hint)
         timeout = timedelta(seconds=timeout_s)
         try:
             if not dist.is_initialized():
@@ -69,8 +72,6 @@ class Group:
         """Return the values of all ranks on rank 0, in their order; an empty list elsewhere."""
         if self.handle is None:
             return [value]
-        import torch.distributed as dist
-
         values: list[Any] | None = [None] * self.size if self.rank == 0 else None
         self._tried("gathering", lambda: dist.gather_object(value, values, 0, group=self.handle))
         return values or []
@@ -79,21 +80,23 @@ class Group:
         """Return rank 0's value on every rank."""
         if self.handle is None:
             return value
-        import torch.distributed as dist
-
         values = [value]
-        self._tried("broadcasting", lambda: dist.broadcast_object_list(values, 0, group=self.handle))
+        self._tried(
+            "broadcasting", lambda: dist.broadcast_object_list(values, 0, group=self.handle)
+        )
         return values[0]
 
     def reduce(self, tensor: Tensor) -> None:
-        """Add the tensors of all ranks, in place on rank 0. Elsewhere the tensor is not to be used afterwards."""
+        """Add the tensors of all ranks, in place on rank 0. Elsewhere the tensor is not to be used
+        afterwards.
+        """
         if self.handle is not None:
-            import torch.distributed as dist
-
             self._tried("adding", lambda: dist.reduce(tensor, 0, group=self.handle))
 
     def led(self, work: Callable[[], Result]) -> Result:
-        """Do something on rank 0 alone, and return its result on every rank. An error of it is raised on every rank."""
+        """Do something on rank 0 alone, and return its result on every rank. An error of it is
+        raised on every rank.
+        """
         result, error = None, None
         if self.rank == 0:
             try:
@@ -116,24 +119,19 @@ class Group:
                 for name, text in several[0].items():
                     if other.get(name) != text:
                         expected, actual = f"{name} {text!r}, as on rank 0", f"{other.get(name)!r}"
-                        raise ArgumentError(complain(f"Ranks, rank {rank}", expected=expected, actual=actual, hint=hint))
+                        raise ArgumentError(f"Ranks, rank {rank}", expected, actual, hint)
 
         self.led(compared)
 
     def wait(self) -> None:
         """Wait for all ranks, so that none ends while others still read what it sent."""
         if self.handle is not None:
-            import torch.distributed as dist
-
             self._tried("waiting", lambda: dist.barrier(group=self.handle))
 
     def leave(self) -> None:
         """Leave the group."""
-        if self.handle is not None:
-            import torch.distributed as dist
-
-            if dist.is_initialized():
-                dist.destroy_process_group(self.handle)
+        if self.handle is not None and dist.is_initialized():
+            dist.destroy_process_group(self.handle)
 
     def _tried(self, doing: str, call: Callable[[], object]) -> None:
         try:
@@ -144,11 +142,15 @@ class Group:
 
 def _lost(where: str, problem: Exception) -> RankError:
     actual = (str(problem).splitlines() or [type(problem).__name__])[0]
-    return RankError(complain(where, expected="all ranks to answer", actual=actual, hint="torchrun --max-restarts, and resume=newest(folder)"))
+    return RankError(
+        where, "all ranks to answer", actual, "torchrun --max-restarts, and resume=newest(folder)"
+    )
 
 
 def portable(error: Exception | None) -> Exception | None:
-    """Return an error that another process can raise: the error itself if it can be sent, else its text."""
+    """Return an error that another process can raise: the error itself if it can be sent, else its
+    text.
+    """
     try:
         return error if isinstance(pickle.loads(pickle.dumps(error)), type(error)) else None
     except Exception:
@@ -156,14 +158,18 @@ def portable(error: Exception | None) -> Exception | None:
 
 
 def gpu() -> torch.device | None:
-    """Return the GPU of this rank, the one of its number on this machine (``LOCAL_RANK``); None if there are no GPUs."""
+    """Return the GPU of this rank, the one of its number on this machine (``LOCAL_RANK``); None if
+    there are no GPUs.
+    """
     if not torch.cuda.is_available():
         return None
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
 
 def machine() -> dict[str, str]:
-    """Return what the bits of training depend on: the build of torch, the instructions and the GPU it uses, and a digest of a training."""
+    """Return what the bits of training depend on: the build of torch, the instructions and the GPU
+    it uses, and a digest of a training.
+    """
     device = gpu()
     return {
         "torch": torch.__version__,
@@ -176,11 +182,19 @@ def machine() -> dict[str, str]:
 def _training() -> str:
     """Return a digest of a training on few rows, of single functions and of decompositions.
 
-    Libraries choose kernels by processor and by shape, so products of several shapes are among them.
+    Libraries choose kernels by processor and by shape, so products of several shapes are among
+    them.
     """
     key = Key(0, "ranks", "canary")
     with forked(key.child("net")), one_thread():
-        net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 128), nn.Tanh(), nn.Linear(128, 10))
+        net = nn.Sequential(
+            nn.Conv2d(1, 3, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(108, 128),
+            nn.Tanh(),
+            nn.Linear(128, 10),
+        )
         generator, leaves = key.generator(), list(net.parameters())
         adam = torch.optim.Adam(leaves, 1e-3, fused=True)
         for count in (32, 12, 9, 1, 64, 20):
@@ -189,5 +203,15 @@ def _training() -> str:
             nn.functional.cross_entropy(net(rows), torch.arange(count) % 10).backward()
             adam.step()
         square = rows[0, 0].double() @ rows[1, 0].double()
-        parts = (*leaves, rows.exp(), rows.abs().log(), rows.erf(), torch.linalg.svdvals(square), *torch.linalg.qr(square), square.sum())
-    return blake2b(b"".join(leaf.detach().contiguous().numpy().tobytes() for leaf in parts), digest_size=8).hexdigest()
+        parts = (
+            *leaves,
+            rows.exp(),
+            rows.abs().log(),
+            rows.erf(),
+            torch.linalg.svdvals(square),
+            *torch.linalg.qr(square),
+            square.sum(),
+        )
+    return blake2b(
+        b"".join(leaf.detach().contiguous().numpy().tobytes() for leaf in parts), digest_size=8
+    ).hexdigest()

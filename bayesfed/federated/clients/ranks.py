@@ -1,4 +1,6 @@
-"""`Ranks`: clients over the processes of a job under ``torchrun``, on one machine or many, with the bits of one process."""
+"""`Ranks`: clients over the processes of a job under ``torchrun``, on one machine or many, with the
+bits of one process.
+"""
 
 from __future__ import annotations
 
@@ -12,72 +14,91 @@ from typing import Self, TypeVar
 
 import torch
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.data.population import Population
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.data import Dataset, Population
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked, number
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.pools import ClientPool, InProcess
 from bayesfed.federated.clients.process_group import Group, gpu, machine
 from bayesfed.federated.clients.rosters import Roster
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
+from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Task, one_thread
-from bayesfed.federated.core.protocols import Local, Profile
+from bayesfed.federated.core import Profile
 from bayesfed.trees import Tree
 
 Result = TypeVar("Result")
-# Most clients whose owners are listed one by one; of larger populations, a digest of the name says who owns a client.
+# Most clients whose owners are listed one by one; of larger populations, a digest of the name says
+# who owns a client.
 LISTED = 10_000
 
 
 class Ranks:
     """A pool whose clients are shared among the processes (ranks) of a job.
 
-    Every rank runs the same script with the same arguments, and answers the clients that it owns. Sums are added over ranks as integers, so that the
-    state, the memories and the records are those of one process, bit for bit. Rank 0 takes the server's step, calls callbacks, draws progress and
-    writes checkpoints; it alone needs the folder that a run is resumed from. An error of any rank is raised on every rank.
+    Every rank runs the same script with the same arguments, and answers the clients that it owns.
+    Sums are added over ranks as integers, so that the state, the memories and the records are those
+    of one process, bit for bit. Rank 0 takes the server's step, calls callbacks, draws progress and
+    writes checkpoints; it alone needs the folder that a run is resumed from. An error of any rank
+    is raised on every rank.
 
     Parameters
     ----------
     clients
         A data set for each client by name, or a pool; the same on every rank.
     timeout_s
-        Seconds that a rank waits for the others before the run fails with a `RankError`. A round must not take longer.
+        Seconds that a rank waits for the others before the run fails with a `RankError`. A round
+        must not take longer.
     mixed
-        Accept ranks with other builds of torch, processors or GPUs, whose training differs in last bits.
+        Accept ranks with other builds of torch, processors or GPUs, whose training differs in last
+        bits.
 
     Notes
     -----
-    Without ``torchrun`` there is one rank. On machines with GPUs each rank uses one, number ``LOCAL_RANK``: it becomes the current device, and rows
-    that are on a GPU are moved to it. Snapshots have the memories of all clients on rank 0, and on other ranks those of the
-    rank's own clients.
+    Without ``torchrun`` there is one rank. On machines with GPUs each rank uses one, number
+    ``LOCAL_RANK``: it becomes the current device, and rows that are on a GPU are moved to it.
+    Snapshots have the memories of all clients on rank 0, and on other ranks those of the rank's own
+    clients.
 
     Raises
     ------
     ArgumentError
-        If ranks differ in their build of torch, their processor, their GPU or a short training, unless `mixed`; if clients are trained in cohorts,
-        whose bits depend on who is in them; if restarts of the job would fail.
+        If ranks differ in their build of torch, their processor, their GPU or a short training,
+        unless `mixed`; if clients are trained in cohorts, whose bits depend on who is in them; if
+        restarts of the job would fail.
     RankError
         During a run, if a rank is lost, or is silent for too long.
     """
 
-    def __init__(self, clients: Mapping[str, Dataset] | ClientPool, *, timeout_s: float = 1800.0, mixed: bool = False) -> None:
-        if not timeout_s > 0:
-            raise ArgumentError(complain("Ranks.timeout_s", expected="seconds above 0", actual=timeout_s, hint="1800.0"))
+    @checked(timeout_s=number("(0, inf]", "1800.0"))
+    def __init__(
+        self,
+        clients: Mapping[str, Dataset] | ClientPool,
+        *,
+        timeout_s: float = 1800.0,
+        mixed: bool = False,
+    ) -> None:
         self.group = Group.join(timeout_s)
         atexit.register(self._leave)
         if not mixed:
             with one_thread():
                 described = machine()
-            self.group.alike(described, "machines of one kind with one build of torch, or mixed=True")
-        self.pool: ClientPool = InProcess(self._placed(clients)) if isinstance(clients, Mapping) else clients
+            self.group.alike(
+                described, "machines of one kind with one build of torch, or mixed=True"
+            )
+        self.pool: ClientPool = (
+            InProcess(self._placed(clients)) if isinstance(clients, Mapping) else clients
+        )
         if self.group.size > 1 and getattr(self.pool, "cohorts", None) is not None:
             hint = "cohort=1, which is the same on any number of ranks"
-            raise ArgumentError(complain("Ranks", expected="clients that train one by one", actual="cohorts", hint=hint))
+            raise ArgumentError("Ranks", "clients that train one by one", "cohorts", hint)
         roster = Roster(self.pool.profiles)
         names = roster.names
-        self._owners = {name: number % self.group.size for number, name in enumerate(names)} if len(names) <= LISTED else {}
+        listed = names if len(names) <= LISTED else ()
+        self._owners = {name: number % self.group.size for number, name in enumerate(listed)}
         # On rank 0: what the clients of all ranks keep.
-        bound, folder = (self.pool.memory_bytes, self.pool.memory_folder) if isinstance(self.pool, InProcess) else (math.inf, None)
+        bound = getattr(self.pool, "memory_bytes", math.inf)
+        folder = getattr(self.pool, "memory_folder", None)
         self._memories = Memories(roster.ordered, bound, folder)
         self._changed, self._verdicts = set[str](), list[tuple[str, bool]]()
 
@@ -93,18 +114,21 @@ class Ranks:
 
     def owner(self, client: str) -> int:
         """Return the rank that answers for a client."""
-        return self._owners[client] if client in self._owners else zlib.crc32(client.encode()) % self.group.size
+        owner = self._owners.get(client)
+        return zlib.crc32(client.encode()) % self.group.size if owner is None else owner
 
     def owns(self, client: str) -> bool:
         """Return whether this rank answers for a client."""
         return self.owner(client) == self.group.rank
 
-    def map(self, locals: Mapping[str, Local], tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
+    def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer the tasks of this rank's clients, in their order."""
-        return self.pool.map(locals, (task for task in tasks if self.owns(task.client)))
+        return self.pool.map(sides, (task for task in tasks if self.owns(task.client)))
 
     def settle(self, client: str, accepted: bool) -> None:
-        """Keep the client's new memory if the server accepted its payload, else the old one. The owner of the client is told by `settle_others`."""
+        """Keep the client's new memory if the server accepted its payload, else the old one. The
+        owner of the client is told by `settle_others`.
+        """
         if self.owns(client):
             self.pool.settle(client, accepted)
             self._changed |= {client} if accepted else set()
@@ -119,17 +143,23 @@ class Ranks:
                 self.settle(client, accepted)
 
     def memories(self) -> Mapping[str, Tree]:
-        """Return what clients remember: all of them on rank 0, this rank's own elsewhere. Every rank has to call this."""
-        # The pool only knows clients of this rank: no others were answered, settled or restored here.
+        """Return what clients remember: all of them on rank 0, this rank's own elsewhere. Every
+        rank has to call this.
+        """
+        # The pool only knows clients of this rank: no others were answered, settled or restored
+        # here.
         own = self.pool.memories()
         if self.group.size == 1:
             return own
-        changed = {client: to_safetensors(own[client]) if client in own else None for client in self._changed}
+        changed = {
+            client: to_safetensors(own[client]) if client in own else None
+            for client in self._changed
+        }
         self._changed = set()
         for rank, several in enumerate(self.group.gather(changed)):
             for client, content in several.items():
-                tree = {} if content is None else own[client] if rank == 0 else from_safetensors(content)
-                self._memories.pend(client, tree)
+                tree = {} if content is None else from_safetensors(content)
+                self._memories.pend(client, own.get(client, {}) if rank == 0 else tree)
                 self._memories.settle(client, True)
         return self._memories.taken() if self.group.rank == 0 else own
 
@@ -177,12 +207,19 @@ class Ranks:
 
 
 def led(pool: object, work: Callable[[], Result]) -> Result:
-    """Return the result of `work`. With `Ranks`, rank 0 alone does it, and all ranks return its result or raise its error."""
+    """Return the result of `work`. With `Ranks`, rank 0 alone does it, and all ranks return its
+    result or raise its error.
+    """
     return pool.group.led(work) if isinstance(pool, Ranks) else work()
 
 
 def alike(pool: object, settings: Mapping[str, str], initial: Tree) -> None:
-    """With `Ranks`, raise `ArgumentError` unless all ranks have the same settings of the run and the same state before it."""
+    """With `Ranks`, raise `ArgumentError` unless all ranks have the same settings of the run and
+    the same state before it.
+    """
     if isinstance(pool, Ranks):
         digest = blake2b(to_safetensors(initial), digest_size=8).hexdigest()
-        pool.group.alike({**settings, "first state": digest}, "one script with the same arguments and seeds on every rank")
+        pool.group.alike(
+            {**settings, "first state": digest},
+            "one script with the same arguments and seeds on every rank",
+        )

@@ -1,23 +1,20 @@
-"""Clients by name where there may be a million: `Profiles`, made when they are asked for, `Roster`, to look them up, and `Versions`."""
+"""Clients by name where there may be a million: `Profiles`, made when they are asked for, `Roster`,
+to look them up, and `Numbers`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, overload
 
 import numpy as np
 
 from bayesfed.data.population import place_of
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.core import Profile
 
 Devices = Mapping[str, Mapping[str, float]] | Callable[[str], Mapping[str, float]]
 """Figures of clients' devices by name, or a function ``(name) -> figures``."""
-NEVER = -1
-
-
-def figures_of(devices: Devices, name: str) -> dict[str, float]:
-    """Return the figures of a client's device; empty if there are none."""
-    return dict(devices.get(name, {}) if isinstance(devices, Mapping) else devices(name))
+NONE = -1
 
 
 class Profiles(Sequence[Profile]):
@@ -33,7 +30,9 @@ class Profiles(Sequence[Profile]):
         Figures of their devices.
     """
 
-    def __init__(self, names: Sequence[str], samples: np.ndarray[Any, Any], devices: Devices) -> None:
+    def __init__(
+        self, names: Sequence[str], samples: np.ndarray[Any, Any], devices: Devices
+    ) -> None:
         self.names, self.samples, self._devices = names, samples, devices
 
     def __len__(self) -> int:
@@ -46,8 +45,9 @@ class Profiles(Sequence[Profile]):
     def __getitem__(self, place: int | slice) -> Profile | tuple[Profile, ...]:
         if isinstance(place, slice):
             return tuple(self[number] for number in range(len(self))[place])
-        name = self.names[place]
-        return Profile(name, int(self.samples[place]), figures_of(self._devices, name))
+        name, devices = self.names[place], self._devices
+        figures = devices.get(name, {}) if isinstance(devices, Mapping) else devices(name)
+        return Profile(name, int(self.samples[place]), dict(figures))
 
 
 class Roster(Mapping[str, Profile]):
@@ -57,24 +57,27 @@ class Roster(Mapping[str, Profile]):
     ----------
     profiles
         Profiles of the pool, which are not made here if they are `Profiles`.
+
+    Attributes
+    ----------
+    names, ordered
+        All names, in the order of the pool, and sorted.
+    samples
+        Number of rows of every client, in the order of `ordered`.
     """
 
+    names: Sequence[str]
+    ordered: Sequence[str]
+
     def __init__(self, profiles: Sequence[Profile]) -> None:
-        self.profiles = profiles
-        self._made = None if isinstance(profiles, Profiles) else {profile.name: profile for profile in profiles}
-        self.names: Sequence[str] = profiles.names if isinstance(profiles, Profiles) else list(self._made or ())
-
-    @property
-    def ordered(self) -> Sequence[str]:
-        """All names, sorted."""
-        return self.names if self._made is None else sorted(self._made)
-
-    def samples(self) -> Sequence[int]:
-        """Return the number of rows of every client, in the order of `ordered`."""
-        if isinstance(self.profiles, Profiles):
-            rows: list[int] = self.profiles.samples.tolist()
-            return rows
-        return [self[name].samples for name in self.ordered]
+        self.profiles, self._made = profiles, dict[str, Profile]()
+        if isinstance(profiles, Profiles):
+            self.names = self.ordered = profiles.names
+            self.samples: list[int] = profiles.samples.tolist()
+            return
+        self._made = {profile.name: profile for profile in profiles}
+        self.names, self.ordered = list(self._made), sorted(self._made)
+        self.samples = [self._made[name].samples for name in self.ordered]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -83,59 +86,69 @@ class Roster(Mapping[str, Profile]):
         return iter(self.names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._made if self._made is not None else place_of(self.names, name) is not None
+        return name in self._made or place_of(self.ordered, name) is not None
 
     def __getitem__(self, name: str) -> Profile:
-        if self._made is not None:
+        if name in self._made:
             return self._made[name]
         if (place := place_of(self.names, name)) is None:
             raise KeyError(name)
         return self.profiles[place]
 
 
-class Versions(Mapping[str, int]):
-    """By client: the round in which it last heard from the server, in four bytes a client. Clients that never did are not in it.
+class Numbers(MutableMapping[str, int]):
+    """Whole numbers from 0 by client, in four or eight bytes a client: the round in which a client
+    last heard from the server, or where its memory is in a file. Not all clients have one.
 
     Parameters
     ----------
     names
-        Names of all clients, sorted.
-    rounds
-        Rounds ``(K,)`` in the order of the names, -1 for never. Default: all never.
+        Names of clients, sorted.
+    values
+        Their numbers ``(K,)`` in the order of the names, -1 for none. Default: none has one.
     others
-        Versions of clients that are not among `names`.
+        Numbers of clients that are not among `names`.
     """
 
     def __init__(
-        self, names: Sequence[str], rounds: np.ndarray[Any, np.dtype[np.int32]] | None = None, others: Mapping[str, int] | None = None
+        self,
+        names: Sequence[str],
+        values: np.ndarray[Any, np.dtype[Any]] | None = None,
+        others: Mapping[str, int] | None = None,
     ) -> None:
         self._names = names
-        self._rounds = np.full(len(names), NEVER, dtype=np.int32) if rounds is None else rounds
+        self._values = np.full(len(names), NONE, dtype=np.int32) if values is None else values
         self._others = dict(others or {})
 
-    def updated(self, versions: Mapping[str, int]) -> Versions:
-        """Return these versions with those of some clients replaced."""
-        rounds, others = self._rounds.copy(), dict(self._others)
-        for name, number in versions.items():
-            if (place := place_of(self._names, name)) is None:
-                others[name] = number
-            else:
-                rounds[place] = number
-        return Versions(self._names, rounds, others)
+    def updated(self, numbers: Mapping[str, int]) -> Numbers:
+        """Return a copy with the numbers of some clients replaced."""
+        made = Numbers(self._names, self._values.copy(), self._others)
+        made.update(numbers)
+        return made
+
+    def __setitem__(self, name: str, number: int) -> None:
+        if (place := place_of(self._names, name)) is None:
+            self._others[name] = number
+        else:
+            self._values[place] = number
+
+    def __delitem__(self, name: str) -> None:
+        self[name] = NONE
+        self._others.pop(name, None)
 
     def __len__(self) -> int:
-        return int((self._rounds != NEVER).sum()) + len(self._others)
+        return int((self._values != NONE).sum()) + len(self._others)
 
     def __iter__(self) -> Iterator[str]:
-        yield from (self._names[place] for place in np.flatnonzero(self._rounds != NEVER).tolist())
+        yield from (self._names[place] for place in np.flatnonzero(self._values != NONE).tolist())
         yield from self._others
 
     def __getitem__(self, name: str) -> int:
         if (place := place_of(self._names, name)) is None:
             return self._others[name]
-        if (number := int(self._rounds[place])) == NEVER:
+        if (number := int(self._values[place])) == NONE:
             raise KeyError(name)
         return number
 
     def __repr__(self) -> str:
-        return f"Versions({len(self)} of {len(self._names)} clients)"
+        return f"Numbers({len(self)} of {len(self._names)} clients)"

@@ -1,4 +1,6 @@
-"""A tree as safetensors bytes and back: any dtype, names in their order, leaves that share memory written apart."""
+"""A tree as safetensors bytes and back: any dtype, names in their order, leaves that share memory
+written apart.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from bayesfed.errors import WireError, complain
+from bayesfed.errors import WireError
 from bayesfed.trees import Tree
 
 
 def to_safetensors(tree: Mapping[str, Tensor]) -> bytes:
     """Return the file content; safetensors sorts names, so their order is written beside them."""
-    return save({name: leaf.detach().cpu().clone().contiguous() for name, leaf in tree.items()}, {"order": json.dumps(list(tree))})
+    return save(
+        {name: leaf.detach().cpu().clone().contiguous() for name, leaf in tree.items()},
+        {"order": json.dumps(list(tree))},
+    )
 
 
 def from_safetensors(content: bytes) -> Tree:
@@ -34,4 +39,6 @@ def from_safetensors(content: bytes) -> Tree:
             raise ValueError("names that differ from the tensors'")
         return {name: leaves[name] for name in order}
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise WireError(complain("tensors", expected="a safetensors file with an order", actual=problem, hint="an undamaged one")) from problem
+        raise WireError(
+            "tensors", "a safetensors file with an order", problem, "an undamaged one"
+        ) from problem

@@ -13,25 +13,26 @@ from typing import TypeVar
 
 import torch
 
-from bayesfed.compress.codecs import Codec
-from bayesfed.compress.feedback import ErrorFeedback
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError, complain
+from bayesfed.compress import Codec
+from bayesfed.compress.wire import forget
+from bayesfed.data import Dataset
+from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import Envelope, masked
-from bayesfed.federated.core.options import LocalOptions, options_of, read_options
-from bayesfed.federated.core.protocols import Direction, Fit, Info, Link, Local, Scalar
+from bayesfed.federated.clients.side import ClientSide, Sides
+from bayesfed.federated.core import Direction, Fit, Info, Link, LocalOptions, Scalar, read_options
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, to
 
 Result = TypeVar("Result")
-# Fields of a message's header that say whom it is for.
-ADDRESS = ("client", "round", "phase")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Task:
-    """What one client is asked: the message and how to read and answer it; `run` and the fields before the message make the envelope."""
+    """What one client is asked: the message and how to read and answer it; `run` and the fields
+    before the message make the envelope. `read` takes the message, which may be as large as the
+    model, out of the task.
+    """
 
     client: str
     round: int
@@ -46,6 +47,11 @@ class Task:
     def envelope(self, direction: Direction) -> Envelope:
         """Return what the message to this client, or its answer, is bound to."""
         return Envelope(self.run, self.seed, direction, self.client, self.round, self.phase)
+
+    @property
+    def address(self) -> dict[str, Scalar]:
+        """The fields of a message's header that say which exchange it belongs to."""
+        return {"client": self.client, "round": self.round, "phase": self.phase}
 
     @property
     def key(self) -> Key:
@@ -66,85 +72,114 @@ class Reply:
 Outcome = Reply | ClientError
 
 
-def answer(task: Task, local: Local, data: Dataset, memories: Tree, secret: bytes | None = None) -> Outcome:
-    """Run one client; a failure comes back as a `ClientError` that names the stage, never as a raise.
+def answer(
+    task: Task, side: ClientSide, data: Dataset, memories: Tree, secret: bytes | None = None
+) -> Outcome:
+    """Run one client on its rows, as `answered`."""
+    return answered(task, {task.phase: side}, {task.client: data}, memories, secret)
+
+
+def answered(
+    task: Task,
+    sides: Sides,
+    data: Mapping[str, Dataset],
+    memories: Tree,
+    secret: bytes | None = None,
+) -> Outcome:
+    """Load a client's rows and run it; a failure comes back as a `ClientError` that names the
+    stage, never as a raise.
 
     Parameters
     ----------
     secret
         The client's own, in keyed mode: a message that was not sealed with it is not trained on.
     """
-    start = time.perf_counter()
-    received = attempt(task, "decode", lambda: read(task, local, secret))
-    if isinstance(received, ClientError):
-        return received
-    fit = attempt(task, "fit", lambda: fitted(task, local, data, memories, *received))
-    if isinstance(fit, ClientError):
-        return fit
-    return attempt(task, "encode", lambda: reply(task, fit, memories, secret, start))
-
-
-def answered(task: Task, locals: Mapping[str, Local], data: Mapping[str, Dataset], memories: Tree, secret: bytes | None = None) -> Outcome:
-    """Load a client's rows and run it; rows that cannot be loaded are a failure of that client at stage "load"."""
-    rows = loaded(task, data)
-    return rows if isinstance(rows, ClientError) else answer(task, locals[task.phase], rows, memories, secret)
-
-
-def loaded(task: Task, data: Mapping[str, Dataset]) -> Dataset | ClientError:
-    """Return the rows of the client of a task, or its failure."""
-    return attempt(task, "load", lambda: data[task.client])
+    stage, side = "load", sides[task.phase]
+    try:
+        rows, stage, start = data[task.client], "decode", time.perf_counter()
+        message, options = read(task, side, secret)
+        stage = "fit"
+        fit = fitted(task, side, rows, memories, message, options)
+        # As large as the model.
+        del message
+        stage = "encode"
+        return reply(task, side, fit, secret, start)
+    except (Exception, SystemExit) as problem:
+        # Whatever a user's network, likelihood or local step raises belongs to this client alone,
+        # leaving among it.
+        return failure(task, stage, problem)
 
 
 def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | ClientError:
     """Do one stage of a client's turn; a failure comes back as a `ClientError`."""
     try:
         return work()
-    except BayesfedError as problem:
+    except (Exception, SystemExit) as problem:
+        return failure(task, stage, problem)
+
+
+def failure(task: Task, stage: str, problem: BaseException) -> ClientError:
+    """Return the failure of a client at a stage of its turn."""
+    if isinstance(problem, BayesfedError):
         field = problem.field if stage == "decode" and isinstance(problem, RefusedError) else ""
         return ClientError(task.client, task.round, stage, str(problem), field)
-    except (Exception, SystemExit) as problem:
-        # Whatever a user's network, likelihood or local step raises belongs to this client alone, leaving among it.
-        return ClientError(task.client, task.round, stage, f"{type(problem).__name__}: {problem}")
+    return ClientError(task.client, task.round, stage, f"{type(problem).__name__}: {problem}")
 
 
-def read(task: Task, local: Local, secret: bytes | None) -> tuple[Tree, LocalOptions]:
-    """Decode the message to a client as (tree, options), the options as the record that its local step reads."""
-    tree, header = task.down.decode(masked(task.message, task.envelope("down"), secret), task.key.child("down"))
-    return tree, read_options(options_of(local), {name: value for name, value in header.items() if name not in ADDRESS})
+def read(task: Task, side: ClientSide, secret: bytes | None) -> tuple[Tree, LocalOptions]:
+    """Take the message out of a task and decode it as (tree, options), the options as the record
+    that the client's local step reads.
+    """
+    message, task.message = masked(task.message, task.envelope("down"), secret), b""
+    tree, header = task.down.decode(message, task.key.child("down"))
+    forget()
+    own = {name: value for name, value in header.items() if name not in task.address}
+    return tree, read_options(side.options, own)
 
 
-def fitted(task: Task, local: Local, data: Dataset, memories: Tree, message: Tree, options: LocalOptions) -> Fit:
+def fitted(
+    task: Task,
+    side: ClientSide,
+    data: Dataset,
+    memories: Tree,
+    message: Tree,
+    options: LocalOptions,
+) -> Fit:
     """Run the local step, on the device of the data."""
-    with one_thread():
-        try:
-            fit = local.fit(to(message, data.inputs.device), memories, data, task.key.child("fit"), options)
-        except RuntimeError as problem:
-            # Torch says which of its shapes differ, not whose they are.
-            if not any(word in str(problem) for word in ("mat1", "dtype", "shape", "size", "result type")):
-                raise
-            actual = f"inputs {shown(data.inputs)}, targets {shown(data.targets)}: {str(problem).splitlines()[0]}"
-            hint = "rows of the width and type that the network takes"
-            if "result type" in str(problem):
-                hint = "obs=targets.float() in a model whose distribution has fractions or Bernoulli's zeros and ones"
-            raise DataError(complain("local step", expected="rows that the network takes", actual=actual, hint=hint)) from problem
-    if not isinstance(fit, Fit) or not isinstance(fit.payload, dict) or not isinstance(fit.memory, dict):
-        actual = shown(fit) if not isinstance(fit, Fit) else f"payload {shown(fit.payload)}, memory {shown(fit.memory)}"
-        raise DataError(
-            complain(f"{type(local).__name__}.fit", expected="Fit(payload, memory, info) of dictionaries", actual=actual, hint="Fit(tree, {}, {})")
+    with one_thread(), rows_that_fit(data):
+        return side.fit(
+            to(message, data.inputs.device), memories, data, task.key.child("fit"), options
         )
-    return fit
 
 
-def reply(task: Task, fit: Fit, memories: Tree, secret: bytes | None, start: float) -> Reply:
+@contextmanager
+def rows_that_fit(data: Dataset) -> Iterator[None]:
+    """Say whose shapes differ where torch says which."""
+    try:
+        yield
+    except RuntimeError as problem:
+        if not any(
+            word in str(problem) for word in ("mat1", "dtype", "shape", "size", "result type")
+        ):
+            raise
+        actual = (
+            f"inputs {shown(data.inputs)}, targets {shown(data.targets)}: "
+            f"{str(problem).splitlines()[0]}"
+        )
+        hint = "rows of the width and type that the network takes"
+        if "result type" in str(problem):
+            hint = (
+                "obs=targets.float() in a model whose distribution has fractions or "
+                "Bernoulli's zeros and ones"
+            )
+        raise DataError("local step", "rows that the network takes", actual, hint) from problem
+
+
+def reply(task: Task, side: ClientSide, fit: Fit, secret: bytes | None, start: float) -> Reply:
     """Pack what the local step returned; its seconds count from `start`, of `time.perf_counter`."""
-    payload, memory, key = fit.payload, fit.memory, task.key.child("up")
-    meta: dict[str, Scalar] = {"client": task.client, "round": task.round, "phase": task.phase}
-    if isinstance(task.up, ErrorFeedback):
-        # A local step may have moved the residuals, as `Holding` does where a support has changed.
-        payload = task.up.corrected(payload, memories | memory)
-    packed = task.link.pack(payload, task.up, meta, key)
-    if isinstance(task.up, ErrorFeedback):
-        memory = memory | task.up.residual(payload, packed, key)
+    key = task.key.child("up")
+    packed = task.link.pack(fit.payload, task.up, task.address, key)
+    memory = side.coded(fit.memory, fit.payload, lambda: task.up.decode(packed, key)[0])
     packed = masked(packed, task.envelope("up"), secret)
     return Reply(packed, to(memory, "cpu"), fit.info, time.perf_counter() - start)
 

@@ -1,7 +1,9 @@
-"""Gradient steps of many clients at once, by `torch.func.vmap`: the part of a client's turn that `bayesfed.federated.clients.cohorts` batches.
+"""Gradient steps of many clients at once, by `torch.func.vmap`: the part of a client's turn that
+`bayesfed.federated.clients.cohorts` batches.
 
-Every client draws its own batches from its own key, as it would alone. A batched product may add in another order than a single one. Payloads may
-therefore differ in the last bits from those of clients that train one by one (at most 1e-6 is tested), and depend on which clients train together.
+Every client draws its own batches from its own key, as it would alone. A batched product may add in
+another order than a single one. Payloads may therefore differ in the last bits from those of
+clients that train one by one (at most 1e-6 is tested), and depend on which clients train together.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from bayesfed.data.dataset import Dataset, unchecked
+from bayesfed.data import Dataset
+from bayesfed.data.dataset import unchecked
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.turn import Task, attempt, one_thread
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Local
+from bayesfed.federated.core import Fit, Local, LocalOptions
 from bayesfed.federated.training.descent import Descent, row_numbers
 from bayesfed.federated.training.optimisers import Adam, Sgd
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Proximal
+from bayesfed.inference import MaximumLikelihood, Proximal
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import batch_norms
 from bayesfed.trees import Tree, to
@@ -46,13 +48,19 @@ class _Begun(NamedTuple):
 
 
 def obstacle(local: Local) -> str:
-    """Return why a local step cannot be batched, or an empty string if no reason is known. `together` may still fail.
+    """Return why a local step cannot be batched, or an empty string if no reason is known.
+    `together` may still fail.
 
-    What can be batched is `Descent` with `Sgd` or `Adam` on `MaximumLikelihood` or `Proximal`, for networks without dropout and batch norm.
+    What can be batched is `Descent` with `Sgd` or `Adam` on `MaximumLikelihood` or `Proximal`, for
+    networks without dropout and batch norm.
     """
     if not isinstance(local, Descent) or type(local) is not Descent:
         return f"{type(local).__name__} does more than gradient steps"
-    objective = local.objective.likelihood_part if isinstance(local.objective, Proximal) else local.objective
+    objective = (
+        local.objective.likelihood_part
+        if isinstance(local.objective, Proximal)
+        else local.objective
+    )
     if not isinstance(objective, MaximumLikelihood):
         return f"{type(objective).__name__} is no point objective"
     if type(local.optimiser) not in (Sgd, Adam):
@@ -63,21 +71,31 @@ def obstacle(local: Local) -> str:
 
 
 def shape_of(local: Local, member: Member) -> tuple[Hashable, ...]:
-    """Return what must be equal for clients that train together: phase, rows of a step, shapes, dtypes, devices and options."""
+    """Return what must be equal for clients that train together: phase, rows of a step, shapes,
+    dtypes, devices and options.
+    """
     leaves = tuple((name, leaf.shape, leaf.dtype) for name, leaf in member.message.items())
-    rows = tuple((values.shape[1:], values.dtype, values.device) for values in (member.data.inputs, member.data.targets))
+    rows = tuple(
+        (values.shape[1:], values.dtype, values.device)
+        for values in (member.data.inputs, member.data.targets)
+    )
     return member.task.phase, rows_of(local, member), leaves, rows, member.options
 
 
 def rows_of(local: Local, member: Member) -> int:
     """Return the number of rows that a client takes per step."""
-    return min(len(member.data), local.batch_size or len(member.data)) if isinstance(local, Descent) else len(member.data)
+    return (
+        min(len(member.data), local.batch_size or len(member.data))
+        if isinstance(local, Descent)
+        else len(member.data)
+    )
 
 
 def together(local: Descent, members: Sequence[Member]) -> list[Fit | ClientError]:
     """Train clients of one shape at once.
 
-    Each client returns what it would return alone, up to rounding. A client that fails does not affect the others.
+    Each client returns what it would return alone, up to rounding. A client that fails does not
+    affect the others.
 
     Parameters
     ----------
@@ -89,11 +107,16 @@ def together(local: Descent, members: Sequence[Member]) -> list[Fit | ClientErro
     Raises
     ------
     Exception
-        Any error of `vmap` or the network if the network cannot be batched: a branch on a value, ``.item()``, a draw without a key.
+        Any error of `vmap` or the network if the network cannot be batched: a branch on a value,
+        ``.item()``, a draw without a key.
     """
     with one_thread():
         begun = [attempt(member.task, "fit", partial(_begin, local, member)) for member in members]
-        sound = [(member, start) for member, start in zip(members, begun, strict=True) if not isinstance(start, ClientError)]
+        sound = [
+            (member, start)
+            for member, start in zip(members, begun, strict=True)
+            if not isinstance(start, ClientError)
+        ]
         ended = iter(_steps(local, sound) if sound else ())
     return [start if isinstance(start, ClientError) else next(ended) for start in begun]
 
@@ -117,16 +140,27 @@ def _steps(local: Descent, sound: Sequence[tuple[Member, _Begun]]) -> list[Fit |
 
     def score(trained: Tree, fixed: Tree, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         with local.objective.held(trained):
-            loss, nll = local.objective.loss(trained, fixed, unchecked(inputs, targets), observations, noise)
+            loss, nll = local.objective.loss(
+                trained, fixed, unchecked(inputs, targets), observations, noise
+            )
         return loss, nll
 
     scores, losses = vmap(score), []
-    # Distributions that check the values of their arguments cannot be batched. The data were checked before.
+    # Distributions that check the values of their arguments cannot be batched. The data were
+    # checked before.
     with pyro.validation_enabled(False):
         for step in range(steps):
             optimiser.zero_grad()
-            loss, nll = scores(trained, fixed, *(_taken(values, order[step], len(members)) for values in (rows.inputs, rows.targets)))
-            # Clients share no leaves, so a client's slice of the gradient of the sum is the gradient of its own loss.
+            loss, nll = scores(
+                trained,
+                fixed,
+                *(
+                    _taken(values, order[step], len(members))
+                    for values in (rows.inputs, rows.targets)
+                ),
+            )
+            # Clients share no leaves, so a client's slice of the gradient of the sum is the
+            # gradient of its own loss.
             loss.sum().backward()
             optimiser.step()
             losses.append(torch.stack([loss.detach(), nll.detach()]))
@@ -134,23 +168,36 @@ def _steps(local: Descent, sound: Sequence[tuple[Member, _Begun]]) -> list[Fit |
     fits = []
     for number, (member, start) in enumerate(sound):
         own = {name: leaf.detach()[number] for name, leaf in trained.items()}
-        fits.append(attempt(member.task, "fit", partial(local.ended, own, start.fixed, start.message, member.data, *means[number])))
+        fits.append(
+            attempt(
+                member.task,
+                "fit",
+                partial(local.ended, own, start.fixed, start.message, member.data, *means[number]),
+            )
+        )
     return fits
 
 
 def _rows(local: Descent, members: Sequence[Member], steps: int) -> tuple[Dataset, Tensor]:
-    """Return all clients' rows as one set, and the row numbers that the clients take at each step, ``(steps, K B)``."""
+    """Return all clients' rows as one set, and the row numbers that the clients take at each step,
+    ``(steps, K B)``.
+    """
     orders, first = [], 0
     for member in members:
         generator = member.task.key.child("fit", "batches").generator()
         orders.append(row_numbers(len(member.data), local.batch_size, steps, generator) + first)
         first += len(member.data)
-    rows = unchecked(torch.cat([member.data.inputs for member in members]), torch.cat([member.data.targets for member in members]))
+    rows = unchecked(
+        torch.cat([member.data.inputs for member in members]),
+        torch.cat([member.data.targets for member in members]),
+    )
     return rows, torch.cat(orders, dim=1).to(rows.inputs.device)
 
 
 def _taken(values: Tensor, rows: Tensor, clients: int) -> Tensor:
-    """Return the rows of each client, ``(K, B, ...)``. This is several times faster than indexing by a matrix."""
+    """Return the rows of each client, ``(K, B, ...)``. This is several times faster than indexing
+    by a matrix.
+    """
     return values.index_select(0, rows).view(clients, -1, *values.shape[1:])
 
 

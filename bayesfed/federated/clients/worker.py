@@ -1,8 +1,11 @@
-"""One worker process as the server sees it, and how workers start: forked, spawned, or from a fork server.
+"""One worker process as the server sees it, and how workers start: forked, spawned, or from a fork
+server.
 
-Each is a `multiprocessing.Process` with a pipe of its own, whose far end the server closes. A worker that is killed in the middle of an answer is
-then the end of its pipe and of nothing else. `pebble` and `concurrent.futures` keep both ends of their pipes open: after such a death they wait
-forever for the rest of the answer, and pebble cannot end that by a deadline, since stopping a worker needs the lock that the dead one held.
+Each is a `multiprocessing.Process` with a pipe of its own, whose far end the server closes. A
+worker that is killed in the middle of an answer is then the end of its pipe and of nothing else.
+`pebble` and `concurrent.futures` keep both ends of their pipes open: after such a death they wait
+forever for the rest of the answer, and pebble cannot end that by a deadline, since stopping a
+worker needs the lock that the dead one held.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import cloudpickle
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients import worker_loop
 from bayesfed.federated.clients.turn import Outcome, Task
 from bayesfed.federated.clients.worker_loop import READY, Settings, Site, receive_outcome, serve
@@ -38,7 +41,9 @@ GRACE_S = 10.0
 
 
 def default_start_method() -> StartMethod:
-    """Return "fork" on Linux, "spawn" elsewhere: macOS can fork too, but its system libraries do not survive it."""
+    """Return "fork" on Linux, "spawn" elsewhere: macOS can fork too, but its system libraries do
+    not survive it.
+    """
     return "fork" if sys.platform == "linux" else "spawn"
 
 
@@ -83,7 +88,8 @@ class Worker:
         """Receive the answer. Raises EOFError or OSError if the process is gone."""
         if not self.pipe.poll():
             raise EOFError
-        # An answer that has begun is read to its end: the server may have been late, not the worker.
+        # An answer that has begun is read to its end: the server may have been late, not the
+        # worker.
         with self._killed_after(max(GRACE_S, self.until - time.monotonic())):
             return receive_outcome(self.pipe, task)
 
@@ -98,7 +104,9 @@ class Worker:
 
     @contextmanager
     def _killed_after(self, seconds: float) -> Iterator[None]:
-        """Do not wait forever for a process that stops in the middle of a message: kill it, which ends the pipe."""
+        """Do not wait forever for a process that stops in the middle of a message: kill it, which
+        ends the pipe.
+        """
         if math.isinf(seconds):
             yield
             return
@@ -121,7 +129,8 @@ class Launcher:
     Parameters
     ----------
     site
-        What every worker holds. Forked processes inherit it; others receive it once, when they start.
+        What every worker holds. Forked processes inherit it; others receive it once, when they
+        start.
     method
         Start method of `multiprocessing`.
     """
@@ -131,11 +140,21 @@ class Launcher:
         self._context = cast("Context", multiprocessing.get_context(method))
         if method == "forkserver":
             # The fork server imports torch once, and every worker starts from there.
-            self._context.set_forkserver_preload(["__main__", worker_loop.__name__, "torch._dynamo"])
+            self._context.set_forkserver_preload(
+                ["__main__", worker_loop.__name__, "torch._dynamo"]
+            )
 
     def launch(self, count: int) -> list[Worker]:
-        """Start so many workers side by side: a spawned one imports torch first, which takes seconds."""
-        content = b"" if self._forks else self.pickled((Settings.current(), self.site), "clients' local steps and data that can be pickled")
+        """Start so many workers side by side: a spawned one imports torch first, which takes
+        seconds.
+        """
+        content = (
+            b""
+            if self._forks
+            else self.pickled(
+                (Settings.current(), self.site), "clients' local steps and data that can be pickled"
+            )
+        )
         fresh: list[Worker] = []
         try:
             for _ in range(count):
@@ -145,12 +164,16 @@ class Launcher:
         except BaseException as problem:
             stop_all(fresh, os.getpid())
             if isinstance(problem, OSError):
-                raise ArgumentError(complain("InProcess", expected="worker processes that start", actual=problem, hint="fewer workers")) from problem
+                raise ArgumentError(
+                    "InProcess", "worker processes that start", problem, "fewer workers"
+                ) from problem
             raise
         return fresh
 
     def pickled(self, content: object, expected: str) -> bytes:
-        """Pickle what goes to a worker. One that was not forked does not have the classes and functions of a notebook or of a function's body."""
+        """Pickle what goes to a worker. One that was not forked does not have the classes and
+        functions of a notebook or of a function's body.
+        """
         ways = (pickle.dumps,) if self._forks else (cloudpickle.dumps, pickle.dumps)
         problem: Exception | None = None
         for dumps in ways:
@@ -158,8 +181,12 @@ class Launcher:
                 return dumps(content)
             except Exception as error:
                 problem = problem or error
-        hint = "kind='thread', or workers=0" if self._forks else "start='fork' on Linux, kind='thread', or workers=0"
-        raise ArgumentError(complain("InProcess", expected=expected, actual=problem, hint=hint)) from problem
+        hint = (
+            "kind='thread', or workers=0"
+            if self._forks
+            else "start='fork' on Linux, kind='thread', or workers=0"
+        )
+        raise ArgumentError("InProcess", expected, problem, hint) from problem
 
 
 def _send_site(content: bytes, fresh: list[Worker]) -> None:
@@ -172,16 +199,18 @@ def _send_site(content: bytes, fresh: list[Worker]) -> None:
             if (answer := worker.pipe.recv_bytes()) != READY:
                 expected = "clients' local steps and data that a worker process can unpickle"
                 hint = "define their classes in a module that can be imported, or workers=0"
-                raise ArgumentError(complain("InProcess", expected=expected, actual=answer.decode(), hint=hint))
+                raise ArgumentError("InProcess", expected, answer.decode(), hint)
     except (EOFError, OSError) as problem:
         fresh.remove(worker)
         actual = f"one that ended while it started ({worker.stop()})"
         hint = "run the script's work under `if __name__ == '__main__':`, or workers=0"
-        raise ArgumentError(complain("InProcess", expected="worker processes that start", actual=actual, hint=hint)) from problem
+        raise ArgumentError("InProcess", "worker processes that start", actual, hint) from problem
 
 
 def stop_all(workers: list[Worker], owner: int) -> None:
-    """Stop workers, in the process that started them: a forked child has copies of these objects, but not these children."""
+    """Stop workers, in the process that started them: a forked child has copies of these objects,
+    but not these children.
+    """
     if os.getpid() == owner:
         for worker in workers:
             worker.process.kill()

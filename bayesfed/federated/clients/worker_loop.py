@@ -1,6 +1,8 @@
-"""What runs in a worker process: hold the site, answer the tasks of one client after another until the server goes.
+"""What runs in a worker process: hold the site, answer the tasks of one client after another until
+the server goes.
 
-Tasks reach a worker pickled. Nothing that it sends back is unpickled by the server: figures are JSON, tensors safetensors, payloads bytes.
+Tasks reach a worker pickled. Nothing that it sends back is unpickled by the server: figures are
+JSON, tensors safetensors, payloads bytes.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from typing import NamedTuple, Self
 
 import torch
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
+from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
-from bayesfed.federated.core.protocols import Local
+from bayesfed.trees import Tree
 
 READY = b"ready"
 
@@ -30,13 +33,19 @@ READY = b"ready"
 class Site(NamedTuple):
     """What a worker process holds from its start."""
 
-    locals: Mapping[str, Local]
+    sides: Sides
     data: Mapping[str, Dataset]
     secrets: Mapping[str, bytes]
 
+    def answered(self, task: Task, memory: Tree) -> Outcome:
+        """Run the client of a task."""
+        return answered(task, self.sides, self.data, memory, self.secrets.get(task.client))
+
 
 class Settings(NamedTuple):
-    """The global settings of torch that change results. A forked process has them; a spawned one starts with torch's defaults."""
+    """The global settings of torch that change results. A forked process has them; a spawned one
+    starts with torch's defaults.
+    """
 
     dtype: torch.dtype
     matmul_precision: str
@@ -46,8 +55,12 @@ class Settings(NamedTuple):
     @classmethod
     def current(cls) -> Self:
         """Return the settings of this process."""
-        deterministic, warn_only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        return cls(torch.get_default_dtype(), torch.get_float32_matmul_precision(), deterministic, warn_only)
+        return cls(
+            torch.get_default_dtype(),
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
 
     def apply(self) -> None:
         """Make them those of this process."""
@@ -66,11 +79,13 @@ def serve(server: Connection, site: Site | None) -> None:
     server
         This process's end of the pipe.
     site
-        None in a process that was not forked: the site is then the first message, and is answered by `READY` or by what is wrong.
+        None in a process that was not forked: the site is then the first message, and is answered
+        by `READY` or by what is wrong.
     """
     # An interrupt is for the server, which stops its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A worker whose client hangs does not notice a closed pipe, so a thread of its own waits for the server's end.
+    # A worker whose client hangs does not notice a closed pipe, so a thread of its own waits for
+    # the server's end.
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
     torch.set_num_threads(1)
@@ -81,18 +96,21 @@ def serve(server: Connection, site: Site | None) -> None:
 
 
 def frames(outcome: Outcome) -> tuple[bytes, ...]:
-    """Return what is sent of an answer: its figures, and if it is a reply, the client's new memory and the payload."""
+    """Return what is sent of an answer: its figures, and if it is a reply, the client's new memory
+    and the payload.
+    """
     if isinstance(outcome, Reply):
         figures = json.dumps({"info": outcome.info, "seconds": outcome.seconds}, default=float)
         return figures.encode(), to_safetensors(outcome.memory), outcome.packed
-    return (json.dumps({"stage": outcome.stage, "reason": outcome.reason, "field": outcome.field}).encode(),)
+    said = {"stage": outcome.stage, "reason": outcome.reason, "field": outcome.field}
+    return (json.dumps(said).encode(),)
 
 
 def receive_outcome(door: Connection, task: Task) -> Outcome:
     """Receive the answer to a task; EOFError or OSError if the worker is gone."""
     figures = json.loads(door.recv_bytes())
     if "stage" in figures:
-        return ClientError(task.client, task.round, figures["stage"], figures["reason"], figures["field"])
+        return ClientError(task.client, task.round, **figures)
     memory = from_safetensors(door.recv_bytes())
     return Reply(door.recv_bytes(), memory, figures["info"], figures["seconds"])
 
@@ -106,7 +124,8 @@ def _received_site(server: Connection) -> Site | None:
         return None
     settings, site = received
     settings.apply()
-    # The first optimiser of a process imports torch's compiler. That is not the first client's time.
+    # The first optimiser of a process imports torch's compiler. That is not the first client's
+    # time.
     torch.optim.SGD([torch.zeros(())], 1.0)
     server.send_bytes(READY)
     return site
@@ -116,7 +135,7 @@ def _answer_one(server: Connection, site: Site) -> None:
     content, memory = server.recv_bytes(), server.recv_bytes()
     try:
         task: Task = pickle.loads(content)
-        sent = frames(answered(task, site.locals, site.data, from_safetensors(memory), site.secrets.get(task.client)))
+        sent = frames(site.answered(task, from_safetensors(memory)))
     except Exception as problem:
         # The server knows the client and the round, even of a task that could not be read here.
         sent = frames(ClientError("", 0, "reply", f"{type(problem).__name__}: {problem}"))

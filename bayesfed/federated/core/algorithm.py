@@ -1,19 +1,22 @@
-"""`Algorithm`: a federated method as data, made of its phases, its servers and the model that it trains."""
+"""`Algorithm`: a federated method as data, made of its phases, its servers and the model that it
+trains.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
+from bayesfed.federated.core.layers import Layer
+from bayesfed.federated.core.owners import MODEL, Scope
 from bayesfed.federated.core.protocols import Assignment, Info, Link, Local, Profile, Skip
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer
@@ -24,12 +27,14 @@ from bayesfed.trees import Tree, to
 
 @dataclass(frozen=True)
 class Model:
-    """A `Predictor`: a network with given parameters, in evaluation mode. Call it on inputs ``(B, ...)``.
+    """A `Predictor`: a network with given parameters, in evaluation mode. Call it on inputs
+    ``(B, ...)``.
 
     Parameters
     ----------
     net
-        Network; never changed. Where `parameters` lacks one of its parameters or buffers, the network's own is used.
+        Network; never changed. Where `parameters` lacks one of its parameters or buffers, the
+        network's own is used.
     parameters
         Parameters by name, and buffers for methods that send them (running statistics).
     """
@@ -47,14 +52,22 @@ class Model:
         """
         if not isinstance(inputs, Tensor):
             raise DataError(
-                complain("model", expected="a tensor of inputs (B, ...)", actual=shown(inputs), hint="data.inputs, torch.as_tensor(array)")
+                "model",
+                "a tensor of inputs (B, ...)",
+                shown(inputs),
+                "data.inputs, torch.as_tensor(array)",
             )
         with torch.no_grad(), evaluating(self.net):
             try:
-                output: Tensor = functional_call(self.net, to(self.parameters, inputs.device), (inputs,))
+                output: Tensor = functional_call(
+                    self.net, to(self.parameters, inputs.device), (inputs,)
+                )
             except RuntimeError as problem:
-                actual, hint = f"{shown(inputs)}: {str(problem).splitlines()[0]}", "rows of the width and type that were trained on"
-                raise DataError(complain("model", expected="inputs that the network takes", actual=actual, hint=hint)) from problem
+                actual, hint = (
+                    f"{shown(inputs)}: {str(problem).splitlines()[0]}",
+                    "rows of the width and type that were trained on",
+                )
+                raise DataError("model", "inputs that the network takes", actual, hint) from problem
         return output
 
 
@@ -64,11 +77,11 @@ class Predictor(Protocol):
     @property
     def parameters(self) -> Tree:
         """Tensors of the model by name."""
-        ...
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return outputs, ``(B, ...)``: logits or probabilities of classes, or a regression's mean."""
-        ...
+        """Return outputs, ``(B, ...)``: logits or probabilities of classes, or a
+        regression's mean.
+        """
 
 
 class Assign(Protocol):
@@ -76,36 +89,20 @@ class Assign(Protocol):
 
     def __call__(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         """Return the client's assignment, or a `Skip` with the reason why it has none."""
-        ...
 
 
 class Server(Protocol):
     """The step that takes the state and the sum of the updates to the next state.
 
-    A server that shows clients something other than its state is also a `Publisher`. One that steps even if no client was heard, with a reducer to
-    which nothing was added, has an attribute ``steps_alone = True``; others keep their state then.
+    A server sees the core's leaves alone. What else it may have, with a default
+    (`bayesfed.federated.core.seams`): `publish`, if it shows clients something other than its
+    state; ``steps_alone = True``, if it steps even if no client was heard, with a reducer to which
+    nothing was added; ``averages = True``, if a step is a mean, leaf by leaf; and ``stale``, how it
+    takes answers that were begun from an older state.
     """
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the next state, and figures for the report."""
-        ...
-
-
-@runtime_checkable
-class Publisher(Protocol):
-    """A server that decides what clients see of its state."""
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what a client sees in round `round` if it last heard from the server in round `version` (None: never).
-
-        A leaf named ``NAME.change`` is added to the NAME that the client holds. Only clients whose local step is a `Holding` may get one.
-        """
-        ...
-
-
-def published(server: Server, state: Tree, round: int, version: int | None) -> Tree:
-    """Return what a server publishes: the state itself, unless the server is a `Publisher`."""
-    return server.publish(state, round, version) if isinstance(server, Publisher) else state
 
 
 @dataclass(frozen=True)
@@ -126,6 +123,19 @@ class Phase:
         How payloads reach the server.
     reducer
         Makes what arriving updates are added to: `Sum`, or `Keep` for rules that need every update.
+    owner
+        Owner of the leaves that the core works on (`bayesfed.federated.core.owners`). "" for cores
+        with several kinds of leaves, which name them ``owner/name`` themselves.
+    layers
+        What is around the core, outermost first.
+    within
+        Owner of all leaves of this phase, where a method is a part of another; their names begin
+        with it.
+
+    Raises
+    ------
+    ArgumentError
+        If two layers have one owner, or an owner has a slash or no name.
     """
 
     name: str
@@ -134,6 +144,24 @@ class Phase:
     server: Server
     link: Link
     reducer: Callable[[], Reducer] = Sum
+    owner: str = MODEL
+    layers: tuple[Layer, ...] = ()
+    within: str = ""
+
+    def __post_init__(self) -> None:
+        owners = [layer.owner for layer in self.layers]
+        if len({self.owner, *owners}) <= len(owners) or any(
+            not owner or "/" in owner for owner in owners
+        ):
+            hint = "one name without a slash for each"
+            raise ArgumentError(
+                f"phase {self.name!r}, owners", "distinct names", [self.owner, *owners], hint
+            )
+
+    @property
+    def scope(self) -> Scope:
+        """The leaves of a state, or of a client's memory, that are this phase's."""
+        return Scope(self.owner, tuple(layer.owner for layer in self.layers), self.within)
 
 
 @dataclass(frozen=True)
@@ -161,7 +189,8 @@ class Algorithm:
     name
         Name in tables and checkpoints.
     initial
-        State before round 0.
+        State before round 0: every leaf by owner and name, ``owner/name``. The functions below are
+        given such a state.
     phases
         Exchanges of a round, in order.
     predictor
@@ -169,14 +198,18 @@ class Algorithm:
     posterior
         ``(state) -> Posterior``, for `to_arviz`; None for methods without a posterior.
     sizes
-        Predictors by the name of their size, largest first, for methods with models of several sizes.
+        Predictors by the name of their size, largest first, for methods with models of several
+        sizes.
     checks
-        Functions that are called before every round with what it is run with; each raises an error if the method must not be run so.
+        Functions that are called before every round with what it is run with; each raises an error
+        if the method must not be run so.
     personal
-        ``(state, memory) -> Personal``: the model of one client, from the server's state and from what the client keeps; an empty memory is that of
-        a client that never took part. None for methods in which all clients share the transmitted model.
+        ``(state, memory) -> Personal``: the model of one client, from the server's state and from
+        what the client keeps; an empty memory is that of a client that never took part. None for
+        methods in which all clients share the transmitted model.
     unfinished
-        ``(state, rounds) -> str``: what a run that ends here lacks, and what to try, of which `bayesfed.run` warns; empty if it lacks nothing.
+        ``(state, rounds) -> str``: what a run that ends here lacks, and what to try, of which
+        `bayesfed.run` warns; empty if it lacks nothing.
 
     Raises
     ------
@@ -197,7 +230,10 @@ class Algorithm:
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):
             raise ArgumentError(
-                complain("Algorithm", expected="phases of distinct names", actual=[p.name for p in self.phases], hint="Phase('train', ...)")
+                "Algorithm",
+                "phases of distinct names",
+                [p.name for p in self.phases],
+                "Phase('train', ...)",
             )
 
 
@@ -216,7 +252,8 @@ class Conditions:
     remembering
         Names of the clients that keep a memory from earlier rounds.
     changed
-        Names of the settings in which the run differs from the one that it continues; empty for a new run.
+        Names of the settings in which the run differs from the one that it continues; empty for a
+        new run.
     """
 
     algorithm: Algorithm
@@ -231,57 +268,21 @@ class Posterior(Protocol):
 
     @property
     def constants(self) -> Tree:
-        """Figures of the posterior that need no draws: inclusion probabilities, means and standard deviations."""
-        ...
+        """Figures of the posterior that need no draws: inclusion probabilities, means and standard
+        deviations.
+        """
 
     @property
     def axes(self) -> Mapping[str, tuple[str, ...]]:
         """Names of the axes of draws and constants. Axes without a name are numbered."""
-        ...
 
     def draw(self, key: Key) -> Tree:
         """Return one draw of every site."""
-        ...
 
     def draw_prior(self, key: Key) -> Tree:
         """Return one draw of every site from the prior; empty if the prior cannot be drawn from."""
-        ...
 
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
-        """Return the distribution of the targets given one draw, of batch shape ``(B,)``. Random numbers it needs come from `key`."""
-        ...
-
-
-@runtime_checkable
-class Weighing(Protocol):
-    """A posterior with a density, so that its draws have importance weights."""
-
-    def log_weights(self, data: Dataset, key: Key, *, draws: int = 1000) -> Tensor:
-        """Return ``log p(D, z) - log q(z)`` at draws of q, ``(draws,)``, in nats."""
-        ...
-
-
-@runtime_checkable
-class Partial(Protocol):
-    """A posterior of which a part stays with clients, such as local latents."""
-
-    @property
-    def stays(self) -> tuple[str, ...]:
-        """Names of what stays; empty if nothing does."""
-        ...
-
-    def at_client(self, memory: Tree, data: Dataset | None = None, name: str = "") -> Posterior:
-        """Return the posterior of the client that keeps this memory.
-
-        For equal keys, all clients' draws have equal shared sites, and clients of different names have local ones that are independent.
+        """Return the distribution of the targets given one draw, of batch shape ``(B,)``. Random
+        numbers it needs come from `key`.
         """
-        ...
-
-
-@runtime_checkable
-class Dense(Protocol):
-    """A posterior that knows densities at its own draws."""
-
-    def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
-        """Return the draw of `draw` for this key, and ``log_q`` at it, and ``log_prior`` if it is known, in nats."""
-        ...

@@ -1,4 +1,6 @@
-"""`Cost`: what it took to send one message, in bits, channel uses, seconds, joules and multiply-accumulates."""
+"""`Cost`: what it took to send one message, in bits, channel uses, seconds, joules and
+multiply-accumulates.
+"""
 
 from __future__ import annotations
 

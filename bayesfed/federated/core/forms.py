@@ -1,4 +1,6 @@
-"""`Form`: what updates must have in common to be added: kind, names, types and shapes, and whether every entry has a weight of its own."""
+"""`Form`: what updates must have in common to be added: kind, names, types and shapes, and whether
+every entry has a weight of its own; and `checked`, whether they can be added.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from typing import Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from bayesfed.errors import UpdateError, complain
-from bayesfed.federated.core.limbs import limbs_of
+from bayesfed.errors import UpdateError
+from bayesfed.federated.core.limbs import TOP, limbs_of, refused
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.trees import check_shapes
 
@@ -20,7 +22,9 @@ Part = Literal["total", "weight"]
 
 
 class Entry(NamedTuple):
-    """One leaf of an update: whether it belongs to the total or to the weights, its name, dtype and shape."""
+    """One leaf of an update: whether it belongs to the total or to the weights, its name, dtype and
+    shape.
+    """
 
     part: Part
     name: str
@@ -29,7 +33,9 @@ class Entry(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the numbers of a leaf are: the number of their limbs, and their columns among all leaves with as many limbs."""
+    """Where the numbers of a leaf are: the number of their limbs, and their columns among all
+    leaves with as many limbs.
+    """
 
     limbs: int
     columns: slice
@@ -62,11 +68,20 @@ class Form:
         UpdateError
             If a leaf has no numbers, but booleans.
         """
-        entries = [Entry(part, name, leaf.dtype, tuple(leaf.shape)) for part, name, leaf in leaves(update)]
+        entries = [
+            Entry(part, name, leaf.dtype, tuple(leaf.shape)) for part, name, leaf in leaves(update)
+        ]
         if odd := [entry.name for entry in entries if entry.dtype is torch.bool]:
-            text = complain(f"adding updates, leaf {odd[0]!r}", expected="numbers", actual=torch.bool, hint="numbers 0 and 1")
-            raise UpdateError(text, field="dtype")
-        return cls(update.kind, tuple(sorted(entries, key=lambda entry: entry[:2])), update.by_entry)
+            raise UpdateError(
+                f"adding updates, leaf {odd[0]!r}",
+                "numbers",
+                torch.bool,
+                "numbers 0 and 1",
+                field="dtype",
+            )
+        return cls(
+            update.kind, tuple(sorted(entries, key=lambda entry: entry[:2])), update.by_entry
+        )
 
     @cached_property
     def places(self) -> dict[tuple[Part, str], Place]:
@@ -89,16 +104,35 @@ class Form:
         if other == self:
             return
         if other.kind != self.kind:
-            raise UpdateError(complain("adding updates", expected=f"kind {self.kind!r}", actual=repr(other.kind), hint="one kind for all clients"))
+            raise UpdateError(
+                "adding updates",
+                f"kind {self.kind!r}",
+                repr(other.kind),
+                "one kind for all clients",
+            )
         if other.by_entry != self.by_entry:
-            raise UpdateError(complain("adding updates", expected="weights of one form", actual="a number and a tree", hint="one view for all"))
+            raise UpdateError(
+                "adding updates", "weights of one form", "a number and a tree", "one view for all"
+            )
         for part in ("total", "weight"):
-            mine, theirs = ({one.name: one.shape for one in form.entries if one.part == part} for form in (self, other))
-            check_shapes({name: torch.empty(shape, device="meta") for name, shape in theirs.items()}, mine, where=f"adding updates, {part}")
+            mine, theirs = (
+                {one.name: one.shape for one in form.entries if one.part == part}
+                for form in (self, other)
+            )
+            check_shapes(
+                {name: torch.empty(shape, device="meta") for name, shape in theirs.items()},
+                mine,
+                where=f"adding updates, {part}",
+            )
         for entry, wrong in zip(self.entries, other.entries, strict=True):
             if entry.dtype != wrong.dtype:
-                text = complain(f"adding updates, leaf {entry.name!r}", expected=entry.dtype, actual=wrong.dtype, hint="one type for all clients")
-                raise UpdateError(text, field="dtype")
+                raise UpdateError(
+                    f"adding updates, leaf {entry.name!r}",
+                    entry.dtype,
+                    wrong.dtype,
+                    "one type for all clients",
+                    field="dtype",
+                )
 
 
 def leaves(update: Update) -> Iterator[tuple[Part, str, Tensor]]:
@@ -114,3 +148,33 @@ def flat(leaf: Tensor) -> Tensor:
     """Return the real numbers of a leaf in a row, ``(n,)``."""
     leaf = leaf.detach() if leaf.requires_grad else leaf
     return (torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf).reshape(-1)
+
+
+def checked(update: Update) -> dict[tuple[Part, str], Tensor]:
+    """Return the numbers of every leaf of an update in a row, by part and name.
+
+    Raises
+    ------
+    UpdateError
+        If a number is not finite, or 2^50 or more in size, and so cannot be added.
+    """
+    values = {(part, name): flat(leaf) for part, name, leaf in leaves(update)}
+    if (wrong := refused(list(values.values()))) is not None:
+        (part, name), leaf = list(values.items())[wrong]
+        where = f"adding updates, {'leaf' if part == 'total' else 'weights of leaf'} {name!r}"
+        raise UpdateError(
+            where,
+            "finite numbers below 2^50 in size",
+            f"{float(leaf.abs().amax()):g}",
+            "a smaller step or weight",
+            field="values",
+        )
+    if not isinstance(update.weight, dict) and not abs(update.weight) < TOP:
+        raise UpdateError(
+            "adding updates, weight",
+            "a finite number below 2^50",
+            update.weight,
+            "the number of rows",
+            field="weight",
+        )
+    return values

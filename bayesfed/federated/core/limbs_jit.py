@@ -1,4 +1,4 @@
-"""`bayesfed.federated.core.limbs` as numba kernels, with the loop over limbs unrolled. Imported only where numba is installed (extra ``fast``).
+"""`bayesfed.federated.core.limbs` as numba kernels, with the loop over limbs unrolled.
 
 Without ``fastmath`` nothing is reordered, so that the bits are those of torch.
 """
@@ -33,32 +33,45 @@ def digit(rest: Any, exponent: Any) -> Any:
 
 
 @numba.njit(inline="always")
-def first_is_zero(values: Any) -> Any:
-    """Return whether the first digit of all numbers ``(n,)`` is 0, to which half a step of 2^10 is rounded."""
-    small = 0
-    for i in range(len(values)):
-        small += abs(values[i]) <= 2.0**9
-    return small == len(values)
+def lowest(value: Any) -> Any:
+    """Return a number as three limbs have it: rounded to a multiple of 2^-70."""
+    return np.rint(np.float64(value) * 2.0**70) * 2.0**-70
 
 
 @numba.njit(**EXACT)
 def add_three(values: Any, first: Any, second: Any, third: Any) -> None:
-    """Add numbers ``(n,)`` to three limbs ``(n,)``. Blocks whose first digits are all 0 leave the first limb: memory is what costs."""
+    """Add numbers ``(n,)`` to three limbs ``(n,)``."""
+    for i in range(len(values)):
+        one, rest = digit(np.float64(values[i]), 10)
+        first[i] += one
+        one, rest = digit(rest, -30)
+        second[i] += one
+        third[i] += digit(rest, -70)[0]
+
+
+@numba.njit(**EXACT)
+def add_to_floats(values: Any, floats: Any, first: Any, second: Any, third: Any) -> None:
+    """Add numbers ``(n,)`` to floats ``(n,)``. A block of which a bit would be lost goes to three
+    limbs ``(n,)``, and its floats are NaN from then on.
+    """
     for start in range(0, len(values), BLOCK):
         stop = min(start + BLOCK, len(values))
-        block, a, b, c = values[start:stop], first[start:stop], second[start:stop], third[start:stop]
-        if first_is_zero(block):
+        block, total = values[start:stop], floats[start:stop]
+        a, b, c = first[start:stop], second[start:stop], third[start:stop]
+        lost = 0
+        for i in range(len(block)):
+            number = lowest(block[i])
+            added = total[i] + number
+            # A sum is exact if both of its terms can be had back. No NaN can.
+            lost += (added - total[i] != number) | (added - number != total[i])
+        if lost == 0:
             for i in range(len(block)):
-                one, rest = digit(np.float64(block[i]), -30)
-                b[i] += one
-                c[i] += digit(rest, -70)[0]
+                total[i] += lowest(block[i])
         else:
-            for i in range(len(block)):
-                one, rest = digit(np.float64(block[i]), 10)
-                a[i] += one
-                one, rest = digit(rest, -30)
-                b[i] += one
-                c[i] += digit(rest, -70)[0]
+            if not np.isnan(total[0]):
+                add_three(total, a, b, c)
+                total[:] = np.nan
+            add_three(block, a, b, c)
 
 
 @numba.njit(**EXACT)
@@ -90,21 +103,8 @@ def two_sum(total: Any, term: Any) -> Any:
 
 
 @numba.njit(**EXACT)
-def read_three(first: Any, second: Any, third: Any, result: Any) -> None:
-    """Write the numbers that three limbs stand for."""
-    for i in range(len(result)):
-        c, b = carried(third[i], second[i])
-        b, a = carried(b, first[i])
-        a, top = carried(a, np.int64(0))
-        total, error_a = two_sum(np.float64(top) * 2.0**50, np.float64(a) * 2.0**10)
-        total, error_b = two_sum(total, np.float64(b) * 2.0**-30)
-        total, error_c = two_sum(total, np.float64(c) * 2.0**-70)
-        result[i] = total + ((error_c + error_b) + error_a)
-
-
-@numba.njit(**EXACT)
-def read_four(first: Any, second: Any, third: Any, fourth: Any, result: Any) -> None:
-    """Write the numbers that four limbs stand for."""
+def read(first: Any, second: Any, third: Any, fourth: Any, result: Any) -> None:
+    """Write the numbers that four limbs stand for, the last of them zeros if there are three."""
     for i in range(len(result)):
         d, c = carried(fourth[i], third[i])
         c, b = carried(c, second[i])
@@ -118,4 +118,3 @@ def read_four(first: Any, second: Any, third: Any, fourth: Any, result: Any) -> 
 
 
 ADD = {3: add_three, 4: add_four}
-READ = {3: read_three, 4: read_four}

@@ -1,4 +1,6 @@
-"""`LocalOptions`: settings that the server sends to a client's local step in the header of the message."""
+"""`LocalOptions`: settings that the server sends to a client's local step in the header of the
+message.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,15 @@ from difflib import get_close_matches
 from typing import Any
 
 from bayesfed.compress.wire import Meta
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 
 
 @dataclass(frozen=True)
 class LocalOptions:
     """Options of one client's turn.
 
-    A method that needs more options extends this record with fields that have defaults; its local step names the record in the attribute ``options``.
+    A method that needs more options extends this record with fields that have defaults; its local
+    step names the record in the attribute ``options``.
 
     Parameters
     ----------
@@ -24,13 +27,16 @@ class LocalOptions:
     steps
         Number of local steps. 0 leaves the number to the local step.
     scale
-        Likelihood scale: the number of rows that each of the client's rows stands for, 1 or N / N_t.
+        Likelihood scale: the number of rows that each of the client's rows stands for, 1 or N /
+        N_t.
     share
         The client's share N_t / N of all rows, which is also its share of the prior.
     size
-        Index of the model size that the client trains, for methods with several sizes. 0 is the largest.
+        Index of the model size that the client trains, for methods with several sizes. 0 is the
+        largest.
     prior
-        Precision of the prior, for local steps that leave it open (``Training(prior_precision="auto")``); below 0: none is told.
+        Precision of the prior, for local steps that leave it open
+        (``Training(prior_precision="auto")``); below 0: none is told.
     held_out
         Whether to leave every tenth row out of the training.
     afresh
@@ -55,13 +61,11 @@ class LocalOptions:
     def header(self) -> Meta:
         """Return the fields that differ from their defaults, which are all that is sent."""
         default = type(self)()
-        return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) != getattr(default, item.name)}
-
-
-def options_of(local: object) -> type[LocalOptions]:
-    """Return the record of options that a local step reads: its attribute ``options``, or `LocalOptions` if it has none."""
-    record = getattr(local, "options", LocalOptions)
-    return record if isinstance(record, type) and issubclass(record, LocalOptions) else LocalOptions
+        return {
+            item.name: value
+            for item in fields(self)
+            if (value := getattr(self, item.name)) != getattr(default, item.name)
+        }
 
 
 def read_options(record: type[LocalOptions], header: Meta) -> LocalOptions:
@@ -85,11 +89,20 @@ def read_options(record: type[LocalOptions], header: Meta) -> LocalOptions:
         where = f"options of the message, field {name!r}"
         if name not in known:
             close = get_close_matches(name, known, n=1)
-            hint = repr(close[0]) if close else "a record that extends LocalOptions, named by the local's attribute `options`"
-            raise UpdateError(complain(where, expected=f"a field of {record.__name__}: {', '.join(known)}", actual=repr(name), hint=hint))
+            hint = (
+                repr(close[0])
+                if close
+                else "a record that extends LocalOptions, named by the local's attribute `options`"
+            )
+            raise UpdateError(
+                where, f"a field of {record.__name__}: {', '.join(known)}", repr(name), hint
+            )
         wanted = type(known[name])
         fits = type(value) is wanted or (wanted is float and type(value) is int)
         if not fits or (isinstance(value, float) and not math.isfinite(value)):
-            raise UpdateError(complain(where, expected=f"a finite {wanted.__name__}", actual=repr(value), hint=repr(known[name])))
-    values: dict[str, Any] = {name: float(value) if isinstance(known[name], float) else value for name, value in header.items()}
+            raise UpdateError(where, f"a finite {wanted.__name__}", repr(value), repr(known[name]))
+    values: dict[str, Any] = {
+        name: float(value) if isinstance(known[name], float) else value
+        for name, value in header.items()
+    }
     return record(**values)

@@ -1,6 +1,7 @@
 """The protocols of a federated algorithm: the parts that a published system is made of.
 
-    state -publish-> view.restrict -[codec]-> local.fit -> payload -link-> lift, + -> server.step -> state
+    state -publish-> view.restrict -[codec]-> local.fit -> payload -link-> lift, + -> server.step ->
+    state
             server     per client     down     client               up       server
 
 A system is a function that returns an `Algorithm`. It contains no loop over rounds or clients.
@@ -12,25 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Cast, Codec
+from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError, RefusedError
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
-from bayesfed.wireless.energy import Load
+from bayesfed.wireless import Load
 
 Scalar = str | int | float | bool
 Info = dict[str, float]
 Direction = Literal["down", "up"]
 # Longest reason for a refusal that a report quotes, in characters.
 LONGEST_REASON = 500
-# Suffix of the name of a leaf that holds only the change since the client last heard from the server.
-CHANGE = ".change"
-# Prefix of the names of leaves from which a client draws what it holds before its first round.
-START = "start/"
 
 
 @dataclass(frozen=True)
@@ -57,10 +54,10 @@ class View(Protocol):
 
     def restrict(self, tree: Tree) -> Tree:
         """Return the part of a published tree that this client receives."""
-        ...
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Check a client's payload and return it as a weighted update in the shapes of the whole model.
+        """Check a client's payload and return it as a weighted update in the shapes of the whole
+        model.
 
         Parameters
         ----------
@@ -76,11 +73,12 @@ class View(Protocol):
         UpdateError
             If names, shapes or values are not what this view expects.
         """
-        ...
 
 
 class Fit(NamedTuple):
-    """What a local step returns: the payload for the server, the memory that the client keeps, and figures for the report."""
+    """What a local step returns: the payload for the server, the memory that the client keeps, and
+    figures for the report.
+    """
 
     payload: Tree
     memory: Tree
@@ -93,14 +91,14 @@ class Local(Protocol):
     @property
     def kind(self) -> Kind:
         """What the payload's numbers mean."""
-        ...
 
     @property
     def uses_global_randomness(self) -> bool:
         """Whether it draws from torch's global generator, which threads would share."""
-        ...
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Return payload, memory and figures.
 
         Parameters
@@ -108,7 +106,8 @@ class Local(Protocol):
         message
             What the client received, decoded.
         memory
-            What this step returned as memory when its payload was last accepted. Empty in the first round, and always for most methods.
+            What this step returned as memory when its payload was last accepted. Empty in the first
+            round, and always for most methods.
         data
             The client's rows.
         key
@@ -116,7 +115,6 @@ class Local(Protocol):
         options
             Options that came with the message.
         """
-        ...
 
 
 class Link(Protocol):
@@ -136,10 +134,10 @@ class Link(Protocol):
         key
             Source of the codec's random numbers, which the server can rebuild.
         """
-        ...
 
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
-        """Receive, lift and add every arrival. Yield each one, in order and with its cost, once it is decided whether it is in the sum.
+        """Receive, lift and add every arrival. Yield each one, in order and with its cost, once it
+        is decided whether it is in the sum.
 
         An arrival that is refused or not heard carries the reason; the others are not affected.
 
@@ -152,7 +150,6 @@ class Link(Protocol):
         key
             Source of random numbers of the round, such as fading and noise.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -168,9 +165,11 @@ class Assignment:
     down, up
         Codecs of the message to the client and of its payload back.
     options
-        Options that are sent to the local step with the message: a factor on the learning rate, the likelihood scale, ...
+        Options that are sent to the local step with the message: a factor on the learning rate, the
+        likelihood scale, ...
     load
-        Planned time and energy, for links that count seconds and joules (`Cell`); not sent to the client.
+        Planned time and energy, for links that count seconds and joules (`Cell`); not sent to the
+        client.
     """
 
     view: View
@@ -213,7 +212,8 @@ class Arrival:
     cost
         What it took to send. Set by the link.
     refusal
-        Why the payload could not be added: an error of the client, which leaves it out of the round. Empty if there was none.
+        Why the payload could not be added: an error of the client, which leaves it out of the
+        round. Empty if there was none.
     silence
         Why the payload was not heard, through no fault of the client. Empty if it was.
     field
@@ -233,8 +233,14 @@ class Arrival:
     field: str = ""
 
     def refuse(self, problem: Exception) -> None:
-        """Leave this payload out of the sum because of `problem`. Only a `RefusedError` says which field is wrong."""
-        text = str(problem) if isinstance(problem, BayesfedError) else f"{type(problem).__name__}: {problem}"
+        """Leave this payload out of the sum because of `problem`. Only a `RefusedError` says which
+        field is wrong.
+        """
+        text = (
+            str(problem)
+            if isinstance(problem, BayesfedError)
+            else f"{type(problem).__name__}: {problem}"
+        )
         self.refusal = abridged(text)
         self.field = problem.field if isinstance(problem, RefusedError) else RefusedError.field
 

@@ -1,8 +1,10 @@
-"""`Update`, the only thing that is ever aggregated, and the protocol of what adds them (`bayesfed.federated.core.sums.Sum` by default).
+"""`Update`, the only thing that is ever aggregated, and the protocol of what adds them
+(`bayesfed.federated.core.sums.Sum` by default).
 
-Averages, averages over the clients that cover an entry, products of Gaussians and tangent-space means are all a sum followed by a server step.
-Memory therefore holds one model instead of K, the channel can do the adding, and secure aggregation stays possible. Every update has a `kind`;
-adding updates of different kinds raises an error.
+Averages, averages over the clients that cover an entry, products of Gaussians and tangent-space
+means are all a sum followed by a server step. Memory therefore holds one model instead of K, the
+channel can do the adding, and secure aggregation stays possible. Every update has a `kind`; adding
+updates of different kinds raises an error.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
 from bayesfed.trees import Tree, zip_map
 
 Kind = Literal["delta", "value", "moments", "natural", "gradient", "tangent", "factors"]
@@ -30,7 +32,8 @@ class Update:
     total
         ``sum_k weight_k x_k``, leaf by leaf.
     weight
-        ``sum_k weight_k``: a number, or a tree of weights by entry when clients cover different entries.
+        ``sum_k weight_k``: a number, or a tree of weights by entry when clients cover different
+        entries.
     kind
         What the numbers mean. Only updates of equal kind can be added.
     """
@@ -41,11 +44,18 @@ class Update:
 
     def __add__(self, other: Update) -> Update:
         if self.kind != other.kind:
-            raise UpdateError(complain("adding updates", expected=f"kind {self.kind!r}", actual=repr(other.kind), hint="one kind for all clients"))
+            raise UpdateError(
+                "adding updates",
+                f"kind {self.kind!r}",
+                repr(other.kind),
+                "one kind for all clients",
+            )
         if isinstance(self.weight, dict) and isinstance(other.weight, dict):
             weight: Weight = zip_map(torch.add, self.weight, other.weight)
         elif isinstance(self.weight, dict) or isinstance(other.weight, dict):
-            raise UpdateError(complain("adding updates", expected="weights of one form", actual="a number and a tree", hint="one view for all"))
+            raise UpdateError(
+                "adding updates", "weights of one form", "a number and a tree", "one view for all"
+            )
         else:
             weight = self.weight + other.weight
         return Update(zip_map(torch.add, self.total, other.total), weight, self.kind)
@@ -72,13 +82,20 @@ class Update:
         """
         if isinstance(self.weight, dict):
             raise UpdateError(
-                complain("update", expected="a number as weight", actual="a weight for each entry", hint="a view that covers everything")
+                "update",
+                "a number as weight",
+                "a weight for each entry",
+                "a view that covers everything",
             )
         return self.weight
 
     def weight_of(self, name: str) -> Tensor:
         """Return the weight of every entry of the leaf `name`, in the shape of the leaf."""
-        return self.weight[name] if isinstance(self.weight, dict) else torch.full_like(self.total[name], self.weight)
+        return (
+            self.weight[name]
+            if isinstance(self.weight, dict)
+            else torch.full_like(self.total[name], self.weight)
+        )
 
     def mean(self) -> Tree:
         """Return ``total / weight``. Entries that no client covers are zero.
@@ -91,12 +108,16 @@ class Update:
         if isinstance(self.weight, dict):
             return zip_map(_covered, self.total, self.weight)
         if not self.weight > 0:
-            raise UpdateError(complain("averaging updates", expected="a positive total weight", actual=self.weight, hint="a client with data"))
+            raise UpdateError(
+                "averaging updates", "a positive total weight", self.weight, "a client with data"
+            )
         return {name: leaf / self.weight for name, leaf in self.total.items()}
 
 
 def _covered(total: Tensor, weight: Tensor) -> Tensor:
-    return torch.where(weight > 0, total / weight.clamp_min(torch.finfo(total.dtype).tiny), torch.zeros_like(total))
+    return torch.where(
+        weight > 0, total / weight.clamp_min(torch.finfo(total.dtype).tiny), torch.zeros_like(total)
+    )
 
 
 class Reducer(Protocol):
@@ -104,4 +125,3 @@ class Reducer(Protocol):
 
     def add(self, client: str, update: Update) -> None:
         """Take one client's update. A refused one raises an error and changes nothing."""
-        ...

@@ -1,4 +1,6 @@
-"""Checks of what a run is given, before its first round: what is wrong is named here, with what to pass instead."""
+"""Checks of what a run is given, before its first round: what is wrong is named here, with what to
+pass instead.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.data.population import Population
-from bayesfed.errors import ArgumentError, PosteriorError, complain
+from bayesfed.data import Dataset, Population
+from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import a, check, having, shown
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated.clients import ClientPool
+from bayesfed.federated.core import Algorithm
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.keys import Key, forked
 
@@ -27,7 +28,11 @@ def check_call(algorithm: object, rounds: object, sampler: object, resume: objec
     ArgumentError
         If one of them is of another kind.
     """
-    check("run, algorithm", algorithm, a(Algorithm, "an algorithm", "fed_avg(net): a recipe called with a network"))
+    check(
+        "run, algorithm",
+        algorithm,
+        a(Algorithm, "an algorithm", "fed_avg(net): a recipe called with a network"),
+    )
     check("rounds", rounds, a(int, "a whole number", "rounds=10"))
     check("sampler", sampler, having(("__call__",), "a function that chooses clients", SAMPLER))
     if resume is not None:
@@ -44,15 +49,21 @@ def check_clients(clients: object) -> None:
     """
     hint = "{'name': data_set, ...}, federate(train, iid(len(train), 10, key)), or a pool"
     if not isinstance(clients, Mapping):
-        check("run, clients", clients, having(("profiles", "map", "settle"), "a data set for each client by name, or a pool", hint))
+        check(
+            "run, clients",
+            clients,
+            having(
+                ("profiles", "map", "settle"), "a data set for each client by name, or a pool", hint
+            ),
+        )
         return
     if isinstance(clients, Population):
         return
     for name, data in clients.items():
         if not isinstance(name, str) or not isinstance(data, Dataset):
             actual = shown(data) if isinstance(name, str) else f"the name {name!r}"
-            where = f"run, client {name!r}"
-            raise ArgumentError(complain(where, expected="a Dataset by a name", actual=actual, hint="{'name': Dataset(inputs, targets)}"))
+            hint = "{'name': Dataset(inputs, targets)}"
+            raise ArgumentError(f"run, client {name!r}", "a Dataset by a name", actual, hint)
 
 
 def check_callbacks(callbacks: object) -> None:
@@ -63,13 +74,16 @@ def check_callbacks(callbacks: object) -> None:
     ArgumentError
         If they are anything else.
     """
-    if not isinstance(callbacks, Sequence) or isinstance(callbacks, str) or not all(callable(one) for one in callbacks):
-        actual = shown(callbacks) if not isinstance(callbacks, list | tuple) else shown(next(one for one in callbacks if not callable(one)))
-        raise ArgumentError(complain("run, callbacks", expected="functions in a list", actual=actual, hint="callbacks=[evaluate(test)]"))
+    several = isinstance(callbacks, Sequence) and not isinstance(callbacks, str)
+    listed = callbacks if several and isinstance(callbacks, Sequence) else [callbacks]
+    if odd := [one for one in listed if not several or not callable(one)]:
+        hint = "callbacks=[evaluate(test)]"
+        raise ArgumentError("run, callbacks", "functions in a list", shown(odd[0]), hint)
 
 
 def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
-    """Check, at the start and not after training, that a method's posterior has all that is asked of it later.
+    """Check, at the start and not after training, that a method's posterior has all that is asked
+    of it later.
 
     Raises
     ------
@@ -79,10 +93,14 @@ def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
     if algorithm.posterior is None:
         return
     posterior = algorithm.posterior(dict(state))
-    if missing := [name for name in POSTERIOR if not hasattr(type(posterior), name) and name not in vars(posterior)]:
+    if missing := [
+        name
+        for name in POSTERIOR
+        if not hasattr(type(posterior), name) and name not in vars(posterior)
+    ]:
         where = f"{algorithm.name!r}, posterior"
         actual = f"{type(posterior).__name__}, which has no {', '.join(missing)}"
-        raise ArgumentError(complain(where, expected="a Posterior", actual=actual, hint=f"a property or method {missing[0]}"))
+        raise ArgumentError(where, "a Posterior", actual, f"a property or method {missing[0]}")
 
 
 def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
@@ -91,32 +109,42 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
     Raises
     ------
     ArgumentError
-        If it is no data set or empty, the model does not take its inputs, or its targets are no labels of the model's classes.
+        If it is no data set or empty, the model does not take its inputs, or its targets are no
+        labels of the model's classes.
     """
     if not isinstance(test, Dataset) or not len(test):
         actual = shown(test) if not isinstance(test, Dataset) else "an empty set"
-        several = isinstance(test, Mapping) and any(isinstance(rows, Dataset) for rows in test.values())
-        hint = "test=data.concatenated(list(test.values())), or Result.personal_scores(test)" if several else "test=Dataset(inputs, targets)"
-        raise ArgumentError(complain("run, test", expected="a data set to score on", actual=actual, hint=hint))
+        hint = "test=Dataset(inputs, targets)"
+        if isinstance(test, Mapping) and any(isinstance(rows, Dataset) for rows in test.values()):
+            hint = "test=data.concatenated(list(test.values())), or Result.personal_scores(test)"
+        raise ArgumentError("run, test", "a data set to score on", actual, hint)
     if test.targets.is_floating_point():
-        hint = "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - targets).square(), name='mse')]"
-        raise ArgumentError(complain("run, test", expected="class labels, whose accuracy is scored", actual=shown(test.targets), hint=hint))
+        hint = (
+            "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - "
+            "targets).square(), name='mse')]"
+        )
+        expected = "class labels, whose accuracy is scored"
+        raise ArgumentError("run, test", expected, shown(test.targets), hint)
     try:
         with forked(Key(0, "run", "test")):
             outputs = algorithm.predictor(algorithm.initial)(test.inputs[:2])
     except PosteriorError:
         raise
     except Exception as problem:
-        rows: Dataset | None = next((part for part in getattr(pool, "data", {}).values() if len(part)), None)
-        trained = f"like those of the clients, {described(rows)}" if rows is not None else "that the model takes"
+        expected = "inputs that the model takes"
+        for rows in getattr(pool, "data", {}).values():
+            if len(rows):
+                expected = f"inputs like those of the clients, {described(rows)}"
+                break
         actual = f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})"
-        raise ArgumentError(
-            complain("run, test", expected=f"inputs {trained}", actual=actual, hint="the test set prepared as the rows are")
-        ) from problem
-    if test.targets.ndim != 1 or (outputs.ndim == 2 and int(test.targets.max()) >= outputs.shape[1]):
-        expected = f"one label a row, 0 to {outputs.shape[1] - 1}" if outputs.ndim == 2 else "one label a row"
-        actual = f"labels up to {int(test.targets.max())}, shape {tuple(test.targets.shape)}"
-        raise ArgumentError(complain("run, test", expected=expected, actual=actual, hint="classes=train.classes when reading the test set"))
+        hint = "the test set prepared as the rows are"
+        raise ArgumentError("run, test", expected, actual, hint) from problem
+    most, classes = int(test.targets.max()), outputs.shape[1] if outputs.ndim == 2 else 0
+    if test.targets.ndim != 1 or (classes and most >= classes):
+        expected = "one label a row" + (f", 0 to {classes - 1}" if classes else "")
+        actual = f"labels up to {most}, shape {tuple(test.targets.shape)}"
+        hint = "classes=train.classes when reading the test set"
+        raise ArgumentError("run, test", expected, actual, hint)
 
 
 def described(data: Dataset) -> str:

@@ -8,17 +8,20 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.errors.checks import a, check, shown
-from bayesfed.federated.core.algorithm import Predictor, Weighing
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import Role, a, checked, shown, whole
+from bayesfed.federated.core import MODEL, Predictor, Weighing
 from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.keys import Key
 
 Callback = Callable[[RoundReport], bool | None]
-"""Called after every round; True ends the run. `run` enters one that is a context manager before the first round, and leaves it at the end."""
+"""Called after every round; True ends the run. `run` enters one that is a context manager before
+the first round, and leaves it at the end.
+"""
 Metric = Callable[[Tensor, Tensor], Tensor]
 """``(outputs, targets) -> one figure per row``, ``(B,)``."""
+OFTEN = whole(1, "5")
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -31,11 +34,13 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """
     if targets.is_floating_point():
         hint = "metric=lambda outputs, targets: (outputs[:, 0] - targets).square()"
-        raise ArgumentError(complain("accuracy", expected="class labels", actual=shown(targets), hint=hint))
+        raise ArgumentError("accuracy", "class labels", shown(targets), hint)
     return (outputs.argmax(dim=1) == targets).float()
 
 
-def score(model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000) -> float:
+def score(
+    model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000
+) -> float:
     """Return the mean of a metric over a data set.
 
     Parameters
@@ -55,7 +60,7 @@ def score(model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_s
         If there are no rows.
     """
     if not len(data):
-        raise ArgumentError(complain("score", expected="data to score on", actual="an empty set", hint="a test set"))
+        raise ArgumentError("score", "data to score on", "an empty set", "a test set")
     total = 0.0
     for start in range(0, len(data), batch_size):
         part = data[slice(start, start + batch_size)]
@@ -63,8 +68,12 @@ def score(model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_s
     return total / len(data)
 
 
-def evaluate(data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy", every: int = 1) -> Callback:
-    """Return a callback that scores the transmitted model and enters the result in the report's metrics.
+@checked(data=a(Dataset, "a data set", "Dataset(inputs, targets)"), every=OFTEN)
+def evaluate(
+    data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy", every: int = 1
+) -> Callback:
+    """Return a callback that scores the transmitted model and enters the result in the report's
+    metrics.
 
     Parameters
     ----------
@@ -82,9 +91,6 @@ def evaluate(data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy"
     ArgumentError
         If `every` is below 1; during a run, if there are no rows.
     """
-    check("evaluate, data", data, a(Dataset, "a data set", "Dataset(inputs, targets)"))
-    if every < 1:
-        raise ArgumentError(complain("evaluate", expected="every >= 1", actual=every, hint="5"))
 
     def callback(report: RoundReport) -> None:
         if report.snapshot.round % every == 0:
@@ -94,20 +100,26 @@ def evaluate(data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy"
 
 
 def elbo(report: RoundReport) -> None:
-    """Enter the evidence lower bound in nats: the clients' expected log likelihood during training, minus the server's KL divergence.
+    """Enter the evidence lower bound in nats: the clients' expected log likelihood during training,
+    minus the server's KL divergence.
 
-    This is an estimate at temperature 1: each client's likelihood term is its mean over the batches of the round.
+    This is an estimate at temperature 1: each client's likelihood term is its mean over the batches
+    of the round.
     """
-    if "kl" in report.server and all({"nll", "samples"} <= info.keys() for info in report.clients.values()):
+    if "kl" in report.server and all(
+        {"nll", "samples"} <= info.keys() for info in report.clients.values()
+    ):
         data = sum(info["nll"] * info["samples"] for info in report.clients.values())
         report.metrics["elbo"] = -(data + report.server["kl"])
 
 
+@checked(data=Role(lambda data: len(data) > 0, "rows", "train"), draws=whole(1, "32"), every=OFTEN)
 def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -> Callback:
     """Return a callback that enters ``elbo``, the lower bound on log p(data) in nats.
 
-    The posterior of the method must have importance weights (`federated_svi`, without local latents). All rounds use the same base draws, so that
-    changes of the figure come from the posterior and not from the draws.
+    The posterior of the method must have importance weights (`federated_svi`, without local
+    latents). All rounds use the same base draws, so that changes of the figure come from the
+    posterior and not from the draws.
 
     Parameters
     ----------
@@ -123,27 +135,30 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
     Raises
     ------
     ArgumentError
-        If there are no rows, or `draws` or `every` is below 1; during a run, if the posterior has no importance weights.
+        If there are no rows, or `draws` or `every` is below 1; during a run, if the posterior has
+        no importance weights.
     """
-    if not len(data) or draws < 1 or every < 1:
-        actual = (len(data), draws, every)
-        raise ArgumentError(complain("evidence", expected="rows, draws and every >= 1", actual=actual, hint="evidence(train)"))
 
     def callback(report: RoundReport) -> None:
         if report.snapshot.round % every == 0:
-            posterior = report.algorithm.posterior(report.state) if report.algorithm.posterior else None
+            made = report.algorithm.posterior
+            posterior = made(report.state) if made else None
             if not isinstance(posterior, Weighing):
-                actual = type(posterior).__name__
-                raise ArgumentError(complain("evidence", expected="a posterior with log_weights", actual=actual, hint="federated_svi"))
-            report.metrics["elbo"] = float(posterior.log_weights(data, Key(seed, "evidence"), draws=draws).mean())
+                expected, actual = "a posterior with log_weights", type(posterior).__name__
+                raise ArgumentError("evidence", expected, actual, "federated_svi")
+            weights = posterior.log_weights(data, Key(seed, "evidence"), draws=draws)
+            report.metrics["elbo"] = float(weights.mean())
 
     return callback
 
 
+@checked(patience=OFTEN)
 def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Callback:
-    """Return a callback that stops the run when a metric has not improved for `patience` scored rounds.
+    """Return a callback that stops the run when a metric has not improved for `patience` scored
+    rounds.
 
-    It must come after the callback that enters the metric. A resumed run also counts the rounds in the history of its snapshot.
+    It must come after the callback that enters the metric. A resumed run also counts the rounds in
+    the history of its snapshot.
 
     Parameters
     ----------
@@ -159,8 +174,6 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ca
     ArgumentError
         If `patience` is below 1.
     """
-    if patience < 1:
-        raise ArgumentError(complain("early_stop", expected="patience >= 1", actual=patience, hint="5"))
     best, since, seen = -math.inf, 0, False
 
     def callback(report: RoundReport) -> bool:
@@ -179,12 +192,12 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ca
 def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
     """Return a callback that copies one leaf of the state into `frames`, by round.
 
-    ``keep("1.weight.prior_log_odds", frames)`` follows the message v_{h -> s} of a layer.
+    ``keep("prior_log_odds/1.weight", frames)`` follows the message v_{h -> s} of a layer.
 
     Parameters
     ----------
     leaf
-        Name of the leaf.
+        Name of the leaf: of the model, or with its owner, ``"averaged/count"``.
     frames
         Dictionary to fill.
     every
@@ -197,16 +210,20 @@ def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
     """
 
     def callback(report: RoundReport) -> None:
-        if leaf not in report.state:
-            raise ArgumentError(complain("keep", expected=f"one of {sorted(report.state)}", actual=repr(leaf), hint="a leaf of the state"))
+        name = leaf if leaf in report.state else f"{MODEL}/{leaf}"
+        if name not in report.state:
+            raise ArgumentError(
+                "keep", f"one of {sorted(report.state)}", repr(leaf), "a leaf of the state"
+            )
         if report.round == 0 or report.snapshot.round % every == 0:
-            frames[report.round] = report.state[leaf].clone()
+            frames[report.round] = report.state[name].clone()
 
     return callback
 
 
 def progress(total: int, *, label: str = "rounds") -> Callback:
-    """Return a callback that draws a progress bar with the latest metrics and density, if standard error is a terminal or in a notebook.
+    """Return a callback that draws a progress bar with the latest metrics and density, if standard
+    error is a terminal or in a notebook.
 
     Parameters
     ----------
@@ -218,7 +235,12 @@ def progress(total: int, *, label: str = "rounds") -> Callback:
     from tqdm import tqdm
 
     # In a file or a log each update would be a line.
-    bar = tqdm(total=total, desc=label, unit="round", disable=not (sys.stderr.isatty() or "ipykernel" in sys.modules))
+    bar = tqdm(
+        total=total,
+        desc=label,
+        unit="round",
+        disable=not (sys.stderr.isatty() or "ipykernel" in sys.modules),
+    )
 
     def callback(report: RoundReport) -> None:
         figures = {name: f"{value:.4g}" for name, value in report.metrics.items()}

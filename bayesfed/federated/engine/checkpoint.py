@@ -1,6 +1,8 @@
-"""Checkpoints: a folder with a run's last snapshots and all its records (`bayesfed.federated.engine.files.snapshots` describes its files).
+"""Checkpoints: a folder with a run's last snapshots and all its records
+(`bayesfed.federated.engine.files.snapshots` describes its files).
 
-All randomness is named by seed, round and client (`bayesfed.keys`), so the number of the next round is the position of every random stream.
+All randomness is named by seed, round and client (`bayesfed.keys`), so the number of the next round
+is the position of every random stream.
 """
 
 from __future__ import annotations
@@ -13,18 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.data.files import append, sweep, write_whole
-from bayesfed.errors import ArgumentError, CheckpointError, CheckpointWarning, complain
+from bayesfed.errors import CheckpointError, CheckpointWarning
+from bayesfed.errors.checks import checked, whole
 from bayesfed.federated.engine.files import snapshots
-from bayesfed.federated.engine.files.records import lines
-from bayesfed.federated.engine.records import to_line
+from bayesfed.federated.engine.files.records import lines, to_line
 from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot
 
 
+@checked(keep=whole(1, "2"))
 def save(path: str | Path, snapshot: Snapshot, *, keep: int = 2) -> None:
     """Write a snapshot into a folder of checkpoints, and remove all but the last `keep`.
 
-    The records of the rounds are those in ``snapshot.history``, which is complete in ``Result.snapshot``. During a run, use `checkpoint`, which
-    collects the records.
+    The records of the rounds are those in ``snapshot.history``, which is complete in
+    ``Result.snapshot``. During a run, use `checkpoint`, which collects the records.
 
     Parameters
     ----------
@@ -46,7 +49,8 @@ def save(path: str | Path, snapshot: Snapshot, *, keep: int = 2) -> None:
 
 
 def load(path: str | Path) -> Snapshot:
-    """Return the newest undamaged checkpoint of a folder. If newer ones are damaged, a `CheckpointWarning` says so.
+    """Return the newest undamaged checkpoint of a folder. If newer ones are damaged, a
+    `CheckpointWarning` says so.
 
     Returns
     -------
@@ -66,14 +70,21 @@ def load(path: str | Path) -> Snapshot:
             problems.append(str(problem))
             continue
         if problems:
-            warnings.warn(CheckpointWarning(f"{'; '.join(problems)}. The one of round {number} is used"), stacklevel=2)
+            warnings.warn(
+                CheckpointWarning(f"{'; '.join(problems)}. The one of round {number} is used"),
+                stacklevel=2,
+            )
         return snapshot
     actual = "; ".join(problems) or ("no checkpoint" if folder.is_dir() else "no such folder")
-    raise CheckpointError(complain(str(folder), expected="a checkpoint", actual=actual, hint="a copy, or a new run in another folder"))
+    raise CheckpointError(
+        str(folder), "a checkpoint", actual, "a copy, or a new run in another folder"
+    )
 
 
 def newest(path: str | Path) -> Snapshot | None:
-    """Return what `load` returns, or None if the folder has no finished checkpoint: ``run(..., resume=newest(path))`` starts or continues a run."""
+    """Return what `load` returns, or None if the folder has no finished checkpoint:
+    ``run(..., resume=newest(path))`` starts or continues a run.
+    """
     return load(path) if any(Path(path).glob("*.json")) else None
 
 
@@ -81,10 +92,6 @@ class Checkpoints:
     """A callback that saves checkpoints, made by `checkpoint`."""
 
     def __init__(self, path: str | Path, every: int, keep: int) -> None:
-        if every < 1:
-            raise ArgumentError(complain("checkpoint", expected="every >= 1", actual=every, hint="10"))
-        if keep < 1:
-            raise ArgumentError(complain("checkpoint", expected="keep >= 1", actual=keep, hint="2"))
         self._path, self._every, self._keep = Path(path), every, keep
         self._writer: _Writer | None = None
 
@@ -99,11 +106,14 @@ class Checkpoints:
             self._writer.write(snapshot)
 
 
+@checked(every=whole(1, "10"), keep=whole(1, "2"))
 def checkpoint(path: str | Path, *, every: int = 1, keep: int = 2) -> Checkpoints:
-    """Return a callback that saves checkpoints into a folder. `run` calls it after all other callbacks.
+    """Return a callback that saves checkpoints into a folder. `run` calls it after all other
+    callbacks.
 
-    During the run it raises `CheckpointError` if the disk is full or read-only (the earlier checkpoints remain), or if the folder has a checkpoint of
-    another run or a later one of this run: it does not overwrite checkpoints that the run was not resumed from.
+    During the run it raises `CheckpointError` if the disk is full or read-only (the earlier
+    checkpoints remain), or if the folder has a checkpoint of another run or a later one of this
+    run: it does not overwrite checkpoints that the run was not resumed from.
 
     Parameters
     ----------
@@ -126,11 +136,10 @@ class _Writer:
     """Writes the checkpoints of one run, and of its history only what is new."""
 
     def __init__(self, path: str | Path, keep: int, snapshot: Snapshot) -> None:
-        if keep < 1:
-            raise ArgumentError(complain("save", expected="keep >= 1", actual=keep, hint="2"))
         self._folder, self._keep, self._identity = Path(path), keep, _identity(snapshot)
         self._next: int | None = None
-        # Only what this run wrote into a history file counts, so each begins empty, whatever is in the folder.
+        # Only what this run wrote into a history file counts, so each begins empty, whatever is in
+        # the folder.
         self._turns = max(keep, 2)
         self._earlier = snapshot.history
         self._backlog: list[list[Record]] = [[] for _ in range(self._turns)]
@@ -155,13 +164,20 @@ class _Writer:
             written = snapshots.write(self._folder, snapshot, {"file": turn, **history})
             snapshots.prune(self._folder, self._keep, written)
         except OSError as problem:
-            where, whole = f"checkpoint of round {snapshot.round} in {self._folder}", snapshots.finished(self._folder)
-            hint = f"room there: the checkpoint of round {whole[0]} is whole" if whole else "another folder"
-            raise CheckpointError(complain(where, expected="a disk that can be written to", actual=problem, hint=hint)) from problem
+            where, hint = (
+                f"checkpoint of round {snapshot.round} in {self._folder}",
+                "another folder",
+            )
+            if whole := snapshots.finished(self._folder):
+                hint = f"room there: the checkpoint of round {whole[0]} is whole"
+            expected = "a disk that can be written to"
+            raise CheckpointError(where, expected, problem, hint) from problem
         self._turn = (turn + 1) % self._turns
 
     def _extend(self, turn: int) -> dict[str, Any]:
-        """Append new records to a history file. Its earlier bytes stay as they are, since an older checkpoint needs them."""
+        """Append new records to a history file. Its earlier bytes stay as they are, since an older
+        checkpoint needs them.
+        """
         path = snapshots.history_file(self._folder, turn)
         (length, hasher), added = self._written[turn], map(to_line, self._backlog[turn])
         if length:
@@ -186,7 +202,9 @@ def _hashed(parts: Iterable[bytes], hasher: Any) -> Iterator[bytes]:
 
 
 def _check_folder(folder: Path, snapshot: Snapshot) -> None:
-    """Raise an error if a folder has an undamaged checkpoint that this run does not continue. Remove damaged ones of rounds still to come."""
+    """Raise an error if a folder has an undamaged checkpoint that this run does not continue.
+    Remove damaged ones of rounds still to come.
+    """
     for number in snapshots.numbers(folder):
         try:
             saved = snapshots.read(folder, number)
@@ -195,8 +213,9 @@ def _check_folder(folder: Path, snapshot: Snapshot) -> None:
                 snapshots.remove(folder, number)
             continue
         if number >= snapshot.round or _identity(saved) != _identity(snapshot):
-            where, actual = f"checkpoints in {folder}", f"one of {saved.algorithm!r}, seed {saved.seed}, round {saved.round}"
-            raise CheckpointError(complain(where, expected="those this run goes on from", actual=actual, hint="resume=load(...), or another folder"))
+            actual = f"one of {saved.algorithm!r}, seed {saved.seed}, round {saved.round}"
+            expected, hint = "those this run goes on from", "resume=load(...), or another folder"
+            raise CheckpointError(f"checkpoints in {folder}", expected, actual, hint)
         return
 
 

@@ -1,15 +1,14 @@
-"""What is recorded during an exchange, and the policy on clients that fail: `Occasion` and `Entries`."""
+"""What is recorded during an exchange, and the policy on clients that fail: `Occasion` and
+`Entries`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from bayesfed.errors import ClientError, TooFewClientsError
-from bayesfed.federated.core.algorithm import Phase
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Direction, Info
-from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.reports import OnClientError
+from bayesfed.federated.core import Cost, Direction, Info, Phase
+from bayesfed.federated.engine.reports import OnClientError, Row
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -18,7 +17,8 @@ NO_COST = Cost()
 
 @dataclass(frozen=True)
 class Occasion:
-    """The phase, round and run of an exchange, the server's state before it, and the policy on clients' errors.
+    """The phase, round and run of an exchange, the server's state before it, and the policy on
+    clients' errors.
 
     Parameters
     ----------
@@ -74,28 +74,33 @@ class Entries:
 
     def asked(self, client: str, bits: int) -> None:
         """Record the message to a client."""
-        self.rows.append(self._row(client, "down", Cost(bits)))
+        self._note(client, "down", Cost(bits))
 
     def skipped(self, client: str, reason: str) -> None:
         """Record a client that is left out before anything is sent."""
-        self.rows.append(self._row(client, "down", Cost(), accepted=False, reason=f"assign: {reason}"))
+        self._note(client, "down", reason=f"assign: {reason}")
         self.silent = True
 
     def answered(self, client: str, cost: Cost, seconds: float, info: Info) -> None:
         """Record a payload that is in the sum."""
-        self.rows.append(self._row(client, "up", cost, seconds))
+        self._note(client, "up", cost, seconds)
         self.infos[client] = info
 
     def unheard(self, client: str, cost: Cost, seconds: float, reason: str) -> None:
         """Record a payload that was not heard, through no fault of the client."""
-        self.rows.append(self._row(client, "up", cost, seconds, accepted=False, reason=reason))
+        self._note(client, "up", cost, seconds, reason)
         self.silent = True
 
     def stray(self, client: str, bits: int, error: ClientError) -> None:
-        """Record a message that is refused under every policy. The client it claims to come from may still answer."""
-        self.rows.append(self._row(client, "up", Cost(bits), accepted=False, reason=f"{error.stage}: {error.reason}", field=error.field))
+        """Record a message that is refused under every policy. The client it claims to come from
+        may still answer.
+        """
+        reason = f"{error.stage}: {error.reason}"
+        self._note(client, "up", Cost(bits), reason=reason, field=error.field)
 
-    def failed(self, client: str, error: ClientError, cost: Cost = NO_COST, seconds: float = 0.0) -> None:
+    def failed(
+        self, client: str, error: ClientError, cost: Cost = NO_COST, seconds: float = 0.0
+    ) -> None:
         """Record a client that failed or was refused.
 
         Raises
@@ -103,13 +108,13 @@ class Entries:
         ClientError
             `error` itself, under the policy "raise".
         """
-        reason = f"{error.stage}: {error.reason}"
-        self.rows.append(self._row(client, "up", cost, seconds, accepted=False, reason=reason, field=error.field))
+        self._note(client, "up", cost, seconds, f"{error.stage}: {error.reason}", error.field)
         if self.occasion.policy == "raise":
             raise error
 
     def enough(self) -> bool:
-        """Return whether the server may step: False, under "drop", if no client was heard and some were silent through no fault of their own.
+        """Return whether the server may step: False, under "drop", if no client was heard and some
+        were silent through no fault of their own.
 
         Raises
         ------
@@ -120,12 +125,28 @@ class Entries:
         if not self.infos and self.occasion.policy == "drop" and self.silent and least == 1:
             return False
         if len(self.infos) < least:
-            reasons = "; ".join(f"{row.client}: {row.reason}" for row in self.rows if not row.accepted)
-            left = f"{len(self.infos)} of at least {least} clients are left" if self.infos else "no client is left"
-            raise TooFewClientsError("all", self.occasion.round, self.occasion.phase.name, f"{left} ({reasons})")
+            reasons = "; ".join(
+                f"{row.client}: {row.reason}" for row in self.rows if not row.accepted
+            )
+            left = (
+                f"{len(self.infos)} of at least {least} clients are left"
+                if self.infos
+                else "no client is left"
+            )
+            raise TooFewClientsError(
+                "all", self.occasion.round, self.occasion.phase.name, f"{left} ({reasons})"
+            )
         return True
 
-    def _row(
-        self, client: str, direction: Direction, cost: Cost, seconds: float = 0.0, *, accepted: bool = True, reason: str = "", field: str = ""
-    ) -> Row:
-        return Row(client, self.occasion.round, self.occasion.phase.name, direction, cost, seconds, accepted, reason, field)
+    def _note(
+        self,
+        client: str,
+        direction: Direction,
+        cost: Cost = NO_COST,
+        seconds: float = 0.0,
+        reason: str = "",
+        field: str = "",
+    ) -> None:
+        """Add a row, of a message that is accepted unless there is a reason why not."""
+        where = client, self.occasion.round, self.occasion.phase.name
+        self.rows.append(Row(*where, direction, cost, seconds, not reason, reason, field))

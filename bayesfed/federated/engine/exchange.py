@@ -1,75 +1,97 @@
-"""One exchange, that is, a phase of one round: who is asked, which answers are admitted, and what is recorded.
+"""One exchange, that is, a phase of one round, from top to bottom.
 
-- `Invitations` plans each client's turn and encodes the message to it.
-- `Admission` passes one sound answer per client through the `Gate`, and records every other answer.
-- `bayesfed.federated.engine.entries.Entries` keeps the rows of the ledger and accepted clients' figures, and applies the policy on errors.
-
-`exchange` connects the three to the link, which adds the payloads (`collect`), and to the server, which takes the step (`stepped`).
+plan      who is asked, with what weight, options and codecs, before anybody is (`Plan`)
+ask       the message to each client, encoded when the pool is ready for it (`Plan.tasks`)
+answer    the pool runs clients, and yields their answers in order (`ClientPool.map`)
+admit     one sound answer of each client passes the gate (`Admission.admit`)
+collect   the link decodes, checks, lifts and adds payloads (`Link.collect`)
+settle    the client keeps its new memory, or the old one, and the ledger has a row
+step      the server makes the next state of the sum (`stepped`)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 
-from bayesfed.errors import ClientError, RefusedError, UpdateError, complain
-from bayesfed.errors.checks import shown
-from bayesfed.federated.clients.envelopes import masked
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
-from bayesfed.federated.core.algorithm import published
-from bayesfed.federated.core.protocols import Arrival, Assignment, Info, Local, Profile, Skip, abridged
-from bayesfed.federated.core.update import Reducer
+from bayesfed.errors import ClientError, RefusedError
+from bayesfed.federated.clients import ClientPool, Outcome, Reply, Sides, Task, masked
+from bayesfed.federated.core import (
+    Arrival,
+    Assignment,
+    Info,
+    Profile,
+    Reducer,
+    Skip,
+    abridged,
+    seams,
+)
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.gate import Gate, length
 from bayesfed.trees import Tree
 
+Asked = Iterable[tuple[Profile, int | None]]
 
-@dataclass
-class Invitations:
-    """Planning and encoding: a task for each client that takes part.
+
+class Plan:
+    """Who is asked, and with what.
 
     Parameters
     ----------
     occasion
         The exchange.
+    secrets
+        Secrets by client, in keyed mode; else empty.
+    asked
+        Profiles of the clients to ask, each with the round in which the client last heard from the
+        server. Each is decided on before anybody is asked.
+
+    Attributes
+    ----------
     gate
-        Gate, which is told of every task.
+        A new gate, which is told of every task.
     entries
         Where messages and skipped clients are recorded.
     assignments
-        By client: the assignments so far.
+        By client: what it is to do.
     """
 
-    occasion: Occasion
-    gate: Gate
-    entries: Entries
-    assignments: dict[str, Assignment] = field(default_factory=dict)
-    _published: dict[int | None, Tree] = field(default_factory=dict, repr=False)
+    def __init__(self, occasion: Occasion, secrets: Mapping[str, bytes], asked: Asked) -> None:
+        self.occasion, self.gate, self.entries = occasion, Gate(secrets), Entries(occasion)
+        self.assignments: dict[str, Assignment] = {}
+        self._versions: dict[str, int | None] = {}
+        self._published: dict[int | None, Tree] = {}
+        for profile, version in asked:
+            key = occasion.key(profile.name).child("assign")
+            assignment = occasion.phase.assign(occasion.state, occasion.round, profile, key)
+            if isinstance(assignment, Skip):
+                self.entries.skipped(profile.name, assignment.reason)
+            else:
+                self.assignments[profile.name] = assignment
+                self._versions[profile.name] = version
 
-    def tasks(self, asked: Iterable[tuple[Profile, int | None]]) -> Iterator[Task]:
-        """Yield the tasks of clients, each given with the round in which it last heard from the server. Clients may be left out."""
-        return (task for profile, version in asked if (task := self.task(profile, version)))
+    def tasks(self) -> Iterator[Task]:
+        """Yield the task of every client that takes part. Each message is encoded when it is
+        needed, so that one is in memory.
+        """
+        return (self._task(client, assignment) for client, assignment in self.assignments.items())
 
-    def task(self, profile: Profile, version: int | None) -> Task | None:
-        """Return the task of a client that last heard from the server in round `version`. None if the client is left out."""
-        occasion, phase, client = self.occasion, self.occasion.phase, profile.name
-        key = occasion.key(client)
-        assignment = phase.assign(occasion.state, occasion.round, profile, key.child("assign"))
-        if isinstance(assignment, Skip):
-            self.entries.skipped(client, assignment.reason)
-            return None
-        self.assignments[client] = assignment
+    def _task(self, client: str, assignment: Assignment) -> Task:
+        occasion, phase = self.occasion, self.occasion.phase
+        version, down = self._versions[client], assignment.down
         if version not in self._published:
-            self._published[version] = published(phase.server, occasion.state, occasion.round, version)
+            seen = seams.published(phase.server, occasion.state, occasion.round, version)
+            self._published[version] = seen
         tree = assignment.view.restrict(self._published[version])
-        meta = {**assignment.options.header(), "client": client, "round": occasion.round, "phase": phase.name}
-        message = assignment.down.encode(tree, meta, key.child("down"))
+        ends = down, assignment.up, phase.link, occasion.run_id
+        task = Task(client, occasion.round, phase.name, occasion.seed, b"", *ends)
+        header = {**assignment.options.header(), **task.address}
+        message = down.encode(tree, header, task.key.child("down"))
         self.entries.asked(client, 8 * len(message))
-        task = Task(client, occasion.round, phase.name, occasion.seed, message, assignment.down, assignment.up, phase.link, occasion.run_id)
-        task = replace(task, message=masked(message, task.envelope("down"), self.gate.secrets.get(client)))
         self.gate.ask(task, tree)
-        return task
+        sealed = masked(message, task.envelope("down"), self.gate.secrets.get(client))
+        return replace(task, message=sealed)
 
 
 @dataclass
@@ -78,77 +100,91 @@ class Admission:
 
     Parameters
     ----------
-    occasion
-        The exchange.
-    gate
-        Gate that checks the answers.
-    entries
-        Where refused and failed clients are recorded.
-    invitations
-        Assignments of the clients.
+    plan
+        What the clients were asked.
+    settle
+        ``(client, accepted)``: tells the pool what became of an answer.
     replies
         By client: admitted answers that the link has not yet dealt with.
     """
 
-    occasion: Occasion
-    gate: Gate
-    entries: Entries
-    invitations: Invitations
+    plan: Plan
+    settle: Callable[[str, bool], None]
     replies: dict[str, Reply] = field(default_factory=dict)
+    _refused: dict[str, ClientError] = field(default_factory=dict, repr=False)
 
-    def arrivals(self, pool: ClientPool, answers: Iterable[tuple[Task, Outcome]]) -> Iterator[Arrival]:
-        """Yield the answers that go on to the link, and settle all others.
+    def admit(self, task: Task, outcome: Outcome) -> Arrival | None:
+        """Return what goes on to the link; None for an answer that is settled here.
 
         Raises
         ------
         ClientError
-            Under the policy "raise", if a client failed or gave no sound answer.
+            Under the policy "raise", if the client failed.
         """
-        refused = dict[str, ClientError]()
-        for task, outcome in answers:
-            try:
-                packed = self.admit(task, outcome)
-            except RefusedError as problem:
-                # The client may still answer, since the message may be forged.
-                refused[task.client] = self._error(task, "gate", abridged(str(problem)), problem.field)
-                self.entries.stray(task.client, 8 * length(outcome), refused[task.client])
-                continue
-            if isinstance(outcome, Reply):
-                self.replies[task.client] = outcome
-                phase, assignment = self.occasion.phase, self.invitations.assignments[task.client]
-                key = task.key.child("up")
-                yield Arrival(task.client, self.occasion.round, packed, assignment, phase.local.kind, key, phase=phase.name)
-            else:
-                pool.settle(task.client, False)
-                self.entries.failed(task.client, outcome)
-        for task in self.gate.missing():
-            pool.settle(task.client, False)
-            if task.client not in refused:
-                refused[task.client] = self._error(task, "gate", "no answer")
-                self.entries.stray(task.client, 0, refused[task.client])
-            if self.occasion.policy == "raise":
-                raise refused[task.client]
+        plan, phase, client = self.plan, self.plan.occasion.phase, task.client
+        try:
+            packed = self._opened(task, outcome)
+        except RefusedError as problem:
+            # The client may still answer, since the message may be forged.
+            self._refused[client] = self._error(task, abridged(str(problem)), problem.field)
+            plan.entries.stray(client, 8 * length(outcome), self._refused[client])
+            return None
+        if not isinstance(outcome, Reply):
+            self.settle(client, False)
+            plan.entries.failed(client, outcome)
+            return None
+        self.replies[client] = replace(outcome, packed=b"")
+        assignment, key = plan.assignments[client], task.key.child("up")
+        arrival = client, plan.occasion.round, packed, assignment, phase.local.kind, key
+        return Arrival(*arrival, phase=phase.name)
 
-    def admit(self, task: Task, outcome: Outcome) -> bytes:
-        """Return the message of an answer, taken out of its envelope. For a failed client it is empty.
+    def end(self) -> None:
+        """Settle the clients without a sound answer.
 
         Raises
         ------
-        RefusedError
-            If the answer is not expected, or not sound.
+        ClientError
+            Under the policy "raise", if there is one.
+        """
+        for task in self.plan.gate.missing():
+            self.settle(task.client, False)
+            if task.client not in self._refused:
+                self._refused[task.client] = self._error(task, "no answer")
+                self.plan.entries.stray(task.client, 0, self._refused[task.client])
+            if self.plan.occasion.policy == "raise":
+                raise self._refused[task.client]
+
+    def enter(self, arrival: Arrival) -> None:
+        """Record a payload that the link has dealt with, and settle its client."""
+        entries, reply = self.plan.entries, self.replies.pop(arrival.client)
+        arrival.packed = b""
+        heard = not arrival.refusal and not arrival.silence
+        if heard:
+            entries.answered(arrival.client, arrival.cost, reply.seconds, reply.info)
+        elif arrival.refusal:
+            where = arrival.client, self.plan.occasion.round, "collect"
+            error = ClientError(*where, arrival.refusal, arrival.field)
+            entries.failed(arrival.client, error, arrival.cost, reply.seconds)
+        else:
+            entries.unheard(arrival.client, arrival.cost, reply.seconds, arrival.silence)
+        self.settle(arrival.client, heard)
+
+    def _opened(self, task: Task, outcome: Outcome) -> bytes:
+        """Return the message of an answer, taken out of its envelope. For a failed client it is
+        empty.
         """
         if isinstance(outcome, Reply):
-            return self.gate.admit(task, outcome)
-        self.gate.turn(task)
-        self.gate.close(task)
+            return self.plan.gate.admit(task, outcome)
+        self.plan.gate.turn(task)
+        self.plan.gate.close(task)
         return b""
 
-    def _error(self, task: Task, stage: str, reason: str, field: str = "") -> ClientError:
-        return ClientError(task.client, self.occasion.round, stage, reason, field)
+    def _error(self, task: Task, reason: str, field: str = "") -> ClientError:
+        return ClientError(task.client, self.plan.occasion.round, "gate", reason, field)
 
 
 def exchange(
-    occasion: Occasion, pool: ClientPool, locals: Mapping[str, Local], asked: Iterable[tuple[Profile, int | None]], gate: Gate
+    occasion: Occasion, pool: ClientPool, sides: Sides, asked: Asked, secrets: Mapping[str, bytes]
 ) -> tuple[Tree, Info, Entries]:
     """Ask clients, add the sound answers, and take the server's step.
 
@@ -158,12 +194,13 @@ def exchange(
         The phase, round and run of the exchange.
     pool
         Pool of the clients.
-    locals
-        Local steps by phase.
+    sides
+        The clients' halves by phase.
     asked
-        Profiles of the clients to ask, each with the round in which the client last heard from the server.
-    gate
-        A new gate.
+        Profiles of the clients to ask, each with the round in which the client last heard from the
+        server.
+    secrets
+        Secrets by client, in keyed mode; else empty.
 
     Returns
     -------
@@ -177,35 +214,37 @@ def exchange(
     TooFewClientsError
         If fewer clients than `Occasion.least` are in the sum.
     """
-    invitations = Invitations(occasion, gate, Entries(occasion))
-    reducer = occasion.phase.reducer()
-    collect(invitations, pool, pool.map(locals, invitations.tasks(asked)), reducer)
-    return *stepped(occasion, reducer, invitations.entries), invitations.entries
+    plan, reducer = Plan(occasion, secrets, asked), occasion.phase.reducer()
+    collect(plan, pool.settle, pool.map(sides, plan.tasks()), reducer)
+    return *stepped(occasion, reducer, plan.entries), plan.entries
 
 
-def collect(invitations: Invitations, pool: ClientPool, answers: Iterable[tuple[Task, Outcome]], reducer: Reducer) -> None:
-    """Admit answers, let the link add their payloads to the reducer, record every answer, and settle every client."""
-    occasion, entries, phase = invitations.occasion, invitations.entries, invitations.occasion.phase
-    admission = Admission(occasion, invitations.gate, entries, invitations)
-    for arrival in phase.link.collect(admission.arrivals(pool, answers), reducer, occasion.key("link")):
-        reply, heard = admission.replies.pop(arrival.client), not arrival.refusal and not arrival.silence
-        if heard:
-            entries.answered(arrival.client, arrival.cost, reply.seconds, reply.info)
-        elif arrival.refusal:
-            error = ClientError(arrival.client, occasion.round, "collect", arrival.refusal, arrival.field)
-            entries.failed(arrival.client, error, arrival.cost, reply.seconds)
-        else:
-            entries.unheard(arrival.client, arrival.cost, reply.seconds, arrival.silence)
-        pool.settle(arrival.client, heard)
+def collect(
+    plan: Plan,
+    settle: Callable[[str, bool], None],
+    answers: Iterable[tuple[Task, Outcome]],
+    reducer: Reducer,
+) -> None:
+    """Admit answers, let the link add their payloads to the reducer, and settle every client.
+
+    A link that receives payloads one by one gets each as it comes, and another one all together.
+    """
+    admission, waiting = Admission(plan, settle), list[Arrival]()
+    link, key = plan.occasion.phase.link, plan.occasion.key("link")
+    # Nothing here keeps a message, which may be as large as the model, while the next client works.
+    for arrival in starmap(admission.admit, answers):
+        if arrival and seams.one_by_one(link):
+            admission.enter(next(iter(link.collect([arrival], reducer, key))))
+        elif arrival:
+            waiting.append(arrival)
+    admission.end()
+    for arrival in link.collect(waiting, reducer, key) if waiting else ():
+        admission.enter(arrival)
 
 
 def stepped(occasion: Occasion, reducer: Reducer, entries: Entries) -> tuple[Tree, Info]:
     """Return the state after the server's step, and its figures."""
     phase = occasion.phase
-    if not entries.enough() and not getattr(phase.server, "steps_alone", False):
+    if not entries.enough() and not seams.steps_alone(phase.server):
         return occasion.state, {}
-    step = phase.server.step(occasion.state, reducer, occasion.round)
-    if not (isinstance(step, tuple) and len(step) == 2 and all(isinstance(part, dict) for part in step)):
-        where, hint = f"{type(phase.server).__name__}.step, phase {phase.name!r}", "return state, {}"
-        raise UpdateError(complain(where, expected="(state, figures)", actual=shown(step), hint=hint))
-    return step
+    return phase.server.step(occasion.state, reducer, occasion.round)

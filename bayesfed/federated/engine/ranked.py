@@ -1,55 +1,59 @@
-"""One exchange over several ranks: every rank answers its own clients, rank 0 takes the server's step.
+"""One exchange over several ranks: every rank answers its own clients, rank 0 takes the server's
+step.
 
-Where payloads are received one by one and only added, each rank adds those of its clients, and the integers of the sums are added over ranks. Where
-the link or the reducer needs the payloads themselves (over the air, robust rules, stacks), the replies are sent to rank 0, which does what one
+Where payloads are received one by one and only added, each rank adds those of its clients, and the
+integers of the sums are added over ranks. Where the link or the reducer needs the payloads
+themselves (over the air, robust rules, stacks), the replies are sent to rank 0, which does what one
 process does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
 
 from bayesfed.errors import ClientError
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.clients.process_group import portable
-from bayesfed.federated.clients.ranks import Ranks
-from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
-from bayesfed.federated.core.algorithm import Phase
-from bayesfed.federated.core.forms import Form
+from bayesfed.federated.clients import (
+    ClientPool,
+    Group,
+    Outcome,
+    Ranks,
+    Reply,
+    Sides,
+    Task,
+    from_safetensors,
+    portable,
+    to_safetensors,
+)
+from bayesfed.federated.core import Info, PartialSum, Phase, Reducer, Sum, seams
 from bayesfed.federated.core.limbs import ROOM
-from bayesfed.federated.core.protocols import Info, Local, Profile
-from bayesfed.federated.core.sums import PartialSum, Sum
-from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.engine.entries import Entries, Occasion
-from bayesfed.federated.engine.exchange import Invitations, collect, stepped
-from bayesfed.federated.engine.gate import Gate
-from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.reports import Snapshot
+from bayesfed.federated.engine.exchange import Asked, Plan, collect, exchange, stepped
+from bayesfed.federated.engine.reports import Row, Snapshot
 from bayesfed.trees import Tree
 
-Asked = Iterable[tuple[Profile, int | None]]
 
+@dataclass(frozen=True)
+class Heard:
+    """What a rank says of its own clients: their rows and figures, their sum without its digits,
+    and the error that stopped it.
+    """
 
-class Heard(NamedTuple):
-    """What a rank says of its own clients: their rows and figures, the form of their sum, and the error that stopped it."""
-
-    rows: list[Row]
-    infos: dict[str, Info]
-    silent: bool
-    form: Form | None = None
-    quanta: int = 0
-    additions: int = 0
+    rows: Sequence[Row] = ()
+    infos: Mapping[str, Info] = field(default_factory=dict)
+    silent: bool = False
+    total: PartialSum | None = None
     error: Exception | None = None
-    replies: dict[str, Outcome] | None = None
+    replies: Mapping[str, Outcome] = field(default_factory=dict)
 
 
 class Stepped(NamedTuple):
-    """The state after the server's step as bytes, the server's figures, and rows and figures of all clients."""
+    """The state after the server's step as bytes, the server's figures, and rows and figures of all
+    clients.
+    """
 
     state: bytes
     info: Info
@@ -57,38 +61,62 @@ class Stepped(NamedTuple):
     infos: dict[str, Info]
 
 
-@dataclass(frozen=True)
-class Merging:
-    """Which sum the ranks add: its form and the numbers of additions and of quanta; `carry` says that digits must be carried first."""
-
-    form: Form | None
-    quanta: int
-    count: int
-    carry: bool
-
-
 def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
-    """Return the snapshot that rank 0 continues from; the others may not have the folder. Every rank has to call this."""
+    """Return the snapshot that rank 0 continues from; the others may not have the folder. Every
+    rank has to call this.
+    """
     if not isinstance(pool, Ranks) or pool.group.size == 1:
         return resume
     # Memories and records on rank 0's disk cannot be read elsewhere.
-    sent = pool.group.led(lambda: resume and replace(resume, memories=dict(resume.memories), history=tuple(resume.history)))
+    sent = pool.group.led(
+        lambda: (
+            resume
+            and replace(resume, memories=dict(resume.memories), history=tuple(resume.history))
+        )
+    )
     return resume if pool.group.rank == 0 else sent
 
 
-def ranked_exchange(occasion: Occasion, pool: Ranks, locals: Mapping[str, Local], asked: Asked, gate: Gate) -> tuple[Tree, Info, Entries]:
-    """Ask clients on all ranks, add the sound answers, and take the server's step on rank 0. As `bayesfed.federated.engine.exchange.exchange`."""
+def ranked_exchange(
+    occasion: Occasion, pool: ClientPool, sides: Sides, asked: Asked, secrets: Mapping[str, bytes]
+) -> tuple[Tree, Info, Entries]:
+    """Ask clients, on all ranks if there are several, add the sound answers, and take the server's
+    step on rank 0. As `bayesfed.federated.engine.exchange.exchange`.
+    """
+    if not isinstance(pool, Ranks):
+        return exchange(occasion, pool, sides, asked, secrets)
     asked, reducer, group = list(asked), occasion.phase.reducer(), pool.group
-    invitations, states = Invitations(occasion, gate, Entries(occasion)), list[Tree]()
+    states = list[Tree]()
     if adds(occasion.phase, reducer):
-        heard, partial = _added(invitations, pool, locals, asked, reducer)
-        several = group.gather(heard)
-        total = _reduced(pool, group.led(lambda: _merged(several)), partial)
+
+        def added() -> Heard:
+            own = [(profile, version) for profile, version in asked if pool.owns(profile.name)]
+            plan = Plan(occasion, secrets, own)
+            collect(plan, pool.settle, pool.map(sides, plan.tasks()), reducer)
+            partial, entries = _partial(reducer), plan.entries
+            total = replace(partial, limbs={}) if partial else None
+            return Heard(entries.rows, entries.infos, entries.silent, total)
+
+        several = group.gather(_tried(group, added))
+        total = _reduced(pool, *group.led(lambda: _merged(several)), _partial(reducer))
         result = group.led(lambda: _stepped(occasion, total, several, states))
     else:
-        heard, tasks = _answered(invitations, pool, locals, asked)
-        several = group.gather(heard)
-        result = group.led(lambda: _collected(invitations, pool, reducer, tasks, several, states))
+        plans = list[tuple[Plan, list[Task]]]()
+
+        def answered() -> Heard:
+            # Rank 0 plans all clients, since it will hear them all.
+            all_or_own = [pair for pair in asked if group.rank == 0 or pool.owns(pair[0].name)]
+            plan = Plan(occasion, secrets, all_or_own)
+            plans.append((plan, list(plan.tasks())))
+            # A memory stays with the owner of the client.
+            replies = {
+                task.client: replace(outcome, memory={}) if isinstance(outcome, Reply) else outcome
+                for task, outcome in pool.map(sides, plans[0][1])
+            }
+            return Heard(replies=replies)
+
+        several = group.gather(_tried(group, answered))
+        result = group.led(lambda: _collected(*plans[0], pool, reducer, several, states))
         pool.settle_others()
     state = states[0] if states else _placed_as(from_safetensors(result.state), occasion.state)
     return state, result.info, Entries(occasion, result.rows, result.infos)
@@ -96,51 +124,61 @@ def ranked_exchange(occasion: Occasion, pool: Ranks, locals: Mapping[str, Local]
 
 def adds(phase: Phase, reducer: Reducer) -> bool:
     """Return whether payloads are received one by one and only their sum is needed."""
-    return isinstance(reducer, Sum) and bool(getattr(phase.link, "one_by_one", False))
+    return seams.gathered(reducer, Sum) is not None and seams.one_by_one(phase.link)
 
 
-def _added(invitations: Invitations, pool: Ranks, locals: Mapping[str, Local], asked: Asked, reducer: Reducer) -> tuple[Heard, PartialSum | None]:
-    """Ask this rank's clients and add their payloads."""
-    entries, error, partial = invitations.entries, None, None
+def _tried(group: Group, work: Callable[[], Heard]) -> Heard:
+    """Return what a rank says, be it an error: the others wait for it."""
     try:
-        own = ((profile, version) for profile, version in asked if pool.owns(profile.name))
-        collect(invitations, pool, pool.map(locals, invitations.tasks(own)), reducer)
-        partial = reducer.partial if isinstance(reducer, Sum) else None
+        return work()
     except Exception as problem:
-        if pool.group.size == 1:
+        if group.size == 1:
             raise
-        error = portable(problem)
-    if partial is None:
-        return Heard(entries.rows, entries.infos, entries.silent, error=error), None
-    return Heard(entries.rows, entries.infos, entries.silent, partial.form, partial.quanta, partial.count, error), partial
+        return Heard(error=portable(problem))
 
 
-def _merged(several: list[Heard]) -> Merging:
-    """Check that all ranks can be added, and return how. The error of the first client by name is raised."""
+def _partial(reducer: Reducer) -> PartialSum | None:
+    added = seams.gathered(reducer, Sum)
+    return added.partial if added else None
+
+
+def _merged(several: list[Heard]) -> tuple[PartialSum | None, bool]:
+    """Check that all ranks can be added. Return their sum without its digits, and whether digits
+    must be carried before they are added. The error of the first client by name is raised.
+    """
     _raise_first(several)
-    forms = [heard.form for heard in several if heard.form is not None]
-    for form in forms[1:]:
-        forms[0].check(form)
-    count = sum(heard.additions for heard in several)
-    carry = count > ROOM
-    return Merging(forms[0] if forms else None, sum(heard.quanta for heard in several), len(forms) if carry else count, carry)
+    totals = [heard.total for heard in several if heard.total is not None]
+    if not totals:
+        return None, False
+    form, count = totals[0].form, sum(total.count for total in totals)
+    for total in totals[1:]:
+        form.check(total.form)
+    carry, quanta = count > ROOM, sum(total.quanta for total in totals)
+    return PartialSum(form, {}, quanta, len(totals) if carry else count), carry
 
 
-def _reduced(pool: Ranks, merging: Merging, partial: PartialSum | None) -> PartialSum | None:
+def _reduced(
+    pool: Ranks, total: PartialSum | None, carry: bool, partial: PartialSum | None
+) -> PartialSum | None:
     """Add the sums of all ranks; only rank 0's result counts."""
-    if merging.form is None:
+    if total is None:
         return None
     if partial is not None:
-        limbs = dict((partial.carried() if merging.carry else partial).limbs)
+        limbs = dict((partial.carried() if carry else partial).limbs)
     else:
-        limbs = {number: torch.zeros(number, size, dtype=torch.int64) for number, size in merging.form.sizes.items()}
+        limbs = {
+            number: torch.zeros(number, size, dtype=torch.int64)
+            for number, size in total.form.sizes.items()
+        }
     for number, leaf in limbs.items():
         limbs[number] = leaf.cpu()
         pool.group.reduce(limbs[number])
-    return PartialSum(merging.form, limbs, merging.quanta, merging.count)
+    return replace(total, limbs=limbs)
 
 
-def _stepped(occasion: Occasion, total: PartialSum | None, several: list[Heard], states: list[Tree]) -> Stepped:
+def _stepped(
+    occasion: Occasion, total: PartialSum | None, several: list[Heard], states: list[Tree]
+) -> Stepped:
     """Take the server's step on rank 0; the state is put into `states` as well."""
     entries, reducer = Entries(occasion), occasion.phase.reducer()
     for heard in several:
@@ -150,32 +188,25 @@ def _stepped(occasion: Occasion, total: PartialSum | None, several: list[Heard],
     entries.infos = dict(sorted(entries.infos.items()))
     # Stable, so that a client's own rows stay in their order.
     entries.rows.sort(key=lambda row: row.client)
-    if total is not None and isinstance(reducer, Sum):
-        reducer.include(total)
+    if total is not None and (adding := seams.gathered(reducer, Sum)):
+        adding.include(total)
     return _taken(occasion, reducer, entries, states)
 
 
-def _answered(invitations: Invitations, pool: Ranks, locals: Mapping[str, Local], asked: Asked) -> tuple[Heard, list[Task]]:
-    """Answer this rank's clients. Rank 0 plans all clients, since it will hear them all."""
-    replies, tasks, error = dict[str, Outcome](), list[Task](), None
-    try:
-        tasks += invitations.tasks(pair for pair in asked if pool.group.rank == 0 or pool.owns(pair[0].name))
-        for task, outcome in pool.map(locals, tasks):
-            # A memory stays with the owner of the client.
-            replies[task.client] = replace(outcome, memory={}) if isinstance(outcome, Reply) else outcome
-    except Exception as problem:
-        if pool.group.size == 1:
-            raise
-        error = portable(problem)
-    return Heard([], {}, False, error=error, replies=replies), tasks
-
-
-def _collected(invitations: Invitations, pool: Ranks, reducer: Reducer, tasks: list[Task], several: list[Heard], states: list[Tree]) -> Stepped:
+def _collected(
+    plan: Plan,
+    tasks: list[Task],
+    pool: Ranks,
+    reducer: Reducer,
+    several: list[Heard],
+    states: list[Tree],
+) -> Stepped:
     """Do on rank 0 what one process does with all replies, in the order of the clients' names."""
     _raise_first(several)
-    replies = {client: outcome for heard in several for client, outcome in (heard.replies or {}).items()}
-    collect(invitations, pool, ((task, replies[task.client]) for task in tasks if task.client in replies), reducer)
-    return _taken(invitations.occasion, reducer, invitations.entries, states)
+    replies = {client: outcome for heard in several for client, outcome in heard.replies.items()}
+    answers = ((task, replies[task.client]) for task in tasks if task.client in replies)
+    collect(plan, pool.settle, answers, reducer)
+    return _taken(plan.occasion, reducer, plan.entries, states)
 
 
 def _taken(occasion: Occasion, reducer: Reducer, entries: Entries, states: list[Tree]) -> Stepped:
@@ -185,10 +216,15 @@ def _taken(occasion: Occasion, reducer: Reducer, entries: Entries, states: list[
 
 
 def _placed_as(tree: Tree, like: Tree) -> Tree:
-    return {name: leaf.to(like[name].device) if name in like else leaf for name, leaf in tree.items()}
+    return {
+        name: leaf.to(like[name].device) if name in like else leaf for name, leaf in tree.items()
+    }
 
 
 def _raise_first(several: list[Heard]) -> None:
     errors = [heard.error for heard in several if heard.error is not None]
     if errors:
-        raise min(errors, key=lambda error: (not isinstance(error, ClientError), getattr(error, "client", "")))
+        raise min(
+            errors,
+            key=lambda error: (not isinstance(error, ClientError), getattr(error, "client", "")),
+        )

@@ -1,15 +1,120 @@
-"""What a run yields: `Snapshot`, from which it can continue; `Record`, the figures of a round; `RoundReport`, a record with its snapshot."""
+"""What a run yields: the ledger, with a `Row` for each client, phase and direction; `Record`, the
+figures of a round; `Snapshot`, from which a run can continue; `RoundReport`, a record with its
+snapshot.
+
+Bits are ``8 * len(bytes)`` of the message that was really sent, headers included, for down-link and
+up-link.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from bayesfed.federated.core.algorithm import Algorithm, Predictor
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.engine.ledger import Row
+from bayesfed.federated.core import Algorithm, Cost, Direction, Info, Predictor
 from bayesfed.trees import Tree
+
+
+@dataclass(frozen=True)
+class Row:
+    """One message.
+
+    =====================================  =========================================================
+    field                                  what is wrong
+    =====================================  =========================================================
+    ``size``                               the message is too long, or would be when decoded
+    ``digest``                             damaged, forged, or of another exchange that cannot be
+                                           identified
+    ``message``, ``header``, ``meta``      not a message of ours, not readable, or its header has
+                                           more than client, round
+                                           and phase (for example a weight)
+    ``run``, ``client``, ``round``,        of another exchange: a stale or replayed message, or one
+                                           of another client
+    ``phase``, ``nonce``
+    ``duplicate``                          the client has answered before; its first answer counts
+    ``leaves``, ``shape``, ``dtype``,      a leaf is missing, not asked for, not as the server's
+                                           view expects it, not finite,
+    ``values``, ``norm``                   or too large
+    ``weight``, ``info``                   the weight that the server assigned, or the client's own
+                                           figures
+    ``payload``                            anything else that cannot be added
+    ``""``                                 no message was refused: the client failed, was not heard,
+                                           or was left out
+    =====================================  =========================================================
+
+    Parameters
+    ----------
+    client, round, phase
+        The exchange that the message belongs to.
+    direction
+        "down" for a message to the client, "up" for one from it.
+    cost
+        What it took to send the message.
+    seconds
+        Time that the client took, in seconds, on rows of direction "up".
+    accepted
+        False if the message was refused, or the client failed, was not heard or was left out.
+    reason
+        Why it is not in the sum; empty if it is.
+    field
+        What is wrong with a refused message, in one word for programs: see the table.
+    """
+
+    client: str
+    round: int
+    phase: str
+    direction: Direction
+    cost: Cost
+    seconds: float = 0.0
+    accepted: bool = True
+    reason: str = ""
+    field: str = ""
+
+    @property
+    def bits(self) -> int:
+        """Length of the message in bits."""
+        return self.cost.bits
+
+
+def channel_uses(rows: Iterable[Row]) -> int:
+    """Return the number of sub-carriers that analog links used. All clients of a round share the
+    same ones.
+    """
+    shared: dict[tuple[int, str], int] = {}
+    for row in rows:
+        slot = (row.round, row.phase)
+        shared[slot] = max(shared.get(slot, 0), row.cost.channel_uses)
+    return sum(shared.values())
+
+
+def latency_s(rows: Iterable[Row], deadline_s: float = math.inf) -> float:
+    """Return the seconds of all rounds and phases with a `Load`.
+
+    Each phase takes as long as its slowest client, and at most `deadline_s` seconds.
+    """
+    slowest: dict[tuple[int, str], float] = {}
+    for row in rows:
+        slot = (row.round, row.phase)
+        slowest[slot] = max(slowest.get(slot, 0.0), min(row.cost.latency_s, deadline_s))
+    return math.fsum(slowest.values())
+
+
+def energy_j(rows: Iterable[Row]) -> float:
+    """Return the joules of all clients with a `Load`, late clients included."""
+    return math.fsum(row.cost.energy_j for row in rows)
+
+
+def macs(rows: Iterable[Row]) -> float:
+    """Return the multiply-accumulates of the training of all clients with a `Load`."""
+    return math.fsum(row.cost.macs for row in rows)
+
+
+def bits(rows: Iterable[Row], direction: Direction | None = None) -> int:
+    """Return the bits of all rows, of one direction or of both, refused messages included."""
+    return sum(row.bits for row in rows if direction in (None, row.direction))
+
 
 OnClientError = Literal["raise", "drop"]
 """Policy on clients that fail or are refused: stop the run, or go on without them."""
@@ -36,11 +141,15 @@ class Snapshot:
     run
         Id of the run, which its messages are bound to.
     history
-        Records from before this run was resumed. In ``Result.snapshot`` and from `load`, the records of all rounds. A `RecordFile` if there are many.
+        Records from before this run was resumed. In ``Result.snapshot`` and from `load`, the
+        records of all rounds. A `RecordFile` if there are many.
     settings
-        Settings and clients of the run as short texts by name (`bayesfed.federated.engine.settings`); empty if an earlier version wrote the snapshot.
+        Settings and clients of the run as short texts by name
+        (`bayesfed.federated.engine.settings`); empty if an earlier version wrote the snapshot.
     in_flight
         Answers that are on their way, in an asynchronous run (`FedBuff`); else empty.
+    owned
+        Whether leaves are named by their owners; False for a snapshot of 0.2.
     """
 
     algorithm: str
@@ -53,6 +162,7 @@ class Snapshot:
     history: Sequence[Record] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     in_flight: Tree = field(default_factory=dict)
+    owned: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +195,20 @@ class Record:
     @property
     def refused(self) -> dict[str, str]:
         """Reason by client, for clients that are left out of this round or of one of its phases."""
-        heard = {(row.client, row.phase) for row in self.rows if row.accepted and row.direction == "up"}
-        return {row.client: row.reason for row in self.rows if not row.accepted and (row.client, row.phase) not in heard}
+        heard = {
+            (row.client, row.phase) for row in self.rows if row.accepted and row.direction == "up"
+        }
+        return {
+            row.client: row.reason
+            for row in self.rows
+            if not row.accepted and (row.client, row.phase) not in heard
+        }
 
     @property
     def refusals(self) -> tuple[Row, ...]:
-        """Rows of all refused messages, including those of clients with another message that was accepted."""
+        """Rows of all refused messages, including those of clients with another message that was
+        accepted.
+        """
         return tuple(row for row in self.rows if row.field)
 
 
@@ -122,4 +240,4 @@ class RoundReport(Record):
     @property
     def record(self) -> Record:
         """The figures alone. The dictionary of metrics is shared, not copied."""
-        return Record(round=self.round, rows=self.rows, clients=self.clients, server=self.server, seconds=self.seconds, metrics=self.metrics)
+        return Record(**{part.name: getattr(self, part.name) for part in fields(Record)})

@@ -1,33 +1,40 @@
 """The only round loop in the package.
 
-`rounds` is a generator of reports. Code that watches, evaluates, saves or stops a run does so between two reports. Clients are always summed in the
-order of their names, and every random stream is named by (seed, phase, round, client). The number of workers, the order of clients and resuming
+`rounds` is a generator of reports. Code that watches, evaluates, saves or stops a run does so
+between two reports. Clients are always summed in the order of their names, and every random stream
+is named by (seed, phase, round, client). The number of workers, the order of clients and resuming
 therefore do not change a bit of the result.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.clients.envelopes import check_secrets
-from bayesfed.federated.clients.pools import ClientPool
-from bayesfed.federated.clients.ranks import Ranks, alike, led
-from bayesfed.federated.clients.rosters import Roster, Versions
-from bayesfed.federated.clients.turn import one_thread
-from bayesfed.federated.core.algorithm import Algorithm, Conditions
-from bayesfed.federated.core.protocols import Info
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import check, choice, whole
+from bayesfed.federated.clients import (
+    ClientPool,
+    Numbers,
+    Ranks,
+    Roster,
+    alike,
+    check_secrets,
+    led,
+    one_thread,
+    sides_of,
+)
+from bayesfed.federated.core import Algorithm, Conditions, Info
 from bayesfed.federated.engine.arguments import check_call, check_posterior
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.window import Window
 from bayesfed.federated.engine.entries import Occasion
 from bayesfed.federated.engine.exchange import exchange
-from bayesfed.federated.engine.gate import Gate
-from bayesfed.federated.engine.ledger import Row
+from bayesfed.federated.engine.files.migration import kept, migrated
 from bayesfed.federated.engine.ranked import agreed, ranked_exchange
-from bayesfed.federated.engine.reports import OnClientError, RoundReport, Snapshot
+from bayesfed.federated.engine.reports import OnClientError, RoundReport, Row, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.federated.engine.settings import differences, settings_of_run
 from bayesfed.keys import Key
@@ -63,73 +70,97 @@ def rounds(
     sampler
         ``(round, clients, key) -> clients of the round``. Default: `everyone`.
     on_client_error
-        "raise" stops at the first client that fails or is refused, with an error that names the client, round and stage. "drop" goes on without the
-        client, and the report has the reason; this includes rounds in which no client was heard in time or could take part. Strays (second and
-        stale answers, and those of unknown clients) are refused under both policies, and the run goes on.
+        "raise" stops at the first client that fails or is refused, with an error that names the
+        client, round and stage. "drop" goes on without the client, and the report has the reason;
+        this includes rounds in which no client was heard in time or could take part. Strays (second
+        and stale answers, and those of unknown clients) are refused under both policies, and the
+        run goes on.
     resume
         Snapshot to continue from.
     least
-        Smallest number of clients in the sum of every phase. If it is above 1, too few clients end the run even if the others are missing through no
-        fault of their own.
+        Smallest number of clients in the sum of every phase. If it is above 1, too few clients end
+        the run even if the others are missing through no fault of their own.
     secrets
-        Secret of every client of the pool, 16 to 64 bytes each. Messages in both directions are sealed with them, and other messages are refused.
-        The clients get their secrets in another way (``InProcess(..., secrets=...)``); secrets are never sent.
+        Secret of every client of the pool, 16 to 64 bytes each. Messages in both directions are
+        sealed with them, and other messages are refused. The clients get their secrets in another
+        way (``InProcess(..., secrets=...)``); secrets are never sent.
     run_id
-        Id that messages are bound to. Default: a hash of algorithm and seed, so that a repeated run sends the same bytes. In keyed mode use a fresh
-        id (``secrets.token_hex(8)``); otherwise messages of an earlier run with the same algorithm and seed could be replayed in this one. A resumed
-        run keeps its id.
+        Id that messages are bound to. Default: a hash of algorithm and seed, so that a repeated run
+        sends the same bytes. In keyed mode use a fresh id (``secrets.token_hex(8)``); otherwise
+        messages of an earlier run with the same algorithm and seed could be replayed in this one. A
+        resumed run keeps its id.
     resume_anyway
-        Continue from a snapshot although its settings or clients are others (`bayesfed.federated.engine.settings`), or are not known because an
-        earlier version wrote it. The new settings count from then on.
+        Continue from a snapshot although its settings or clients are others
+        (`bayesfed.federated.engine.settings`), or are not known because an earlier version wrote
+        it. The new settings count from then on.
     asynchronous
         Run asynchronously in simulated time. A round is then a step of the server.
 
     Raises
     ------
     ArgumentError
-        If there are no rounds to run, the policy is unknown, the sampler names unknown clients, the snapshot is of another run, has other settings or
-        other clients, a secret is missing or not valid, or a check of the algorithm refuses the run.
+        If there are no rounds to run, the policy is unknown, the sampler names unknown clients, the
+        snapshot is of another run, has other settings or other clients, a secret is missing or not
+        valid, or a check of the algorithm refuses the run.
     ClientError
         Under "raise", if a client fails or is refused.
     TooFewClientsError
-        If fewer than `least` clients are in the sum of a phase. The round is not completed: the last report has the snapshot to continue from.
+        If fewer than `least` clients are in the sum of a phase. The round is not completed: the
+        last report has the snapshot to continue from.
     """
     resume = agreed(pool, resume)
     check_call(algorithm, rounds, sampler, resume)
-    _check(algorithm, rounds, seed, on_client_error, resume, least)
+    check("on_client_error", on_client_error, choice("drop", "raise"))
+    check("least", least, whole(1, "1"))
+    resume = _resumed(algorithm, rounds, seed, resume)
     run_id = _run_id(algorithm, seed, resume, run_id)
     roster = Roster(pool.profiles)
     keyed = check_secrets("secrets", secrets, roster.names) if secrets is not None else {}
     if asynchronous:
-        _check_asynchronous(asynchronous, algorithm, pool, sampler, len(roster))
+        asynchronous.check(algorithm, pool, sampler, len(roster))
     settings = settings_of_run(algorithm, asynchronous or sampler, pool.profiles)
     alike(pool, settings, resume.state if resume else algorithm.initial)
     changed = _changed(resume, settings, resume_anyway) if resume and resume.round else ()
     resume = resume or Snapshot(algorithm.name, seed, 0, algorithm.initial)
     check_posterior(algorithm, resume.state)
     pool.restore(resume.memories)
-    locals, memories = {phase.name: phase.local for phase in algorithm.phases}, resume.memories
-    state, versions = resume.state, Versions(roster.ordered).updated(resume.versions)
-    window = Window(asynchronous, pool, roster, locals, keyed, resume.in_flight) if asynchronous else None
+    phases = tuple(assembled(phase) for phase in algorithm.phases)
+    sides, memories = sides_of(algorithm), resume.memories
+    state, versions = resume.state, Numbers(roster.ordered).updated(resume.versions)
+    window = (
+        Window(asynchronous, pool, roster, sides, keyed, resume.in_flight) if asynchronous else None
+    )
     for number in range(resume.round, rounds):
         start = time.perf_counter()
-        if algorithm.checks:
-            conditions = Conditions(algorithm=algorithm, sampler=sampler, profiles=roster.profiles, remembering=tuple(memories), changed=changed)
-            led(pool, partial(_check_round, conditions))
-        chosen = () if window else led(pool, partial(sampler, number, roster.names, Key(seed, "sample", number)))
-        if not window and (not chosen or not all(name in roster for name in chosen) or len(set(chosen)) != len(chosen)):
-            raise ArgumentError(complain("sampler", expected="distinct clients of the pool", actual=list(chosen), hint="fraction(0.5)"))
+        for condition in algorithm.checks:
+            conditions = Conditions(
+                algorithm=algorithm,
+                sampler=sampler,
+                profiles=roster.profiles,
+                remembering=tuple(memories),
+                changed=changed,
+            )
+            led(pool, partial(condition, conditions))
+        chosen: Sequence[str] = ()
+        if not window:
+            key = Key(seed, "sample", number)
+            chosen = led(pool, partial(sampler, number, roster.names, key))
+            known = {name for name in chosen if name in roster}
+            if not chosen or len(known) != len(chosen):
+                expected, hint = "distinct clients of the pool", "fraction(0.5)"
+                raise ArgumentError("sampler", expected, list(chosen), hint)
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
-        for phase in algorithm.phases:
+        for phase in phases:
             occasion = Occasion(phase, state, number, seed, on_client_error, least, run_id)
-            # Planning, sums and the server's step run in one thread as well, since the last bits of products depend on the number of threads.
+            # Planning, sums and the server's step run in one thread as well, since the last bits of
+            # products depend on the number of threads.
             with one_thread():
                 if window:
                     state, info, entries, heard = window.step(occasion, versions)
                 else:
                     asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
-                    answered = partial(ranked_exchange, occasion, pool) if isinstance(pool, Ranks) else partial(exchange, occasion, pool)
-                    state, info, entries = answered(locals, asked, Gate(keyed))
+                    way = ranked_exchange if isinstance(pool, Ranks) else exchange
+                    state, info, entries = way(occasion, pool, sides, asked, keyed)
                     heard = dict.fromkeys(entries.infos, number)
             # A client that failed may not hold this version. An older version is always safe.
             versions = versions.updated(heard)
@@ -139,7 +170,18 @@ def rounds(
             rows += sorted(entries.rows, key=lambda row: row.client)
         memories = window.memories() if window else pool.memories()
         flights = window.in_flight() if window else {}
-        snapshot = Snapshot(algorithm.name, seed, number + 1, state, versions, memories, run_id, resume.history, settings, flights)
+        snapshot = Snapshot(
+            algorithm.name,
+            seed,
+            number + 1,
+            state,
+            versions,
+            memories,
+            run_id,
+            resume.history,
+            settings,
+            flights,
+        )
         yield RoundReport(
             round=number,
             rows=tuple(rows),
@@ -151,46 +193,32 @@ def rounds(
         )
 
 
-def _check(algorithm: Algorithm, rounds: int, seed: int, on_client_error: str, resume: Snapshot | None, least: int) -> None:
-    """Check what a run is started with."""
+def _resumed(
+    algorithm: Algorithm, rounds: int, seed: int, resume: Snapshot | None
+) -> Snapshot | None:
+    """Check that there are rounds to run, and that the snapshot is of this run. Return it with the
+    names that leaves have now.
+    """
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
-        raise ArgumentError(complain("rounds", expected=f"more than the {done} rounds already made", actual=rounds, hint=f"rounds={done + 10}"))
-    if on_client_error not in ("raise", "drop"):
-        raise ArgumentError(complain("on_client_error", expected="'raise' or 'drop'", actual=repr(on_client_error), hint="'drop'"))
+        expected = f"more than the {done} rounds already made"
+        raise ArgumentError("rounds", expected, rounds, f"rounds={done + 10}")
     if resume and (resume.algorithm, resume.seed) != (algorithm.name, seed):
-        raise ArgumentError(
-            complain(
-                "resume",
-                expected=f"a snapshot of {algorithm.name!r}, seed {seed}",
-                actual=f"{resume.algorithm!r}, seed {resume.seed}",
-                hint="the run's own arguments",
-            )
-        )
-    if least < 1:
-        raise ArgumentError(complain("least", expected="a number of clients >= 1", actual=least, hint="1"))
-
-
-def _check_asynchronous(asynchronous: FedBuff, algorithm: Algorithm, pool: ClientPool, sampler: Sampler, clients: int) -> None:
-    asynchronous.check(algorithm, clients)
-    if sampler is not everyone:
-        actual, hint = getattr(sampler, "__name__", type(sampler).__name__), "FedBuff(size=10, concurrency=100) alone"
-        raise ArgumentError(complain("sampler", expected="none: FedBuff draws clients as others finish", actual=actual, hint=hint))
-    if isinstance(pool, Ranks):
-        raise ArgumentError(complain("asynchronous", expected="clients of one process", actual="Ranks", hint="InProcess(clients)"))
-
-
-def _check_round(conditions: Conditions) -> None:
-    """Make the algorithm's own checks."""
-    for check in conditions.algorithm.checks:
-        check(conditions)
+        expected = f"a snapshot of {algorithm.name!r}, seed {seed}"
+        actual = f"{resume.algorithm!r}, seed {resume.seed}"
+        raise ArgumentError("resume", expected, actual, "the run's own arguments")
+    return migrated(resume, algorithm) if resume and not resume.owned else resume
 
 
 def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str | None) -> str:
     if given is not None and (not given or (resume and resume.run and resume.run != given)):
         expected = repr(resume.run) if resume and resume.run else "a name"
-        raise ArgumentError(complain("run_id", expected=expected, actual=repr(given), hint="None"))
-    return given or (resume.run if resume else "") or f"{Key(seed, 'run', algorithm.name).integer():016x}"
+        raise ArgumentError("run_id", expected, repr(given), "None")
+    return (
+        given
+        or (resume.run if resume else "")
+        or f"{Key(seed, 'run', algorithm.name).integer():016x}"
+    )
 
 
 def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tuple[str, ...]:
@@ -205,12 +233,14 @@ def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tup
         if not anyway:
             actual = "a snapshot without settings, which an earlier version wrote"
             hint = "resume_anyway=True, if settings and clients are those of the run"
-            raise ArgumentError(complain("resume", expected="a snapshot with the settings of its run", actual=actual, hint=hint))
+            raise ArgumentError("resume", "a snapshot with the settings of its run", actual, hint)
         return ("settings, which are not known",)
-    changes = differences(resume.settings, settings)
+    changes = differences(resume.settings, settings if resume.owned else kept(settings))
     if changes and not anyway:
-        others = f"; and {len(changes) - 3} more" if len(changes) > 3 else ""
-        actual = "; ".join(f"{name} {before}, now {now}" for name, (before, now) in list(changes.items())[:3]) + others
+        told = [f"{name} {before}, now {now}" for name, (before, now) in changes.items()]
+        if len(told) > 3:
+            told[3:] = [f"and {len(told) - 3} more"]
+        expected = "the settings and clients of the snapshot's run"
         hint = "the settings and clients of the run, or resume_anyway=True"
-        raise ArgumentError(complain("resume", expected="the settings and clients of the snapshot's run", actual=actual, hint=hint))
+        raise ArgumentError("resume", expected, "; ".join(told), hint)
     return tuple(changes)

@@ -1,4 +1,6 @@
-"""Samplers: functions that choose the clients of a round from the number of the round, the clients' names and a key."""
+"""Samplers: functions that choose the clients of a round from the number of the round, the clients'
+names and a key.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors.checks import checked, number
 from bayesfed.keys import Key
 
 Sampler = Callable[[int, Sequence[str], Key], Sequence[str]]
 """``(round, clients, key) -> clients of the round``."""
+SHARE = number("(0, 1]", "0.5")
 
 
 def everyone(round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
@@ -23,14 +26,17 @@ def everyone(round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
 def in_turn(round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
     """Return one client per round, in the order of their names.
 
-    This is the schedule of sequential PVI (Ashman et al., 2022), under which a damping of 1 is possible.
+    This is the schedule of sequential PVI (Ashman et al., 2022), under which a damping of 1 is
+    possible.
     """
     names = sorted(clients)
     return [names[round % len(names)]]
 
 
+@checked(share=SHARE, rate=number("[0, inf)", "0.01"))
 def decaying(share: float, rate: float) -> Sampler:
-    """Return a sampler that takes the share ``share exp(-rate round)`` of the clients, but at least one: DSSM's dynamic sampling (Ji et al., 2021).
+    """Return a sampler that takes the share ``share exp(-rate round)`` of the clients, but at least
+    one: DSSM's dynamic sampling (Ji et al., 2021).
 
     Parameters
     ----------
@@ -44,9 +50,9 @@ def decaying(share: float, rate: float) -> Sampler:
     ArgumentError
         If the share is not in (0, 1], or the rate is negative or not finite.
     """
-    if not (0 < share <= 1 and 0 <= rate < math.inf):
-        raise ArgumentError(complain("decaying", expected="a share in (0, 1] and a rate >= 0", actual=(share, rate), hint="decaying(1.0, 0.01)"))
-    return lambda round, clients, key: fraction(max(share * math.exp(-rate * round), 1e-9))(round, clients, key)
+    return lambda round, clients, key: fraction(max(share * math.exp(-rate * round), 1e-9))(
+        round, clients, key
+    )
 
 
 @dataclass(frozen=True)
@@ -66,13 +72,17 @@ class Uniform:
         return max(1, math.floor(self.share * clients + 0.5))
 
     def __call__(self, round: int, clients: Sequence[str], key: Key) -> Sequence[str]:
-        """Return a sample without replacement, in which all sets of clients of this size are equally likely."""
+        """Return a sample without replacement, in which all sets of clients of this size are
+        equally likely.
+        """
         order = torch.randperm(len(clients), generator=key.generator())[: self.count(len(clients))]
         return [clients[i] for i in order.tolist()]
 
 
+@checked(share=SHARE)
 def fraction(share: float) -> Sampler:
-    """Return a sampler that takes a share of the clients, uniformly without replacement, but at least one.
+    """Return a sampler that takes a share of the clients, uniformly without replacement, but at
+    least one.
 
     Parameters
     ----------
@@ -84,6 +94,4 @@ def fraction(share: float) -> Sampler:
     ArgumentError
         If the share is not in (0, 1].
     """
-    if not 0 < share <= 1:
-        raise ArgumentError(complain("fraction", expected="a share in (0, 1]", actual=share, hint="0.5"))
     return Uniform(share)

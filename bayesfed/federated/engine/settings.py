@@ -1,9 +1,12 @@
-"""The settings of a run as short texts by name, which a snapshot carries, so that a run is not continued with others in silence.
+"""The settings of a run as short texts by name, which a snapshot carries, so that a run is not
+continued with others in silence.
 
-Settings are numbers, names and choices: the fields of the dataclasses that an algorithm is made of (`train.local.steps`,
-`train.server.noise`), what its functions close over, the architecture of networks and the values of their frozen parameters, the shapes of the state,
-the sampler, and the clients with their numbers of rows. Not compared are trained values (the snapshot has its own), attributes of classes that are no
-dataclasses, and what may change between two parts of a run: the number of rounds, callbacks, pools and the policy on errors.
+Settings are numbers, names and choices: the fields of the dataclasses that an algorithm is made of
+(`train.local.steps`, `train.layers.private.noise`), what its functions close over, the
+architecture of networks and the values of their frozen parameters, the shapes of the state, the
+sampler, and the clients with their numbers of rows. Not compared are trained values (the snapshot
+has its own), attributes of classes that are no dataclasses, and what may change between two parts
+of a run: the number of rounds, callbacks, pools and the policy on errors.
 """
 
 from __future__ import annotations
@@ -20,9 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesfed.federated.clients.rosters import Roster
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.clients import Roster
+from bayesfed.federated.core import Algorithm, Profile
 from bayesfed.keys import Key
 
 # Longest text of a setting; longer ones are replaced by a digest.
@@ -32,7 +34,9 @@ DEPTH = 12
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def settings_of_run(algorithm: Algorithm, sampler: object, profiles: Sequence[Profile]) -> dict[str, str]:
+def settings_of_run(
+    algorithm: Algorithm, sampler: object, profiles: Sequence[Profile]
+) -> dict[str, str]:
     """Return the settings of a run by name.
 
     Parameters
@@ -48,23 +52,37 @@ def settings_of_run(algorithm: Algorithm, sampler: object, profiles: Sequence[Pr
     for phase in algorithm.phases:
         for part in ("assign", "local", "server", "link"):
             described.add(f"{phase.name}.{part}", getattr(phase, part))
+        if phase.layers:
+            owners = ", ".join(layer.owner for layer in phase.layers)
+            described.entries[f"{phase.name}.layers"] = _short(owners)
+        for layer in phase.layers:
+            described.add(f"{phase.name}.layers.{layer.owner}", layer)
     described.add("sampler", sampler)
     described.entries["phases"] = _short(", ".join(phase.name for phase in algorithm.phases))
-    described.entries["state"] = _short(" ".join(f"{name}{tuple(leaf.shape)}" for name, leaf in sorted(algorithm.initial.items())))
+    described.entries["state"] = _short(
+        " ".join(f"{name}{tuple(leaf.shape)}" for name, leaf in sorted(algorithm.initial.items()))
+    )
     roster = Roster(profiles)
     described.entries["clients"] = f"{len(roster)}: {_listed(roster.ordered)}"
-    described.entries["rows of clients"] = _listed(map(str, roster.samples()))
+    described.entries["rows of clients"] = _listed(map(str, roster.samples))
     return dict(sorted(described.entries.items()))
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return ``(before, now)`` of every setting that differs, by its name, those that say most first.
+    """Return ``(before, now)`` of every setting that differs, by its name, those that say most
+    first.
 
     Parts of a value that was replaced by one of another class are left out.
     """
     names = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
-    kept = [name for name in names if not any(name != other and name.startswith((f"{other}.", f"{other}[")) for other in names)]
-    return {name: (before.get(name, "none"), now.get(name, "none")) for name in sorted(kept, key=_rank)}
+    kept = [
+        name
+        for name in names
+        if not any(name != other and name.startswith((f"{other}.", f"{other}[")) for other in names)
+    ]
+    return {
+        name: (before.get(name, "none"), now.get(name, "none")) for name in sorted(kept, key=_rank)
+    }
 
 
 def _rank(name: str) -> tuple[int, str]:
@@ -81,7 +99,9 @@ class _Described:
         self._nets: dict[int, str] = {}
 
     def add(self, name: str, value: object, *, values: bool = True) -> None:
-        """Enter a value and what it is made of. Of tensors only shapes are entered unless `values`."""
+        """Enter a value and what it is made of. Of tensors only shapes are entered unless
+        `values`.
+        """
         if any(value is outer for outer in self._open) or len(self._open) > DEPTH:
             return
         self._open.append(value)
@@ -91,7 +111,9 @@ class _Described:
             self._open.pop()
 
     def _enter(self, name: str, value: object, values: bool) -> None:
-        if value is None or isinstance(value, bool | int | float | complex | str | bytes | torch.dtype | torch.device):
+        if value is None or isinstance(
+            value, bool | int | float | complex | str | bytes | torch.dtype | torch.device
+        ):
             self.entries[name] = _short(repr(value))
         elif isinstance(value, Key):
             # A key may be secret.
@@ -115,7 +137,11 @@ class _Described:
 
     def _object(self, name: str, value: object) -> None:
         if isinstance(value, partial):
-            parts = {"": value.func, **{f"[{number}]": part for number, part in enumerate(value.args)}, **_dotted(value.keywords)}
+            parts = {
+                "": value.func,
+                **{f"[{number}]": part for number, part in enumerate(value.args)},
+                **_dotted(value.keywords),
+            }
             for suffix, part in parts.items():
                 self.add(name + suffix, part)
         elif isinstance(value, MethodType):
@@ -148,7 +174,9 @@ def _content(cell: Any) -> object:
 
 
 def _net(net: nn.Module) -> str:
-    """Return a net's class, and a digest of its architecture and of the values of its frozen parameters."""
+    """Return a net's class, and a digest of its architecture and of the values of its frozen
+    parameters.
+    """
     text = [ADDRESS.sub("", repr(net))]
     for name, leaf in net.named_parameters():
         text.append(f"{name} {tuple(leaf.shape)} {'' if leaf.requires_grad else _tensor(leaf)}")
@@ -164,7 +192,9 @@ def _short(text: str) -> str:
 
 
 def _listed(texts: Iterable[str]) -> str:
-    """Return what `_short` makes of the texts with commas between them, of which there may be a million, a part at a time."""
+    """Return what `_short` makes of the texts with commas between them, of which there may be a
+    million, a part at a time.
+    """
     texts, head, hasher, length = iter(texts), "", blake2b(digest_size=8), 0
     while chunk := list(islice(texts, 4096)):
         part = f"{', ' if length else ''}{', '.join(chunk)}"

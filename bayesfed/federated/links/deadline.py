@@ -1,4 +1,6 @@
-"""`Cell`: a link that counts the time and energy that clients spend, and leaves out those that miss a deadline."""
+"""`Cell`: a link that counts the time and energy that clients spend, and leaves out those that miss
+a deadline.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,23 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.federated.core.protocols import Arrival, Link, Scalar
-from bayesfed.federated.core.update import Reducer
+from bayesfed.compress import Codec
+from bayesfed.errors import UpdateError
+from bayesfed.errors.checks import checked_class, number
+from bayesfed.federated.core import Arrival, Link, Reducer, Scalar, one_by_one
 from bayesfed.federated.links.digital import Digital
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 
+@checked_class({}, deadline_s=number("(0, inf]", "5.0"))
 @dataclass(frozen=True)
 class Cell:
-    """A link that computes every client's seconds and joules from the bytes that it really sends, and leaves out clients after the deadline.
+    """A link that computes every client's seconds and joules from the bytes that it really sends,
+    and leaves out clients after the deadline.
 
-    The payload of a late client is not in the sum. Its energy is in the ledger, and the report says how late it was. For messages that are longer
-    than planned, the ledger has the overrun.
+    The payload of a late client is not in the sum. Its energy is in the ledger, and the report says
+    how late it was. For messages that are longer than planned, the ledger has the overrun.
 
     Parameters
     ----------
@@ -40,21 +44,19 @@ class Cell:
     deadline_s: float
     link: Link = Digital()
 
-    def __post_init__(self) -> None:
-        if not self.deadline_s > 0:
-            raise ArgumentError(complain("Cell.deadline_s", expected="a positive number of seconds", actual=self.deadline_s, hint="5.0"))
-
     @property
     def one_by_one(self) -> bool:
         """Whether the inner link receives payloads one by one."""
-        return bool(getattr(self.link, "one_by_one", False))
+        return one_by_one(self.link)
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Return what the inner link packs."""
         return self.link.pack(payload, codec, meta, key)
 
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
-        """Pass the arrivals that are in time on to the inner link, and yield all arrivals in their order."""
+        """Pass the arrivals that are in time on to the inner link, and yield all arrivals in their
+        order.
+        """
         late = list[Arrival]()
 
         def timely() -> Iterator[Arrival]:
@@ -63,7 +65,9 @@ class Cell:
                 if spent.cost.latency_s <= self.deadline_s:
                     yield spent
                 else:
-                    spent.silence = f"deadline: {spent.cost.latency_s:.4g} s, had {self.deadline_s:g} s"
+                    spent.silence = (
+                        f"deadline: {spent.cost.latency_s:.4g} s, had {self.deadline_s:g} s"
+                    )
                     late.append(spent)
 
         for arrival in self.link.collect(timely(), reducer, key):
@@ -73,11 +77,16 @@ class Cell:
 
 
 def _spent(arrival: Arrival) -> Arrival:
-    """Enter the client's seconds and joules in the cost of its arrival. The inner link enters the rest."""
+    """Enter the client's seconds and joules in the cost of its arrival. The inner link enters the
+    rest.
+    """
     load = arrival.assignment.load
     if load is None:
         raise UpdateError(
-            complain(f"Cell, client {arrival.client!r}", expected="an assignment with a load", actual=None, hint="on_devices(algorithm)")
+            f"Cell, client {arrival.client!r}",
+            "an assignment with a load",
+            None,
+            "on_devices(algorithm)",
         )
     bits = 8 * len(arrival.packed)
     spent, overrun = load.cost(bits), math.ceil(bits - load.bits) if load.bits < bits else 0

@@ -7,27 +7,30 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Arrival, Scalar
-from bayesfed.federated.core.update import Kind, Reducer, Update
+from bayesfed.compress import Codec
+from bayesfed.errors import UpdateError
+from bayesfed.errors.checks import checked_class, number
+from bayesfed.federated.core import Arrival, Cost, Kind, Reducer, Scalar, Update
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
-# Largest norm of a leaf, and largest natural parameter: of a bias, rows over the temperature times its curvature.
+# Largest norm of a leaf, and largest natural parameter: of a bias, rows over the temperature times
+# its curvature.
 USUAL_NORM, USUAL_NATURAL = 1e6, 1e9
 
 
+@checked_class({}, max_norm=number("(0, inf]", "1e6"))
 @dataclass(frozen=True)
 class Digital:
-    """A link that sends payloads as bytes. The server decodes, checks, lifts and adds them one client at a time.
+    """A link that sends payloads as bytes. The server decodes, checks, lifts and adds them one
+    client at a time.
 
     Parameters
     ----------
     max_norm
-        Largest Euclidean norm of a leaf. A client with a larger one is refused. Default: a million; for natural parameters 1e9 times the
-        root of the leaf's length, since precisions grow with rows over the temperature.
+        Largest Euclidean norm of a leaf. A client with a larger one is refused. Default: a million;
+        for natural parameters 1e9 times the root of the leaf's length, since precisions grow with
+        rows over the temperature.
 
     Raises
     ------
@@ -38,10 +41,6 @@ class Digital:
     max_norm: float | None = None
     # Payloads are received one by one, so that several processes can each receive some of them.
     one_by_one: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.max_norm is not None and not self.max_norm > 0:
-            raise ArgumentError(complain("Digital", expected="max_norm > 0", actual=self.max_norm, hint="1e6"))
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Return the payload as the codec encodes it."""
@@ -54,7 +53,8 @@ class Digital:
             try:
                 reducer.add(arrival.client, opened(arrival, self.max_norm))
             except Exception as problem:
-                # A hostile payload may make a view or a codec raise anything. Only its own client is refused.
+                # A hostile payload may make a view or a codec raise anything. Only its own client
+                # is refused.
                 arrival.refuse(problem)
             yield arrival
 
@@ -67,7 +67,8 @@ def usual_norm(kind: Kind, entries: int) -> float:
 def opened(arrival: Arrival, max_norm: float | None) -> Update:
     """Decode a payload, check it, and lift it to full shape.
 
-    Integers and booleans are refused, since every method adds real numbers. Floating-point numbers of another width are cast or refused by the codec.
+    Integers and booleans are refused, since every method adds real numbers. Floating-point numbers
+    of another width are cast or refused by the codec.
 
     Parameters
     ----------
@@ -79,21 +80,35 @@ def opened(arrival: Arrival, max_norm: float | None) -> Update:
     Raises
     ------
     UpdateError, WireError
-        If the weight, or the payload's header, names, shapes, dtypes, values or norms are not as expected.
+        If the weight, or the payload's header, names, shapes, dtypes, values or norms are not as
+        expected.
     """
     weight = arrival.assignment.weight
     if not (math.isfinite(weight) and weight >= 0):
-        raise UpdateError(complain("weight", expected="a finite number >= 0", actual=weight, hint="the number of rows"), field="weight")
+        raise UpdateError(
+            "weight",
+            "a finite number >= 0",
+            weight,
+            "the number of rows",
+            field="weight",
+        )
     payload = decoded(arrival)
     for name, leaf in payload.items():
         if not (leaf.is_floating_point() or leaf.is_complex()):
-            raise UpdateError(complain(f"leaf {name!r}", expected="floating-point numbers", actual=leaf.dtype, hint="a cast first"), field="dtype")
+            raise UpdateError(
+                f"leaf {name!r}",
+                "floating-point numbers",
+                leaf.dtype,
+                "a cast first",
+                field="dtype",
+            )
     update = arrival.assignment.view.lift(payload, weight, arrival.kind)
     for name, leaf in payload.items():
         most = usual_norm(arrival.kind, leaf.numel()) if max_norm is None else max_norm
         if not (norm := float(leaf.norm())) <= most:
-            text = complain(f"leaf {name!r}", expected=f"norm <= {most:g}", actual=f"{norm:g}", hint="a smaller step")
-            raise UpdateError(text, field="norm")
+            raise UpdateError(
+                f"leaf {name!r}", f"norm <= {most:g}", f"{norm:g}", "a smaller step", field="norm"
+            )
     return update
 
 
@@ -109,9 +124,16 @@ def decoded(arrival: Arrival) -> Tree:
     expected = {"client": arrival.client, "round": arrival.round, "phase": arrival.phase}
     for field, value in expected.items():
         if (claimed := meta.get(field)) != value:
-            text = complain("message", expected=f"one of {field} {value!r}", actual=f"one of {field} {claimed!r}", hint="this exchange's own message")
-            raise UpdateError(text, field=field)
+            wanted, actual = f"one of {field} {value!r}", f"one of {field} {claimed!r}"
+            hint = "this exchange's own message"
+            raise UpdateError("message", wanted, actual, hint, field=field)
     if more := {name: value for name, value in meta.items() if name not in expected}:
         # For example a weight, which only the server assigns.
-        raise UpdateError(complain("message meta", expected=sorted(expected), actual=f"also {more}", hint="what a link packs"), field="meta")
+        raise UpdateError(
+            "message meta",
+            sorted(expected),
+            f"also {more}",
+            "what a link packs",
+            field="meta",
+        )
     return payload

@@ -1,15 +1,15 @@
 """`OverTheAir`: all clients send at once, and the channel adds (Xue and Lau, eqs. 27 to 31).
 
-There are no messages for single payloads. Each client lifts, weights and flattens its payload and turns the numbers into symbols; the server
-receives their sum with fading and noise. A codec rounds the numbers before they are sent (uniform quantisation over the air), but its bytes are not
-sent. Beside the symbols, each client sends its weight and the energy of each leaf digitally: the weights are needed for the mean, the energies for
-the amplitude that all clients share.
+There are no messages for single payloads. Each client lifts, weights and flattens its payload and
+turns the numbers into symbols; the server receives their sum with fading and noise. A codec rounds
+the numbers before they are sent (uniform quantisation over the air), but its bytes are not sent.
+Beside the symbols, each client sends its weight and the energy of each leaf digitally: the weights
+are needed for the mean, the energies for the amplitude that all clients share.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,27 +18,47 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.errors.checks import check, having
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Arrival, Scalar
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Reducer, Update
+from bayesfed.compress import Codec
+from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import check, checked_class, choice, having, number
+from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update, gathered
 from bayesfed.federated.links.compressed_sensing import Plain, Sensing
 from bayesfed.federated.links.digital import opened
 from bayesfed.keys import Key
-from bayesfed.trees import Tree
-from bayesfed.wireless.channels import Gain, Reals, Received, Spent, channel_uses, fading, pack, transmit
-from bayesfed.wireless.power_control import Gbma, PowerControl, Precoding, common_amplitude, error_variance, transmit_power_w
+from bayesfed.trees import Tree, shapes
+from bayesfed.wireless import Gbma
+from bayesfed.wireless.channels import (
+    Reals,
+    Received,
+    Spent,
+    channel_uses,
+    fading,
+    pack,
+    transmit,
+)
+from bayesfed.wireless.power_control import (
+    PowerControl,
+    common_amplitude,
+    error_variance,
+    transmit_power_w,
+)
 
 
+@checked_class(
+    {},
+    power=having(("precode",), "power control as a value", "Gbma(), or ChannelInversion()"),
+    noise_w=number("[0, inf)", "noise_w=1.0"),
+    per=choice("symbol", "matrix"),
+    budget=choice("mean", "largest"),
+    max_norm=number("(0, inf]", "1e6"),
+)
 @dataclass(frozen=True)
 class OverTheAir:
     """A link that sends all payloads at once over a fading multiple-access channel.
 
-    Updates of any kind can be added, but all payloads must have equal shapes. A client with another shape, or with NaN, is refused by name; the
-    others go on. Clients that power control keeps silent are not heard: they are left out of the mean, and their memory does not advance.
+    Updates of any kind can be added, but all payloads must have equal shapes. A client with another
+    shape, or with NaN, is refused by name; the others go on. Clients that power control keeps
+    silent are not heard: they are left out of the mean, and their memory does not advance.
 
     Parameters
     ----------
@@ -49,23 +69,26 @@ class OverTheAir:
     noise_w
         N0 in watts per complex channel use. 0 together with `power_w` is a channel without noise.
     per
-        What has that power: an average "symbol", or a whole "matrix" as in the paper, where 25 dB are -10 dB per symbol for 784 x 4.
+        What has that power: an average "symbol", or a whole "matrix" as in the paper, where 25 dB
+        are -10 dB per symbol for 784 x 4.
     budget
-        Energy that sets the shared amplitude: that of the "mean" client, so that power is kept on average, or the "largest", so that no client
-        exceeds it.
+        Energy that sets the shared amplitude: that of the "mean" client, so that power is kept on
+        average, or the "largest", so that no client exceeds it.
     reals
         Real numbers per symbol: 1 as the paper counts, or 2, on both axes.
     estimate_variance
         Variance sigma_e^2 of the clients' estimates of their channels. 0 is perfect knowledge.
     sensing
-        What is sent for each leaf: its numbers (`Plain()`), or random projections from which the server recovers them (`Compressed`).
+        What is sent for each leaf: its numbers (`Plain()`), or random projections from which the
+        server recovers them (`Compressed`).
     max_norm
         Largest Euclidean norm of a leaf. A client with a larger one is refused.
 
     Raises
     ------
     ArgumentError
-        If not exactly one of `snr_db` and `power_w` is given, or one of the arguments is outside its domain.
+        If not exactly one of `snr_db` and `power_w` is given, or one of the arguments is outside
+        its domain.
     """
 
     power: PowerControl = field(default_factory=Gbma)
@@ -81,23 +104,18 @@ class OverTheAir:
 
     def __post_init__(self) -> None:
         if (self.snr_db is None) == (self.power_w is None):
-            raise ArgumentError(
-                complain("OverTheAir", expected="snr_db or power_w", actual=(self.snr_db, self.power_w), hint="OverTheAir(snr_db=25.0)")
-            )
-        if self.per not in ("symbol", "matrix") or self.budget not in ("mean", "largest"):
-            expected = "'symbol' or 'matrix', 'mean' or 'largest'"
-            raise ArgumentError(complain("OverTheAir", expected=expected, actual=(self.per, self.budget), hint="OverTheAir(snr_db=25.0)"))
-        if not (0 <= self.noise_w < math.inf and self.max_norm > 0 and 0 < self.transmit_power_w < math.inf):
-            expected = "noise_w >= 0, max_norm and power_w > 0"
-            raise ArgumentError(complain("OverTheAir", expected=expected, actual=(self.noise_w, self.max_norm, self.power_w), hint="noise_w=1.0"))
-        check("OverTheAir.power", self.power, having(("precode",), "power control as a value", "Gbma(), or ChannelInversion()"))
+            actual, hint = (self.snr_db, self.power_w), "OverTheAir(snr_db=25.0)"
+            raise ArgumentError("OverTheAir", "snr_db or power_w", actual, hint)
+        check("OverTheAir, power_w", self.transmit_power_w, number("(0, inf)", "power_w=1.0"))
         channel_uses(0, self.reals)
         error_variance("OverTheAir", self.estimate_variance)
 
     @property
     def transmit_power_w(self) -> float:
         """Transmit power in watts."""
-        return self.power_w if self.power_w is not None else transmit_power_w(self.snr_db or 0.0, self.noise_w)
+        if self.power_w is not None:
+            return self.power_w
+        return transmit_power_w(self.snr_db or 0.0, self.noise_w)
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Round a payload as its codec does. The bytes only carry it to the simulated channel."""
@@ -111,9 +129,9 @@ class OverTheAir:
         ArgumentError
             If the reducer is not a sum.
         """
-        if not isinstance(reducer, Sum):
+        if gathered(reducer, Sum) is None:
             hint = "Digital() for rules that need updates apart"
-            raise ArgumentError(complain("OverTheAir", expected="a sum", actual=type(reducer).__name__, hint=hint))
+            raise ArgumentError("OverTheAir", "a sum", type(reducer).__name__, hint)
         everyone, signal = list(arrivals), _Signal(self)
         for arrival in everyone:
             try:
@@ -126,33 +144,39 @@ class OverTheAir:
             self._send(sound, signal, reducer, key)
         elif sound:
             # All payloads are zero, so that only the weights are sent.
-            reducer.add("air", Update(signal.zeros, math.fsum(signal.weights.values()), sound[0].kind))
+            weight = math.fsum(signal.weights.values())
+            reducer.add("air", Update(signal.zeros, weight, sound[0].kind))
         yield from everyone
 
     def _send(self, sound: list[Arrival], signal: _Signal, reducer: Reducer, key: Key) -> None:
-        round = sound[0].round
-        gains = {arrival.client: fading(key, arrival.client, round, estimate_variance=self.estimate_variance) for arrival in sound}
+        round, variance = sound[0].round, self.estimate_variance
+        gains = {
+            arrival.client: fading(key, arrival.client, round, estimate_variance=variance)
+            for arrival in sound
+        }
+        known = {client: gain.known for client, gain in gains.items()}
+        true = {client: gain.true for client, gain in gains.items()}
         try:
-            plan = self.power.precode({client: gain.known for client, gain in gains.items()}, 1.0, estimate_variance=self.estimate_variance)
+            plan = self.power.precode(known, 1.0, estimate_variance=variance)
         except UpdateError as problem:
             for arrival in sound:
                 arrival.silence, arrival.cost = str(problem), signal.cost(arrival.client, None)
             return
         payloads = ((arrival.client, signal.symbols(arrival)) for arrival in sound)
-        received = transmit(payloads, {client: gain.true for client, gain in gains.items()}, plan, noise_w=self.noise_w, key=key, round=round)
+        received = transmit(payloads, true, plan, noise_w=self.noise_w, key=key, round=round)
         weight = math.fsum(signal.weights[client] for client in received.heard)
         reducer.add("air", Update(signal.tree(received), weight, sound[0].kind))
-        self._account(sound, signal, plan, received, gains)
-
-    def _account(self, sound: list[Arrival], signal: _Signal, plan: Precoding, received: Received, gains: Mapping[str, Gain]) -> None:
         for arrival in sound:
             arrival.cost = signal.cost(arrival.client, received.spent.get(arrival.client))
             if arrival.client in plan.silent:
-                arrival.silence = f"silent: its channel, |h| = {abs(gains[arrival.client].known):.3f}, is below the threshold"
+                strength = f"|h| = {abs(known[arrival.client]):.3f}"
+                arrival.silence = f"silent: its channel, {strength}, is below the threshold"
 
 
 class _Signal:
-    """A round's payloads as symbols. They are checked one by one, then decoded again one by one to be sent, so that memory holds only the sum."""
+    """A round's payloads as symbols. They are checked one by one, then decoded again one by one to
+    be sent, so that memory holds only the sum.
+    """
 
     def __init__(self, link: OverTheAir) -> None:
         self.link = link
@@ -171,34 +195,41 @@ class _Signal:
         """
         update = opened(arrival, self.link.max_norm)
         if update.by_entry:
-            raise UpdateError(complain("OverTheAir", expected="payloads of equal shapes", actual="a weight for each entry", hint="Digital()"))
-        own, expected = ({name: tuple(leaf.shape) for name, leaf in sorted(tree.items())} for tree in (update.total, self.zeros))
-        if expected and own != expected:
-            raise UpdateError(
-                complain("OverTheAir", expected=f"shapes {expected}, those of the first client", actual=own, hint="Digital()"), field="shape"
-            )
+            expected, actual = "payloads of equal shapes", "a weight for each entry"
+            raise UpdateError("OverTheAir", expected, actual, "Digital()")
+        own, first = shapes(update.total), shapes(self.zeros)
+        if first and own != first:
+            expected = f"shapes {first}, those of the first client"
+            raise UpdateError("OverTheAir", expected, own, "Digital()", field="shape")
         sent = self._sent(update.total)
         self.weights[arrival.client] = update.number()
-        self._energies[arrival.client] = {name: float(leaf.double().square().sum()) for name, leaf in sent.items()}
+        self._energies[arrival.client] = {
+            name: float(leaf.double().square().sum()) for name, leaf in sent.items()
+        }
         if not self.zeros:
             self.zeros = {name: torch.zeros_like(leaf) for name, leaf in update.total.items()}
             self._lengths = {name: len(leaf) for name, leaf in sent.items()}
 
     @cached_property
     def amplitudes(self) -> dict[str, float]:
-        """The shared amplitude of each leaf that is not zero for all clients. Only to be read after all payloads are checked."""
+        """The shared amplitude of each leaf that is not zero for all clients. Only to be read after
+        all payloads are checked.
+        """
         amplitudes = {}
         for name, length in self._lengths.items():
             energies = [by_leaf[name] for by_leaf in self._energies.values()]
-            energy = max(energies) if self.link.budget == "largest" else math.fsum(energies) / len(energies)
+            mean, uses = math.fsum(energies) / len(energies), channel_uses(length, self.link.reals)
+            energy = max(energies) if self.link.budget == "largest" else mean
             if energy > 0:
-                amplitudes[name] = common_amplitude(self.link.transmit_power_w, energy, channel_uses(length, self.link.reals), self.link.per)
+                power_w = self.link.transmit_power_w
+                amplitudes[name] = common_amplitude(power_w, energy, uses, self.link.per)
         return amplitudes
 
     def symbols(self, arrival: Arrival) -> Tensor:
         """Return a client's symbols, leaf after leaf."""
         sent = self._sent(opened(arrival, self.link.max_norm).total)
-        return pack(torch.cat([amplitude * sent[name] for name, amplitude in self.amplitudes.items()]), self.link.reals)
+        scaled = [amplitude * sent[name] for name, amplitude in self.amplitudes.items()]
+        return pack(torch.cat(scaled), self.link.reals)
 
     def tree(self, received: Received) -> Tree:
         """Return the sum that the server recovers from the received symbols."""
@@ -206,19 +237,26 @@ class _Signal:
         for name, amplitude in self.amplitudes.items():
             numbers = values[start : start + self._lengths[name]] / amplitude
             like, start = self.zeros[name], start + self._lengths[name]
-            total[name] = self.link.sensing.back(numbers, like.numel(), name).reshape(like.shape).to(like.dtype)
+            recovered = self.link.sensing.back(numbers, like.numel(), name)
+            total[name] = recovered.reshape(like.shape).to(like.dtype)
         return total
 
     def cost(self, client: str, spent: Spent | None) -> Cost:
-        """Return the bits of a client's digital side message, the round's channel uses, and the client's power if it was heard."""
-        side = struct.pack(f"<{1 + len(self._lengths)}d", self.weights[client], *self._energies[client].values())
-        uses = channel_uses(self._count, self.link.reals)
-        return Cost(8 * len(side), uses, spent.mean_w if spent else 0.0, spent.peak_w if spent else 0.0)
+        """Return the bits of a client's digital side message, the round's channel uses, and the
+        client's power if it was heard.
+        """
+        # The weight and the energies, as numbers of double precision.
+        bits, uses = 64 * (1 + len(self._lengths)), channel_uses(self._count, self.link.reals)
+        return Cost(bits, uses, spent.mean_w, spent.peak_w) if spent else Cost(bits, uses)
 
     @property
     def _count(self) -> int:
         return sum(self._lengths[name] for name in self.amplitudes)
 
     def _sent(self, total: Tree) -> Tree:
-        dtype = torch.float64 if any(leaf.dtype is torch.float64 for leaf in total.values()) else torch.float32
-        return {name: self.link.sensing.forward(total[name].to(dtype).flatten(), name) for name in sorted(total)}
+        double = any(leaf.dtype is torch.float64 for leaf in total.values())
+        dtype = torch.float64 if double else torch.float32
+        return {
+            name: self.link.sensing.forward(total[name].to(dtype).flatten(), name)
+            for name in sorted(total)
+        }

@@ -1,16 +1,22 @@
-"""Running statistics of networks that are trained by several clients: policies for the buffers of batch norm, which every training pass changes.
+"""Running statistics of networks that are trained by several clients: policies for the buffers of
+batch norm, which every training pass changes.
 
-==============  ==================================================================================================
-``"static"``    networks with running statistics are refused; they can be made static (HeteroFL, Diao et al., 2021)
-``"mean"``      they are sent with the parameters both ways, and the server averages them with the same weights
-``"local"``     every client keeps its own from round to round, and none is sent (the statistics of FedBN, Li et al., 2021)
-==============  ==================================================================================================
+==============  ====================================================================================
+``"static"``    networks with running statistics are refused; they can be made static (HeteroFL,
+                Diao et al., 2021)
+``"mean"``      they are sent with the parameters both ways, and the server averages them with the
+                same weights
+``"local"``     every client keeps its own from round to round, and none is sent (the statistics of
+                FedBN, Li et al., 2021)
+==============  ====================================================================================
 
-A statistic is any floating-point buffer that is saved with its module. Under "static" only those of batch and instance norm are refused at once.
-Other buffers are taken for constants; a local step that finds one changed by its forward passes puts it back and refuses the network.
+A statistic is any floating-point buffer that is saved with its module. Under "static" only those of
+batch and instance norm are refused at once. Other buffers are taken for constants; a local step
+that finds one changed by its forward passes puts it back and refuses the network.
 
-Counts, such as ``num_batches_tracked``, stay with a client under "local". Under "mean" every round begins with the counts of the network, which
-matters only for norms without a momentum: they then average over the batches of one round.
+Counts, such as ``num_batches_tracked``, stay with a client under "local". Under "mean" every round
+begins with the counts of the network, which matters only for norms without a momentum: they then
+average over the batches of one round.
 """
 
 from __future__ import annotations
@@ -20,23 +26,32 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Local
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError
+from bayesfed.federated.core import Around, Fit, Local, LocalOptions
 from bayesfed.keys import Key
-from bayesfed.models.nets.norms import untracked
-from bayesfed.trees import Tree, placed_buffers, running_statistics, shapes, trainable, under, without
+from bayesfed.models import untracked
+from bayesfed.trees import (
+    Tree,
+    placed_buffers,
+    running_statistics,
+    shapes,
+    trainable,
+    under,
+    without,
+)
 
 Buffers = Literal["static", "mean", "local"]
-"""Policy for running statistics: networks with any are refused; the server averages them; each client keeps its own."""
+"""Policy for running statistics: networks with any are refused; the server averages them; each
+client keeps its own.
+"""
 # Prefix of the names of statistics in a client's memory.
 STATISTICS = "statistics/"
 
 
 def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
-    """Return a copy of the tensors of a network that are sent under a policy: its trained parameters, and under "mean" its statistics.
+    """Return a copy of the tensors of a network that are sent under a policy: its trained
+    parameters, and under "mean" its statistics.
 
     Parameters
     ----------
@@ -50,26 +65,34 @@ def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
     Raises
     ------
     ArgumentError
-        If the policy is unknown, no parameter is trained, or the network has running statistics and the policy is "static".
+        If the policy is unknown, no parameter is trained, or the network has running statistics and
+        the policy is "static".
     """
     if buffers not in get_args(Buffers):
         expected = f"one of {', '.join(map(repr, get_args(Buffers)))}"
-        raise ArgumentError(complain(f"{where}, buffers", expected=expected, actual=repr(buffers), hint="'static'"))
+        raise ArgumentError(f"{where}, buffers", expected, repr(buffers), "'static'")
     running = running_statistics(net, certain=buffers == "static")
     if running and buffers == "static":
-        hint = 'nn.GroupNorm, norm="static", or buffers="mean" or "local" where the method has them (fed_avg, fed_hm, hetero_fl)'
-        raise ArgumentError(complain(where, expected="a network without running statistics", actual=running, hint=hint))
+        hint = (
+            'nn.GroupNorm, norm="static", or buffers="mean" or "local" where the method has '
+            "them (fed_avg, fed_hm, hetero_fl)"
+        )
+        raise ArgumentError(where, "a network without running statistics", running, hint)
     if not (trained := trainable(net)):
         actual = [name for name, _ in net.named_parameters()]
         raise ArgumentError(
-            complain(where, expected="a parameter that requires a gradient", actual=f"all frozen of {actual}", hint="requires_grad_()")
+            where,
+            "a parameter that requires a gradient",
+            f"all frozen of {actual}",
+            "requires_grad_()",
         )
     own = {name: value.detach().clone() for name, value in net.named_buffers()}
     return trained | ({name: own[name] for name in running} if buffers == "mean" else {})
 
 
 def buffered(local: Local, net: nn.Module, buffers: Buffers) -> Local:
-    """Return a local step that trains under a policy: the step itself if the network has no running statistics.
+    """Return a local step that trains under a policy: the step itself if the network has no running
+    statistics.
 
     Parameters
     ----------
@@ -86,7 +109,9 @@ def buffered(local: Local, net: nn.Module, buffers: Buffers) -> Local:
 
 
 def constant(local: Local, net: nn.Module) -> Local:
-    """Return a local step that refuses a network whose buffers turn out to be statistics: the step itself if no buffer is in doubt."""
+    """Return a local step that refuses a network whose buffers turn out to be statistics: the step
+    itself if no buffer is in doubt.
+    """
     certain = running_statistics(net, certain=True)
     doubtful = [name for name in running_statistics(net) if name not in certain]
     return Constant(local, net, tuple(doubtful)) if doubtful else local
@@ -95,45 +120,60 @@ def constant(local: Local, net: nn.Module) -> Local:
 def predicting(net: nn.Module, buffers: Buffers) -> nn.Module:
     """Return the network that the server predicts with.
 
-    Under "local" this is a copy that normalises by the batch it is given, as static batch norm does. The server receives no statistics, and those
-    that the network began with do not belong to the trained weights. `bayesfed.algorithms.batch_statistics` queries statistics from clients.
+    Under "local" this is a copy that normalises by the batch it is given, as static batch norm
+    does. The server receives no statistics, and those that the network began with do not belong to
+    the trained weights. `bayesfed.algorithms.batch_statistics` queries statistics from clients.
     """
     return untracked(net) if buffers == "local" and running_statistics(net) else net
 
 
 @dataclass(frozen=True)
 class Buffered(Around):
-    """A local step during which the network holds copies of this client's statistics. The network's own statistics are never changed.
+    """A local step during which the network holds copies of this client's statistics. The network's
+    own statistics are never changed.
 
     Parameters
     ----------
     local
         Local step that trains the parameters.
     net
-        The very network that `local` trains, in its training modes: norms in evaluation mode keep their statistics as they are.
+        The very network that `local` trains, in its training modes: norms in evaluation mode keep
+        their statistics as they are.
     travels
-        True if statistics come with the message and go with the payload; False if they stay in the client's memory. A client without statistics in
-        its memory, or with some of other shapes, begins with those of the network.
+        True if statistics come with the message and go with the payload; False if they stay in the
+        client's memory. A client without statistics in its memory, or with some of other shapes,
+        begins with those of the network.
     """
 
     net: nn.Module
     travels: bool
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Run the local step with the statistics in place."""
         names, own = running_statistics(self.net), dict(self.net.named_buffers())
         kept = under(memory, STATISTICS)
         begun = kept if shapes(kept) == shapes(own) else own
         if self.travels:
             begun = own | {name: message[name] for name in names}
-        model = {name: leaf for name, leaf in message.items() if not self.travels or name not in names}
-        with placed_buffers(self.net, {name: leaf.to(data.inputs.device, copy=True) for name, leaf in begun.items()}):
+        model = {
+            name: leaf for name, leaf in message.items() if not self.travels or name not in names
+        }
+        with placed_buffers(
+            self.net, {name: leaf.to(data.inputs.device, copy=True) for name, leaf in begun.items()}
+        ):
             fit = self.local.fit(model, without(memory, STATISTICS), data, key, options)
             # Read again, since a module may replace a buffer by a new one.
             ended = {name: value.detach() for name, value in self.net.named_buffers()}
         if not self.travels:
-            return fit._replace(memory=fit.memory | {STATISTICS + name: leaf for name, leaf in ended.items()})
-        sent = {name: ended[name] - message[name] if self.kind == "delta" else ended[name] for name in names}
+            return fit._replace(
+                memory=fit.memory | {STATISTICS + name: leaf for name, leaf in ended.items()}
+            )
+        sent = {
+            name: ended[name] - message[name] if self.kind == "delta" else ended[name]
+            for name in names
+        }
         return fit._replace(payload=fit.payload | sent)
 
 
@@ -154,7 +194,9 @@ class Constant(Around):
     net: nn.Module
     doubtful: tuple[str, ...]
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Run the local step and look whether a buffer was written to or replaced.
 
         Raises
@@ -166,7 +208,11 @@ class Constant(Around):
         # A tensor counts the operations that changed it in place, whatever the values.
         begun = {name: (value._version, value.clone()) for name, value in own.items()}
         fit = self.local.fit(message, memory, data, key, options)
-        changed = [name for name, value in own.items() if self.net.get_buffer(name) is not value or value._version != begun[name][0]]
+        changed = [
+            name
+            for name, value in own.items()
+            if self.net.get_buffer(name) is not value or value._version != begun[name][0]
+        ]
         if not changed:
             return fit
         for name in changed:
@@ -174,4 +220,4 @@ class Constant(Around):
             self.net.get_submodule(path)._buffers[leaf] = own[name].copy_(begun[name][1])
         hint = 'buffers="mean" or "local" where the method has them (fed_avg, fed_hm, hetero_fl)'
         actual = f"{changed}, changed by a forward pass in training mode"
-        raise ArgumentError(complain("network", expected="no running statistics", actual=actual, hint=hint))
+        raise ArgumentError("network", "no running statistics", actual, hint)

@@ -9,27 +9,30 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.update import Kind
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import checked_class, whole
+from bayesfed.federated.core import Around, Fit, Kind, LocalOptions
 from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.inference.objectives.likelihood import Objective, OwnSteps
+from bayesfed.inference import Objective
+from bayesfed.inference.objectives.likelihood import OwnSteps
 from bayesfed.inference.objectives.weight_decay import OpenPrior
 from bayesfed.keys import Key, forked
-from bayesfed.models.priors.likelihoods import Likelihood, Normal, PresentClasses
+from bayesfed.models import Likelihood, Normal
+from bayesfed.models.priors.likelihoods import PresentClasses
 from bayesfed.trees import Tree
 
 AfterStep = Callable[[Tree, float, int], None]
 """``(trained leaves, rate of the step just taken, steps left)``; may change the leaves in place."""
 
 
+@checked_class({}, steps=whole(1, "50"), batch_size=whole(1, "64"))
 @dataclass(frozen=True)
 class Descent:
     """Gradient steps on minibatches.
 
-    From its `LocalOptions` it reads `rate_factor`, `scale` and `steps`, and `prior` where the objective leaves it open.
+    From its `LocalOptions` it reads `rate_factor`, `scale` and `steps`, and `prior` where the
+    objective leaves it open.
 
     Parameters
     ----------
@@ -40,10 +43,11 @@ class Descent:
     steps
         Number of steps of a round.
     batch_size
-        Number of rows of a step. Batches are cut from reshuffled passes over the data. With None, or if the client has fewer rows, each step uses
-        all rows.
+        Number of rows of a step. Batches are cut from reshuffled passes over the data. With None,
+        or if the client has fewer rows, each step uses all rows.
     kind
-        What the payload's numbers mean: "value" sends the trained leaves, "delta" their difference from the message.
+        What the payload's numbers mean: "value" sends the trained leaves, "delta" their difference
+        from the message.
     uses_global_randomness
         Whether the objective draws from torch's global generator (dropout).
 
@@ -60,11 +64,9 @@ class Descent:
     kind: Kind = "value"
     uses_global_randomness: bool = False
 
-    def __post_init__(self) -> None:
-        if self.steps < 1 or (self.batch_size is not None and self.batch_size < 1):
-            raise ArgumentError(complain("Descent", expected="steps and batch_size >= 1", actual=(self.steps, self.batch_size), hint="50, 64"))
-
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Train from the message, with an empty memory.
 
         Raises
@@ -74,8 +76,16 @@ class Descent:
         """
         return self.train(message, data, key, options)
 
-    def train(self, message: Tree, data: Dataset, key: Key, options: LocalOptions, after_step: AfterStep | None = None) -> Fit:
-        """Train from the message as `fit` does, for local steps that do something between gradient steps.
+    def train(
+        self,
+        message: Tree,
+        data: Dataset,
+        key: Key,
+        options: LocalOptions,
+        after_step: AfterStep | None = None,
+    ) -> Fit:
+        """Train from the message as `fit` does, for local steps that do something between gradient
+        steps.
 
         Parameters
         ----------
@@ -88,7 +98,8 @@ class Descent:
         options
             Options that came with the message.
         after_step
-            ``(trained leaves, learning rate, steps left)``, called without gradients after every step. May change the leaves in place.
+            ``(trained leaves, learning rate, steps left)``, called without gradients after every
+            step. May change the leaves in place.
 
         Raises
         ------
@@ -97,18 +108,36 @@ class Descent:
         """
         trained, fixed = self.objective.start(message)
         if not len(data):
-            return Fit(self._payload(self.objective.finish(trained, fixed), message), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0})
+            return Fit(
+                self._payload(self.objective.finish(trained, fixed), message),
+                {},
+                {"samples": 0.0, "loss": 0.0, "nll": 0.0},
+            )
         own = self.objective if isinstance(self.objective, OwnSteps) else None
         apart = own.moved_apart(trained) if own else frozenset()
         leaves = {name: leaf.requires_grad_() for name, leaf in trained.items()}
         (rate, steps), losses = self.asked(options), []
-        optimiser = self.optimiser.build([leaf for name, leaf in leaves.items() if name not in apart], rate)
-        observations, noise = options.scale * len(data), key.child("noise").generator(data.inputs.device)
-        scored = self.objective.at(options.prior) if isinstance(self.objective, OpenPrior) else self.objective
+        optimiser = self.optimiser.build(
+            [leaf for name, leaf in leaves.items() if name not in apart], rate
+        )
+        observations, noise = (
+            options.scale * len(data),
+            key.child("noise").generator(data.inputs.device),
+        )
+        scored = (
+            self.objective.at(options.prior)
+            if isinstance(self.objective, OpenPrior)
+            else self.objective
+        )
         # Dropout and similar layers draw from torch's global generator.
-        with forked(key.child("global")) if self.uses_global_randomness else nullcontext(), self.objective.held(trained):
+        with (
+            forked(key.child("global")) if self.uses_global_randomness else nullcontext(),
+            self.objective.held(trained),
+        ):
             self.objective.check(trained, fixed, data)
-            for done, batch in enumerate(batches(data, self.batch_size, steps, key.child("batches").generator()), 1):
+            for done, batch in enumerate(
+                batches(data, self.batch_size, steps, key.child("batches").generator()), 1
+            ):
                 optimiser.zero_grad()
                 loss, nll = scored.loss(trained, fixed, batch, observations, noise)
                 loss.backward()
@@ -120,19 +149,29 @@ class Descent:
                         after_step(trained, float(optimiser.param_groups[0]["lr"]), steps - done)
                 losses.append((loss.detach(), nll.detach()))
         total, nll_total = (torch.stack(values).mean() for values in zip(*losses, strict=True))
-        return self.ended({name: leaf.detach() for name, leaf in trained.items()}, fixed, message, data, float(total), float(nll_total))
+        return self.ended(
+            {name: leaf.detach() for name, leaf in trained.items()},
+            fixed,
+            message,
+            data,
+            float(total),
+            float(nll_total),
+        )
 
     def asked(self, options: LocalOptions) -> tuple[float, int]:
         """Return the learning rate and the number of steps under these options."""
         return self.optimiser.learning_rate * options.rate_factor, options.steps or self.steps
 
-    def ended(self, trained: Tree, fixed: Tree, message: Tree, data: Dataset, loss: float, nll: float) -> Fit:
+    def ended(
+        self, trained: Tree, fixed: Tree, message: Tree, data: Dataset, loss: float, nll: float
+    ) -> Fit:
         """Return the result of a training.
 
         Parameters
         ----------
         trained, fixed
-            Leaves after the last step, and those that are not trained, as `Objective.finish` takes them.
+            Leaves after the last step, and those that are not trained, as `Objective.finish` takes
+            them.
         message
             What the client received.
         data
@@ -146,7 +185,7 @@ class Descent:
             If the loss is not finite: training diverged.
         """
         if not loss - loss == 0:
-            raise DataError(complain("local training", expected="a finite loss", actual=loss, hint="a smaller learning rate"))
+            raise DataError("local training", "a finite loss", loss, "a smaller learning rate")
         payload = self._payload(self.objective.finish(trained, fixed), message)
         return Fit(payload, {}, {"samples": float(len(data)), "loss": loss, "nll": nll})
 
@@ -157,12 +196,13 @@ class Descent:
 
 
 @dataclass(frozen=True)
-class LocalClasses:
-    """Gradient steps on a loss without the classes that a client has no rows of (masked cross-entropy, HeteroFL 3.3).
+class LocalClasses(Around):
+    """Gradient steps on a loss without the classes that a client has no rows of (masked
+    cross-entropy, HeteroFL 3.3).
 
     Parameters
     ----------
-    descent
+    local
         Gradient steps. Their own objective is used for clients without rows.
     objective
         ``(likelihood) -> Objective``.
@@ -175,34 +215,31 @@ class LocalClasses:
         If the targets are numbers (`Normal`), which have no classes.
     """
 
-    descent: Descent
+    local: Descent
     objective: Callable[[Likelihood], Objective]
     likelihood: Likelihood
 
     def __post_init__(self) -> None:
         if isinstance(self.likelihood, Normal):
-            raise ArgumentError(complain("masked", expected="a likelihood of classes", actual="Normal", hint="masked=False, or Categorical()"))
+            raise ArgumentError(
+                "masked", "a likelihood of classes", "Normal", "masked=False, or Categorical()"
+            )
 
-    @property
-    def kind(self) -> Kind:
-        """What the payload's numbers mean, as for the descent."""
-        return self.descent.kind
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.descent.uses_global_randomness
-
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Take the steps with the likelihood restricted to the client's own classes."""
         classes = tuple(data.targets.unique().tolist())
-        if not classes:
-            return self.descent.fit(message, memory, data, key, options)
-        return replace(self.descent, objective=self.objective(PresentClasses(self.likelihood, classes))).fit(message, memory, data, key, options)
+        descent = self.local
+        if classes:
+            present = PresentClasses(self.likelihood, classes)
+            descent = replace(descent, objective=self.objective(present))
+        return descent.fit(message, memory, data, key, options)
 
 
 def batches(data: Dataset, size: int | None, steps: int, generator: Generator) -> Iterator[Dataset]:
-    """Yield `steps` batches of `size` rows from reshuffled passes. The incomplete last batch of a pass is dropped.
+    """Yield `steps` batches of `size` rows from reshuffled passes. The incomplete last batch of a
+    pass is dropped.
 
     Parameters
     ----------
@@ -220,14 +257,24 @@ def batches(data: Dataset, size: int | None, steps: int, generator: Generator) -
 
 
 def row_numbers(count: int, size: int | None, steps: int, generator: Generator) -> Tensor:
-    """Return the row numbers of the batches that `batches` cuts from `count` rows, ``(steps, min(size, count))``."""
+    """Return the row numbers of the batches that `batches` cuts from `count` rows,
+    ``(steps, min(size, count))``.
+    """
     size = min(size or count, count)
     whole = count // size
-    passes = [torch.randperm(count, generator=generator)[: whole * size].view(whole, size) for _ in range(-(-steps // whole))]
+    passes = [
+        torch.randperm(count, generator=generator)[: whole * size].view(whole, size)
+        for _ in range(-(-steps // whole))
+    ]
     return torch.cat(passes)[:steps]
 
 
 def draws_globally(net: nn.Module) -> bool:
-    """Return whether a forward pass draws from torch's global generator: dropout does, unless its probability is 0."""
+    """Return whether a forward pass draws from torch's global generator: dropout does, unless its
+    probability is 0.
+    """
     kinds = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU")
-    return any(type(module).__name__.endswith(kinds) and getattr(module, "p", None) != 0 for module in net.modules())
+    return any(
+        type(module).__name__.endswith(kinds) and getattr(module, "p", None) != 0
+        for module in net.modules()
+    )

@@ -1,9 +1,11 @@
 """A temperature that is chosen on rows that clients hold out.
 
-Every tenth row of a client is never trained on. In each round, before its local work, a client scores these rows under the posterior that it
-received, with all its variances as they are, halved and doubled, and sends the three scores with its payload. The server multiplies the
-temperature and the variances by the factor with the best mean score: where the likelihood decides, the variances of a tempered posterior are
-proportional to its temperature, so that the scores of one posterior tell about its neighbours.
+Every tenth row of a client is never trained on. In each round, before its local work, a client
+scores these rows under the posterior that it received, with all its variances as they are, halved
+and doubled, and sends the three scores with its payload. The server multiplies the temperature and
+the variances by the factor with the best mean score: where the likelihood decides, the variances of
+a tempered posterior are proportional to its temperature, so that the scores of one posterior tell
+about its neighbours.
 """
 
 from __future__ import annotations
@@ -16,25 +18,25 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.wrappers import Around
-from bayesfed.federated.training.held_rows import split_held
+from bayesfed.data import Dataset
+from bayesfed.errors import DataError
+from bayesfed.federated.core import Around, Fit, LocalOptions
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 # The leaf of the payload with the scores, and the factors of the variances that they are for.
-SCORES = "scores"
+SCORES = "run/scores"
 FACTORS = (1.0, 0.5, 2.0)
+# One row in so many is held out.
+EVERY = 10
 # Temperatures between which is chosen.
 LOWEST, HIGHEST = 1e-6, 1.0
 
 
 @dataclass(frozen=True)
 class HeldOutScores(Around, ABC):
-    """A local step that trains without every tenth row and scores the received posterior on those rows.
+    """A local step that trains without every tenth row and scores the received posterior on those
+    rows.
 
     Parameters
     ----------
@@ -46,9 +48,13 @@ class HeldOutScores(Around, ABC):
 
     @abstractmethod
     def likely(self, message: Tree, factor: float, rows: Dataset, key: Key) -> Iterable[Tensor]:
-        """Return the log likelihood of each row at each draw of the posterior, its variances times `factor`."""
+        """Return the log likelihood of each row at each draw of the posterior, its variances times
+        `factor`.
+        """
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Score, and run the local step on the rows that are not held out."""
         trained, held = split_held(data)
         fit = self.local.fit(message, memory, trained, key, options)
@@ -56,7 +62,8 @@ class HeldOutScores(Around, ABC):
         return fit._replace(payload=fit.payload | {SCORES: scores.to(data.inputs.device)})
 
     def scores(self, message: Tree, rows: Dataset, key: Key) -> Tensor:
-        """Return the mean negative log predictive density of the rows for each factor, ``(3,)``; zeros without rows.
+        """Return the mean negative log predictive density of the rows for each factor, ``(3,)``;
+        zeros without rows.
 
         Raises
         ------
@@ -66,18 +73,42 @@ class HeldOutScores(Around, ABC):
         if not len(rows):
             return torch.zeros(len(FACTORS))
         with torch.no_grad():
-            result = torch.stack([self._score(torch.stack(list(self.likely(message, factor, rows, key)))) for factor in FACTORS])
+            result = torch.stack(
+                [
+                    self._score(torch.stack(list(self.likely(message, factor, rows, key))))
+                    for factor in FACTORS
+                ]
+            )
         if not bool(torch.isfinite(result).all()):
-            raise DataError(complain("held-out rows", expected="finite scores", actual=result.tolist(), hint="a smaller learning rate"))
+            raise DataError(
+                "held-out rows", "finite scores", result.tolist(), "a smaller learning rate"
+            )
         return result
 
     def _score(self, likely: Tensor) -> Tensor:
         return (math.log(self.draws) - likely.logsumexp(dim=0)).mean()
 
 
-def better(scores: Tensor, temperature: float, lowest: float = LOWEST, highest: float = HIGHEST) -> float:
-    """Return the factor by which temperature and variances change, given the clients' mean scores ``(3,)``, within two bounds."""
+def better(
+    scores: Tensor, temperature: float, lowest: float = LOWEST, highest: float = HIGHEST
+) -> float:
+    """Return the factor by which temperature and variances change, given the clients' mean scores
+    ``(3,)``, within two bounds.
+    """
     values = scores.tolist()
     # The first of equal scores: nothing changes without a reason.
     factor = FACTORS[values.index(min(values))]
     return min(max(factor, lowest / temperature), max(highest / temperature, 1.0))
+
+
+def split_held(data: Dataset) -> tuple[Dataset, Dataset]:
+    """Return the rows to train on, and every tenth row, which is held out. A client with fewer than
+    ten rows holds out none.
+    """
+    held = is_held(len(data))
+    return data[~held], data[held]
+
+
+def is_held(rows: int) -> Tensor:
+    """Return which rows are held out, ``(rows,)`` booleans."""
+    return torch.arange(rows) % EVERY == EVERY - 1

@@ -1,8 +1,9 @@
-"""`Training`: the local work of a round as one value, so that a comparison can give the same to every method."""
+"""`Training`: the local work of a round as one value, so that a comparison can give the same to
+every method.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,23 +11,34 @@ from typing import Any, Literal, TypeVar
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.errors.checks import OF_TRAINING, checked_class, shown
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Local
-from bayesfed.federated.core.update import Kind
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import OF_TRAINING, Role, checked_class, having, number, whole
+from bayesfed.federated.core import Kind, Local, LocalOptions
 from bayesfed.federated.training.batch_norm import Buffers, buffered
 from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
-from bayesfed.federated.training.optimisers import Optimiser, Sgd
-from bayesfed.federated.training.schedules import Schedule, constant
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective
+from bayesfed.federated.training.optimisers import Optimiser, Schedule, Sgd, constant
+from bayesfed.inference import MaximumLikelihood, Objective
 from bayesfed.inference.objectives.weight_decay import with_open_prior, with_prior
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models import Categorical, Likelihood
 
 Record = TypeVar("Record", bound=LocalOptions)
 
 
-@checked_class(OF_TRAINING)
+PRECISION = number("[0, inf)", "0.3")
+
+
+@checked_class(
+    OF_TRAINING,
+    steps=whole(1, "50"),
+    batch_size=whole(1, "64"),
+    optimiser=having(("build",), "an optimiser as a value", "Sgd(0.05), Adam(1e-3)"),
+    schedule=Role(callable, "a function of the round", "cosine(0.1, rounds)"),
+    epochs=number("(0, inf)", "1.0"),
+    prior_precision=Role(
+        lambda value: value == "auto" or PRECISION.fits(value), "a number >= 0 or 'auto'", "0.3"
+    ),
+    observations=whole(1, "len(train)"),
+)
 @dataclass(frozen=True)
 class Training:
     """Local work of a round.
@@ -38,24 +50,30 @@ class Training:
     batch_size
         Number of rows of a step. None takes all rows of the client.
     optimiser
-        Optimiser of the steps: ``Sgd(0.05)``, ``Adam(1e-3)``. Default: the method's own, named in its docstring.
+        Optimiser of the steps: ``Sgd(0.05)``, ``Adam(1e-3)``. Default: the method's own, named in
+        its docstring.
     schedule
-        ``round -> factor`` on the learning rate: `constant`, ``cosine(0.1, rounds)``, ``inverse(20)``.
+        ``round -> factor`` on the learning rate: `constant`, ``cosine(0.1, rounds)``,
+        ``inverse(20)``.
     epochs
-        Number of passes over the client's own rows, used instead of `steps`. May be fractional; a client takes at least one step.
+        Number of passes over the client's own rows, used instead of `steps`. May be fractional; a
+        client takes at least one step.
     prior_precision
-        delta of a prior N(0, 1 / delta) on every weight, for methods with point estimates: weight decay of ``delta / observations`` on the mean loss,
-        which makes MAP estimates of them. With `Adam` it empties weights that the rows leave open, those of pixels that never vary, and networks
-        lose less under corruptions. "auto": 80 rounds come first, in which precisions from 0.1 to 3 are tried and scored on rows that clients hold
-        out; then training begins anew, on all rows (`bayesfed.algorithms.wrappers.chosen_prior`). Default: none.
+        delta of a prior N(0, 1 / delta) on every weight, for methods with point estimates: weight
+        decay of ``delta / observations`` on the mean loss, which makes MAP estimates of them. With
+        `Adam` it empties weights that the rows leave open, those of pixels that never vary, and
+        networks lose less under corruptions. "auto": 80 rounds come first, in which precisions from
+        0.1 to 3 are tried and scored on rows that clients hold out; then training begins anew, on
+        all rows (`bayesfed.algorithms.wrappers.chosen_prior`). Default: none.
     observations
         Number of rows of all clients, for `prior_precision`.
 
     Raises
     ------
     ArgumentError
-        If a number is not positive, one of `prior_precision` and `observations` is given without the other, the optimiser is not one
-        of this package's (``0.1``, ``torch.optim.SGD``), or the schedule cannot be called.
+        If a number is not positive, one of `prior_precision` and `observations` is given without
+        the other, the optimiser is not one of this package's (``0.1``, ``torch.optim.SGD``), or the
+        schedule cannot be called.
 
     Examples
     --------
@@ -73,38 +91,18 @@ class Training:
     observations: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        self._check_prior()
-        _whole("Training.steps", self.steps, "50")
-        if self.batch_size is not None:
-            _whole("Training.batch_size", self.batch_size, "64")
-        if self.epochs is not None and not (isinstance(self.epochs, int | float) and 0 < self.epochs < math.inf):
-            raise ArgumentError(complain("Training.epochs", expected="a number above 0", actual=repr(self.epochs), hint="1.0"))
-        if self.optimiser is not None and (isinstance(self.optimiser, type) or not hasattr(self.optimiser, "build")):
-            actual = shown(self.optimiser)
-            raise ArgumentError(complain("Training.optimiser", expected="an optimiser as a value", actual=actual, hint="Sgd(0.05), Adam(1e-3)"))
-        if not callable(self.schedule):
-            raise ArgumentError(
-                complain("Training.schedule", expected="a function of the round", actual=repr(self.schedule), hint="cosine(0.1, rounds)")
-            )
-
-    def _check_prior(self) -> None:
-        precision = self.prior_precision
-        if (precision is None) != (self.observations is None):
-            actual = f"prior_precision {precision}, observations {self.observations}"
+        if (self.prior_precision is None) != (self.observations is None):
+            actual = f"prior_precision {self.prior_precision}, observations {self.observations}"
             hint = "Training(prior_precision=0.3, observations=len(train))"
-            raise ArgumentError(complain("Training", expected="both or neither", actual=actual, hint=hint))
-        if self.observations is not None:
-            _whole("Training.observations", self.observations, "len(train)")
-        if precision not in (None, "auto") and not (
-            isinstance(precision, int | float) and not isinstance(precision, bool) and 0 <= precision < math.inf
-        ):
-            raise ArgumentError(complain("Training.prior_precision", expected="a number >= 0 or 'auto'", actual=repr(precision), hint="0.3"))
+            raise ArgumentError("Training", "both or neither", actual, hint)
 
     def steps_for(self, samples: int) -> int:
         """Return the number of steps of a client with `samples` rows."""
         if self.epochs is None:
             return self.steps
-        return max(1, round(self.epochs * samples / min(self.batch_size or samples or 1, samples or 1)))
+        return max(
+            1, round(self.epochs * samples / min(self.batch_size or samples or 1, samples or 1))
+        )
 
     def options(self, round: int, samples: int, **own: Any) -> LocalOptions:
         """Return the options of a client for a round.
@@ -121,11 +119,19 @@ class Training:
         return self.options_as(LocalOptions, round, samples, **own)
 
     def options_as(self, record: type[Record], round: int, samples: int, **own: Any) -> Record:
-        """Return the options as a record that extends `LocalOptions`; further parameters as for `options`."""
+        """Return the options as a record that extends `LocalOptions`; further parameters as for
+        `options`.
+        """
         steps = {} if self.epochs is None else {"steps": self.steps_for(samples)}
         return record(**{"rate_factor": self.schedule(round), **steps, **own})
 
-    def descent(self, objective: Objective, net: nn.Module, kind: Kind = "value", default: Optimiser | None = None) -> Descent:
+    def descent(
+        self,
+        objective: Objective,
+        net: nn.Module,
+        kind: Kind = "value",
+        default: Optimiser | None = None,
+    ) -> Descent:
         """Return gradient steps on an objective.
 
         Parameters
@@ -139,10 +145,18 @@ class Training:
         default
             Optimiser if this value has none. Default: ``Sgd(0.05)``.
         """
-        return Descent(self.under_prior(objective), self.optimiser or default or Sgd(), self.steps, self.batch_size, kind, draws_globally(net))
+        return Descent(
+            self.under_prior(objective),
+            self.optimiser or default or Sgd(),
+            self.steps,
+            self.batch_size,
+            kind,
+            draws_globally(net),
+        )
 
     def under_prior(self, objective: Objective) -> Objective:
-        """Return an objective under the prior of `prior_precision`: the objective itself if there is none.
+        """Return an objective under the prior of `prior_precision`: the objective itself if there
+        is none.
 
         Raises
         ------
@@ -156,7 +170,13 @@ class Training:
         return with_prior(objective, self.prior_precision, self.observations)
 
     def fitting(
-        self, net: nn.Module, likelihood: Likelihood | None = None, kind: Kind = "value", *, masked: bool = False, buffers: Buffers = "static"
+        self,
+        net: nn.Module,
+        likelihood: Likelihood | None = None,
+        kind: Kind = "value",
+        *,
+        masked: bool = False,
+        buffers: Buffers = "static",
     ) -> Local:
         """Return the local step that fits a network by maximum likelihood.
 
@@ -175,17 +195,16 @@ class Training:
         """
         scored = likelihood or Categorical()
         descent = self.descent(MaximumLikelihood(net, scored), net, kind)
-        return buffered(LocalClasses(descent, self.objectives(net), scored) if masked else descent, net, buffers)
+        return buffered(
+            LocalClasses(descent, self.objectives(net), scored) if masked else descent, net, buffers
+        )
 
     def objectives(self, net: nn.Module) -> Callable[[Likelihood], Objective]:
-        """Return the function from a likelihood to the objective of a network, under the prior. Copied, it has a network of its own."""
+        """Return the function from a likelihood to the objective of a network, under the prior.
+        Copied, it has a network of its own.
+        """
         return partial(_objective, self, net)
 
 
 def _objective(work: Training, net: nn.Module, likelihood: Likelihood) -> Objective:
     return work.under_prior(MaximumLikelihood(net, likelihood))
-
-
-def _whole(where: str, value: object, hint: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ArgumentError(complain(where, expected="a whole number >= 1", actual=repr(value), hint=hint))

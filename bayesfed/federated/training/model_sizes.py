@@ -1,4 +1,6 @@
-"""Models of several sizes for devices of different strength: which client trains which size, and the local step for each size."""
+"""Models of several sizes for devices of different strength: which client trains which size, and
+the local step for each size.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import Role, checked, whole
-from bayesfed.federated.core.options import LocalOptions, options_of
-from bayesfed.federated.core.protocols import Fit, Local, Profile
-from bayesfed.federated.core.update import Kind
+from bayesfed.federated.core import Fit, Kind, Local, LocalOptions, Profile, options_of
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -20,9 +20,10 @@ Capacity = Callable[[Profile, int, Key], int]
 """``(profile, round, key) -> index of the size``. 0 is the largest."""
 
 
-@checked(count=whole(0, "the number of sizes"))
+@checked(count=whole(1, "the number of sizes"))
 def dynamic(count: int) -> Capacity:
-    """Return a capacity that draws a size uniformly for every client and round (dynamic heterogeneity in HeteroFL and FedHM).
+    """Return a capacity that draws a size uniformly for every client and round (dynamic
+    heterogeneity in HeteroFL and FedHM).
 
     Parameters
     ----------
@@ -34,39 +35,48 @@ def dynamic(count: int) -> Capacity:
     ArgumentError
         If `count` is below 1.
     """
-    if count < 1:
-        raise ArgumentError(complain("dynamic", expected="count >= 1", actual=count, hint="the number of sizes"))
-    return lambda profile, round, key: int(torch.randint(count, (), generator=key.child("size").generator()))
+    return lambda profile, round, key: int(
+        torch.randint(count, (), generator=key.child("size").generator())
+    )
 
 
 @checked(
     clients=Role(
-        lambda names: isinstance(names, list | tuple) and all(isinstance(name, str) for name in names), "a list of names", "sorted(clients)"
+        lambda names: (
+            isinstance(names, list | tuple)
+            and all(isinstance(name, str) for name in names)
+            and len(set(names)) == len(names)
+        ),
+        "a list of distinct names",
+        "sorted(clients)",
     ),
-    count=whole(0, "2"),
+    count=whole(1, "2"),
 )
 def fixed(clients: Sequence[str], count: int) -> Capacity:
-    """Return a capacity that assigns sizes to clients once, in turn, so that the sizes have equally many clients (plus or minus one).
+    """Return a capacity that assigns sizes to clients once, in turn, so that the sizes have equally
+    many clients (plus or minus one).
 
     Parameters
     ----------
     clients
-        Names of all clients, in the order in which sizes are assigned. The first client gets the largest size.
+        Names of all clients, in the order in which sizes are assigned. The first client gets the
+        largest size.
     count
         Number of sizes.
 
     Raises
     ------
     ArgumentError
-        If `count` is below 1 or a name occurs twice. During a round, if a client is not in `clients`.
+        If `count` is below 1 or a name occurs twice. During a round, if a client is not in
+        `clients`.
     """
-    if count < 1 or len(set(clients)) != len(clients):
-        raise ArgumentError(complain("fixed", expected="distinct clients and count >= 1", actual=(list(clients), count), hint="sorted(clients)"))
     sizes = {name: number % count for number, name in enumerate(clients)}
 
     def capacity(profile: Profile, round: int, key: Key) -> int:
         if profile.name not in sizes:
-            raise ArgumentError(complain("fixed", expected=f"one of {sorted(sizes)}", actual=repr(profile.name), hint="all clients of the pool"))
+            raise ArgumentError(
+                "fixed", f"one of {sorted(sizes)}", repr(profile.name), "all clients of the pool"
+            )
         return sizes[profile.name]
 
     return capacity
@@ -90,12 +100,14 @@ def by_device(name: str, smallest: Mapping[int, float]) -> Capacity:
 
     def capacity(profile: Profile, round: int, key: Key) -> int:
         figure = profile.device.get(name)
-        possible = [size for size, needed in sorted(smallest.items()) if figure is not None and figure >= needed]
+        possible = [
+            size
+            for size, needed in sorted(smallest.items())
+            if figure is not None and figure >= needed
+        ]
         if not possible:
-            needed = min(smallest.values())
-            raise ArgumentError(
-                complain(f"by_device, client {profile.name!r}", expected=f"{name} >= {needed:g}", actual=figure, hint="a smaller size")
-            )
+            where, expected = f"client {profile.name!r}", f"{name} >= {min(smallest.values()):g}"
+            raise ArgumentError(f"by_device, {where}", expected, figure, "a smaller size")
         return possible[0]
 
     return capacity
@@ -128,6 +140,8 @@ class Sized:
         """Whether any of the local steps draws from torch's global generator."""
         return any(local.uses_global_randomness for local in self.locals)
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Run the local step of the client's size."""
         return self.locals[options.size].fit(message, memory, data, key, options)

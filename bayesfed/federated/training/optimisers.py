@@ -1,14 +1,21 @@
-"""Optimisers of local work, as values. The torch optimiser is built anew for each client and round."""
+"""Optimisers of local work, as values, and schedules: functions from the number of the round to a
+factor on the learning rate. The torch optimiser is built anew for each client and round.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked, checked_class, number, whole
+
+POSITIVE, SHARE = number("(0, inf)", "1e-3"), number("(0, 1]", "0.1")
 
 
 class Optimiser(Protocol):
@@ -17,21 +24,16 @@ class Optimiser(Protocol):
     @property
     def learning_rate(self) -> float:
         """Step size before any schedule."""
-        ...
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return the torch optimiser of these leaves, with the learning rate of this round."""
-        ...
 
 
-def _rate(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ArgumentError(complain(f"{name}.learning_rate", expected="a positive number", actual=repr(value), hint="1e-3"))
-
-
+@checked_class({}, learning_rate=POSITIVE)
 @dataclass(frozen=True)
 class Sgd:
-    """Stochastic gradient descent with optional momentum and weight decay, as `torch.optim.SGD`. Momentum starts from zero in every round.
+    """Stochastic gradient descent with optional momentum and weight decay, as `torch.optim.SGD`.
+    Momentum starts from zero in every round.
 
     Parameters
     ----------
@@ -52,14 +54,14 @@ class Sgd:
     momentum: float = 0.0
     weight_decay: float = 0.0
 
-    def __post_init__(self) -> None:
-        _rate("Sgd", self.learning_rate)
-
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return `torch.optim.SGD`."""
-        return torch.optim.SGD(leaves, learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+        return torch.optim.SGD(
+            leaves, learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
+        )
 
 
+@checked_class({}, learning_rate=POSITIVE)
 @dataclass(frozen=True)
 class Adam:
     """Adam (Kingma and Ba, 2015). Its moments start from zero in every round.
@@ -77,22 +79,22 @@ class Adam:
 
     learning_rate: float = 1e-3
 
-    def __post_init__(self) -> None:
-        _rate("Adam", self.learning_rate)
-
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return torch's `Adam`, fused."""
         return torch.optim.Adam(leaves, learning_rate, fused=True)
 
 
+@checked_class({}, learning_rate=SHARE)
 @dataclass(frozen=True)
 class NaturalGradient:
-    """Natural-gradient steps for independent Gaussians (`bayesfed.inference.variational.natural`), and another optimiser for other parameters.
+    """Natural-gradient steps for independent Gaussians (`bayesfed.inference.variational.natural`),
+    and another optimiser for other parameters.
 
     Parameters
     ----------
     learning_rate
-        Share of the way to the target of a step, in (0, 1]. At 0.1 the earlier value is forgotten in about ten steps.
+        Share of the way to the target of a step, in (0, 1]. At 0.1 the earlier value is forgotten
+        in about ten steps.
     others
         Optimiser of the parameters that do not belong to independent Gaussians.
 
@@ -105,20 +107,26 @@ class NaturalGradient:
     learning_rate: float = 0.1
     others: Optimiser = Adam(1e-2)
 
-    def __post_init__(self) -> None:
-        if not 0 < self.learning_rate <= 1:
-            raise ArgumentError(
-                complain("NaturalGradient.learning_rate", expected="a number in (0, 1]", actual=self.learning_rate, hint="NaturalGradient(0.1)")
-            )
-
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
-        """Return the optimiser of the other parameters, its learning rate scaled by the same schedule."""
-        return self.others.build(leaves, self.others.learning_rate * learning_rate / self.learning_rate)
+        """Return the optimiser of the other parameters, its learning rate scaled by the same
+        schedule.
+        """
+        return self.others.build(
+            leaves, self.others.learning_rate * learning_rate / self.learning_rate
+        )
 
 
+@checked_class(
+    {},
+    learning_rate=SHARE,
+    curvature_rate=SHARE,
+    momentum=number("[0, 1)", "0.9"),
+    clip=number("(0, inf]", "0.01"),
+)
 @dataclass(frozen=True)
 class Ivon:
-    """IVON (`bayesfed.inference.variational.ivon`): natural-gradient steps on a network's means and sds, for `federated_svi` of a `bayesian` network.
+    """IVON (`bayesfed.inference.variational.ivon`): natural-gradient steps on a network's means and
+    sds, for `federated_svi` of a `bayesian` network.
 
     Parameters
     ----------
@@ -131,8 +139,9 @@ class Ivon:
     clip
         Largest step of a mean over `learning_rate`, in units of the weights.
     noise
-        Whether weights are drawn. False: gradients are taken at the means (FedLap-Cov), and precisions at the end of the round, from squared
-        gradients of single rows with drawn labels (generalised Gauss-Newton).
+        Whether weights are drawn. False: gradients are taken at the means (FedLap-Cov), and
+        precisions at the end of the round, from squared gradients of single rows with drawn labels
+        (generalised Gauss-Newton).
 
     Raises
     ------
@@ -146,11 +155,6 @@ class Ivon:
     clip: float = 0.01
     noise: bool = True
 
-    def __post_init__(self) -> None:
-        if not (0 < self.learning_rate <= 1 and 0 < self.curvature_rate <= 1 and 0 <= self.momentum < 1 and self.clip > 0):
-            actual = (self.learning_rate, self.curvature_rate, self.momentum, self.clip)
-            raise ArgumentError(complain("Ivon", expected="rates in (0, 1], momentum in [0, 1), clip > 0", actual=actual, hint="Ivon(0.1)"))
-
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Refuse: these are no steps on leaves.
 
@@ -160,5 +164,56 @@ class Ivon:
             Always.
         """
         raise ArgumentError(
-            complain("Ivon", expected="federated_svi of bayesian(net) with Gaussian priors", actual="another method or model", hint="Adam(1e-3)")
+            "Ivon",
+            "federated_svi of bayesian(net) with Gaussian priors",
+            "another method or model",
+            "Adam(1e-3)",
         )
+
+
+Schedule = Callable[[int], float]
+"""``round -> factor on the learning rate``."""
+
+
+def constant(round: int) -> float:
+    """Return 1: the learning rate stays the same."""
+    return 1.0
+
+
+@checked(floor=number("(0, 1]", "cosine(0.1, 40)"), rounds=whole(1, "cosine(0.1, 40)"))
+def cosine(floor: float, rounds: int) -> Schedule:
+    """Return half a cosine from 1 in the first round to `floor` in the last (Loshchilov and Hutter,
+    2017, without restarts).
+
+    Parameters
+    ----------
+    floor
+        Factor in the last round and after it, in (0, 1].
+    rounds
+        Number of rounds.
+
+    Raises
+    ------
+    ArgumentError
+        If `floor` is not in (0, 1], or `rounds` is below 1.
+    """
+    last = max(1, rounds - 1)
+    return lambda round: floor + (1 - floor) * (1 + math.cos(math.pi * min(round, last) / last)) / 2
+
+
+@checked(scale=number("(0, inf]", "20"))
+def inverse(scale: float) -> Schedule:
+    """Return the schedule ``1 / (1 + round / scale)``, whose sum diverges and whose sum of squares
+    converges (D-Turbo-VBI (25)).
+
+    Parameters
+    ----------
+    scale
+        Number of the round at which the factor is 1/2.
+
+    Raises
+    ------
+    ArgumentError
+        If `scale` is not above 0.
+    """
+    return lambda round: 1 / (1 + round / scale)

@@ -5,7 +5,9 @@ from bayesfed.flower import Experiment
 
 
 def data(client: str) -> bf.Dataset:
-    """Return the rows of one client. It is called on the machine of that client: read your own files here."""
+    """Return the rows of one client. It is called on the machine of that client: read your own
+    files here.
+    """
     train, _ = bf.digits()
     return bf.federate(train, bf.iid(len(train), 3, bf.Key(0, "partition")))[client]
 
@@ -13,4 +15,9 @@ def data(client: str) -> bf.Dataset:
 def experiment() -> Experiment:
     """Return the method and the number of rounds."""
     net = bf.mlp([64, 32, 10], bf.Key(0, "net"))
-    return Experiment(algorithm=bf.fed_avg(net, training=bf.Training(steps=20)), data=data, rounds=5, test=lambda: bf.digits()[1])
+    return Experiment(
+        algorithm=bf.fed_avg(net, training=bf.Training(steps=20)),
+        data=data,
+        rounds=5,
+        test=lambda: bf.digits()[1],
+    )

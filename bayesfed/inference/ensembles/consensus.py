@@ -1,4 +1,5 @@
-"""What the posteriors of clients predict together: between the mean of their predictions and the product (Hasan et al., 2024).
+"""What the posteriors of clients predict together: between the mean of their predictions and the
+product (Hasan et al., 2024).
 
 ======================  ==========================================================================
 paper                   here
@@ -8,8 +9,8 @@ beta                    `Consensus.share`: 0 is the mean of the clients, 1 their
 p(y | x)                proportional to ``(prod_k p_k)^beta (mean_k p_k)^(1 - beta)``
 ======================  ==========================================================================
 
-A product is too certain where the clients' rows are alike, since each p_k has the prior's share and the clients err together; the mean is too
-doubtful. The labels of held-out rows decide.
+A product is too certain where the clients' rows are alike, since each p_k has the prior's share and
+the clients err together; the mean is too doubtful. The labels of held-out rows decide.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from bayesfed.trees import Tree
 class Consensus:
     """Predictor and posterior in one: the networks of all clients, of which one prediction is made.
 
-    The prediction is no mean over draws. As a posterior it therefore has a single member, which holds all networks, and no mutual information.
+    The prediction is no mean over draws. As a posterior it therefore has a single member, which
+    holds all networks, and no mutual information.
 
     Parameters
     ----------
@@ -85,8 +87,15 @@ class Consensus:
 
 
 def by_client(net: nn.Module, networks: Tree, inputs: Tensor) -> Tensor:
-    """Return the logarithm of each client's mean prediction, ``(K, B, C)``, for networks ``(K, S, ...)`` by parameter."""
-    return torch.stack([_mean(torch.stack([outputs(net, one, inputs).log_softmax(1) for one in apart(own)])) for own in apart(networks)])
+    """Return the logarithm of each client's mean prediction, ``(K, B, C)``, for networks
+    ``(K, S, ...)`` by parameter.
+    """
+    return torch.stack(
+        [
+            _mean(torch.stack([outputs(net, one, inputs).log_softmax(1) for one in apart(own)]))
+            for own in apart(networks)
+        ]
+    )
 
 
 def interpolated(logs: Tensor, share: float) -> Tensor:

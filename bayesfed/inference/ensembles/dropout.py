@@ -1,4 +1,6 @@
-"""`DropoutPosterior`: passes of a trained network with its dropout on (Gal and Ghahramani, 2016)."""
+"""`DropoutPosterior`: passes of a trained network with its dropout on (Gal and Ghahramani,
+2016).
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class DropoutPosterior(Networks):
         return dict(self.parameters)
 
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
-        """Return the distribution of the targets given masks that the key names, of batch shape ``(B,)``."""
+        """Return the distribution of the targets given masks that the key names, of batch shape
+        ``(B,)``.
+        """
         with torch.no_grad(), evaluating(self.net), forked(key):
             for module in self.net.modules():
                 if drops(module):

@@ -1,4 +1,6 @@
-"""`Networks`, posteriors of which a draw is all parameters of a network, and `Members`, which has a few given ones."""
+"""`Networks`, posteriors of which a draw is all parameters of a network, and `Members`, which has a
+few given ones.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from bayesfed.trees import Tree, to
 
 @dataclass(frozen=True, eq=False)
 class Networks(ABC):
-    """A posterior of which a draw is all trained parameters of a network. It has no prior to draw from.
+    """A posterior of which a draw is all trained parameters of a network. It has no prior to draw
+    from.
 
     Parameters
     ----------
@@ -57,7 +60,8 @@ class Networks(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Members(Networks):
-    """A few networks of equal weight. A `Predictive` takes each of them once, whatever the number of draws.
+    """A few networks of equal weight. A `Predictive` takes each of them once, whatever the number
+    of draws.
 
     Parameters
     ----------
@@ -79,7 +83,9 @@ class Members(Networks):
 
 
 def outputs(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
-    """Return the outputs of a network with given parameters in evaluation mode, without gradients."""
+    """Return the outputs of a network with given parameters in evaluation mode, without
+    gradients.
+    """
     with torch.no_grad(), evaluating(net):
         found: Tensor = functional_call(net, to(parameters, inputs.device), (inputs,))
     return found

@@ -1,4 +1,5 @@
-"""Gaussians through given networks: `SwagPosterior` through those of a run, `ClientCloud` through those of clients.
+"""Gaussians through given networks: `SwagPosterior` through those of a run, `ClientCloud` through
+those of clients.
 
 ======================================  ==========================================================
 notation                                here
@@ -11,8 +12,9 @@ FedBE: g_k, mu, Sigma                   unit changes of a leaf, their mean and d
 
 References
 ----------
-Maddox et al., "A simple baseline for Bayesian uncertainty in deep learning" (2019), (1) and Algorithm 1; Chen and Chao, "FedBE: Making Bayesian model
-ensemble applicable to federated learning" (2021), section 3.3 and the authors' code, which scales changes leaf by leaf.
+Maddox et al., "A simple baseline for Bayesian uncertainty in deep learning" (2019), (1) and
+Algorithm 1; Chen and Chao, "FedBE: Making Bayesian model ensemble applicable to federated learning"
+(2021), section 3.3 and the authors' code, which scales changes leaf by leaf.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True, eq=False)
 class SwagPosterior(Networks):
-    """``N(mean, scale (diagonal + D D' / (K - 1)) / 2)``, D the deviations of the last K models from the mean when they were taken.
+    """``N(mean, scale (diagonal + D D' / (K - 1)) / 2)``, D the deviations of the last K models
+    from the mean when they were taken.
 
     Parameters
     ----------
@@ -39,7 +42,8 @@ class SwagPosterior(Networks):
     deviations
         By parameter ``(K, ...)``; rows that are not filled yet are zero.
     filled
-        Number of rows of `deviations` that are filled. With fewer than two the posterior is a point.
+        Number of rows of `deviations` that are filled. With fewer than two the posterior is a
+        point.
     scale
         Factor on the covariance.
     """
@@ -53,31 +57,48 @@ class SwagPosterior(Networks):
     @property
     def constants(self) -> Tree:
         """Mean and sd of every parameter, as ``NAME.mean`` and ``NAME.sd``."""
-        low = {name: leaf.square().sum(0) / max(self.filled - 1, 1) for name, leaf in self.deviations.items()}
-        sds = {name: (self.scale * (leaf + low[name]) / 2).sqrt() for name, leaf in self._diagonal.items()}
-        return {f"{name}.mean": leaf for name, leaf in self.mean.items()} | {f"{name}.sd": leaf for name, leaf in sds.items()}
+        low = {
+            name: leaf.square().sum(0) / max(self.filled - 1, 1)
+            for name, leaf in self.deviations.items()
+        }
+        sds = {
+            name: (self.scale * (leaf + low[name]) / 2).sqrt()
+            for name, leaf in self._diagonal.items()
+        }
+        return {f"{name}.mean": leaf for name, leaf in self.mean.items()} | {
+            f"{name}.sd": leaf for name, leaf in sds.items()
+        }
 
     @cached_property
     def _diagonal(self) -> Tree:
         if self.filled < 2:
             return {name: torch.zeros_like(leaf) for name, leaf in self.mean.items()}
-        return {name: (leaf - self.mean[name].square()).clamp_min(0) for name, leaf in self.square.items()}
+        return {
+            name: (leaf - self.mean[name].square()).clamp_min(0)
+            for name, leaf in self.square.items()
+        }
 
     def draw(self, key: Key) -> Tree:
         """Return one draw of the parameters."""
         if self.filled < 2:
             return dict(self.mean)
         noise, drawn = key.generator(), dict[str, torch.Tensor]()
-        weights = torch.randn(len(next(iter(self.deviations.values()))), generator=noise) * math.sqrt(self.scale / (2 * (self.filled - 1)))
+        weights = torch.randn(
+            len(next(iter(self.deviations.values()))), generator=noise
+        ) * math.sqrt(self.scale / (2 * (self.filled - 1)))
         for name, mean in self.mean.items():
-            own = torch.randn(mean.shape, generator=noise).to(mean) * (self.scale * self._diagonal[name] / 2).sqrt()
+            own = (
+                torch.randn(mean.shape, generator=noise).to(mean)
+                * (self.scale * self._diagonal[name] / 2).sqrt()
+            )
             drawn[name] = mean + own + torch.tensordot(weights.to(mean), self.deviations[name], 1)
         return drawn
 
 
 @dataclass(frozen=True, eq=False)
 class ClientCloud(Networks):
-    """The mean of the clients' networks, these networks, and draws of a Gaussian through them, all of equal weight.
+    """The mean of the clients' networks, these networks, and draws of a Gaussian through them, all
+    of equal weight.
 
     Parameters
     ----------
@@ -101,8 +122,14 @@ class ClientCloud(Networks):
 
     @cached_property
     def members(self) -> tuple[Tree, ...]:
-        """The mean, the clients' networks and the draws. A `Predictive` takes each of them once, whatever the number of draws it is asked for."""
-        return self.mean, *apart(self.clients), *(self._drawn(self.key.child(number)) for number in range(self.drawn))
+        """The mean, the clients' networks and the draws. A `Predictive` takes each of them once,
+        whatever the number of draws it is asked for.
+        """
+        return (
+            self.mean,
+            *apart(self.clients),
+            *(self._drawn(self.key.child(number)) for number in range(self.drawn)),
+        )
 
     def draw(self, key: Key) -> Tree:
         """Return the parameters of a member."""
@@ -114,7 +141,11 @@ class ClientCloud(Networks):
             changes = self.clients[name] - mean
             norms = changes.reshape(len(changes), -1).norm(dim=1)
             # A client that did not move this leaf has no direction.
-            units = changes / norms.clamp_min(torch.finfo(mean.dtype).tiny).reshape(-1, *[1] * mean.ndim)
+            units = changes / norms.clamp_min(torch.finfo(mean.dtype).tiny).reshape(
+                -1, *[1] * mean.ndim
+            )
             sd = units.std(0, correction=0)
-            made[name] = mean + norms.mean() * (units.mean(0) + self.spread * sd * torch.randn(mean.shape, generator=noise).to(mean))
+            made[name] = mean + norms.mean() * (
+                units.mean(0) + self.spread * sd * torch.randn(mean.shape, generator=noise).to(mean)
+            )
         return made

@@ -1,24 +1,26 @@
-"""How well a number for each row tells rows apart: errors from right answers, or rows of another distribution from those of the data.
+"""How well a number for each row tells rows apart: errors from right answers, or rows of another
+distribution from those of the data.
 
-B rows, C classes. A score is an uncertainty: larger means less certain. Lower is better except for areas under ROC and precision-recall curves.
+B rows, C classes. A score is an uncertainty: larger means less certain. Lower is better except for
+areas under ROC and precision-recall curves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, DataError, complain
-from bayesfed.inference.evaluation.scoring import _labels, _probabilities, _whole, mutual_information, predictive_entropy
+from bayesfed.errors import ArgumentError, DataError
+from bayesfed.inference.evaluation import scoring
 
 
 def uncertainties(probabilities: Tensor, logits: Tensor | None = None) -> dict[str, Tensor]:
-    """Return uncertainties of each row, ``(B,)``: of any posterior's draws, and of a network's outputs.
+    """Return uncertainties of each row, ``(B,)``: of any posterior's draws, and of a network's
+    outputs.
 
-    ``max_probability`` is one minus the largest mean probability; ``entropy`` and ``mutual_information`` are in nats, the latter the part that the
-    posterior adds; ``max_logit`` is minus the largest output of the network, which needs no posterior (Hendrycks et al., 2022).
+    ``max_probability`` is one minus the largest mean probability; ``entropy`` and
+    ``mutual_information`` are in nats, the latter the part that the posterior adds; ``max_logit``
+    is minus the largest output of the network, which needs no posterior (Hendrycks et al., 2022).
 
     Parameters
     ----------
@@ -32,8 +34,12 @@ def uncertainties(probabilities: Tensor, logits: Tensor | None = None) -> dict[s
     ArgumentError
         If these are not probabilities.
     """
-    entropy = predictive_entropy(probabilities)
-    given = {"max_probability": 1 - probabilities.mean(0).amax(1), "entropy": entropy, "mutual_information": mutual_information(probabilities)}
+    entropy = scoring.predictive_entropy(probabilities)
+    given = {
+        "max_probability": 1 - probabilities.mean(0).amax(1),
+        "entropy": entropy,
+        "mutual_information": scoring.mutual_information(probabilities),
+    }
     return given if logits is None else {**given, "max_logit": -logits.amax(1)}
 
 
@@ -48,8 +54,9 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
     Returns
     -------
     dict
-        ``auroc``, the probability that an outside row is the less certain one, ties counted half; ``aupr``, the average precision with
-        outside rows as positives; ``fpr95``, the share of inside rows above the threshold that 95 % of the outside rows reach.
+        ``auroc``, the probability that an outside row is the less certain one, ties counted half;
+        ``aupr``, the average precision with outside rows as positives; ``fpr95``, the share of
+        inside rows above the threshold that 95 % of the outside rows reach.
 
     Raises
     ------
@@ -59,12 +66,20 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
     for name, values in (("inside", inside), ("outside", outside)):
         if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
             actual = f"{tuple(values.shape)}, {int((~values.isfinite()).sum())} of them not finite"
-            raise ArgumentError(complain(f"detection, {name}", expected="finite numbers (B,)", actual=actual, hint="entropies"))
-    values, outsiders = torch.cat([inside, outside]).double(), torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).double()
+            raise ArgumentError(f"detection, {name}", "finite numbers (B,)", actual, "entropies")
+    values, outsiders = (
+        torch.cat([inside, outside]).double(),
+        torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).double(),
+    )
     order = values.argsort(descending=True, stable=True)
     ordered = values[order]
     # One threshold for each distinct value: the last place of each run of ties.
-    ends = torch.cat([(ordered[1:] != ordered[:-1]).nonzero()[:, 0], torch.tensor([len(ordered) - 1], device=order.device)])
+    ends = torch.cat(
+        [
+            (ordered[1:] != ordered[:-1]).nonzero()[:, 0],
+            torch.tensor([len(ordered) - 1], device=order.device),
+        ]
+    )
     hits = outsiders.to(order.device)[order].cumsum(0)[ends]
     false = ends + 1 - hits
     recall, share, precision = hits / len(outside), false / len(inside), hits / (ends + 1)
@@ -78,7 +93,8 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
 
 
 def adaptive_calibration_error(probabilities: Tensor, targets: Tensor, bins: int = 15) -> Tensor:
-    """Return the calibration error with bins of equally many rows by confidence (Nguyen and O'Connor, 2015).
+    """Return the calibration error with bins of equally many rows by confidence (Nguyen and
+    O'Connor, 2015).
 
     Parameters
     ----------
@@ -87,7 +103,8 @@ def adaptive_calibration_error(probabilities: Tensor, targets: Tensor, bins: int
     targets
         Labels ``(B,)``.
     bins
-        Number of bins; their numbers of rows differ by one at most. No more bins than rows are used.
+        Number of bins; their numbers of rows differ by one at most. No more bins than rows are
+        used.
 
     Raises
     ------
@@ -96,9 +113,9 @@ def adaptive_calibration_error(probabilities: Tensor, targets: Tensor, bins: int
     DataError
         If the targets are not labels of these rows.
     """
-    _whole("adaptive_calibration_error", "bins", bins)
-    _probabilities("adaptive_calibration_error", probabilities, "(B, C)")
-    _labels("adaptive_calibration_error", probabilities, targets)
+    scoring._whole("adaptive_calibration_error", "bins", bins)
+    scoring._probabilities("adaptive_calibration_error", probabilities, "(B, C)")
+    scoring._labels("adaptive_calibration_error", probabilities, targets)
     top, likeliest = probabilities.double().max(1)
     order = top.argsort(stable=True)
     gaps = ((likeliest == targets).double() - top)[order].tensor_split(min(bins, len(top)))
@@ -106,9 +123,11 @@ def adaptive_calibration_error(probabilities: Tensor, targets: Tensor, bins: int
 
 
 def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
-    """Return coverage and risk ``(B,)``: shares of rows answered, the most certain first, and of errors among them.
+    """Return coverage and risk ``(B,)``: shares of rows answered, the most certain first, and of
+    errors among them.
 
-    Rows of equal uncertainty are answered together, in expectation: the risk goes linearly between the ends of a tie.
+    Rows of equal uncertainty are answered together, in expectation: the risk goes linearly between
+    the ends of a tie.
 
     Parameters
     ----------
@@ -120,17 +139,25 @@ def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
     Raises
     ------
     DataError
-        If the shapes differ, there are no rows, an uncertainty is not a number, or `wrong` is not of booleans.
+        If the shapes differ, there are no rows, an uncertainty is not a number, or `wrong` is not
+        of booleans.
     """
     if uncertainty.shape != wrong.shape or uncertainty.ndim != 1 or not len(wrong):
         actual = f"{tuple(uncertainty.shape)} and {tuple(wrong.shape)}"
         raise DataError(
-            complain("risk_coverage", expected="an uncertainty and an error for each row (B,)", actual=actual, hint="probabilities.argmax(1)")
+            "risk_coverage",
+            "an uncertainty and an error for each row (B,)",
+            actual,
+            "probabilities.argmax(1)",
         )
     if wrong.dtype != torch.bool or bool(uncertainty.isnan().any()):
-        actual = f"{wrong.dtype}" if wrong.dtype != torch.bool else f"{int(uncertainty.isnan().sum())} that are not"
+        actual = (
+            f"{wrong.dtype}"
+            if wrong.dtype != torch.bool
+            else f"{int(uncertainty.isnan().sum())} that are not"
+        )
         hint = "probabilities.argmax(1) != targets"
-        raise DataError(complain("risk_coverage", expected="numbers, and booleans of errors", actual=actual, hint=hint))
+        raise DataError("risk_coverage", "numbers, and booleans of errors", actual, hint)
     order = uncertainty.argsort(stable=True)
     ordered, errors = uncertainty[order], wrong[order].double()
     _, group = ordered.unique_consecutive(return_inverse=True)
@@ -142,7 +169,8 @@ def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def selective(uncertainty: Tensor, wrong: Tensor, risk: float = 0.05) -> dict[str, float]:
-    """Return ``aurc``, the mean risk over all coverages (Geifman and El-Yaniv, 2017), and ``coverage_at_risk``, the largest coverage at this risk.
+    """Return ``aurc``, the mean risk over all coverages (Geifman and El-Yaniv, 2017), and
+    ``coverage_at_risk``, the largest coverage at this risk.
 
     Raises
     ------
@@ -152,32 +180,32 @@ def selective(uncertainty: Tensor, wrong: Tensor, risk: float = 0.05) -> dict[st
         As `risk_coverage`.
     """
     if not 0 <= risk <= 1:
-        raise ArgumentError(complain("selective, risk", expected="a share of errors from 0 to 1", actual=risk, hint="0.05"))
+        raise ArgumentError("selective, risk", "a share of errors from 0 to 1", risk, "0.05")
     coverage, risks = risk_coverage(uncertainty, wrong)
     answered = (risks <= risk).nonzero()[:, 0]
-    return {"aurc": float(risks.mean()), "coverage_at_risk": float(coverage[answered[-1]]) if len(answered) else 0.0}
+    return {
+        "aurc": float(risks.mean()),
+        "coverage_at_risk": float(coverage[answered[-1]]) if len(answered) else 0.0,
+    }
 
 
-def scores_of_probabilities(probabilities: Tensor, targets: Tensor) -> Mapping[str, float]:
-    """Return the scores of one probability for each class ``(B, C)``, however it was made: by `LaplacePosterior.probit`, a temperature, an ensemble.
-
-    ``nll``, ``brier``, ``ece``, ``adaptive_ece``, ``accuracy``, ``aurc`` and ``coverage_at_risk`` (of 5 %), the last two by the largest probability.
+def scores_of_classes(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
+    """Return the scores of the mean over draws of probabilities ``(S, B, C)``, but for its log
+    likelihood: brier, ece, adaptive_ece, accuracy, entropy and mutual_information in nats, and by
+    the largest probability aurc and coverage_at_risk (of 5 %).
 
     Raises
     ------
     ArgumentError, DataError
         If these are no probabilities, or no labels of their rows.
     """
-    from bayesfed.inference.evaluation import scoring
-
-    error = adaptive_calibration_error(probabilities, targets)
-    likely = probabilities.double().gather(1, targets[:, None])[:, 0].clamp_min(1e-300).log()
-    wrong = probabilities.argmax(1) != targets
+    mean = probabilities.mean(0)
     return {
-        "nll": -float(likely.mean()),
-        "brier": float(scoring.brier(probabilities, targets)),
-        "ece": float(scoring.expected_calibration_error(probabilities, targets)),
-        "adaptive_ece": float(error),
-        "accuracy": 1 - float(wrong.double().mean()),
-        **selective(1 - probabilities.amax(1), wrong),
+        "brier": float(scoring.brier(mean, targets)),
+        "ece": float(scoring.expected_calibration_error(mean, targets)),
+        "adaptive_ece": float(adaptive_calibration_error(mean, targets)),
+        "accuracy": float((mean.argmax(1) == targets).double().mean()),
+        "entropy": float(scoring.predictive_entropy(probabilities).mean()),
+        "mutual_information": float(scoring.mutual_information(probabilities).mean()),
+        **selective(1 - mean.amax(1), mean.argmax(1) != targets),
     }

@@ -1,7 +1,7 @@
 """How good predictions are: proper scores, calibration, coverage, uncertainty in nats.
 
-S draws from the posterior, B rows, C classes. Functions take torch tensors on any device and return tensors on that device. Scores are means over
-rows; lower is better.
+S draws from the posterior, B rows, C classes. Functions take torch tensors on any device and return
+tensors on that device. Scores are means over rows; lower is better.
 """
 
 from __future__ import annotations
@@ -13,20 +13,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 
 # How far the probabilities of a row may be from a sum of one.
 TOLERANCE = 1e-3
 
 
 def _real(where: str, values: Tensor, shape: str) -> None:
-    """Raise unless the values are finite floating-point numbers, at least one, with the axes of `shape`, such as "(S, B)"."""
+    """Raise unless the values are finite floating-point numbers, at least one, with the axes of
+    `shape`, such as "(S, B)".
+    """
     if values.ndim != shape.count(",") + 1 or not values.numel() or not values.is_floating_point():
         actual = f"{tuple(values.shape)} of {values.dtype}"
-        raise ArgumentError(complain(where, expected=f"floating-point numbers {shape}, at least one", actual=actual, hint="reshaping, or .float()"))
+        raise ArgumentError(
+            where, f"floating-point numbers {shape}, at least one", actual, "reshaping, or .float()"
+        )
     if not bool(values.isfinite().all()):
         actual = f"{int((~values.isfinite()).sum())} that are not"
-        raise ArgumentError(complain(where, expected="finite numbers", actual=actual, hint="looking for the draw or row that overflowed"))
+        raise ArgumentError(
+            where, "finite numbers", actual, "looking for the draw or row that overflowed"
+        )
 
 
 def _probabilities(where: str, values: Tensor, shape: str) -> None:
@@ -34,31 +40,40 @@ def _probabilities(where: str, values: Tensor, shape: str) -> None:
     off = float((values.sum(-1) - 1).abs().max())
     if float(values.min()) < 0 or off > TOLERANCE:
         actual = f"a smallest one of {float(values.min()):.3g}, a sum off by {off:.3g}"
-        raise ArgumentError(complain(where, expected="probabilities, a sum of 1 over the last axis", actual=actual, hint="torch.softmax(logits, -1)"))
+        raise ArgumentError(
+            where,
+            "probabilities, a sum of 1 over the last axis",
+            actual,
+            "torch.softmax(logits, -1)",
+        )
 
 
 def _labels(where: str, probabilities: Tensor, targets: Tensor) -> None:
     rows, classes = probabilities.shape
     if targets.shape != (rows,) or targets.is_floating_point() or targets.dtype == torch.bool:
         actual = f"{tuple(targets.shape)} of {targets.dtype}"
-        raise DataError(complain(where, expected=f"integer labels ({rows},), one a row", actual=actual, hint="targets.long()"))
+        raise DataError(where, f"integer labels ({rows},), one a row", actual, "targets.long()")
     if not 0 <= int(targets.min()) <= int(targets.max()) < classes:
         actual = f"{int(targets.min())} to {int(targets.max())}"
-        raise DataError(complain(where, expected=f"labels 0 to {classes - 1}", actual=actual, hint="a column of probabilities for every class"))
+        raise DataError(
+            where, f"labels 0 to {classes - 1}", actual, "a column of probabilities for every class"
+        )
 
 
 def _whole(where: str, name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(complain(where, expected=f"a whole number {name} >= 1", actual=repr(value), hint=f"{name}=15"))
+        raise ArgumentError(where, f"a whole number {name} >= 1", repr(value), f"{name}=15")
 
 
 def nll(log_likelihood: Tensor) -> Tensor:
-    """Return the negative log predictive density, ``-1/B sum_b log 1/S sum_s p(y_b | x_b, theta_s)``, in nats.
+    """Return the negative log predictive density,
+    ``-1/B sum_b log 1/S sum_s p(y_b | x_b, theta_s)``, in nats.
 
     Parameters
     ----------
     log_likelihood
-        ``(S, B)``: log p(y_b | x_b, theta_s). Minus infinity is a probability of zero; the score is infinite if all draws give a row zero.
+        ``(S, B)``: log p(y_b | x_b, theta_s). Minus infinity is a probability of zero; the score is
+        infinite if all draws give a row zero.
 
     Raises
     ------
@@ -71,7 +86,8 @@ def nll(log_likelihood: Tensor) -> Tensor:
 
 
 def brier(probabilities: Tensor, targets: Tensor) -> Tensor:
-    """Return the Brier score, ``1/B sum_b sum_c (p_bc - [y_b = c])²``: 0 to 2, summed over classes as Brier (1950) has it.
+    """Return the Brier score, ``1/B sum_b sum_c (p_bc - [y_b = c])²``: 0 to 2, summed over classes
+    as Brier (1950) has it.
 
     Parameters
     ----------
@@ -95,16 +111,19 @@ def brier(probabilities: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationBins:
-    """The data of a reliability diagram: rows in bins of equal width by the probability of the likeliest class.
+    """The data of a reliability diagram: rows in bins of equal width by the probability of the
+    likeliest class.
 
     Parameters
     ----------
     edges
         ``(bins + 1,)``, from 0 to 1.
     confidence, accuracy
-        ``(bins + 1,)``: mean probability of the likeliest class, and the share of rows where it is the right one; NaN in empty bins.
+        ``(bins + 1,)``: mean probability of the likeliest class, and the share of rows where it is
+        the right one; NaN in empty bins.
     count
-        ``(bins + 1,)``: number of rows. Bin i is ``edges[i] <= confidence < edges[i + 1]``; the last one holds the confidences of exactly 1.
+        ``(bins + 1,)``: number of rows. Bin i is ``edges[i] <= confidence < edges[i + 1]``; the
+        last one holds the confidences of exactly 1.
     """
 
     edges: Tensor
@@ -114,7 +133,9 @@ class CalibrationBins:
 
     @property
     def error(self) -> Tensor:
-        """Expected calibration error: the mean over rows of |accuracy - confidence| of the row's bin (Guo et al. 2017)."""
+        """Expected calibration error: the mean over rows of |accuracy - confidence| of the row's
+        bin (Guo et al. 2017).
+        """
         gap = (self.accuracy - self.confidence).abs().nan_to_num(0.0)
         return (gap * self.count / self.count.sum()).sum()
 
@@ -129,7 +150,8 @@ def calibration_bins(probabilities: Tensor, targets: Tensor, bins: int = 15) -> 
     targets
         Labels ``(B,)``, 0 to C - 1.
     bins
-        Number of bins, as torchmetrics has them: closed on the left, in 32 bits, confidences of exactly 1 in one bin more.
+        Number of bins, as torchmetrics has them: closed on the left, in 32 bits, confidences of
+        exactly 1 in one bin more.
 
     Raises
     ------
@@ -148,16 +170,24 @@ def calibration_bins(probabilities: Tensor, targets: Tensor, bins: int = 15) -> 
     # A mask, not scattered sums, whose order and so whose last bits vary on GPUs.
     member = bin_of_row == torch.arange(bins + 1, device=top.device)[:, None]
     count = member.sum(1)
-    return CalibrationBins(edges, torch.where(member, top, 0.0).sum(1) / count, (member & (likeliest == targets)).sum(1) / count, count)
+    return CalibrationBins(
+        edges,
+        torch.where(member, top, 0.0).sum(1) / count,
+        (member & (likeliest == targets)).sum(1) / count,
+        count,
+    )
 
 
 def expected_calibration_error(probabilities: Tensor, targets: Tensor, bins: int = 15) -> Tensor:
-    """Return the expected calibration error (Guo et al. 2017) of `calibration_bins`, which takes the same arguments."""
+    """Return the expected calibration error (Guo et al. 2017) of `calibration_bins`, which takes
+    the same arguments.
+    """
     return calibration_bins(probabilities, targets, bins).error
 
 
 def coverage(draws: Tensor, targets: Tensor, level: float | Sequence[float] | Tensor) -> Tensor:
-    """Return the share of targets inside the central interval of predictive draws, of the shape of `level`.
+    """Return the share of targets inside the central interval of predictive draws, of the shape of
+    `level`.
 
     Parameters
     ----------
@@ -166,7 +196,8 @@ def coverage(draws: Tensor, targets: Tensor, level: float | Sequence[float] | Te
     targets
         ``(B,)``.
     level
-        Predictive mass of the interval, one or several ``(K,)``; in (0, 1), at most ``(S - 1) / (S + 1)``.
+        Predictive mass of the interval, one or several ``(K,)``; in (0, 1), at most
+        ``(S - 1) / (S + 1)``.
 
     Raises
     ------
@@ -175,20 +206,25 @@ def coverage(draws: Tensor, targets: Tensor, level: float | Sequence[float] | Te
 
     Notes
     -----
-    The end points are the quantiles at position ``q (S + 1)`` of the ordered draws (Weibull's; "weibull" in NumPy). If target and draws
-    have one distribution, P(target <= k-th of S draws) is k / (S + 1), so the expected coverage is `level` at any S; NumPy's default covers less.
+    The end points are the quantiles at position ``q (S + 1)`` of the ordered draws (Weibull's;
+    "weibull" in NumPy). If target and draws have one distribution, P(target <= k-th of S draws) is
+    k / (S + 1), so the expected coverage is `level` at any S; NumPy's default covers less.
     """
     _real("coverage, draws", draws, "(S, B)")
     if targets.shape != draws.shape[1:] or not bool(targets.isfinite().all()):
         actual = f"{tuple(targets.shape)}, {int(targets.isfinite().sum())} finite"
-        raise ArgumentError(complain("coverage", expected=f"finite targets ({draws.shape[1]},)", actual=actual, hint="draws (S, B), targets (B,)"))
+        raise ArgumentError(
+            "coverage", f"finite targets ({draws.shape[1]},)", actual, "draws (S, B), targets (B,)"
+        )
     levels = torch.as_tensor(level, dtype=torch.float64, device="cpu")
     if levels.ndim > 1 or not levels.numel() or not bool(((levels > 0) & (levels < 1)).all()):
-        raise ArgumentError(complain("coverage", expected="levels inside (0, 1)", actual=level, hint="[0.5, 0.9]"))
+        raise ArgumentError("coverage", "levels inside (0, 1)", level, "[0.5, 0.9]")
     count, widest = len(draws), float(levels.max())
     if widest > (count - 1) / (count + 1) + 1e-9:
         need = math.ceil(2 / (1 - widest) - 1 - 1e-9)
-        raise ArgumentError(complain("coverage", expected=f"a level <= {(count - 1) / (count + 1):.4g}", actual=level, hint=f"{need} draws"))
+        raise ArgumentError(
+            "coverage", f"a level <= {(count - 1) / (count + 1):.4g}", level, f"{need} draws"
+        )
     position = ((1 - levels.reshape(-1)) / 2 * (count + 1) - 1).clamp(min=0).to(draws.device)
     below, share = position.long(), position.frac().to(draws.dtype)[:, None]
     ordered = draws.sort(dim=0).values
@@ -204,7 +240,8 @@ def _entropy(probabilities: Tensor) -> Tensor:
 
 
 def predictive_entropy(probabilities: Tensor) -> Tensor:
-    """Return the entropy of each row's predictive distribution, H[E p(y | x, theta)], ``(B,)`` in nats: the total uncertainty.
+    """Return the entropy of each row's predictive distribution, H[E p(y | x, theta)], ``(B,)`` in
+    nats: the total uncertainty.
 
     Parameters
     ----------
@@ -221,7 +258,8 @@ def predictive_entropy(probabilities: Tensor) -> Tensor:
 
 
 def mutual_information(probabilities: Tensor) -> Tensor:
-    """Return I(y; theta | x) = H[E p] - E H[p], ``(B,)`` in nats: the information that a label has about the weights (BALD; Houlsby et al. 2011).
+    """Return I(y; theta | x) = H[E p] - E H[p], ``(B,)`` in nats: the information that a label has
+    about the weights (BALD; Houlsby et al. 2011).
 
     Parameters
     ----------

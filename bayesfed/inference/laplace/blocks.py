@@ -1,4 +1,6 @@
-"""Symmetric positive matrices as blocks with known eigenvectors, ``H_block = (V (x) U) diag(h) (V (x) U)'``, and Gaussians of precision H + delta."""
+"""Symmetric positive matrices as blocks with known eigenvectors,
+``H_block = (V (x) U) diag(h) (V (x) U)'``, and Gaussians of precision H + delta.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Block:
 
     def deviation(self, precision: float, noise: Generator) -> Tensor:
         """Return a draw of N(0, (H + delta)^-1) as a matrix ``(O, I)``."""
-        eps = torch.randn(self.values.shape, generator=noise, dtype=self.values.dtype).to(self.values.device)
+        eps = torch.randn(self.values.shape, generator=noise, dtype=self.values.dtype).to(
+            self.values.device
+        )
         return self._rotated(eps / (self.values + precision).sqrt())
 
     def sd(self, precision: float) -> Tensor:
@@ -41,7 +45,9 @@ class Block:
         return variance.sqrt()
 
     def covariance(self, given: Seen, precision: float) -> Tensor:
-        """Return what the block adds to the covariance of a network's outputs, ``(B, K, K)``, from its Jacobian."""
+        """Return what the block adds to the covariance of a network's outputs, ``(B, K, K)``, from
+        its Jacobian.
+        """
         variance, inputs, gradients = 1 / (self.values + precision), given.inputs, given.gradients
         inputs = inputs if self.right is None else inputs @ self.right
         gradients = gradients if self.left is None else gradients @ self.left

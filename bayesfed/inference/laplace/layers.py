@@ -1,7 +1,10 @@
-"""What a layer contributes to a network's Jacobian: its inputs, and the gradients of the network's outputs by the layer's own outputs.
+"""What a layer contributes to a network's Jacobian: its inputs, and the gradients of the network's
+outputs by the layer's own outputs.
 
-B rows, C outputs of the network, K columns, T positions (1 for a linear layer on vectors), O outputs and I inputs of a layer. The Jacobian of a row
-by the weights of a layer is ``sum_t g_t a_t'``, a sum of outer products, so that ``(a, g)`` replaces ``(O, I)`` numbers by ``O + I``.
+B rows, C outputs of the network, K columns, T positions (1 for a linear layer on vectors), O
+outputs and I inputs of a layer. The Jacobian of a row by the weights of a layer is
+``sum_t g_t a_t'``, a sum of outer products, so that ``(a, g)`` replaces ``(O, I)`` numbers by
+``O + I``.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import ArgumentError, DataError, complain
-from bayesfed.models.modules import evaluating
+from bayesfed.errors import ArgumentError, DataError
+from bayesfed.models.modules import evaluating, tied
 from bayesfed.trees import Tree, leaf_of
 
 
@@ -27,7 +30,8 @@ class Layer:
     name
         Path of the layer in its network.
     outputs, inputs
-        O, and I with one more for the bias: the layer's parameters are one matrix ``(O, I)``, the bias its last column.
+        O, and I with one more for the bias: the layer's parameters are one matrix ``(O, I)``, the
+        bias its last column.
     bias
         Whether the layer has a bias that counts.
     last
@@ -43,10 +47,14 @@ class Layer:
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the layer's parameters."""
-        return tuple(leaf_of(self.name, leaf) for leaf in (("weight", "bias") if self.bias else ("weight",)))
+        return tuple(
+            leaf_of(self.name, leaf) for leaf in (("weight", "bias") if self.bias else ("weight",))
+        )
 
     def split(self, matrix: Tensor, like: Mapping[str, Tensor]) -> Tree:
-        """Return a matrix ``(O, I)`` as the layer's parameters, in the shapes and types of `like`."""
+        """Return a matrix ``(O, I)`` as the layer's parameters, in the shapes and types of
+        `like`.
+        """
         weight, *bias = self.parameters
         parts = {weight: matrix[:, : self.inputs - self.bias]} | dict.fromkeys(bias, matrix[:, -1])
         return {name: part.reshape(like[name].shape).to(like[name]) for name, part in parts.items()}
@@ -62,22 +70,45 @@ def last_layer(net: nn.Module) -> Layer:
     """
     linear = [(name, module) for name, module in net.named_modules() if type(module) is nn.Linear]
     if not linear:
-        raise ArgumentError(complain("laplace", expected="a network whose last layer is linear", actual=type(net).__name__, hint="subset='all'"))
+        raise ArgumentError(
+            "laplace", "a network whose last layer is linear", type(net).__name__, "subset='all'"
+        )
     name, module = linear[-1]
     return _layer(name, module, last=True)
 
 
 def all_layers(net: nn.Module) -> list[Layer] | None:
-    """Return the layers that hold all trained parameters of a network; None if any is held by a layer of another kind, or by several layers.
+    """Return the layers that hold all trained parameters of a network; None if any is held by a
+    layer of another kind, or by several layers.
 
     A frozen bias is no part of its layer.
     """
-    kinds = [(name, one) for name, one in net.named_modules() if type(one) in (nn.Linear, nn.Conv2d) and getattr(one, "groups", 1) == 1]
-    plain = [(name, one) for name, one in kinds if getattr(one, "padding_mode", "zeros") == "zeros" and one.get_parameter("weight").requires_grad]
-    layers = [_layer(name, one, frozen=one.bias is not None and not one.get_parameter("bias").requires_grad) for name, one in plain]
-    trained = [name for name, value in net.named_parameters(remove_duplicate=False) if value.requires_grad]
-    tied = len(trained) != len({id(net.get_parameter(name)) for name in trained})
-    return layers if not tied and sorted(trained) == sorted(name for layer in layers for name in layer.parameters) else None
+    kinds = [
+        (name, one)
+        for name, one in net.named_modules()
+        if type(one) in (nn.Linear, nn.Conv2d) and getattr(one, "groups", 1) == 1
+    ]
+    plain = [
+        (name, one)
+        for name, one in kinds
+        if getattr(one, "padding_mode", "zeros") == "zeros"
+        and one.get_parameter("weight").requires_grad
+    ]
+    layers = [
+        _layer(
+            name, one, frozen=one.bias is not None and not one.get_parameter("bias").requires_grad
+        )
+        for name, one in plain
+    ]
+    trained = [
+        name for name, value in net.named_parameters(remove_duplicate=False) if value.requires_grad
+    ]
+    return (
+        layers
+        if tied(net).isdisjoint(trained)
+        and sorted(trained) == sorted(name for layer in layers for name in layer.parameters)
+        else None
+    )
 
 
 def _layer(name: str, module: nn.Module, *, last: bool = False, frozen: bool = False) -> Layer:
@@ -106,11 +137,15 @@ class Seen:
 
 
 Columns = Callable[[Tensor], Tensor]
-"""``outputs (B, C) -> (B, C, K)``: the linear combinations of outputs whose gradients are wanted."""
+"""``outputs (B, C) -> (B, C, K)``: the linear combinations of outputs whose gradients are wanted.
+"""
 
 
-def seen(net: nn.Module, parameters: Tree, layers: Sequence[Layer], inputs: Tensor, columns: Columns) -> tuple[Tensor, dict[str, Seen]]:
-    """Run rows through a network in evaluation mode; return its outputs ``(B, C)``, and what each layer contributes, in double precision.
+def seen(
+    net: nn.Module, parameters: Tree, layers: Sequence[Layer], inputs: Tensor, columns: Columns
+) -> tuple[Tensor, dict[str, Seen]]:
+    """Run rows through a network in evaluation mode; return its outputs ``(B, C)``, and what each
+    layer contributes, in double precision.
 
     Parameters
     ----------
@@ -126,7 +161,8 @@ def seen(net: nn.Module, parameters: Tree, layers: Sequence[Layer], inputs: Tens
     Raises
     ------
     DataError
-        If a layer is not used exactly once, the outputs are not ``(B, C)``, or are not those of a layer that is to be the last.
+        If a layer is not used exactly once, the outputs are not ``(B, C)``, or are not those of a
+        layer that is to be the last.
     """
     passed: dict[str, list[tuple[Tensor, Tensor]]] = {layer.name: [] for layer in layers}
 
@@ -138,10 +174,16 @@ def seen(net: nn.Module, parameters: Tree, layers: Sequence[Layer], inputs: Tens
 
         return hook
 
-    handles = [net.get_submodule(layer.name).register_forward_hook(note(layer.name)) for layer in layers]
+    handles = [
+        net.get_submodule(layer.name).register_forward_hook(note(layer.name)) for layer in layers
+    ]
     wanted = {name for layer in layers for name in layer.parameters}
     own = {name: leaf.detach() for name, leaf in net.named_parameters()} | parameters
-    placed = {name: leaf.to(inputs.device).detach().requires_grad_(name in wanted) for name, leaf in own.items() if leaf.is_floating_point()}
+    placed = {
+        name: leaf.to(inputs.device).detach().requires_grad_(name in wanted)
+        for name, leaf in own.items()
+        if leaf.is_floating_point()
+    }
     try:
         with evaluating(net), torch.enable_grad():
             outputs: Tensor = functional_call(net, placed, (inputs,))
@@ -151,12 +193,22 @@ def seen(net: nn.Module, parameters: Tree, layers: Sequence[Layer], inputs: Tens
     if outputs.ndim != 2 or any(len(times) != 1 for times in passed.values()):
         odd = {name: len(times) for name, times in passed.items() if len(times) != 1}
         actual = f"outputs {tuple(outputs.shape)}, layers used otherwise: {odd}"
-        raise DataError(complain("laplace", expected="outputs (B, C), every layer used once", actual=actual, hint="another structure, subset='last'"))
-    if (name := next((layer.name for layer in layers if layer.last), None)) is not None and not torch.equal(outputs, passed[name][0][1]):
-        raise DataError(complain("laplace", expected=f"outputs of the last linear layer {name!r}", actual="others", hint="subset='all'"))
+        raise DataError(
+            "laplace",
+            "outputs (B, C), every layer used once",
+            actual,
+            "another structure, subset='last'",
+        )
+    if (
+        name := next((layer.name for layer in layers if layer.last), None)
+    ) is not None and not torch.equal(outputs, passed[name][0][1]):
+        raise DataError(
+            "laplace", f"outputs of the last linear layer {name!r}", "others", "subset='all'"
+        )
     combinations, ends = columns(outputs.detach()), [passed[layer.name][0][1] for layer in layers]
     gradients = [
-        torch.autograd.grad((outputs * combinations[:, :, column]).sum(), ends, retain_graph=True) for column in range(combinations.shape[2])
+        torch.autograd.grad((outputs * combinations[:, :, column]).sum(), ends, retain_graph=True)
+        for column in range(combinations.shape[2])
     ]
     result = {}
     for place, layer in enumerate(layers):
@@ -169,7 +221,9 @@ def seen(net: nn.Module, parameters: Tree, layers: Sequence[Layer], inputs: Tens
 def _inputs(module: nn.Module, given: Tensor, bias: bool) -> Tensor:
     if isinstance(module, nn.Conv2d):
         padded = nn.functional.pad(given, module._reversed_padding_repeated_twice)
-        patches = nn.functional.unfold(padded, module.kernel_size, module.dilation, stride=module.stride)
+        patches = nn.functional.unfold(
+            padded, module.kernel_size, module.dilation, stride=module.stride
+        )
         rows = patches.transpose(1, 2)
     else:
         rows = given.reshape(len(given), -1, given.shape[-1])
@@ -182,8 +236,11 @@ def _positions(module: nn.Module, gradient: Tensor) -> Tensor:
     return gradient.reshape(len(gradient), -1, gradient.shape[-1])
 
 
-def jacobian(net: nn.Module, parameters: Tree, names: Sequence[str], inputs: Tensor, columns: Columns) -> tuple[Tensor, Tensor]:
-    """Return a network's outputs ``(B, C)``, and K gradients of each row by some parameters, flat and in the order of their names, ``(K, B, P)``.
+def jacobian(
+    net: nn.Module, parameters: Tree, names: Sequence[str], inputs: Tensor, columns: Columns
+) -> tuple[Tensor, Tensor]:
+    """Return a network's outputs ``(B, C)``, and K gradients of each row by some parameters, flat
+    and in the order of their names, ``(K, B, P)``.
 
     Any network will do; it takes ``B C P`` numbers of memory.
 
@@ -192,7 +249,9 @@ def jacobian(net: nn.Module, parameters: Tree, names: Sequence[str], inputs: Ten
     DataError
         If the outputs are not ``(B, C)``.
     """
-    own = {name: leaf.detach() for name, leaf in net.named_parameters()} | {name: leaf.to(inputs.device) for name, leaf in parameters.items()}
+    own = {name: leaf.detach() for name, leaf in net.named_parameters()} | {
+        name: leaf.to(inputs.device) for name, leaf in parameters.items()
+    }
     chosen = {name: own[name] for name in names}
 
     def outputs_of(given: Tree, row: Tensor) -> Tensor:
@@ -202,7 +261,12 @@ def jacobian(net: nn.Module, parameters: Tree, names: Sequence[str], inputs: Ten
     with evaluating(net), torch.no_grad():
         outputs: Tensor = functional_call(net, own, (inputs,))
         if outputs.ndim != 2:
-            raise DataError(complain("laplace", expected="outputs (B, C)", actual=tuple(outputs.shape), hint="a network with a row of outputs each"))
+            raise DataError(
+                "laplace",
+                "outputs (B, C)",
+                tuple(outputs.shape),
+                "a network with a row of outputs each",
+            )
         by_name = torch.func.vmap(torch.func.jacrev(outputs_of), (None, 0))(chosen, inputs)
     flat = torch.cat([by_name[name].flatten(2) for name in names], 2).double()
     return outputs, torch.einsum("bck,bcp->kbp", columns(outputs).double(), flat)

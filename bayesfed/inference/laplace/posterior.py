@@ -1,4 +1,6 @@
-"""`LaplacePosterior`: a Gaussian over some parameters of a trained network, and what it predicts."""
+"""`LaplacePosterior`: a Gaussian over some parameters of a trained network, and what it
+predicts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
-from bayesfed.errors import PosteriorError, complain
+from bayesfed.errors import PosteriorError
 from bayesfed.inference.laplace import evidence
 from bayesfed.inference.laplace.blocks import Block
 from bayesfed.inference.laplace.structures import Structure
@@ -27,15 +29,17 @@ ROWS = 250
 class LaplacePosterior:
     """N(theta, (H + delta)^-1) over some parameters; the others are fixed.
 
-    Predictions are those of the network linearised in these parameters, for which the GGN is the exact Hessian (Immer et al., 2021); in its last
-    layer a network is linear, so that nothing is lost there.
+    Predictions are those of the network linearised in these parameters, for which the GGN is the
+    exact Hessian (Immer et al., 2021); in its last layer a network is linear, so that nothing is
+    lost there.
 
     Parameters
     ----------
     net, likelihood
         Network, and distribution of the targets given its outputs.
     parameters
-        Parameters, the means of the Gaussian among them; those that are missing are the network's own.
+        Parameters, the means of the Gaussian among them; those that are missing are the network's
+        own.
     structure
         Form of the GGN.
     means
@@ -64,8 +68,15 @@ class LaplacePosterior:
 
     @property
     def centre(self) -> Tree:
-        """The means of the Gaussian, by the names of the parameters; frozen ones, which are not sent, are the network's own."""
-        return {name: self.parameters[name] if name in self.parameters else self.net.get_parameter(name).detach() for name in self.structure.names}
+        """The means of the Gaussian, by the names of the parameters; frozen ones, which are not
+        sent, are the network's own.
+        """
+        return {
+            name: self.parameters[name]
+            if name in self.parameters
+            else self.net.get_parameter(name).detach()
+            for name in self.structure.names
+        }
 
     @property
     def values(self) -> Tensor:
@@ -76,7 +87,12 @@ class LaplacePosterior:
     def log_evidence(self) -> float:
         """The Laplace approximation to log p(D | delta), in nats."""
         norm = sum(float(leaf.double().square().sum()) for leaf in self.centre.values())
-        return evidence.log_evidence(self.values, -self.rows * self.nll / temperature_of(self.likelihood), norm, self.precision)
+        return evidence.log_evidence(
+            self.values,
+            -self.rows * self.nll / temperature_of(self.likelihood),
+            norm,
+            self.precision,
+        )
 
     @property
     def determined(self) -> float:
@@ -86,8 +102,12 @@ class LaplacePosterior:
     @property
     def constants(self) -> Tree:
         """Mean and sd of every parameter, as ``NAME.mean`` and ``NAME.sd``."""
-        sds = self.structure.split({name: block.sd(self.precision) for name, block in self.blocks.items()}, self.centre)
-        return {f"{name}.mean": leaf for name, leaf in self.centre.items()} | {f"{name}.sd": leaf for name, leaf in sds.items()}
+        sds = self.structure.split(
+            {name: block.sd(self.precision) for name, block in self.blocks.items()}, self.centre
+        )
+        return {f"{name}.mean": leaf for name, leaf in self.centre.items()} | {
+            f"{name}.sd": leaf for name, leaf in sds.items()
+        }
 
     @property
     def axes(self) -> Mapping[str, tuple[str, ...]]:
@@ -97,34 +117,60 @@ class LaplacePosterior:
     def draw(self, key: Key) -> Tree:
         """Return one draw of the parameters."""
         noise, centre = key.generator(), self.centre
-        parts = {name: block.deviation(self.precision, noise) for name, block in self.blocks.items()}
-        return {name: centre[name] + leaf for name, leaf in self.structure.split(parts, centre).items()}
+        parts = {
+            name: block.deviation(self.precision, noise) for name, block in self.blocks.items()
+        }
+        return {
+            name: centre[name] + leaf for name, leaf in self.structure.split(parts, centre).items()
+        }
 
     def draw_prior(self, key: Key) -> Tree:
         """Return one draw of the parameters from the prior."""
         noise = key.generator()
-        return {name: torch.randn(leaf.shape, generator=noise).to(leaf) / math.sqrt(self.precision) for name, leaf in self.centre.items()}
+        return {
+            name: torch.randn(leaf.shape, generator=noise).to(leaf) / math.sqrt(self.precision)
+            for name, leaf in self.centre.items()
+        }
 
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets given one draw, of batch shape ``(B,)``."""
         return self.observe_draws([draw], inputs)[0]
 
     def observe_draws(self, draws: Sequence[Tree], inputs: Tensor) -> list[TorchDistribution]:
-        """Return the distribution of the targets given each of several draws. The Jacobian of a row is found once for all of them."""
+        """Return the distribution of the targets given each of several draws. The Jacobian of a row
+        is found once for all of them.
+        """
         centre = self.centre
-        shifts = [self.structure.matrices({name: draw[name].to(leaf) - leaf for name, leaf in centre.items()}) for draw in draws]
-        parts = [self._shifted(shifts, inputs[start : start + ROWS]) for start in range(0, len(inputs), ROWS)]
-        return [self.likelihood.distribution(torch.cat([part[number] for part in parts])) for number in range(len(draws))]
+        shifts = [
+            self.structure.matrices(
+                {name: draw[name].to(leaf) - leaf for name, leaf in centre.items()}
+            )
+            for draw in draws
+        ]
+        parts = [
+            self._shifted(shifts, inputs[start : start + ROWS])
+            for start in range(0, len(inputs), ROWS)
+        ]
+        return [
+            self.likelihood.distribution(torch.cat([part[number] for part in parts]))
+            for number in range(len(draws))
+        ]
 
     def outputs(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean ``(B, C)`` and covariance ``(B, C, C)`` of the network's outputs."""
-        parts = [self._gaussian(inputs[start : start + ROWS]) for start in range(0, len(inputs), ROWS)]
-        return torch.cat([mean for mean, _ in parts]), torch.cat([covariance for _, covariance in parts])
+        parts = [
+            self._gaussian(inputs[start : start + ROWS]) for start in range(0, len(inputs), ROWS)
+        ]
+        return torch.cat([mean for mean, _ in parts]), torch.cat(
+            [covariance for _, covariance in parts]
+        )
 
     def probit(self, inputs: Tensor) -> Tensor:
-        """Return the probabilities of the classes ``(B, C)``, without draws: softmax of ``logits / sqrt(1 + pi / 8 variance)`` (MacKay, 1992).
+        """Return the probabilities of the classes ``(B, C)``, without draws: softmax of
+        ``logits / sqrt(1 + pi / 8 variance)`` (MacKay, 1992).
 
-        It counts the variance that all outputs share, which changes no probability: it is less certain than draws.
+        It counts the variance that all outputs share, which changes no probability: it is less
+        certain than draws.
 
         Raises
         ------
@@ -133,24 +179,35 @@ class LaplacePosterior:
         """
         if not isinstance(self.likelihood, Categorical):
             actual = type(self.likelihood).__name__
-            raise PosteriorError(complain("LaplacePosterior.probit", expected="targets that are classes", actual=actual, hint="outputs(inputs)"))
+            raise PosteriorError(
+                "LaplacePosterior.probit", "targets that are classes", actual, "outputs(inputs)"
+            )
         mean, covariance = self.outputs(inputs)
         return (mean / (1 + math.pi / 8 * covariance.diagonal(dim1=1, dim2=2)).sqrt()).softmax(1)
 
     def _gaussian(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         outputs, by_block = self.structure.jacobian(self.net, self.parameters, inputs)
-        parts = [block.covariance(by_block[name], self.precision) for name, block in self.blocks.items()]
+        parts = [
+            block.covariance(by_block[name], self.precision) for name, block in self.blocks.items()
+        ]
         return outputs, torch.stack(parts).sum(0).to(outputs.dtype)
 
     def _shifted(self, shifts: Sequence[Tree], inputs: Tensor) -> list[Tensor]:
-        """Return the outputs ``(B, C)`` of the linearised network at every shift of the parameters."""
+        """Return the outputs ``(B, C)`` of the linearised network at every shift of the
+        parameters.
+        """
         outputs, by_block = self.structure.jacobian(self.net, self.parameters, inputs)
         # In the precision of the network, in which covariances would lose digits.
-        terms = {name: (one.inputs.to(outputs), one.gradients.to(outputs)) for name, one in by_block.items()}
+        terms = {
+            name: (one.inputs.to(outputs), one.gradients.to(outputs))
+            for name, one in by_block.items()
+        }
         results = []
         for shift in shifts:
             shifted = outputs
             for name, (rows, gradients) in terms.items():
-                shifted = shifted + torch.einsum("bto,kbto->bk", rows @ shift[name].to(outputs).mT, gradients)
+                shifted = shifted + torch.einsum(
+                    "bto,kbto->bk", rows @ shift[name].to(outputs).mT, gradients
+                )
             results.append(shifted)
         return results

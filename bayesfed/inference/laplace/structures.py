@@ -1,32 +1,34 @@
-"""What rows add to the GGN, in three forms. All are means over rows, so that those of all clients are the weighted mean of theirs, exactly.
+"""What rows add to the GGN, in three forms. All are means over rows, so that those of all clients
+are the weighted mean of theirs, exactly.
 
-======================  ===========================================================================================
+======================  ============================================================================
 form                    sums
-======================  ===========================================================================================
-`Kronecker`             by layer, ``A = mean a a'`` and ``G = mean g g'``; ``H = N A (x) G`` (KFAC, expand, exact Fisher)
+======================  ============================================================================
+`Kronecker`             by layer, ``A = mean a a'`` and ``G = mean g g'``; ``H = N A (x) G`` (KFAC,
+                        expand, exact Fisher)
 `Diagonal`              the diagonal of the GGN
 `Full`                  the GGN, its upper triangle
-======================  ===========================================================================================
+======================  ============================================================================
 
-With ``S S' = - d^2 log p(y | f) / df^2`` the columns of S are the combinations of outputs whose gradients g are taken: for classes
-``S = diag(sqrt p) - p sqrt(p)'``. The targets are not needed. The empirical Fisher is not used: it vanishes on rows that are fitted.
+With ``S S' = - d^2 log p(y | f) / df^2`` the columns of S are the combinations of outputs whose
+gradients g are taken: for classes ``S = diag(sqrt p) - p sqrt(p)'``. The targets are not needed.
+The empirical Fisher is not used: it vanishes on rows that are fitted.
 
 References
 ----------
-Daxberger et al., "Laplace redux" (2021), section 2; Eschenhagen et al., "Kronecker-factored approximate curvature for modern neural network
-architectures" (2023), (14).
+Daxberger et al., "Laplace redux" (2021), section 2; Eschenhagen et al., "Kronecker-factored
+approximate curvature for modern neural network architectures" (2023), (14).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.laplace.blocks import Block, eigen, symmetric, triangle
 from bayesfed.inference.laplace.layers import Columns, Layer, Seen, jacobian, seen
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal, temperature_of
@@ -54,49 +56,16 @@ def roots(likelihood: Likelihood) -> Columns:
     if isinstance(likelihood, Categorical):
         return of_classes
     if isinstance(likelihood, Normal):
-        sd = likelihood.sd
-        return lambda outputs: cold / sd * torch.eye(outputs.shape[1], dtype=torch.float64, device=outputs.device).expand(len(outputs), -1, -1)
+        return lambda outputs: cold / likelihood.sd * unit(outputs)
     actual = type(likelihood).__name__
-    raise ArgumentError(complain("laplace, likelihood", expected="Categorical or Normal", actual=actual, hint="Categorical()"))
+    raise ArgumentError("laplace, likelihood", "Categorical or Normal", actual, "Categorical()")
 
 
 def unit(outputs: Tensor) -> Tensor:
     """Return the combinations that are the outputs themselves, ``(B, C, C)``."""
-    return torch.eye(outputs.shape[1], dtype=torch.float64, device=outputs.device).expand(len(outputs), -1, -1)
-
-
-class Structure(Protocol):
-    """A form of the GGN."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the parameters, in the order of the network."""
-        ...
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the sums."""
-        ...
-
-    def sums(self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns) -> tuple[Tensor, Tree]:
-        """Return the outputs ``(B, C)`` of some rows, and the sums over them in double precision."""
-        ...
-
-    def blocks(self, means: Mapping[str, Tensor], rows: float) -> dict[str, Block]:
-        """Return the blocks of ``rows`` times the mean."""
-        ...
-
-    def jacobian(self, net: nn.Module, parameters: Tree, inputs: Tensor) -> tuple[Tensor, dict[str, Seen]]:
-        """Return the outputs ``(B, C)``, and by block their Jacobian."""
-        ...
-
-    def split(self, matrices: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> Tree:
-        """Return a matrix for every block as parameters by their names."""
-        ...
-
-    def matrices(self, tree: Mapping[str, Tensor]) -> Tree:
-        """Return parameters as a matrix for every block: the inverse of `split`."""
-        ...
+    return torch.eye(outputs.shape[1], dtype=torch.float64, device=outputs.device).expand(
+        len(outputs), -1, -1
+    )
 
 
 @dataclass(frozen=True)
@@ -110,17 +79,28 @@ class Layered:
         """Names of the layers' parameters."""
         return tuple(name for layer in self.layers for name in layer.parameters)
 
-    def jacobian(self, net: nn.Module, parameters: Tree, inputs: Tensor) -> tuple[Tensor, dict[str, Seen]]:
+    def jacobian(
+        self, net: nn.Module, parameters: Tree, inputs: Tensor
+    ) -> tuple[Tensor, dict[str, Seen]]:
         """Return the outputs, and what each layer contributes to their Jacobian."""
         return seen(net, parameters, self.layers, inputs, unit)
 
     def split(self, matrices: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> Tree:
         """Return the layers' matrices as parameters."""
-        return {name: leaf for layer in self.layers for name, leaf in layer.split(matrices[layer.name], like).items()}
+        return {
+            name: leaf
+            for layer in self.layers
+            for name, leaf in layer.split(matrices[layer.name], like).items()
+        }
 
     def matrices(self, tree: Mapping[str, Tensor]) -> Tree:
         """Return the layers' parameters as matrices."""
-        return {layer.name: torch.cat([tree[name].reshape(layer.outputs, -1) for name in layer.parameters], 1) for layer in self.layers}
+        return {
+            layer.name: torch.cat(
+                [tree[name].reshape(layer.outputs, -1) for name in layer.parameters], 1
+            )
+            for layer in self.layers
+        }
 
 
 @dataclass(frozen=True)
@@ -132,7 +112,8 @@ class Kronecker(Layered):
     layers
         The layers.
     joint
-        Whether a layer's bias is a column of its matrix. If not, it is a block of its own, as in laplace-torch.
+        Whether a layer's bias is a column of its matrix. If not, it is a block of its own, as in
+        laplace-torch.
     """
 
     joint: bool = True
@@ -140,10 +121,16 @@ class Kronecker(Layered):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Triangles of both factors of every layer."""
-        sizes = {leaf_of(layer.name, part): size for layer in self.layers for part, size in (("input", layer.inputs), ("output", layer.outputs))}
+        sizes = {
+            leaf_of(layer.name, part): size
+            for layer in self.layers
+            for part, size in (("input", layer.inputs), ("output", layer.outputs))
+        }
         return {name: (size * (size + 1) // 2,) for name, size in sizes.items()}
 
-    def sums(self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns) -> tuple[Tensor, Tree]:
+    def sums(
+        self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns
+    ) -> tuple[Tensor, Tree]:
         """Return outputs and sums of some rows."""
         outputs, by_layer = seen(net, parameters, self.layers, inputs, columns)
         sums = {}
@@ -157,7 +144,9 @@ class Kronecker(Layered):
         """Return the eigen-decomposed factors."""
         blocks = {}
         for layer in self.layers:
-            inputs, outputs = (symmetric(means[leaf_of(layer.name, part)]) for part in ("input", "output"))
+            inputs, outputs = (
+                symmetric(means[leaf_of(layer.name, part)]) for part in ("input", "output")
+            )
             if layer.bias and not self.joint:
                 inputs[-1, :-1] = inputs[:-1, -1] = 0
             (a, right), (g, left) = eigen(inputs), eigen(outputs)
@@ -172,9 +161,13 @@ class DiagonalLayers(Layered):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """A matrix for every layer."""
-        return {leaf_of(layer.name, "diagonal"): (layer.outputs, layer.inputs) for layer in self.layers}
+        return {
+            leaf_of(layer.name, "diagonal"): (layer.outputs, layer.inputs) for layer in self.layers
+        }
 
-    def sums(self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns) -> tuple[Tensor, Tree]:
+    def sums(
+        self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns
+    ) -> tuple[Tensor, Tree]:
         """Return outputs and sums of some rows."""
         outputs, by_layer = seen(net, parameters, self.layers, inputs, columns)
         sums = {}
@@ -182,13 +175,21 @@ class DiagonalLayers(Layered):
             if one.inputs.shape[1] == 1:
                 squares = one.gradients[:, :, 0].square().sum(0).mT @ one.inputs[:, 0].square()
             else:
-                squares = torch.stack([Seen(one.inputs, column[None]).products().square().sum((0, 1)) for column in one.gradients]).sum(0)
+                squares = torch.stack(
+                    [
+                        Seen(one.inputs, column[None]).products().square().sum((0, 1))
+                        for column in one.gradients
+                    ]
+                ).sum(0)
             sums[leaf_of(name, "diagonal")] = squares
         return outputs, sums
 
     def blocks(self, means: Mapping[str, Tensor], rows: float) -> dict[str, Block]:
         """Return the diagonal of each layer."""
-        return {layer.name: Block(rows * means[leaf_of(layer.name, "diagonal")].double()) for layer in self.layers}
+        return {
+            layer.name: Block(rows * means[leaf_of(layer.name, "diagonal")].double())
+            for layer in self.layers
+        }
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,9 @@ class Flat:
         """The triangle or the diagonal."""
         return {FLAT: (self.size if self.diagonal else self.size * (self.size + 1) // 2,)}
 
-    def sums(self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns) -> tuple[Tensor, Tree]:
+    def sums(
+        self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns
+    ) -> tuple[Tensor, Tree]:
         """Return outputs and sums of some rows."""
         outputs, gradients = jacobian(net, parameters, self.names, inputs, columns)
         rows = gradients.flatten(0, 1)
@@ -227,18 +230,33 @@ class Flat:
         values, vectors = eigen(symmetric(means[FLAT]))
         return {FLAT: Block(rows * values[None], None, vectors)}
 
-    def jacobian(self, net: nn.Module, parameters: Tree, inputs: Tensor) -> tuple[Tensor, dict[str, Seen]]:
-        """Return outputs and Jacobian, as if every column were a position of a layer with one output."""
+    def jacobian(
+        self, net: nn.Module, parameters: Tree, inputs: Tensor
+    ) -> tuple[Tensor, dict[str, Seen]]:
+        """Return outputs and Jacobian, as if every column were a position of a layer with one
+        output.
+        """
         outputs, gradients = jacobian(net, parameters, self.names, inputs, unit)
         columns = gradients.shape[0]
-        ones = torch.eye(columns, dtype=gradients.dtype, device=gradients.device)[:, None, :, None].expand(-1, len(inputs), -1, -1)
+        ones = torch.eye(columns, dtype=gradients.dtype, device=gradients.device)[
+            :, None, :, None
+        ].expand(-1, len(inputs), -1, -1)
         return outputs, {FLAT: Seen(gradients.transpose(0, 1), ones)}
 
     def split(self, matrices: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> Tree:
         """Return the entries of the block as parameters."""
         parts = matrices[FLAT][0].split([like[name].numel() for name in self.names])
-        return {name: part.reshape(like[name].shape).to(like[name]) for name, part in zip(self.names, parts, strict=True)}
+        return {
+            name: part.reshape(like[name].shape).to(like[name])
+            for name, part in zip(self.names, parts, strict=True)
+        }
 
     def matrices(self, tree: Mapping[str, Tensor]) -> Tree:
         """Return the parameters as one row."""
         return {FLAT: torch.cat([tree[name].flatten() for name in self.names])[None]}
+
+
+# A form of the GGN: `names` of its parameters, in the order of the network; `shapes` of its sums;
+# `sums` over rows; `blocks` of their means; `jacobian` by block; `split` and `matrices`, from a
+# matrix for every block to parameters by their names and back.
+Structure = Kronecker | DiagonalLayers | Flat

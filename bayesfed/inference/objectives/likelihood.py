@@ -1,8 +1,8 @@
 """What a client minimises: the negative ELBO per observation.
 
-An objective is a value: `start` splits the received message into trained and fixed leaves, `loss` scores a batch, `finish` returns what is sent
-back. Losses are divided by the number of observations that the likelihood stands for, so a learning rate means the same at every scale of the
-likelihood.
+An objective is a value: `start` splits the received message into trained and fixed leaves, `loss`
+scores a batch, `finish` returns what is sent back. Losses are divided by the number of observations
+that the likelihood stands for, so a learning rate means the same at every scale of the likelihood.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Objective(Protocol):
         """Split a message into (trained, fixed) leaves; the trained ones are new copies."""
         ...
 
-    def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
+    def loss(
+        self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
+    ) -> Terms:
         """Return the negative ELBO per observation, estimated on a batch.
 
         Parameters
@@ -52,7 +54,9 @@ class Objective(Protocol):
         ...
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
-        """Set up what `loss` needs for the length of a fit; inside the block the same leaves are trained."""
+        """Set up what `loss` needs for the length of a fit; inside the block the same leaves are
+        trained.
+        """
         ...
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
@@ -66,14 +70,18 @@ class Objective(Protocol):
 
 @runtime_checkable
 class OwnSteps(Protocol):
-    """An objective that moves some of the trained leaves itself, by their gradients, in place of the optimiser."""
+    """An objective that moves some of the trained leaves itself, by their gradients, in place of
+    the optimiser.
+    """
 
     def moved_apart(self, trained: Tree) -> frozenset[str]:
         """Return the names of these leaves; the optimiser has the others."""
         ...
 
     def move(self, trained: Tree, fixed: Tree, observations: float) -> None:
-        """Move these leaves in place after a step, and clear their gradients; arguments as for `Objective.loss`."""
+        """Move these leaves in place after a step, and clear their gradients; arguments as for
+        `Objective.loss`.
+        """
         ...
 
 
@@ -96,13 +104,17 @@ class MaximumLikelihood:
         """Train every parameter."""
         return {name: leaf.clone() for name, leaf in message.items()}, {}
 
-    def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
+    def loss(
+        self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
+    ) -> Terms:
         """Return the mean loss of the batch with the leaves that `held` placed in the network."""
         nll = self.likelihood.loss(self.net(batch.inputs), batch.targets)
         return Terms(nll, nll)
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
-        """Place the leaves in the network once, which is cheaper than a functional call every step."""
+        """Place the leaves in the network once, which is cheaper than a functional call
+        every step.
+        """
         return placed(self.net, trained)
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
@@ -116,10 +128,11 @@ class MaximumLikelihood:
 
 @dataclass(frozen=True)
 class Proximal:
-    """FedProx's local objective (Li et al., 2020, (2)): a Gaussian prior centred on the broadcast model.
+    """FedProx's local objective (Li et al., 2020, (2)): a Gaussian prior centred on the broadcast
+    model.
 
-    ``strength / 2 * ||w - w_broadcast||^2`` is the negative log density of N(w_broadcast, 1 / (N_t strength)) per
-    observation. Strength 0 is `MaximumLikelihood`, bit for bit.
+    ``strength / 2 * ||w - w_broadcast||^2`` is the negative log density of N(w_broadcast, 1 / (N_t
+    strength)) per observation. Strength 0 is `MaximumLikelihood`, bit for bit.
 
     Parameters
     ----------
@@ -140,12 +153,16 @@ class Proximal:
         """Hold the leaves as the likelihood does."""
         return self.likelihood_part.held(trained)
 
-    def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
+    def loss(
+        self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
+    ) -> Terms:
         """Return the mean loss plus the proximal term."""
         terms = self.likelihood_part.loss(trained, {}, batch, observations, noise)
         if self.strength == 0:
             return terms
-        distance = torch.stack([(leaf - fixed[name]).square().sum() for name, leaf in trained.items()]).sum()
+        distance = torch.stack(
+            [(leaf - fixed[name]).square().sum() for name, leaf in trained.items()]
+        ).sum()
         return Terms(terms.nll + self.strength / 2 * distance, terms.nll)
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
@@ -171,7 +188,8 @@ def check_data(net: nn.Module, likelihood: Likelihood, parameters: Tree, data: D
     """
     if not len(data):
         return
-    # Buffers are copied, since a forward pass may change them. Batch norm in training mode refuses a single row of vectors: it gets the row twice.
+    # Buffers are copied, since a forward pass may change them. Batch norm in training mode refuses
+    # a single row of vectors: it gets the row twice.
     buffers = {name: value.clone() for name, value in net.named_buffers()}
     row = data.inputs[:1].expand(1 + bool(batch_norms(net)), *data.inputs.shape[1:])
     with torch.no_grad():

@@ -2,8 +2,9 @@
 
     prox_{rate * penalty}(w) = argmin_x  rate * penalty(x) + ||x - w||^2 / 2
 
-`SoftThreshold` is that of the l1 norm, `SingularThreshold` that of the nuclear norm of the weight matrix; `LargestShare` keeps the largest
-entries. (`Proximal` is FedProx's quadratic term, which has a gradient.)
+`SoftThreshold` is that of the l1 norm, `SingularThreshold` that of the nuclear norm of the weight
+matrix; `LargestShare` keeps the largest entries. (`Proximal` is FedProx's quadratic term, which has
+a gradient.)
 
 References
 ----------
@@ -14,30 +15,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.compress.quantisers.entries import check_share, share_of
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.compress.quantisers.entries import share_of
+from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import SHARE, check
 from bayesfed.trees import is_finite
-
-
-class ProximalOperator(Protocol):
-    """A proximal operator: one leaf in, one leaf out, no state."""
-
-    def __call__(self, leaf: Tensor, rate: float) -> Tensor:
-        """Return ``prox_{rate * penalty}(leaf)``, in the shape, dtype and device of `leaf`; at rate 0 it is `leaf`, bit for bit."""
-        ...
-
-    def value(self, leaf: Tensor) -> float:
-        """Return the penalty at `leaf`, its strength included."""
-        ...
-
-    def figures(self, leaf: Tensor) -> dict[str, float]:
-        """Return figures on what is left of `leaf`, for a report."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +61,8 @@ class SoftThreshold:
 
 @dataclass(frozen=True)
 class SingularThreshold:
-    """``strength * ||W||_*`` of the matrix ``(out, in * k * k)``: singular values shrink by ``rate * strength``, but not below zero.
+    """``strength * ||W||_*`` of the matrix ``(out, in * k * k)``: singular values shrink by
+    ``rate * strength``, but not below zero.
 
     One dense SVD a call. Source of the penalty: FedRLR (1).
 
@@ -104,7 +90,8 @@ class SingularThreshold:
         if not threshold or not leaf.numel():
             return leaf
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-        # A rebuilt matrix has exactly the remaining rank, but its rounding exceeds a threshold of 1e-6 of the largest value: then subtract.
+        # A rebuilt matrix has exactly the remaining rank, but its rounding exceeds a threshold of
+        # 1e-6 of the largest value: then subtract.
         shrunk: Tensor
         if threshold > 0.01 * float(values.amax()):
             shrunk = (left * (values - threshold).clamp_min(0)) @ right
@@ -127,10 +114,12 @@ class SingularThreshold:
 
 @dataclass(frozen=True)
 class LargestShare:
-    """Keep the ``ceil(share * n)`` largest of a leaf's n entries by magnitude, among equals the earlier ones; set the others to zero.
+    """Keep the ``ceil(share * n)`` largest of a leaf's n entries by magnitude, among equals the
+    earlier ones; set the others to zero.
 
-    Not the proximal operator of a convex penalty, but the projection onto a set that is not convex, whatever the rate. No convergence theory
-    covers it here, and averages of its results leave the set.
+    Not the proximal operator of a convex penalty, but the projection onto a set that is not convex,
+    whatever the rate. No convergence theory covers it here, and averages of its results leave the
+    set.
 
     Parameters
     ----------
@@ -146,7 +135,7 @@ class LargestShare:
     share: float
 
     def __post_init__(self) -> None:
-        check_share("LargestShare", self.share)
+        check("LargestShare", self.share, SHARE)
 
     def __call__(self, leaf: Tensor, rate: float) -> Tensor:
         """Zero the small entries of a leaf of any shape; any positive rate does the same."""
@@ -168,6 +157,11 @@ class LargestShare:
         return {"density": density(leaf)}
 
 
+# One leaf in, one leaf out, no state: ``(leaf, rate)`` gives ``prox_{rate * penalty}(leaf)``, at
+# rate 0 `leaf` bit for bit; `value` is the penalty with its strength; `figures` are for a report.
+ProximalOperator = SoftThreshold | SingularThreshold | LargestShare
+
+
 def density(leaf: Tensor) -> float:
     """Return the share of entries that are not zero; 0 if there are no entries."""
     return int(leaf.count_nonzero()) / max(1, leaf.numel())
@@ -175,21 +169,30 @@ def density(leaf: Tensor) -> float:
 
 def _check_strength(where: str, strength: float) -> None:
     if not 0 <= strength < math.inf:
-        raise ArgumentError(complain(f"{where}.strength", expected="a finite number >= 0", actual=strength, hint=f"{where}(0.001)"))
+        raise ArgumentError(
+            f"{where}.strength", "a finite number >= 0", strength, f"{where}(0.001)"
+        )
 
 
 def _threshold(where: str, rate: float, strength: float) -> float:
     if not 0 <= rate < math.inf:
-        raise ArgumentError(complain(f"{where}, rate", expected="a finite number >= 0", actual=rate, hint="the optimiser's learning rate"))
+        raise ArgumentError(
+            f"{where}, rate", "a finite number >= 0", rate, "the optimiser's learning rate"
+        )
     return rate * strength
 
 
 def _matrix(leaf: Tensor) -> Tensor:
     if leaf.ndim < 2:
         raise ArgumentError(
-            complain("SingularThreshold", expected="a matrix or kernel", actual=f"shape {tuple(leaf.shape)}", hint="where=weight_matrices")
+            "SingularThreshold",
+            "a matrix or kernel",
+            f"shape {tuple(leaf.shape)}",
+            "where=weight_matrices",
         )
     if not is_finite(leaf):
-        raise DataError(complain("SingularThreshold", expected="finite weights", actual="NaN or Inf", hint="a smaller learning rate"))
+        raise DataError(
+            "SingularThreshold", "finite weights", "NaN or Inf", "a smaller learning rate"
+        )
     # Decompositions need at least 32 bits.
     return leaf.flatten(1).to(torch.promote_types(leaf.dtype, torch.float32))

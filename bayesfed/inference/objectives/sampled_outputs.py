@@ -1,7 +1,9 @@
-"""Local reparameterisation (Kingma, Salimans and Welling, 2015): the noise of a layer's weights, drawn at its outputs.
+"""Local reparameterisation (Kingma, Salimans and Welling, 2015): the noise of a layer's weights,
+drawn at its outputs.
 
-For a linear layer the distribution of each row's output is the same as with drawn weights; rows have independent noise, so that gradients vary less.
-For convolutions, the distribution is the same at each position alone: noise is independent between positions, which would share drawn weights.
+For a linear layer the distribution of each row's output is the same as with drawn weights; rows
+have independent noise, so that gradients vary less. For convolutions, the distribution is the same
+at each position alone: noise is independent between positions, which would share drawn weights.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ VarianceOf = Callable[[nn.Module, Tensor], Tensor]
 
 
 @contextmanager
-def sampled_outputs(net: nn.Module, variances: Mapping[str, VarianceOf], generator: Generator) -> Iterator[None]:
-    """Add Gaussian noise to the outputs of linear and convolution layers inside the block, as if their weights were drawn.
+def sampled_outputs(
+    net: nn.Module, variances: Mapping[str, VarianceOf], generator: Generator
+) -> Iterator[None]:
+    """Add Gaussian noise to the outputs of linear and convolution layers inside the block, as if
+    their weights were drawn.
 
     Parameters
     ----------
@@ -35,11 +40,16 @@ def sampled_outputs(net: nn.Module, variances: Mapping[str, VarianceOf], generat
         def add(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             # Clamped: where all inputs of a unit are zero, the square root has no gradient.
             sd = variance_of(layer, inputs[0].square()).clamp_min(1e-12).sqrt()
-            return output + sd * torch.randn(output.shape, generator=generator, device=output.device, dtype=output.dtype)
+            return output + sd * torch.randn(
+                output.shape, generator=generator, device=output.device, dtype=output.dtype
+            )
 
         return add
 
-    handles = [net.get_submodule(name).register_forward_hook(hook(variance_of)) for name, variance_of in variances.items()]
+    handles = [
+        net.get_submodule(name).register_forward_hook(hook(variance_of))
+        for name, variance_of in variances.items()
+    ]
     try:
         yield
     finally:
@@ -48,7 +58,9 @@ def sampled_outputs(net: nn.Module, variances: Mapping[str, VarianceOf], generat
 
 
 def through(layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return the outputs of a linear or convolution layer with another weight and bias in the place of its own."""
+    """Return the outputs of a linear or convolution layer with another weight and bias in the place
+    of its own.
+    """
     if isinstance(layer, nn.Linear):
         return linear(inputs, weight, bias)
     result: Tensor = layer._conv_forward(inputs, weight, bias)  # type: ignore[operator]

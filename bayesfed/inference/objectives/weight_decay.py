@@ -1,4 +1,6 @@
-"""Weight decay as a Gaussian prior on whole weights, and on the *product* of factored ones (Frobenius decay, Khodak et al., 2021)."""
+"""Weight decay as a Gaussian prior on whole weights, and on the *product* of factored ones
+(Frobenius decay, Khodak et al., 2021).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import torch
 from torch import Generator
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective, Proximal, Terms
 from bayesfed.models.low_rank.factored_trees import frobenius_decay
 from bayesfed.trees import Tree
@@ -17,9 +19,11 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Decayed:
-    """Add ``coefficient / 2`` times the squared norm of every weight to a mean loss; for a factored weight U V^T, the norm of the product.
+    """Add ``coefficient / 2`` times the squared norm of every weight to a mean loss; for a factored
+    weight U V^T, the norm of the product.
 
-    This is the negative log density per observation of N(0, 1 / (N_t coefficient)) on each weight. Coefficient 0 is the inner objective, bit for bit.
+    This is the negative log density per observation of N(0, 1 / (N_t coefficient)) on each weight.
+    Coefficient 0 is the inner objective, bit for bit.
 
     Parameters
     ----------
@@ -40,7 +44,9 @@ class Decayed:
         """Hold the leaves as the inner objective does."""
         return self.inner.held(trained)
 
-    def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
+    def loss(
+        self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
+    ) -> Terms:
         """Return the mean loss and the decay."""
         terms = self.inner.loss(trained, fixed, batch, observations, noise)
         if self.coefficient == 0:
@@ -84,8 +90,13 @@ class OpenPrior:
             If none was told, which is a number below 0.
         """
         if precision < 0:
-            expected, hint = "a method that chooses the precision", "a number, Training(prior_precision=0.3, observations=len(train))"
-            raise ArgumentError(complain("Training.prior_precision='auto'", expected=expected, actual="one that does not", hint=hint))
+            expected, hint = (
+                "a method that chooses the precision",
+                "a number, Training(prior_precision=0.3, observations=len(train))",
+            )
+            raise ArgumentError(
+                "Training.prior_precision='auto'", expected, "one that does not", hint
+            )
         return with_prior(self.inner, precision, self.observations)
 
     def start(self, message: Tree) -> tuple[Tree, Tree]:
@@ -96,7 +107,9 @@ class OpenPrior:
         """Hold the leaves as the inner objective does."""
         return self.inner.held(trained)
 
-    def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
+    def loss(
+        self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
+    ) -> Terms:
         """Raise `ArgumentError`: the precision is open."""
         return self.at(-1.0).loss(trained, fixed, batch, observations, noise)
 
@@ -110,14 +123,18 @@ class OpenPrior:
 
 
 def with_open_prior(objective: Objective, observations: int) -> OpenPrior:
-    """Return a point objective under a prior whose precision is open; parameters and errors as for `with_prior`."""
+    """Return a point objective under a prior whose precision is open; parameters and errors as for
+    `with_prior`.
+    """
     return OpenPrior(with_prior(objective, 0.0, observations), observations)
 
 
 def with_prior(objective: Objective, precision: float, observations: int) -> Decayed:
-    """Return a point objective under the prior N(0, 1 / precision) on every weight: a MAP estimate, where maximum likelihood was.
+    """Return a point objective under the prior N(0, 1 / precision) on every weight: a MAP estimate,
+    where maximum likelihood was.
 
-    Losses are means over rows, so that the decay has the coefficient ``precision / observations``, for every client alike.
+    Losses are means over rows, so that the decay has the coefficient ``precision / observations``,
+    for every client alike.
 
     Parameters
     ----------
@@ -136,6 +153,11 @@ def with_prior(objective: Objective, precision: float, observations: int) -> Dec
     if isinstance(objective, Decayed):
         return replace(objective, coefficient=objective.coefficient + precision / observations)
     if not isinstance(objective, MaximumLikelihood | Proximal):
-        actual, hint = type(objective).__name__, "prior_precision=None: this method declares its own prior"
-        raise ArgumentError(complain("Training.prior_precision", expected="a method with point estimates", actual=actual, hint=hint))
+        actual, hint = (
+            type(objective).__name__,
+            "prior_precision=None: this method declares its own prior",
+        )
+        raise ArgumentError(
+            "Training.prior_precision", "a method with point estimates", actual, hint
+        )
     return Decayed(objective, precision / observations)

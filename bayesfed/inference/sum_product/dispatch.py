@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.graphs.lowering import edge_list
 from bayesfed.inference.sum_product.graphs.recognise import recognise
@@ -18,7 +18,14 @@ from bayesfed.inference.sum_product.methods.edges.wiring import placed
 from bayesfed.inference.sum_product.methods.exact import sum_grid
 from bayesfed.inference.sum_product.methods.grids.chains import pass_chains
 from bayesfed.inference.sum_product.methods.grids.checkerboard import holds, pass_checkerboard
-from bayesfed.inference.sum_product.methods.junction import build, cheap_tree, check_possible, fitting_tree, refuse_size, sum_junction
+from bayesfed.inference.sum_product.methods.junction import (
+    build,
+    cheap_tree,
+    check_possible,
+    fitting_tree,
+    refuse_size,
+    sum_junction,
+)
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
 from bayesfed.inference.sum_product.methods.regions.choice import LARGEST, blocks, cycles
 from bayesfed.inference.sum_product.methods.regions.propagation import pass_regions
@@ -36,7 +43,9 @@ Regions = Sequence[Sequence[int]] | None
 Run = Callable[[Settings, Tensor | None], Outcome]
 
 
-def choose(model: Model, evidence: Tensor, method: str, regions: Regions = None, rows: int = 4) -> tuple[Method, Run]:
+def choose(
+    model: Model, evidence: Tensor, method: str, regions: Regions = None, rows: int = 4
+) -> tuple[Method, Run]:
     """Return the name of the method that serves a model, and a function that runs it.
 
     Parameters
@@ -61,27 +70,41 @@ def choose(model: Model, evidence: Tensor, method: str, regions: Regions = None,
         return _on_regions(model, evidence, regions)
     if isinstance(model, Tables):
         return _on_tables(model, evidence.reshape(-1, *model.unary.shape), method, rows)
-    if isinstance(model, Grid) and min(model.size) > 1 and (run := _on_grid(model, evidence.reshape(-1, *model.size), method)):
+    if (
+        isinstance(model, Grid)
+        and min(model.size) > 1
+        and (run := _on_grid(model, evidence.reshape(-1, *model.size), method))
+    ):
         return run
     ising = placed(model.ising(), evidence.device)
     nodes = evidence.reshape(-1, ising.field.numel())
     if method in ("auto", "exact", "strip", "chains") and ising.is_forest:
         # A grid of a single row or column gets here; every method is exact on it.
-        return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes, settings))
+        return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes))
     if (tree := _tree(ising, len(nodes), method)) is not None:
         return "exact", lambda settings, state: _as_grid(model, sum_junction(ising, nodes, tree))
     if method in ("auto", "bp"):
-        return "bp", lambda settings, state: _as_grid(model, pass_edges(ising, nodes, settings, state))
+        return "bp", lambda settings, state: _as_grid(
+            model, pass_edges(ising, nodes, settings, state)
+        )
     if method in ("strip", "chains"):
         raise _unserved(method, "this graph", "a grid, or method='bp'")
-    raise ArgumentError(complain("infer method", expected="auto, exact, bp, strip, chains or gbp", actual=repr(method), hint="'auto'"))
+    raise ArgumentError(
+        "infer method", "auto, exact, bp, strip, chains or gbp", repr(method), "'auto'"
+    )
 
 
 def _on_regions(model: Model, evidence: Tensor, regions: Regions) -> tuple[Method, Run]:
     plain = model if isinstance(model, Tables) else placed(model.ising(), evidence.device)
-    flat = evidence.reshape(-1, *(plain.unary.shape if isinstance(plain, Tables) else plain.field.shape))
-    taken = cycles(*structure(plain)) if regions is None else [frozenset(region) for region in regions]
-    return "gbp", lambda settings, state: _as_grid(model, pass_regions(plain, flat, taken, settings, state))
+    flat = evidence.reshape(
+        -1, *(plain.unary.shape if isinstance(plain, Tables) else plain.field.shape)
+    )
+    taken = (
+        cycles(*structure(plain)) if regions is None else [frozenset(region) for region in regions]
+    )
+    return "gbp", lambda settings, state: _as_grid(
+        model, pass_regions(plain, flat, taken, settings, state)
+    )
 
 
 def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple[Method, Run]:
@@ -89,8 +112,14 @@ def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple
         size, order = laid
         most, high = max(model.cards.tolist()), min(rows, size[0])
         if most ** (2 * high) > LARGEST:
-            raise _unserved(method, f"{most} states a variable in strips of {high} rows", f"strip_rows with {most}^(2 rows) <= {LARGEST}")
-        return "strip", lambda settings, state: pass_regions(model, evidence, blocks(size, order, high), settings, state)
+            raise _unserved(
+                method,
+                f"{most} states a variable in strips of {high} rows",
+                f"strip_rows with {most}^(2 rows) <= {LARGEST}",
+            )
+        return "strip", lambda settings, state: pass_regions(
+            model, evidence, blocks(size, order, high), settings, state
+        )
     if method not in ("auto", "bp", "exact"):
         raise _unserved(method, "a general factor graph", "method='auto'")
     if compile_tables(model, evidence.dtype, evidence.device).forest:
@@ -100,9 +129,15 @@ def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple
     return "bp", lambda settings, state: _pass_possible(model, evidence, settings, state)
 
 
-def _pass_possible(model: Tables, evidence: Tensor, settings: Settings, state: Tensor | None) -> Outcome:
-    """Run belief propagation on tables with cycles; where a junction tree is cheap, refuse tables that contradict each other."""
-    hard = compile_tables(model, evidence.dtype, evidence.device).hard or bool(torch.isneginf(evidence).any())
+def _pass_possible(
+    model: Tables, evidence: Tensor, settings: Settings, state: Tensor | None
+) -> Outcome:
+    """Run belief propagation on tables with cycles; where a junction tree is cheap, refuse tables
+    that contradict each other.
+    """
+    hard = compile_tables(model, evidence.dtype, evidence.device).hard or bool(
+        torch.isneginf(evidence).any()
+    )
     if hard and (tree := cheap_tree(model, len(evidence))) is not None:
         check_possible(build(model, evidence, tree)[0].log_z())
     return pass_tables(model, evidence, settings, state)
@@ -116,13 +151,19 @@ def _tree(model: Ising | Tables, batch: int, method: str) -> CliqueTree | None:
 
 
 def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | None:
-    """Return the method and its run for evidence ``(B, K, M)`` on a grid of at least two rows and columns; None: as an edge list."""
-    if transfer.fits(grid, len(evidence), limit=2**34 if method == "exact" else 2**30) and method in ("auto", "exact"):
+    """Return the method and its run for evidence ``(B, K, M)`` on a grid of at least two rows and
+    columns; None: as an edge list.
+    """
+    if transfer.fits(
+        grid, len(evidence), limit=2**34 if method == "exact" else 2**30
+    ) and method in ("auto", "exact"):
         return "exact", lambda settings, state: sum_grid(grid, evidence)
     if method == "strip":
         return "strip", lambda settings, state: pass_strips(grid, evidence, settings, state)
     # Where float32 would clip, float64 is used.
-    wide = evidence if evidence.dtype == torch.float64 or holds(grid, evidence) else evidence.double()
+    wide = (
+        evidence if evidence.dtype == torch.float64 or holds(grid, evidence) else evidence.double()
+    )
     if method == "chains":
         return "chains", lambda settings, state: pass_chains(grid, wide, settings, state)
     if method in ("auto", "bp") and grid.is_even():
@@ -131,7 +172,9 @@ def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | 
 
 
 def _laid_out(model: Tables) -> tuple[tuple[int, int], list[int]] | None:
-    """Return the size of a grid of tables, and the variable at each position; None if the graph is no grid."""
+    """Return the size of a grid of tables, and the variable at each position; None if the graph is
+    no grid.
+    """
     _, scopes = structure(model)
     if any(len(scope) > 2 for scope in scopes):
         return None
@@ -146,17 +189,21 @@ def _laid_out(model: Tables) -> tuple[tuple[int, int], list[int]] | None:
 
 
 def _as_grid(model: Model, outcome: Outcome) -> Outcome:
-    """Split the pair tables of a grid that was solved as an edge list into those of row links and of column links."""
+    """Split the pair tables of a grid that was solved as an edge list into those of row links and
+    of column links.
+    """
     if not isinstance(model, Grid):
         return outcome
     rows, columns = model.size
 
     def pairs() -> tuple[Tensor, ...]:
-        along, across = outcome.pairs()[0].split([rows * (columns - 1), (rows - 1) * columns], dim=1)
+        along, across = outcome.pairs()[0].split(
+            [rows * (columns - 1), (rows - 1) * columns], dim=1
+        )
         return along.unflatten(1, (rows, columns - 1)), across.unflatten(1, (rows - 1, columns))
 
     return replace(outcome, pairs=pairs)
 
 
 def _unserved(method: str, graph: str, hint: str) -> ArgumentError:
-    return ArgumentError(complain(f"infer method {method!r}", expected="a graph it can serve", actual=graph, hint=hint))
+    return ArgumentError(f"infer method {method!r}", "a graph it can serve", graph, hint)

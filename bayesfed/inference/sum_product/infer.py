@@ -1,23 +1,23 @@
 """`infer`: sum-product on any factor graph.
 
-Exact where possible: trees in two passes, grids with a side of at most 12 by the transfer matrix, other graphs by junction tree wherever that is
-cheap. Elsewhere belief propagation ("bp"), which is overconfident where coupling is strong and evidence weak, and on grids "strip", whose errors are
-10 to 100 times smaller. `Inferred.trust` says which of these a result is.
+Exact where possible: trees in two passes, grids with a side of at most 12 by the transfer matrix,
+other graphs by junction tree wherever that is cheap. Elsewhere belief propagation ("bp"), which is
+overconfident where coupling is strong and evidence weak, and on grids "strip", whose errors are 10
+to 100 times smaller. `Inferred.trust` says which of these a result is.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import UnionType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import Role, check
 from bayesfed.inference.sum_product.dispatch import choose
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.inference.sum_product.graphs.flat import Tables
@@ -45,7 +45,6 @@ def infer(
     regions: Sequence[Sequence[int]] | None = None,
     certify: bool = False,
     progress: bool | None = None,
-    backend: Literal["auto", "numba", "torch"] = "auto",
     warn: bool = True,
 ) -> Inferred:
     """Return the marginals of every variable.
@@ -55,37 +54,46 @@ def infer(
     graph
         A `FactorGraph` or a flat model.
     evidence
-        Evidence from outside the graph; default none. Binary pairwise graphs: log-odds of ``graph.shape``. Other graphs: log weights ``(n, C)``, C
-        the largest cardinality. Batch dimensions may come first; float32 or float64; the computation runs on its device.
+        Evidence from outside the graph; default none. Binary pairwise graphs: log-odds of
+        ``graph.shape``. Other graphs: log weights ``(n, C)``, C the largest cardinality. Batch
+        dimensions may come first; float32 or float64, on any device. Tables are summed there;
+        binary pairwise graphs on the CPU, with results on the device of the evidence.
     method
-        "exact": by transfer matrix (grids with a side of at most 12), in two passes (trees), or by junction tree wherever its largest table has at
-        most 2^24 entries, batch included. "bp": belief propagation. "strip" and "chains": grids ("strip": of tables too). "gbp": generalised belief
-        propagation on `regions`, each of which is summed exactly. "auto": "exact" where it takes about 0.1 s or less, else "bp".
+        "exact": by transfer matrix (grids with a side of at most 12), in two passes (trees), or by
+        junction tree wherever its largest table has at most 2^24 entries, batch included. "bp":
+        belief propagation. "strip" and "chains": grids ("strip": of tables too). "gbp": generalised
+        belief propagation on `regions`, each of which is summed exactly. "auto": "exact" where it
+        takes about 0.1 s or less, else "bp".
     init
-        Start from neutral messages ("zero", the only start of "gbp" and of tables), or from the largest ("hi") or smallest ("lo") possible ones:
-        with attractive couplings, the last two bracket every fixed point of "bp" and "chains".
+        Start from neutral messages ("zero", the only start of "gbp" and of tables), or from the
+        largest ("hi") or smallest ("lo") possible ones: with attractive couplings, the last two
+        bracket every fixed point of "bp" and "chains".
     state
-        Messages of an earlier result with this graph, method and batch, for a warm start; overrides `init`.
+        Messages of an earlier result with this graph, method and batch, for a warm start; overrides
+        `init`.
     tol, max_sweeps
-        Stop when no message changes by more than `tol` nats, or after `max_sweeps` sweeps. float32 settles to about 1e-5; "exact" and "strip" compute
-        in float64, and so do the others where float32 cannot represent the couplings or the evidence.
+        Stop when no message changes by more than `tol` nats, or after `max_sweeps` sweeps. float32
+        settles to about 1e-5; "exact" and "strip" compute in float64, and so do the others where
+        float32 cannot represent the couplings or the evidence.
     damping
-        Share of the old message that is kept, in [0, 1). On edge lists, tables and regions it is raised to 0.5, 0.75 and 0.9 by itself when the
-        messages make no progress for 100 sweeps, as where couplings of both signs frustrate each other.
+        Share of the old message that is kept, in [0, 1). On edge lists, tables and regions it is
+        raised to 0.5, 0.75 and 0.9 by itself when the messages make no progress for 100 sweeps, as
+        where couplings of both signs frustrate each other.
     strip_rows
-        Rows that "strip" solves exactly, 2 to 8: 2 is Kikuchi's approximation on plaquettes, and every further row reduces the error by about a
-        third. A grid with no more rows is solved exactly.
+        Rows that "strip" solves exactly, 2 to 8: 2 is Kikuchi's approximation on plaquettes, and
+        every further row reduces the error by about a third. A grid with no more rows is solved
+        exactly.
     regions
-        Regions of "gbp", each a sequence of variables, by their place in the flattened evidence; default: cliques and cycles of four. Factors and
-        variables in none of them become regions of their own.
+        Regions of "gbp", each a sequence of variables, by their place in the flattened evidence;
+        default: cliques and cycles of four. Factors and variables in none of them become regions of
+        their own.
     certify
-        Whether to run also from other starts and report the share of variables on which the runs disagree. Attractive binary couplings: from both
-        extremes, which bracket every fixed point. Other graphs: from the extremes or from random messages, which prove nothing when they agree.
-        Doubles to quintuples the work.
+        Whether to run also from other starts and report the share of variables on which the runs
+        disagree. Attractive binary couplings: from both extremes, which bracket every fixed point.
+        Other graphs: from the extremes or from random messages, which prove nothing when they
+        agree. Doubles to quintuples the work.
     progress
         Whether to show a progress bar after two seconds; None: where standard error is a terminal.
-    backend
-        "numba" (extra ``fast``, on a CPU) or "torch": the same numbers. "auto" takes numba where possible.
     warn
         Whether to warn; the result's fields have the same information.
 
@@ -97,10 +105,8 @@ def infer(
     Raises
     ------
     ArgumentError
-        If the evidence has another shape or is not finite, the method does not serve the graph, or the state is not one of this graph, method
-        and batch.
-    MissingExtraError
-        If numba is asked for and not installed.
+        If the evidence has another shape or is not finite, the method does not serve the graph, or
+        the state is not one of this graph, method and batch.
 
     Warns
     -----
@@ -109,41 +115,82 @@ def infer(
     MultistableWarning
         If `certify` finds that more than 1 % of the variables depend on the start.
     UnverifiedWarning
-        If couplings are so strong that nothing vouches for the marginals: `trust` is "unverified" and `trust_bound` is at least 1 ("strip": 1.24), or
-        tables that forbid combinations form cycles.
+        If couplings are so strong that nothing vouches for the marginals: `trust` is "unverified"
+        and `trust_bound` is at least 1 ("strip": 1.24), or tables that forbid combinations form
+        cycles.
     """
     if not isinstance(graph, FactorGraph | Grid | Ising | Tables):
+        expected = "a FactorGraph or a flat model"
         hint = "FactorGraph.from_networkx(graph), or a support's lower(shape)"
-        raise ArgumentError(complain("infer graph", expected="a FactorGraph or a flat model", actual=type(graph).__name__, hint=hint))
-    model, order, constant = (graph.lower(), graph.order, graph.log_constant) if isinstance(graph, FactorGraph) else (graph, None, 0.0)
+        raise ArgumentError("infer graph", expected, type(graph).__name__, hint)
+    model, order, constant = (
+        (graph.lower(), graph.order, graph.log_constant)
+        if isinstance(graph, FactorGraph)
+        else (graph, None, 0.0)
+    )
     evidence = _evidence(model, evidence)
-    order = None if order is None else order.to(evidence.device)
-    settings = Settings(tol, max_sweeps, damping, init, _backend(backend, evidence), strip_rows, None if progress is None else not progress)
-    _check_settings(settings)
+    settings = Settings(
+        tol,
+        max_sweeps,
+        damping,
+        init,
+        strip_rows,
+        None if progress is None else not progress,
+    )
+    for name, role in _ROLES.items():
+        check(f"infer {name}", getattr(settings, name), role)
     with torch.no_grad():
-        # A recognised grid may number the variables in another order than the user.
-        ordered = evidence if order is None else evidence.reshape(-1, len(order))[:, order].reshape(evidence.shape)
-        chosen, run = choose(_detached(model), ordered.detach().contiguous(), method, _regions(regions, model, order), strip_rows)
+        # The kernels of pairwise graphs run on the CPU.
+        ordered = evidence if isinstance(model, Tables) else evidence.cpu()
+        if order is not None:
+            # A recognised grid may number the variables in another order than the user.
+            ordered = ordered.reshape(-1, len(order))[:, order].reshape(evidence.shape)
+        chosen, run = choose(
+            _detached(model),
+            ordered.detach().contiguous(),
+            method,
+            _regions(regions, model, order),
+            strip_rows,
+        )
         outcome = run(settings, state)
         if bool(outcome.belief.isnan().any()):
-            hint = "regions that overlap less" if chosen == "gbp" else "smaller couplings, or method='exact'"
-            raise ArgumentError(complain("infer", expected="weights that float64 can hold", actual="NaN beliefs", hint=hint))
+            hint = (
+                "regions that overlap less"
+                if chosen == "gbp"
+                else "smaller couplings, or method='exact'"
+            )
+            raise ArgumentError("infer", "weights that float64 can hold", "NaN beliefs", hint)
         share = multistable_share(model, chosen, run, settings, outcome) if certify else None
         results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
         if order is not None:
             flat = [values.reshape(-1, len(order)) for values in results]
-            results = [torch.empty_like(values).index_copy_(-1, order, values).reshape(evidence.shape) for values in flat]
+            results = [
+                torch.empty_like(values).index_copy_(-1, order, values).reshape(evidence.shape)
+                for values in flat
+            ]
     inferred = Inferred(
-        chosen, results[0].to(evidence.dtype), results[1].to(evidence.dtype), outcome.state, outcome.sweeps, outcome.residual, outcome.converged,
-        share, model, outcome, evidence, constant, order,
-    )  # fmt: skip
+        chosen,
+        results[0].to(evidence),
+        results[1].to(evidence),
+        outcome.state,
+        outcome.sweeps,
+        outcome.residual,
+        outcome.converged,
+        share,
+        model,
+        outcome,
+        evidence,
+        constant,
+        None if order is None else order.to(evidence.device),
+    )
     if warn:
         warn_of(inferred, outcome, settings)
     return inferred
 
 
 def log_z(graph: FactorGraph | Model, evidence: Tensor | None = None, **options: Any) -> Tensor:
-    """Return log Z with gradients in the evidence and the model's tensors: ``pyro.factor("normaliser", -log_z(grid))`` normalises a prior.
+    """Return log Z with gradients in the evidence and the model's tensors:
+    ``pyro.factor("normaliser", -log_z(grid))`` normalises a prior.
 
     Arguments are those of `infer`.
     """
@@ -154,34 +201,56 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
     shape = tuple(model.unary.shape) if isinstance(model, Tables) else model.shape
     if evidence is None:
         like = model.unary if isinstance(model, Tables) else model.field
-        return torch.zeros(shape, dtype=torch.float64, device=like.device if isinstance(like, Tensor) else "cpu")
+        return torch.zeros(
+            shape, dtype=torch.float64, device=like.device if isinstance(like, Tensor) else "cpu"
+        )
     kind, finite = "log-odds", False
     if isinstance(evidence, Tensor):
         # A general graph takes -inf: an impossible state.
-        kind, finite = ("log weights", bool((evidence < math.inf).all())) if isinstance(model, Tables) else (kind, bool(evidence.isfinite().all()))
+        kind, finite = (
+            ("log weights", bool((evidence < math.inf).all()))
+            if isinstance(model, Tables)
+            else (kind, bool(evidence.isfinite().all()))
+        )
     fits = isinstance(evidence, Tensor) and evidence.dtype in (torch.float32, torch.float64)
-    if not fits or not finite or tuple(evidence.shape[evidence.ndim - len(shape) :]) != shape or not evidence.numel():
-        actual = f"{evidence.dtype} of shape {tuple(evidence.shape)}" if isinstance(evidence, Tensor) else type(evidence).__name__
+    if (
+        not fits
+        or not finite
+        or tuple(evidence.shape[evidence.ndim - len(shape) :]) != shape
+        or not evidence.numel()
+    ):
+        actual = (
+            f"{evidence.dtype} of shape {tuple(evidence.shape)}"
+            if isinstance(evidence, Tensor)
+            else type(evidence).__name__
+        )
         raise ArgumentError(
-            complain(
-                "infer evidence",
-                expected=f"finite float32 or float64 {kind} of shape (..., {str(shape)[1:]}",
-                actual=actual if finite or not fits else f"{actual}, not all finite",
-                hint="0 where nothing is known",
-            )
+            "infer evidence",
+            f"finite float32 or float64 {kind} of shape (..., {str(shape)[1:]}",
+            actual if finite or not fits else f"{actual}, not all finite",
+            "0 where nothing is known",
         )
     return evidence
 
 
-def _regions(regions: Sequence[Sequence[int]] | None, model: Model, order: Tensor | None) -> Sequence[Sequence[int]] | None:
+def _regions(
+    regions: Sequence[Sequence[int]] | None, model: Model, order: Tensor | None
+) -> Sequence[Sequence[int]] | None:
     """Return the user's regions in the model's numbers."""
     if regions is None:
         return None
     count = model.cards.numel() if isinstance(model, Tables) else model.ising().field.numel()
     flat = [variable for region in regions for variable in region]
-    if not regions or not all(len(region) for region in regions) or not all(type(variable) is int and 0 <= variable < count for variable in flat):
+    if (
+        not regions
+        or not all(len(region) for region in regions)
+        or not all(type(variable) is int and 0 <= variable < count for variable in flat)
+    ):
         raise ArgumentError(
-            complain("infer regions", expected=f"sequences of variables from 0 to {count - 1}", actual=regions, hint="regions=[(0, 1, 2), (2, 3)]")
+            "infer regions",
+            f"sequences of variables from 0 to {count - 1}",
+            regions,
+            "regions=[(0, 1, 2), (2, 3)]",
         )
     if order is None:
         return regions
@@ -191,40 +260,29 @@ def _regions(regions: Sequence[Sequence[int]] | None, model: Model, order: Tenso
     return [[places[variable] for variable in region] for region in regions]
 
 
-def _check_settings(settings: Settings) -> None:
-    def number(value: object, kind: type | UnionType) -> bool:
-        return isinstance(value, kind) and not isinstance(value, bool)
-
-    good = {
-        "tol": (number(settings.tol, int | float) and settings.tol >= 0, "a number >= 0", "1e-4"),
-        "max_sweeps": (number(settings.max_sweeps, int) and settings.max_sweeps >= 1, "an integer >= 1", "1000"),
-        "damping": (number(settings.damping, int | float) and 0 <= settings.damping < 1, "a number in [0, 1)", "0.5"),
-        "init": (settings.init in ("zero", "hi", "lo"), "'zero', 'hi' or 'lo'", "'zero'"),
-        "strip_rows": (number(settings.strip_rows, int) and 2 <= settings.strip_rows <= WIDEST, f"an integer from 2 to {WIDEST}", "4"),
-    }
-    for name, (fine, expected, hint) in good.items():
-        if not fine:
-            raise ArgumentError(complain(f"infer {name}", expected=expected, actual=repr(getattr(settings, name)), hint=hint))
+def _between(low: float, high: float, kind: type[int | float]) -> Callable[[object], bool]:
+    """Return whether a value is a number of this kind in [low, high)."""
+    return lambda value: (
+        isinstance(value, int | kind) and not isinstance(value, bool) and low <= value < high
+    )
 
 
-def _backend(backend: str, evidence: Tensor) -> passing.Backend:
-    if backend not in ("auto", "numba", "torch"):
-        raise ArgumentError(complain("infer backend", expected="'auto', 'numba' or 'torch'", actual=repr(backend), hint="'auto'"))
-    usable = evidence.device.type == "cpu"
-    if backend == "torch" or (backend == "auto" and not usable):
-        return "torch"
-    if not usable:
-        raise ArgumentError(complain("infer backend 'numba'", expected="evidence on the CPU", actual=evidence.device, hint="backend='torch'"))
-    if importlib.util.find_spec("numba") is not None:
-        return "numba"
-    if backend == "numba":
-        raise MissingExtraError("numba", "fast")
-    return "torch"
+_ROLES = {
+    "tol": Role(_between(0, math.inf, float), "a number >= 0", "1e-4"),
+    "max_sweeps": Role(_between(1, math.inf, int), "an integer >= 1", "1000"),
+    "damping": Role(_between(0, 1, float), "a number in [0, 1)", "0.5"),
+    "init": Role(("zero", "hi", "lo").__contains__, "'zero', 'hi' or 'lo'", "'zero'"),
+    "strip_rows": Role(_between(2, WIDEST + 1, int), f"an integer from 2 to {WIDEST}", "4"),
+}
 
 
 def _detached(model: Model) -> Model:
     if isinstance(model, Grid):
-        ends = [value.requires_grad for value in (*model.row, *model.column, model.field) if isinstance(value, Tensor)]
+        ends = [
+            value.requires_grad
+            for value in (*model.row, *model.column, model.field)
+            if isinstance(value, Tensor)
+        ]
         if not any(ends):
             return model
 
@@ -232,7 +290,10 @@ def _detached(model: Model) -> Model:
             return value.detach() if isinstance(value, Tensor) else value
 
         return replace(
-            model, row=type(model.row)(*map(plain, model.row)), column=type(model.column)(*map(plain, model.column)), field=plain(model.field)
+            model,
+            row=type(model.row)(*map(plain, model.row)),
+            column=type(model.column)(*map(plain, model.column)),
+            field=plain(model.field),
         )
     if isinstance(model, Ising) and (model.field.requires_grad or model.coupling.requires_grad):
         return replace(model, field=model.field.detach(), coupling=model.coupling.detach())

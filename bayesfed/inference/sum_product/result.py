@@ -9,13 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.junction import build, fitting_tree, refuse_size
 from bayesfed.inference.sum_product.methods.outcome import Outcome
 from bayesfed.inference.sum_product.methods.structure import as_flat
-from bayesfed.inference.sum_product.trust.bounds import as_tables, lower_bound, upper_bound
-from bayesfed.inference.sum_product.trust.boxes import belief_bounds
 from bayesfed.inference.sum_product.trust.uniqueness import spectral_bound
 from bayesfed.keys import Key
 from bayesfed.models.random_fields.grid import Grid
@@ -35,17 +33,19 @@ class Inferred:
     method
         The method that ran.
     belief, extrinsic
-        Log-odds of the graph's shape, ``belief = evidence + extrinsic``: with the variable's own evidence and without. For general graphs:
-        log marginals ``(..., n, C)``, and the same without the variable's own evidence, normalised.
+        Log-odds of the graph's shape, ``belief = evidence + extrinsic``: with the variable's own
+        evidence and without. For general graphs: log marginals ``(..., n, C)``, and the same
+        without the variable's own evidence, normalised.
     state
         Messages; pass them to the next call for a warm start.
     sweeps, residual, converged
-        Number of sweeps, largest change of a message in the last one (nats), and whether that is within the tolerance. Exact sums have 1, 0
-        and true.
+        Number of sweeps, largest change of a message in the last one (nats), and whether that is
+        within the tolerance. Exact sums have 1, 0 and true.
     multistable_share
-        Share of variables whose probability differs by more than 0.01 between runs from several starts; None without `certify`. With attractive
-        binary couplings these are the extremes, and for "bp" and "chains" 0 proves, up to the tolerance, that there is one fixed point. Elsewhere 0
-        says only that the runs agree. Exact sums have 0.
+        Share of variables whose probability differs by more than 0.01 between runs from several
+        starts; None without `certify`. With attractive binary couplings these are the extremes, and
+        for "bp" and "chains" 0 proves, up to the tolerance, that there is one fixed point.
+        Elsewhere 0 says only that the runs agree. Exact sums have 0.
     model
         The flat model.
     """
@@ -66,15 +66,21 @@ class Inferred:
 
     @cached_property
     def trust(self) -> Literal["exact", "unique", "unverified"]:
-        """Whether the marginals are exact, or belief propagation provably has one fixed point, or neither.
+        """Whether the marginals are exact, or belief propagation provably has one fixed point, or
+        neither.
 
-        "unique": `trust_bound` is below 1. Messages reach that point from every start; the marginals are still approximate, and the nearer to 1 the
-        bound, the more. "unverified": nothing is known; with strong couplings, marginals can be far off and overconfident.
+        "unique": `trust_bound` is below 1. Messages reach that point from every start; the
+        marginals are still approximate, and the nearer to 1 the bound, the more. "unverified":
+        nothing is known; with strong couplings, marginals can be far off and overconfident.
         """
         if self._exact:
             return "exact"
         bound = self.trust_bound
-        return "unique" if self.method in ("bp", "chains") and bound is not None and bound < 1 else "unverified"
+        return (
+            "unique"
+            if self.method in ("bp", "chains") and bound is not None and bound < 1
+            else "unverified"
+        )
 
     @property
     def _exact(self) -> bool:
@@ -82,47 +88,60 @@ class Inferred:
 
     @cached_property
     def trust_bound(self) -> float | None:
-        """Upper bound on the spectral radius of Mooij and Kappen (2007): below 1, belief propagation has one fixed point. None for exact sums."""
+        """Upper bound on the spectral radius of Mooij and Kappen (2007): below 1, belief
+        propagation has one fixed point. None for exact sums.
+        """
         return None if self._exact else spectral_bound(self.model)
 
     @cached_property
     def hard(self) -> bool:
         """Whether a table of two or more variables forbids a combination."""
-        return isinstance(self.model, Tables) and any(bool(torch.isneginf(group.tables).any()) for group in self.model.groups)
+        return isinstance(self.model, Tables) and any(
+            bool(torch.isneginf(group.tables).any()) for group in self.model.groups
+        )
 
     @property
     def marginals(self) -> Tensor:
-        """Probabilities of 1, of the graph's shape; for general graphs, of every state ``(..., n, C)``."""
+        """Probabilities of 1, of the graph's shape; for general graphs, of every state
+        ``(..., n, C)``.
+        """
         return self.belief.exp() if isinstance(self.model, Tables) else self.belief.sigmoid()
 
     @cached_property
     def pair_marginals(self) -> tuple[Tensor, ...]:
         """Marginal tables of the factors; for binary pairwise graphs in float64.
 
-        Grids: row links ``(..., [copies,] K, M - 1, 2, 2)`` and column links ``(..., [copies,] K - 1, M, 2, 2)``, in the grid's own order.
-        Edge lists: ``(..., [copies,] E, 2, 2)``.
-        General graphs: ``(..., F, *cards)`` for each shape of table.
+        Grids: row links ``(..., [copies,] K, M - 1, 2, 2)`` and column links
+        ``(..., [copies,] K - 1, M, 2, 2)``, in the grid's own order. Edge lists:
+        ``(..., [copies,] E, 2, 2)``. General graphs: ``(..., F, *cards)`` for each shape of table.
         """
         with torch.no_grad():
-            return tuple(self._unflatten(table) for table in self._outcome.pairs())
+            return tuple(
+                self._unflatten(table.to(self._evidence.device)) for table in self._outcome.pairs()
+            )
 
     @cached_property
     def log_z(self) -> Tensor:
-        """Log of the sum over all states, of the batch's shape, float64: exact, Kikuchi's estimate (strip) or Bethe's.
+        """Log of the sum over all states, of the batch's shape, float64: exact, Kikuchi's estimate
+        (strip) or Bethe's.
 
-        Differentiable once in the evidence and in the model's tensors, if these require gradients. At a fixed point, the derivative is the
-        marginal (Wainwright and Jordan, 2008), so no gradient goes through the sweeps.
+        Differentiable once in the evidence and in the model's tensors, if these require gradients.
+        At a fixed point, the derivative is the marginal (Wainwright and Jordan, 2008), so no
+        gradient goes through the sweeps.
         """
         with torch.no_grad():
-            value = self._outcome.log_z().double().reshape(*self._batch, -1).sum(-1) + self._constant
+            value = self._outcome.log_z().to(self._evidence.device, torch.float64)
+            value = value.reshape(*self._batch, -1).sum(-1) + self._constant
         expected = self._expected_energy()
         return value if expected is None else value + (expected - expected.detach())
 
     @torch.no_grad()
     def sample(self, count: int, key: Key) -> Tensor:
-        """Return exact draws ``(count, ..., *shape)`` of states as integers, each independent of the others, by junction tree.
+        """Return exact draws ``(count, ..., *shape)`` of states as integers, each independent of
+        the others, by junction tree.
 
-        Whatever method made this result, the graph must be one that ``method="exact"`` serves by a junction tree.
+        Whatever method made this result, the graph must be one that ``method="exact"`` serves by a
+        junction tree.
 
         Parameters
         ----------
@@ -137,59 +156,26 @@ class Inferred:
             If the clique tree does not fit, or `count` is not positive.
         """
         if count < 1:
-            raise ArgumentError(complain("Inferred.sample", expected="a count of at least 1", actual=count, hint="sample(100, key)"))
+            raise ArgumentError(
+                "Inferred.sample", "a count of at least 1", count, "sample(100, key)"
+            )
         return self._arranged(self._junction.sample(count, key.generator(self._evidence.device)))
 
     @cached_property
     def most_probable(self) -> tuple[Tensor, Tensor]:
-        """A most probable state ``(..., *shape)``, as integers, and its log probability, of the batch's shape; exact, by junction tree."""
+        """A most probable state ``(..., *shape)``, as integers, and its log probability, of the
+        batch's shape; exact, by junction tree.
+        """
         with torch.no_grad():
             state, weight = self._junction.most_probable()
             log_probability = weight - self._junction.log_z()
             return self._arranged(state[None])[0], log_probability.reshape(*self._batch, -1).sum(-1)
 
     @cached_property
-    def log_z_bounds(self) -> tuple[Tensor, Tensor]:
-        """Lower and upper bound of log Z, of the batch's shape, float64, by mean field and by tree-reweighted sums; equal for exact results.
-
-        They hold whether or not messages settled. A Bethe value outside them is wrong by at least the gap; inside, it may still be wrong. Computed
-        when asked for: a forest's sums for about every second neighbour of the best connected variable, twelve times.
-        """
-        if self._exact:
-            exact = self.log_z.detach()
-            return exact, exact
-        flat, evidence = self._flat
-        marginals = self.marginals.detach().reshape(evidence.shape)
-        model, evidence, marginals = as_tables(flat, evidence, marginals if self._order is None else marginals[:, self._order])
-        bounds = (lower_bound(model, evidence, marginals), upper_bound(model, evidence))
-        low, high = (bound.reshape(*self._batch, -1).sum(-1) + self._constant for bound in bounds)
-        return low, high
-
-    @cached_property
-    def marginal_bounds(self) -> tuple[Tensor, Tensor] | None:
-        """Lowest and highest value that each exact marginal can have, of the graph's shape, float64; None for general graphs that are not exact.
-
-        They hold whether or not messages settled, and are narrow where couplings are weak or evidence is strong. Computed when asked for, from walks
-        that do not visit a variable twice: about a second.
-        """
-        if self._exact:
-            exact = self.marginals.detach().double()
-            return exact, exact
-        flat, evidence = self._flat
-        if isinstance(flat, Tables):
-            return None
-        low, high = (self._back(bound.sigmoid()) for bound in belief_bounds(flat, evidence))
-        return low, high
-
-    def _back(self, values: Tensor) -> Tensor:
-        """Return values ``(B, n)`` of a pairwise model in the user's order and shape."""
-        if self._order is not None:
-            values = torch.empty_like(values).index_copy_(-1, self._order, values)
-        return values.reshape(self._evidence.shape)
-
-    @cached_property
     def _flat(self) -> tuple[Ising | Tables, Tensor]:
-        """The model as an edge list or tables, and the evidence ``(B, n)`` or ``(B, n, C)`` in its order; B counts batch entries and copies."""
+        """The model as an edge list or tables, and the evidence ``(B, n)`` or ``(B, n, C)`` in its
+        order; B counts batch entries and copies.
+        """
         flat, evidence = as_flat(self.model), self._evidence.detach()
         if isinstance(flat, Tables):
             return flat, evidence.reshape(-1, *evidence.shape[-2:])
@@ -221,7 +207,9 @@ class Inferred:
         return table.reshape(*self._batch, *([copies] if copies > 1 else []), *table.shape[1:])
 
     def _expected_energy(self) -> Tensor | None:
-        """Return the expectation of evidence and log weights under the marginals; None if nothing in it requires a gradient."""
+        """Return the expectation of evidence and log weights under the marginals; None if nothing
+        in it requires a gradient.
+        """
         model = self.model
         if isinstance(model, Tables):
             leaves = [model.unary, *(group.tables for group in model.groups)]
@@ -232,22 +220,27 @@ class Inferred:
         if not any(leaf.requires_grad for leaf in (self._evidence, *leaves)):
             return None
         marginals, batch = self.marginals.detach().double(), len(self._batch)
-        own = self._evidence.double() * marginals
+        device, evidence = marginals.device, self._evidence.double()
+        joint = list(self.pair_marginals)
         if isinstance(model, Tables):
-            # Padded states weigh -inf and have probability 0.
-            logs = torch.where(marginals > 0, self._evidence.double() + model.unary.double().to(marginals.device), 0.0) * marginals
-            total = logs.flatten(batch).sum(-1)
-            for group, table in zip(model.groups, self.pair_marginals, strict=True):
-                weights = group.tables.double().to(table.device)[group.which.to(table.device)]
-                total = total + (torch.where(table > 0, weights, 0.0) * table).flatten(batch).sum(-1)
-            return total
-        total = own.flatten(batch).sum(-1)
-        both = [table[..., 1, 1] for table in self.pair_marginals]
-        flat = marginals.reshape(*self._batch, model.copies, -1)
-        device = marginals.device
-        couplings = model.couplings(device=device) if isinstance(model, Grid) else (model.coupling.double().to(device),)
-        fields = model.fields(device=device).reshape(-1) if isinstance(model, Grid) else model.field.double().to(device)
-        total = total + (flat * fields).flatten(batch).sum(-1)
-        for probability, coupling in zip(both, tuple(couplings), strict=True):
-            total = total + (probability * coupling).flatten(batch).sum(-1)
-        return total
+            own = evidence + model.unary.double().to(device)
+            weights = [
+                group.tables.double().to(device)[group.which.to(device)] for group in model.groups
+            ]
+        else:
+            if isinstance(model, Grid):
+                field, weights = model.fields(device=device), list(model.couplings(device=device))
+            else:
+                field, weights = (
+                    model.field.double().to(device),
+                    [model.coupling.double().to(device)],
+                )
+            marginals = marginals.reshape(*self._batch, model.copies, -1)
+            own = evidence.reshape(marginals.shape) + field.reshape(-1)
+            joint = [table[..., 1, 1] for table in joint]
+        # What is impossible weighs -inf and has probability 0.
+        terms = [
+            (torch.where(share > 0, logs, 0.0) * share).flatten(batch).sum(-1)
+            for logs, share in zip([own, *weights], [marginals, *joint], strict=True)
+        ]
+        return torch.stack(terms).sum(0)

@@ -1,14 +1,17 @@
 """The local negative ELBO of a declared model: analytic KL, local reparameterisation.
 
-Source: D-Turbo-VBI (21). With q(rho, s) fixed during the round, the divergence of q(w) is, up to a constant,
-``sum_n <rho_n> (mu_n^2 + sigma_n^2) / 2 - ln sigma_n`` over the active entries. The expected likelihood is sampled
-at the layers' outputs rather than at their weights (Kingma, Salimans and Welling, 2015): the distribution is the
-same, and a draw for every row costs one more matrix product instead of a weight matrix for every row. (For convolutions, the distribution is the
-same at each position alone: noise is independent between positions, which would share drawn weights.)
+Source: D-Turbo-VBI (21). With q(rho, s) fixed during the round, the divergence of q(w) is, up to a
+constant, ``sum_n <rho_n> (mu_n^2 + sigma_n^2) / 2 - ln sigma_n`` over the active entries. The
+expected likelihood is sampled at the layers' outputs rather than at their weights (Kingma, Salimans
+and Welling, 2015): the distribution is the same, and a draw for every row costs one more matrix
+product instead of a weight matrix for every row. (For convolutions, the distribution is the same at
+each position alone: noise is independent between positions, which would share drawn weights.)
 
-Means follow the optimiser. A standard deviation that n active weights share has the optimum ``1 / sigma^2 = (sum <rho> + tr H / T) / n``, with
-the expected Hessian H of the summed loss and the temperature T. The gradient tells how far it is, ``dF / d ln sigma = n (sigma^2 / optimum^2 - 1)``:
-after each step the precision goes a share of the way there (a natural-gradient step; Khan and Lin, 2017), at any rate of the means.
+Means follow the optimiser. A standard deviation that n active weights share has the optimum
+``1 / sigma^2 = (sum <rho> + tr H / T) / n``, with the expected Hessian H of the summed loss and the
+temperature T. The gradient tells how far it is, ``dF / d ln sigma = n (sigma^2 / optimum^2 - 1)``:
+after each step the precision goes a share of the way there (a natural-gradient step; Khan and Lin,
+2017), at any rate of the means.
 
 An inactive entry is exactly zero here: it adds no noise, gets no gradient and is not sent back.
 """
@@ -16,39 +19,42 @@ An inactive entry is exactly zero here: it adds no noise, gets no gradient and i
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 from torch.func import functional_call
 
 from bayesfed.compress.support import gather_active, scatter_active
 from bayesfed.data.dataset import Dataset
 from bayesfed.inference.objectives.likelihood import Terms, check_data
-from bayesfed.inference.objectives.sampled_outputs import sampled_outputs, through
+from bayesfed.inference.objectives.sampled_outputs import sampled_outputs
 from bayesfed.inference.turbo.blocks import Blocks, Structured
+from bayesfed.inference.turbo.noise import Noise
+from bayesfed.models.modules import tied
 from bayesfed.models.priors.belief import SiteBelief
-from bayesfed.models.priors.declared import Declared, Site
+from bayesfed.models.priors.declared import Declared
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, has_ties
+from bayesfed.trees import Tree, under
 
 Spread = Literal["shared", "layer", "weight"]
-SHARED = "sd"
-# Share of the way to its optimum that a precision goes after each step, and the longest step of its logarithm. A larger share lets sds grow to
-# those of the prior before the first rounds have found any curvature, from which networks with convolutions do not recover.
+# Kinds of the names of leaves, ``KIND/NAME``: so no name of a parameter meets one of ours.
+SHARED, POINT = "shared/sd", "point"
+# Share of the way to its optimum that a precision goes after each step, and the longest step of its
+# logarithm. A larger share lets sds grow to those of the prior before the first rounds have found
+# any curvature, from which networks with convolutions do not recover.
 RATE, LONGEST = 0.01, 0.5
 # The leaf of a message with the temperature, where it changes from round to round.
-TEMPERATURE = "temperature"
+TEMPERATURE = "run/temperature"
 
 
 def spread_leaf(site: str, spread: Spread) -> str:
     """Return the name of the leaf that holds a site's posterior sd."""
-    return SHARED if spread == "shared" else f"{site}.sd"
+    return SHARED if spread == "shared" else f"sd/{site}"
 
 
 def encode_inclusion(inclusion: Tensor, levels: int = 256) -> Tensor:
@@ -66,7 +72,9 @@ def encode_inclusion(inclusion: Tensor, levels: int = 256) -> Tensor:
 
 
 def decode_inclusion(code: Tensor) -> Tensor:
-    """Return the probabilities that bytes stand for: the inverse of `encode_inclusion`, up to rounding."""
+    """Return the probabilities that bytes stand for: the inverse of `encode_inclusion`, up to
+    rounding.
+    """
     return code.float() / 510 + 0.5
 
 
@@ -74,10 +82,13 @@ def decode_inclusion(code: Tensor) -> Tensor:
 class MeanFieldElbo:
     """Train q(w) = N(mu, sigma^2) of a declared model; other parameters are points.
 
-    The received message has, for each site NAME: ``NAME.mean`` and ``NAME.inclusion`` (one byte each)
-    of the active entries, ``NAME.support`` (booleans), and the sd. With ``NAME.prior`` (one number, log-odds) in place of ``NAME.inclusion``,
-    q(s) follows from that and from the means. With neither, active entries are active with certainty. The message sent back has the active
-    means, the sd and the points. A message with the leaf ``temperature`` has that of its round in place of the likelihood's.
+    The received message has, for each site NAME: ``mean/NAME`` and ``inclusion/NAME`` (one byte
+    each) of the active entries, ``support/NAME`` (booleans), and the sd. With ``prior/NAME`` (one
+    number, log-odds) in place of ``inclusion/NAME``, q(s) follows from that and from the means.
+    With neither, active entries are active with certainty. The message sent back has the active
+    means, the sd (``sd/NAME``, or ``shared/sd``) and the points, ``point/NAME``. A message with
+    the leaf ``run/temperature`` has that of its round in
+    place of the likelihood's.
 
     Parameters
     ----------
@@ -103,64 +114,91 @@ class MeanFieldElbo:
         """Rebuild dense means, masks and precisions; train means, log sds and points."""
         trained, fixed = {}, {}
         for name, site in self.declared.sites.items():
-            mask = message[f"{name}.support"]
-            mean = scatter_active(message[f"{name}.mean"], mask)
-            trained[f"{name}.mean"] = mean
+            mask = message[f"support/{name}"]
+            mean = scatter_active(message[f"mean/{name}"], mask)
+            trained[f"mean/{name}"] = mean
             if not bool(mask.all()):
-                fixed[f"{name}.mask"] = mask.to(mean.dtype)
+                fixed[f"mask/{name}"] = mask.to(mean.dtype)
             leaf = spread_leaf(name, self.spread)
             sd = message[leaf]
             if self.spread == "weight":
                 sd = torch.where(mask, scatter_active(sd, mask), 1.0)
             trained[leaf] = sd.log()
-            belief = SiteBelief(mean, sd, torch.full_like(mean, math.inf), *2 * [mean.new_ones(2, 1, 1)])
-            if (inclusion := message.get(f"{name}.inclusion")) is not None:
-                belief = replace(belief, log_odds=scatter_active(torch.logit(decode_inclusion(inclusion)), mask))
-            elif (prior := message.get(f"{name}.prior")) is not None:
+            belief = SiteBelief(
+                mean, sd, torch.full_like(mean, math.inf), *2 * [mean.new_ones(2, 1, 1)]
+            )
+            if (inclusion := message.get(f"inclusion/{name}")) is not None:
+                belief = replace(
+                    belief, log_odds=scatter_active(torch.logit(decode_inclusion(inclusion)), mask)
+                )
+            elif (prior := message.get(f"prior/{name}")) is not None:
                 # An active entry has q(s) of at least a half.
-                own = self.blocks.update(self.blocks.start(belief, site.precision), prior.expand_as(mean), site.precision)
+                own = self.blocks.update(
+                    self.blocks.start(belief, site.precision), prior.expand_as(mean), site.precision
+                )
                 belief = replace(belief, log_odds=own.log_odds.clamp(min=0.0).to(mean))
-            fixed[f"{name}.precision"] = torch.where(mask, self.blocks.start(belief, site.precision).expected_precision, 0.0)
+            fixed[f"precision/{name}"] = torch.where(
+                mask, self.blocks.start(belief, site.precision).expected_precision, 0.0
+            )
         if TEMPERATURE in message:
             fixed[TEMPERATURE] = message[TEMPERATURE]
-        return trained | {name: message[name].clone() for name in message if name in self._points}, fixed
+        points = {n: leaf.clone() for n, leaf in message.items() if n.startswith(f"{POINT}/")}
+        return trained | points, fixed
 
-    def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
-        """Return the tempered negative ELBO per observation, up to a constant that depends on q(rho) and q(s)."""
+    def loss(
+        self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
+    ) -> Terms:
+        """Return the tempered negative ELBO per observation, up to a constant that depends on
+        q(rho) and q(s).
+        """
         output = self._output(trained, fixed, batch.inputs, noise)
         nll = self.declared.likelihood.loss(output, batch.targets)
         if not self.use_prior:
             return Terms(nll, nll)
-        return Terms(nll + self._temperature(fixed) / observations * self.divergence(trained, fixed), nll)
+        return Terms(
+            nll + self._temperature(fixed) / observations * self.divergence(trained, fixed), nll
+        )
 
     def pointwise(self, trained: Tree, fixed: Tree, rows: Dataset, noise: Generator) -> Tensor:
         """Return the log density of every row's target at one draw, ``(B,)``, at temperature 1."""
-        return self.declared.likelihood.pointwise(self._output(trained, fixed, rows.inputs, noise), rows.targets)
+        return self.declared.likelihood.pointwise(
+            self._output(trained, fixed, rows.inputs, noise), rows.targets
+        )
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
         """Hold nothing: every step makes the weights from means and masks."""
         return nullcontext()
 
     def divergence(self, trained: Tree, fixed: Tree) -> Tensor:
-        """Return ``sum <rho> (mu^2 + sigma^2) / 2 - ln sigma`` over the active entries: the first term of (19) up to a constant."""
+        """Return ``sum <rho> (mu^2 + sigma^2) / 2 - ln sigma`` over the active entries: the first
+        term of (19) up to a constant.
+        """
         parts = []
         for name in self.declared.sites:
-            mean, log_sd = trained[f"{name}.mean"], trained[spread_leaf(name, self.spread)]
-            mask, precision = fixed.get(f"{name}.mask"), fixed[f"{name}.precision"]
+            mean, log_sd = trained[f"mean/{name}"], trained[spread_leaf(name, self.spread)]
+            mask, precision = fixed.get(f"mask/{name}"), fixed[f"precision/{name}"]
             squares, variance = precision.flatten() @ mean.square().flatten(), (2 * log_sd).exp()
             if log_sd.ndim:
-                second, logs = (precision * variance).sum(), (log_sd if mask is None else log_sd * mask).sum()
+                second = (precision * variance).sum()
+                logs = (log_sd if mask is None else log_sd * mask).sum()
             else:
-                second, logs = precision.sum() * variance, log_sd * (mean.numel() if mask is None else mask.sum())
+                second = precision.sum() * variance
+                logs = log_sd * (mean.numel() if mask is None else mask.sum())
             parts.append((squares + second) / 2 - logs)
         return torch.stack(parts).sum()
 
     def moved_apart(self, trained: Tree) -> frozenset[str]:
         """Move log sds here, unless they have no optimum: without a prior, or without noise."""
-        return frozenset(spread_leaf(name, self.spread) for name in self.declared.sites) if self.use_prior and self.sample else frozenset()
+        return (
+            frozenset(spread_leaf(name, self.spread) for name in self.declared.sites)
+            if self.use_prior and self.sample
+            else frozenset()
+        )
 
     def move(self, trained: Tree, fixed: Tree, observations: float) -> None:
-        """Move every precision a share of the way to its optimum; with gradients of a loss that is divided by the number of observations."""
+        """Move every precision a share of the way to its optimum; with gradients of a loss that is
+        divided by the number of observations.
+        """
         owners: dict[str, list[str]] = {}
         for site in self.declared.sites:
             owners.setdefault(spread_leaf(site, self.spread), []).append(site)
@@ -168,100 +206,76 @@ class MeanFieldElbo:
             log_sd = trained[name]
             if (gradient := log_sd.grad) is None:
                 continue
-            count = 1 if self.spread == "weight" else max(1.0, sum(self._active(site, trained, fixed) for site in owners[name]))
-            # Target over present precision, less 1. A step in logarithms keeps the sd positive and has no bias by the noise of the draws.
+            count = (
+                1
+                if self.spread == "weight"
+                else max(1.0, sum(self._active(site, trained, fixed) for site in owners[name]))
+            )
+            # Target over present precision, less 1. A step in logarithms keeps the sd positive and
+            # has no bias by the noise of the draws.
             excess = gradient * observations / (self._temperature(fixed) * count)
             log_sd.sub_((RATE * excess).clamp(-LONGEST, LONGEST) / 2)
             log_sd.grad = None
 
     def _active(self, name: str, trained: Tree, fixed: Tree) -> float:
-        mask = fixed.get(f"{name}.mask")
-        return float(trained[f"{name}.mean"].numel() if mask is None else mask.sum())
+        mask = fixed.get(f"mask/{name}")
+        return float(trained[f"mean/{name}"].numel() if mask is None else mask.sum())
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
         """Send active means, sds and points."""
-        masks = {name: fixed[f"{name}.mask"].bool() for name in self.declared.sites if f"{name}.mask" in fixed}
+        masks = {
+            name: fixed[f"mask/{name}"].bool()
+            for name in self.declared.sites
+            if f"mask/{name}" in fixed
+        }
         spreads = {spread_leaf(name, self.spread) for name in self.declared.sites}
         tree = {name: leaf.exp() if name in spreads else leaf for name, leaf in trained.items()}
         for name, site in self.declared.sites.items():
-            masks.setdefault(name, torch.ones(site.matrix, dtype=torch.bool, device=tree[f"{name}.mean"].device))
+            masks.setdefault(
+                name, torch.ones(site.matrix, dtype=torch.bool, device=tree[f"mean/{name}"].device)
+            )
         return gather_active(tree, masks)
 
     def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
         """Check the data against the network at its mean."""
-        check_data(self.declared.net, self.declared.likelihood, self._weights(trained, fixed)[0], data)
+        check_data(
+            self.declared.net, self.declared.likelihood, self._weights(trained, fixed)[0], data
+        )
 
     def _temperature(self, fixed: Tree) -> float | Tensor:
-        return fixed[TEMPERATURE] if TEMPERATURE in fixed else temperature_of(self.declared.likelihood)
+        return (
+            fixed[TEMPERATURE] if TEMPERATURE in fixed else temperature_of(self.declared.likelihood)
+        )
 
     def _output(self, trained: Tree, fixed: Tree, inputs: Tensor, noise: Generator) -> Tensor:
         weights, spreads = self._weights(trained, fixed)
-        layers = {name: noise for name, noise in spreads.items() if self.sample and name not in self._shared and noise.at_outputs(self.declared.net)}
+        layers = {
+            name: noise
+            for name, noise in spreads.items()
+            if self.sample and name not in self._shared and noise.at_outputs(self.declared.net)
+        }
         for name in (one for one in spreads if self.sample and one not in layers):
             weights[name] = weights[name] + spreads[name].draw(noise)
-        with sampled_outputs(self.declared.net, {one.site.module: one.variance_of for one in layers.values()}, noise):
-            output: Tensor = functional_call(self.declared.net, weights, (inputs,), tie_weights=self._tied)
+        with sampled_outputs(
+            self.declared.net, {one.site.module: one.variance_of for one in layers.values()}, noise
+        ):
+            output: Tensor = functional_call(
+                self.declared.net, weights, (inputs,), tie_weights=self._tied
+            )
         return output
 
     def _weights(self, trained: Tree, fixed: Tree) -> tuple[Tree, Mapping[str, Noise]]:
-        weights = {name: leaf for name, leaf in trained.items() if name in self._points}
-        spreads = {}
+        weights, spreads = under(trained, f"{POINT}/"), {}
         for name, site in self.declared.sites.items():
-            mean, mask = trained[f"{name}.mean"], fixed.get(f"{name}.mask")
+            mean, mask = trained[f"mean/{name}"], fixed.get(f"mask/{name}")
             weights[name] = (mean if mask is None else mean * mask).view(site.shape)
             spreads[name] = Noise(site, trained[spread_leaf(name, self.spread)], mask)
         return weights, spreads
 
     @cached_property
     def _tied(self) -> bool:
-        return has_ties(self.declared.net)
+        return bool(self._shared)
 
     @cached_property
     def _shared(self) -> frozenset[str]:
-        """Weights that several layers share: noise on one layer's outputs would leave out the others."""
-        if not self._tied:
-            return frozenset()
-        owners = Counter(id(value) for _, value in self.declared.net.named_parameters(remove_duplicate=False))
-        return frozenset(name for name, value in self.declared.net.named_parameters() if owners[id(value)] > 1)
-
-    @cached_property
-    def _points(self) -> frozenset[str]:
-        return frozenset(name for name, _ in self.declared.net.named_parameters()) - self.declared.sites.keys()
-
-
-class Noise(NamedTuple):
-    """The noise on one site's weights.
-
-    Parameters
-    ----------
-    site
-        The site.
-    log_sd
-        Scalar or ``(M, N)``.
-    mask
-        ``(M, N)``, 1 at active entries; None if all are active.
-    """
-
-    site: Site
-    log_sd: Tensor
-    mask: Tensor | None
-
-    def at_outputs(self, net: nn.Module) -> bool:
-        """Whether outputs of the site's layer can be sampled instead of its weights."""
-        return isinstance(net.get_submodule(self.site.module), nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
-
-    def draw(self, generator: Generator) -> Tensor:
-        """Return one draw of the noise on the weight itself, for layers of other kinds."""
-        unit = torch.randn(self.site.matrix, generator=generator, device=self.log_sd.device, dtype=self.log_sd.dtype)
-        scaled = unit * self.log_sd.exp()
-        return (scaled if self.mask is None else scaled * self.mask).view(self.site.shape)
-
-    def variance_of(self, layer: nn.Module, squares: Tensor) -> Tensor:
-        """Return the variance of the layer's outputs, given the squares of its inputs."""
-        variance = (2 * self.log_sd).exp()
-        if not self.log_sd.ndim and self.mask is None and isinstance(layer, nn.Linear):
-            return variance * squares.sum(dim=-1, keepdim=True).expand(*squares.shape[:-1], layer.out_features)
-        if not self.log_sd.ndim:
-            weight = squares.new_ones(self.site.shape) if self.mask is None else self.mask.view(self.site.shape)
-            return variance * through(layer, squares, weight)
-        return through(layer, squares, (variance if self.mask is None else variance * self.mask).view(self.site.shape))
+        return tied(self.declared.net)

@@ -1,11 +1,13 @@
 """The turbo exchange: Module A's closed forms and Module B's sum-product, by turns.
 
-Source: D-Turbo-VBI (section III). Module A sends ``logit q(s) - logit prior``, Module B the extrinsic part of
-its belief: neither gets its own message back. Under the structured guide, A's message
-does not depend on B's, so one exchange is enough; under the mean-field guide, more can help.
+Source: D-Turbo-VBI (section III). Module A sends ``logit q(s) - logit prior``, Module B the
+extrinsic part of its belief: neither gets its own message back. Under the structured guide, A's
+message does not depend on B's, so one exchange is enough; under the mean-field guide, more can
+help.
 
-An inactive entry (q(s) <= 1/2) is not trained, so it has no new evidence. It keeps the evidence with which it was
-switched off, and becomes active again when its neighbours' messages outweigh that.
+An inactive entry (q(s) <= 1/2) is not trained, so it has no new evidence. It keeps the evidence
+with which it was switched off, and becomes active again when its neighbours' messages outweigh
+that.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.infer import infer
 from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.inference.turbo.blocks import Blocks
@@ -38,7 +40,8 @@ class SupportState:
     messages
         Messages with which Module B starts next.
     transitions
-        ``(3,)``, the parameters of the grid as `even_grid` takes them, if they are learned; else ``(0,)``.
+        ``(3,)``, the parameters of the grid as `even_grid` takes them, if they are learned; else
+        ``(0,)``.
     """
 
     prior_log_odds: Tensor
@@ -56,15 +59,19 @@ class Exchange:
     turns
         A-to-B-to-A exchanges per round.
     method
-        Module B's method, as in `infer`: "auto" (exact on narrow layers, else belief propagation) or "strip", which is at least as accurate as
-        Kikuchi's approximation. Supports that are no grids always use "auto".
+        Module B's method, as in `infer`: "auto" (exact on narrow layers, else belief propagation)
+        or "strip", which is at least as accurate as Kikuchi's approximation. Supports that are no
+        grids always use "auto".
     tolerance, max_sweeps
-        Module B's messages count as settled when they change by no more than `tolerance` nats; it stops after `max_sweeps` sweeps. Every round
-        starts from the messages of the last, so a loose tolerance loses little.
+        Module B's messages count as settled when they change by no more than `tolerance` nats; it
+        stops after `max_sweeps` sweeps. Every round starts from the messages of the last, so a
+        loose tolerance loses little.
     certify
-        Whether to report every round on how many weights the probability depends on the starting messages (attractive supports only).
+        Whether to report every round on how many weights the probability depends on the starting
+        messages (attractive supports only).
     learn_transitions
-        Whether to re-estimate each Markov grid's couplings and field by EM, one M-step per round, from the posterior's pair marginals.
+        Whether to re-estimate each Markov grid's couplings and field by EM, one M-step per round,
+        from the posterior's pair marginals.
 
     Raises
     ------
@@ -81,9 +88,16 @@ class Exchange:
 
     def __post_init__(self) -> None:
         methods = ("auto", "exact", "bp", "strip", "chains")
-        if self.turns < 1 or self.tolerance < 0 or self.max_sweeps < 1 or self.method not in methods:
-            expected = f"turns and max_sweeps >= 1, tolerance >= 0, a method of {', '.join(methods)}"
-            raise ArgumentError(complain("Exchange", expected=expected, actual=self, hint="Exchange()"))
+        if (
+            self.turns < 1
+            or self.tolerance < 0
+            or self.max_sweeps < 1
+            or self.method not in methods
+        ):
+            expected = (
+                f"turns and max_sweeps >= 1, tolerance >= 0, a method of {', '.join(methods)}"
+            )
+            raise ArgumentError("Exchange", expected, self, "Exchange()")
 
     def start(self, site: Site) -> SupportState:
         """Return the state before round 0: Module B's message without evidence.
@@ -96,21 +110,36 @@ class Exchange:
         nothing = torch.zeros(site.matrix)
         if self.learn_transitions and not self._learns(site.support):
             raise ArgumentError(
-                complain(
-                    f"Exchange, site {site.name!r}",
-                    expected="a MarkovGrid, whose transitions can be learned",
-                    actual=type(site.support).__name__,
-                    hint="learn_transitions=False",
-                )
+                f"Exchange, site {site.name!r}",
+                "a MarkovGrid, whose transitions can be learned",
+                type(site.support).__name__,
+                "learn_transitions=False",
             )
-        learned = parameters_of(site.support) if self.learn_transitions and isinstance(site.support, Grid) else torch.zeros(0)
-        result = infer(site.support, nothing, method=self._method(site.support), tol=1e-4, max_sweeps=1000, warn=False)
+        learned = (
+            parameters_of(site.support)
+            if self.learn_transitions and isinstance(site.support, Grid)
+            else torch.zeros(0)
+        )
+        result = infer(
+            site.support,
+            nothing,
+            method=self._method(site.support),
+            tol=1e-4,
+            max_sweeps=1000,
+            warn=False,
+        )
         return SupportState(result.extrinsic, nothing, result.state, learned)
 
     def run(
-        self, site: Site, belief: SiteBelief, state: SupportState, blocks: Blocks, field: float = 0.0
+        self,
+        site: Site,
+        belief: SiteBelief,
+        state: SupportState,
+        blocks: Blocks,
+        field: float = 0.0,
     ) -> tuple[SiteBelief, SupportState, Inferred]:
-        """Return the belief with new q(s) and q(rho | s), the support's state, and Module B's last result.
+        """Return the belief with new q(s) and q(rho | s), the support's state, and Module B's last
+        result.
 
         Parameters
         ----------
@@ -140,7 +169,12 @@ class Exchange:
                 warn=False,
             )
             belief = replace(updated, log_odds=result.belief)
-            state = replace(state, prior_log_odds=result.extrinsic + field, evidence=evidence, messages=result.state)
+            state = replace(
+                state,
+                prior_log_odds=result.extrinsic + field,
+                evidence=evidence,
+                messages=result.state,
+            )
         if self.learn_transitions and isinstance(support, Grid):
             # The posterior was inferred with `field` in the prior.
             learned = parameters_of(maximise(replace(support, field=support.field + field), result))
@@ -159,4 +193,9 @@ class Exchange:
 
     @staticmethod
     def _learns(support: Grid | Ising) -> bool:
-        return isinstance(support, Grid) and support.is_even() and min(support.size) > 1 and not torch.as_tensor(support.field).ndim
+        return (
+            isinstance(support, Grid)
+            and support.is_even()
+            and min(support.size) > 1
+            and not torch.as_tensor(support.field).ndim
+        )

@@ -22,8 +22,8 @@ from bayesfed.trees import Tree, to
 class DeclaredPosterior:
     """``q(w) q(s) q(rho | s)`` of every site, and the points.
 
-    Draws come from the whole guide. Predictions use the transmitted model: an entry with q(s) <= 1/2
-    is zero, as it was in training.
+    Draws come from the whole guide. Predictions use the transmitted model: an entry with q(s) <=
+    1/2 is zero, as it was in training.
 
     Parameters
     ----------
@@ -44,7 +44,9 @@ class DeclaredPosterior:
         return self._values(self._trace(key))
 
     def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
-        """Return a draw, and ``log_q`` in nats. The prior's density is known up to the constant of coupled supports only."""
+        """Return a draw, and ``log_q`` in nats. The prior's density is known up to the constant of
+        coupled supports only.
+        """
         trace = self._trace(key)
         return self._values(trace), {"log_q": trace.log_prob_sum()}
 
@@ -53,14 +55,23 @@ class DeclaredPosterior:
             return poutine.trace(guide).get_trace(self.belief)
 
     def _values(self, trace: Any) -> Tree:
-        values: dict[str, Any] = {name: node["value"] for name, node in trace.nodes.items() if node["type"] == "sample"}
+        values: dict[str, Any] = {
+            name: node["value"] for name, node in trace.nodes.items() if node["type"] == "sample"
+        }
         return values
 
     def predict(self, draw: Tree, inputs: Tensor) -> Tensor:
         """Return the network's outputs at one draw, in evaluation mode."""
-        weights = {name: torch.where(site.active, draw[f"{name}.w"], 0.0).view(self.declared.sites[name].shape) for name, site in self.belief.items()}
+        weights = {
+            name: torch.where(site.active, draw[f"{name}.w"], 0.0).view(
+                self.declared.sites[name].shape
+            )
+            for name, site in self.belief.items()
+        }
         with torch.no_grad(), evaluating(self.declared.net):
-            output: Tensor = functional_call(self.declared.net, to({**self.points, **weights}, inputs.device), (inputs,))
+            output: Tensor = functional_call(
+                self.declared.net, to({**self.points, **weights}, inputs.device), (inputs,)
+            )
         return output
 
     def draw_prior(self, key: Key) -> Tree:
@@ -79,4 +90,8 @@ class DeclaredPosterior:
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
         """Names of the axes of every leaf: ``SITE.unit`` and ``SITE.input``."""
-        return {f"{name}.{leaf}": (f"{name}.unit", f"{name}.input") for name in self.belief for leaf in ("w", "rho", "s", "inclusion")}
+        return {
+            f"{name}.{leaf}": (f"{name}.unit", f"{name}.input")
+            for name in self.belief
+            for leaf in ("w", "rho", "s", "inclusion")
+        }

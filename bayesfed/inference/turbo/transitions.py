@@ -1,7 +1,8 @@
 """Couplings and fields of a Markov grid from its moments: calibration, and the M-step of EM.
 
-The density of a grid is not that of its chains, and has no closed form. Both tasks ask for the grid whose density and probabilities of neighbour
-pairs have given values: moment matching, which is maximum likelihood in this exponential family. They use Newton steps on exact sums over a patch.
+The density of a grid is not that of its chains, and has no closed form. Both tasks ask for the grid
+whose density and probabilities of neighbour pairs have given values: moment matching, which is
+maximum likelihood in this exponential family. They use Newton steps on exact sums over a patch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.infer import infer
 from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.models.random_fields.grid import Grid, Link
@@ -21,13 +22,16 @@ from bayesfed.models.random_fields.transfer_matrix import Transfer
 
 # Side of the square patch whose centre stands for a large grid.
 PATCH = 12
-# Above this |J|, the field hardly controls the density of a grid; message passing is multistable well before.
+# Above this |J|, the field hardly controls the density of a grid; message passing is multistable
+# well before.
 STRONGEST = 0.42
 # Grids with a smaller side are matched as a whole, without the patch.
 WIDE = 8
 
 
-def even_grid(size: tuple[int, int], parameters: Tensor, arrangement: tuple[int, ...] | None = None) -> Grid:
+def even_grid(
+    size: tuple[int, int], parameters: Tensor, arrangement: tuple[int, ...] | None = None
+) -> Grid:
     """Return the grid with the same couplings and fields everywhere.
 
     Parameters
@@ -35,39 +39,59 @@ def even_grid(size: tuple[int, int], parameters: Tensor, arrangement: tuple[int,
     size
         (K, M).
     parameters
-        ``(3,)``: row coupling, column coupling, and the log-odds of a variable with as many neighbours on as off.
+        ``(3,)``: row coupling, column coupling, and the log-odds of a variable with as many
+        neighbours on as off.
     arrangement
         How the evidence is arranged, as in `Grid`.
     """
     row, column, pull = parameters.tolist()
-    return Grid(size, Link(row, -row / 2, -row / 2), Link(column, -column / 2, -column / 2), pull, arrangement)
+    return Grid(
+        size,
+        Link(row, -row / 2, -row / 2),
+        Link(column, -column / 2, -column / 2),
+        pull,
+        arrangement,
+    )
 
 
 def parameters_of(grid: Grid) -> Tensor:
-    """Return the parameters ``(3,)`` of a grid with even couplings and field, as `even_grid` takes them."""
+    """Return the parameters ``(3,)`` of a grid with even couplings and field, as `even_grid` takes
+    them.
+    """
     links = [[float(torch.as_tensor(value)) for value in link] for link in (grid.row, grid.column)]
-    return torch.tensor([links[0][0], links[1][0], float(torch.as_tensor(grid.field)) + sum(map(sum, links))], dtype=torch.float64)
+    return torch.tensor(
+        [links[0][0], links[1][0], float(torch.as_tensor(grid.field)) + sum(map(sum, links))],
+        dtype=torch.float64,
+    )
 
 
 def moments(parameters: Tensor) -> Tensor:
-    """Return P(s and its right neighbour are 1), P(s and its lower neighbour are 1) and P(s = 1) far from the border, ``(3,)``."""
+    """Return P(s and its right neighbour are 1), P(s and its lower neighbour are 1) and P(s = 1)
+    far from the border, ``(3,)``.
+    """
     along, density = _middle_row(parameters)
     across = along if parameters[0] == parameters[1] else _middle_row(parameters[[1, 0, 2]])[0]
     return torch.stack([along, across, density])
 
 
 def _middle_row(parameters: Tensor) -> tuple[Tensor, Tensor]:
-    """Return P(both 1) of row neighbours and P(1) in the middle of an exact patch, which is symmetric in up and down."""
+    """Return P(both 1) of row neighbours and P(1) in the middle of an exact patch, which is
+    symmetric in up and down.
+    """
     size, middle = (PATCH + 1, PATCH), PATCH // 2
     whole = Transfer.of(even_grid(size, parameters), torch.zeros(1, *size), rows_down=True)
     transfer = Transfer(whole.unary[:, : middle + 1], whole.along, whole.across)
     above = transfer.forward[0]
     weights = above[-1] * transfer.step(above[-2], middle)
     row = (weights / weights.sum())[0]
-    return row @ (transfer.bits[:, middle - 1] * transfer.bits[:, middle]), row @ transfer.bits[:, middle]
+    return row @ (transfer.bits[:, middle - 1] * transfer.bits[:, middle]), row @ transfer.bits[
+        :, middle
+    ]
 
 
-def newton(residual: Callable[[Tensor], Tensor], start: Tensor, steps: int, trust: float = 0.5) -> Tensor:
+def newton(
+    residual: Callable[[Tensor], Tensor], start: Tensor, steps: int, trust: float = 0.5
+) -> Tensor:
     """Return x with ``residual(x) = 0``, by Newton steps with finite differences.
 
     Parameters
@@ -87,7 +111,9 @@ def newton(residual: Callable[[Tensor], Tensor], start: Tensor, steps: int, trus
         if float(value.abs().max()) < 1e-9:
             break
         shifts = 1e-4 * torch.eye(len(point), dtype=point.dtype)
-        slope = torch.stack([(residual(point + shift) - residual(point - shift)) / 2e-4 for shift in shifts], dim=1)
+        slope = torch.stack(
+            [(residual(point + shift) - residual(point - shift)) / 2e-4 for shift in shifts], dim=1
+        )
         move = -torch.linalg.lstsq(slope, value).solution
         point = point + move / max(1.0, float(move.abs().max()) / trust)
     return point
@@ -101,32 +127,36 @@ def calibrate(density: float, cluster_size: float) -> MarkovGrid:
     density
         Share of active weights under the prior, in (0, 1).
     cluster_size
-        Mean length of a run of active weights along a row or a column: ``1 / (1 - P(1 | neighbour is 1))``. Independent weights have
-        ``1 / (1 - density)``.
+        Mean length of a run of active weights along a row or a column:
+        ``1 / (1 - P(1 | neighbour is 1))``. Independent weights have ``1 / (1 - density)``.
 
     Raises
     ------
     ArgumentError
-        If no grid below the ordering threshold has that cluster size at that density; the message says which are possible.
+        If no grid below the ordering threshold has that cluster size at that density; the message
+        says which are possible.
     """
     if not (0 < density < 1 and math.isfinite(cluster_size) and cluster_size > 0):
         raise ArgumentError(
-            complain("calibrate", expected="density in (0, 1) and a finite cluster_size", actual=(density, cluster_size), hint="calibrate(0.2, 1.6)")
+            "calibrate",
+            "density in (0, 1) and a finite cluster_size",
+            (density, cluster_size),
+            "calibrate(0.2, 1.6)",
         )
     lowest, highest = 1 / (1 - density), _run(_with_density(density, 4 * STRONGEST))
     if not lowest - 1e-9 <= cluster_size <= highest:
         raise ArgumentError(
-            complain(
-                f"calibrate(density={density:g})",
-                expected=f"a cluster_size from {lowest:.3f} (independent) to {highest:.3f} (J = {STRONGEST})",
-                actual=cluster_size,
-                hint="a denser prior for larger clusters",
-            )
+            f"calibrate(density={density:g})",
+            f"a cluster_size from {lowest:.3f} (independent) to {highest:.3f} (J = {STRONGEST})",
+            cluster_size,
+            "a denser prior for larger clusters",
         )
     low, high = 0.0, 4 * STRONGEST
     while high - low > 1e-6:
         middle = (low + high) / 2
-        low, high = (middle, high) if _run(_with_density(density, middle)) < cluster_size else (low, middle)
+        low, high = (
+            (middle, high) if _run(_with_density(density, middle)) < cluster_size else (low, middle)
+        )
     coupling, _, pull = _with_density(density, low).tolist()
     stay = 1 / (1 + math.exp(-coupling / 2))
     return MarkovGrid(stay, stay, pull)
@@ -137,7 +167,10 @@ def _with_density(density: float, coupling: float) -> Tensor:
     guess = math.log(density) - math.log1p(-density)
 
     def residual(pull: Tensor) -> Tensor:
-        return moments(torch.tensor([coupling, coupling, float(pull)], dtype=torch.float64))[2:] - density
+        return (
+            moments(torch.tensor([coupling, coupling, float(pull)], dtype=torch.float64))[2:]
+            - density
+        )
 
     low, high = (guess - 0.5, 0.0) if density < 0.5 else (0.0, guess + 0.5)
     while high - low > 1e-6:
@@ -152,7 +185,8 @@ def _run(parameters: Tensor) -> float:
 
 
 def maximise(grid: Grid, inferred: Inferred) -> Grid:
-    """Do the M-step of EM: return the grid whose prior has the posterior's density and probabilities of neighbour pairs.
+    """Do the M-step of EM: return the grid whose prior has the posterior's density and
+    probabilities of neighbour pairs.
 
     Parameters
     ----------
@@ -163,8 +197,9 @@ def maximise(grid: Grid, inferred: Inferred) -> Grid:
 
     Notes
     -----
-    Couplings are kept between 0 and 4 x 0.42: above that, a grid's density cannot be controlled. Wide grids are matched away from their
-    borders, where the prior's moments do not depend on the size; grids with a side below 8 as a whole.
+    Couplings are kept between 0 and 4 x 0.42: above that, a grid's density cannot be controlled.
+    Wide grids are matched away from their borders, where the prior's moments do not depend on the
+    size; grids with a side below 8 as a whole.
     """
     small = min(grid.size) < WIDE
 
@@ -172,13 +207,19 @@ def maximise(grid: Grid, inferred: Inferred) -> Grid:
         along, across = (table[..., 1, 1] for table in result.pair_marginals)
         ones = result.marginals.flatten().unflatten(0, (-1, *grid.size))
         keep = slice(None) if small else slice(2, -2)
-        return torch.stack([values.double()[..., keep, keep].mean() for values in (along, across, ones)])
+        return torch.stack(
+            [values.double()[..., keep, keep].mean() for values in (along, across, ones)]
+        )
 
     wanted = statistics(inferred).cpu()
 
     def residual(parameters: Tensor) -> Tensor:
         kept = _kept(parameters)
-        return (statistics(infer(even_grid(grid.size, kept), method="exact")) if small else moments(kept)) - wanted
+        return (
+            statistics(infer(even_grid(grid.size, kept), method="exact"))
+            if small
+            else moments(kept)
+        ) - wanted
 
     solved = _kept(newton(residual, parameters_of(grid), steps=4))
     return even_grid(grid.size, solved, grid.arrangement)

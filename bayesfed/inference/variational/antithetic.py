@@ -1,7 +1,8 @@
 """Antithetic draws: every second step uses the draws of the step before, mirrored at their mean.
 
-Each step's draw has the guide's distribution, so every gradient stays unbiased. The odd part of the noise cancels between the two steps: for a
-quadratic log density, all noise in the gradient of the mean, and the part of the sd's that grows with the distance to the optimum.
+Each step's draw has the guide's distribution, so every gradient stays unbiased. The odd part of the
+noise cancels between the two steps: for a quadratic log density, all noise in the gradient of the
+mean, and the part of the sd's that grows with the distance to the optimum.
 """
 
 from __future__ import annotations
@@ -41,13 +42,21 @@ class Mirror(Messenger):
         return (torch.get_rng_state(), *others)
 
     def _pyro_sample(self, msg: Any) -> None:
-        # Before the draw is recorded: later, an outer trace and so the model would have the draw itself.
-        if self.mirrored and msg["value"] is None and isinstance(base := base_of(msg["fn"]), GAUSSIANS):
+        # Before the draw is recorded: later, an outer trace and so the model would have the draw
+        # itself.
+        if (
+            self.mirrored
+            and msg["value"] is None
+            and isinstance(base := base_of(msg["fn"]), GAUSSIANS)
+        ):
             msg["value"] = 2 * base.loc - msg["fn"](*msg["args"], **msg["kwargs"])
 
 
-def mirrored(device: torch.device, wanted: bool) -> Callable[[int, Callable[..., Any]], Callable[..., Any]]:
-    """Return a function ``(number, guide)`` that wraps the guide of a step; if not `wanted`, it returns the guide itself.
+def mirrored(
+    device: torch.device, wanted: bool
+) -> Callable[[int, Callable[..., Any]], Callable[..., Any]]:
+    """Return a function ``(number, guide)`` that wraps the guide of a step; if not `wanted`, it
+    returns the guide itself.
 
     Parameters
     ----------

@@ -1,72 +1,35 @@
 """Exponential families in natural parameters, where products of posteriors are sums.
 
-``q(z) ∝ exp(<eta, T(z)>)``. Products and quotients of members add and subtract eta, so a product of experts, a cavity and a site
-of partitioned variational inference (Ashman et al., 2022) are additions of trees. Gaussians are written as ``h = precision * mean`` and
-``precision``, for ``<eta, T(z)> = h z - precision z^2 / 2``; a Gamma, Beta or Dirichlet as its exponents. The difference of two members
-may be no member: eta is then improper, and `parameters` refuses it.
+``q(z) ∝ exp(<eta, T(z)>)``. Products and quotients of members add and subtract eta, so a product of
+experts, a cavity and a site of partitioned variational inference (Ashman et al., 2022) are
+additions of trees. Gaussians are written as ``h = precision * mean`` and ``precision``, for
+``<eta, T(z)> = h z - precision z^2 / 2``; a Gamma, Beta or Dirichlet as its exponents. The
+difference of two members may be no member: eta is then improper, and `parameters` refuses it.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesfed.errors import PosteriorError, complain
+from bayesfed.errors import PosteriorError
 from bayesfed.trees import Tree
 
 LOG_2_PI_E = 1 + math.log(2 * math.pi)
-
-
-class Family(Protocol):
-    """One exponential family over a block of values of any shape."""
-
-    @property
-    def leaves(self) -> tuple[str, ...]:
-        """Names of the natural parameters."""
-        ...
-
-    def natural(self, parameters: Tree) -> Tree:
-        """Return the natural parameters for the usual ones."""
-        ...
-
-    def parameters(self, natural: Tree, where: str) -> Tree:
-        """Return the usual parameters.
-
-        Raises
-        ------
-        PosteriorError
-            If no distribution has these natural parameters; `where` says whose they are.
-        """
-        ...
-
-    def log_factor(self, natural: Tree, value: Tensor) -> Tensor:
-        """Return ``<eta, T(value)>``, a scalar."""
-        ...
-
-    def bound(self, member: Any, natural: Tree | None) -> Tensor:
-        """Return ``E <eta, T(z)>`` under a member plus the member's entropy, a scalar.
-
-        Parameters
-        ----------
-        member
-            A distribution of Pyro's that belongs to the family.
-        natural
-            eta; None for zero.
-        """
-        ...
 
 
 def _proper(where: str, what: str, *values: Tensor) -> None:
     for value in values:
         if not bool((torch.isfinite(value) & (value > 0)).all()):
             raise PosteriorError(
-                complain(
-                    where, expected=f"positive {what}", actual=float(value.min()), hint="half the damping, more local steps, or SummedGradients()"
-                )
+                where,
+                f"positive {what}",
+                float(value.min()),
+                "half the damping, more local steps, or SummedGradients()",
             )
 
 
@@ -112,10 +75,20 @@ class MultivariateNormalFamily:
         """Return ``loc`` and ``scale_tril``."""
         precision = (natural["precision"] + natural["precision"].mT) / 2
         _proper(where, "eigenvalues of the precision", torch.linalg.eigvalsh(precision))
-        # The inverse of a flipped factor is lower triangular again: no covariance is inverted (Golub and Van Loan, 4.2).
+        # The inverse of a flipped factor is lower triangular again: no covariance is inverted
+        # (Golub and Van Loan, 4.2).
         flipped = torch.linalg.cholesky(precision.flip(-2, -1)).flip(-2, -1)
-        tril = torch.linalg.solve_triangular(flipped, torch.eye(len(precision), dtype=precision.dtype, device=precision.device), upper=True).mT
-        return {"loc": torch.cholesky_solve(natural["h"][:, None], torch.linalg.cholesky(precision))[:, 0], "scale_tril": tril}
+        tril = torch.linalg.solve_triangular(
+            flipped,
+            torch.eye(len(precision), dtype=precision.dtype, device=precision.device),
+            upper=True,
+        ).mT
+        return {
+            "loc": torch.cholesky_solve(natural["h"][:, None], torch.linalg.cholesky(precision))[
+                :, 0
+            ],
+            "scale_tril": tril,
+        }
 
     def log_factor(self, natural: Tree, value: Tensor) -> Tensor:
         """Return ``h z - z^T precision z / 2``."""
@@ -127,7 +100,11 @@ class MultivariateNormalFamily:
         if natural is None:
             return entropy
         tril: Tensor = member.scale_tril
-        return entropy + self.log_factor(natural, member.loc) - 0.5 * (tril * (natural["precision"] @ tril)).sum()
+        return (
+            entropy
+            + self.log_factor(natural, member.loc)
+            - 0.5 * (tril * (natural["precision"] @ tril)).sum()
+        )
 
 
 @dataclass(frozen=True)
@@ -137,8 +114,9 @@ class ExponentFamily:
     Parameters
     ----------
     kind
-        "gamma" (concentration, rate: exponents of log z and -z), "beta" (concentration1, concentration0: of log z and log(1 - z)) or
-        "dirichlet" (concentration: of log z). Eta is each concentration less one, and the rate itself.
+        "gamma" (concentration, rate: exponents of log z and -z), "beta" (concentration1,
+        concentration0: of log z and log(1 - z)) or "dirichlet" (concentration: of log z). Eta is
+        each concentration less one, and the rate itself.
     """
 
     kind: str
@@ -146,7 +124,11 @@ class ExponentFamily:
     @property
     def leaves(self) -> tuple[str, ...]:
         """Names of the natural parameters, the same as those of the usual ones."""
-        return {"gamma": ("concentration", "rate"), "beta": ("concentration1", "concentration0"), "dirichlet": ("concentration",)}[self.kind]
+        return {
+            "gamma": ("concentration", "rate"),
+            "beta": ("concentration1", "concentration0"),
+            "dirichlet": ("concentration",),
+        }[self.kind]
 
     def natural(self, parameters: Tree) -> Tree:
         """Return the concentrations less one, and the rate unchanged."""
@@ -164,12 +146,17 @@ class ExponentFamily:
             case "gamma":
                 return (natural["concentration"] * value.log() - natural["rate"] * value).sum()
             case "beta":
-                return (natural["concentration1"] * value.log() + natural["concentration0"] * torch.log1p(-value)).sum()
+                return (
+                    natural["concentration1"] * value.log()
+                    + natural["concentration0"] * torch.log1p(-value)
+                ).sum()
             case _:
                 return (natural["concentration"] * value.log()).sum()
 
     def bound(self, member: Any, natural: Tree | None) -> Tensor:
-        """Return the exponents times the expected logarithms, which are differences of digammas, and the entropy."""
+        """Return the exponents times the expected logarithms, which are differences of digammas,
+        and the entropy.
+        """
         entropy: Tensor = member.entropy().sum()
         if natural is None:
             return entropy
@@ -184,14 +171,26 @@ class ExponentFamily:
             case _:
                 shape = member.concentration
                 logs = [shape.digamma() - shape.sum(-1, keepdim=True).digamma()]
-        return torch.stack([entropy, *((leaf * log).sum() for leaf, log in zip(eta, logs, strict=True))]).sum()
+        return torch.stack(
+            [entropy, *((leaf * log).sum() for leaf, log in zip(eta, logs, strict=True))]
+        ).sum()
+
+
+# One exponential family over a block of values of any shape: `leaves`, the names of its natural
+# parameters; `natural` and `parameters`, to these from the usual ones and back; `log_factor`,
+# ``<eta, T(value)>``; `bound`, ``E <eta, T(z)>`` under a member plus its entropy, eta None for 0.
+Family = NormalFamily | MultivariateNormalFamily | ExponentFamily
 
 
 class _NormalBound(torch.autograd.Function):
-    """A Gaussian's bound with its two gradients written out: one node of the autograd graph per step instead of fifteen."""
+    """A Gaussian's bound with its two gradients written out: one node of the autograd graph per
+    step instead of fifteen.
+    """
 
     @staticmethod
-    def forward(ctx: Any, loc: Tensor, scale: Tensor, h: Tensor | None, precision: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, loc: Tensor, scale: Tensor, h: Tensor | None, precision: Tensor | None
+    ) -> Tensor:
         ctx.save_for_backward(loc, scale, h, precision)
         bound = scale.log().sum() + 0.5 * LOG_2_PI_E * scale.numel()
         if h is None or precision is None:
@@ -203,4 +202,9 @@ class _NormalBound(torch.autograd.Function):
         (upstream,), (loc, scale, h, precision) = gradients, ctx.saved_tensors
         if h is None:
             return None, upstream / scale, None, None
-        return upstream * (h - precision * loc), upstream * (1 / scale - precision * scale), None, None
+        return (
+            upstream * (h - precision * loc),
+            upstream * (1 / scale - precision * scale),
+            None,
+            None,
+        )

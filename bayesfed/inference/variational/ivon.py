@@ -1,12 +1,16 @@
-"""IVON, natural-gradient variational inference at about the cost of two plain passes (Shen et al., 2024, "Variational learning is effective ...").
+"""IVON, natural-gradient variational inference at about the cost of two plain passes (Shen et al.,
+2024, "Variational learning is effective ...").
 
-With W rows at the temperature, loss per row l, posterior ``N(m, 1 / P)``, and prior terms ``h0 theta - P0 theta^2 / 2`` a step is
+With W rows at the temperature, loss per row l, posterior ``N(m, 1 / P)``, and prior terms
+``h0 theta - P0 theta^2 / 2`` a step is
 
-    d = eps / sqrt(P),   g = (grad l(m + d) + grad l(m - d)) / 2,   c = (grad l(m + d) - grad l(m - d)) d P / 2
+    d = eps / sqrt(P),   g = (grad l(m + d) + grad l(m - d)) / 2,
+    c = (grad l(m + d) - grad l(m - d)) d P / 2
     G <- b G + (1 - b) g,   m <- m - a clip((W G / (1 - b^t) + P0 m - h0) / P)
 
-and P moves towards ``W mean(c) + P0`` once for every block of steps, in which d keeps its scale. Each of the mirrored passes takes half of the batch:
-together they cost one pass and a little. In the paper P = lambda (h + delta), W = lambda, P0 = lambda delta.
+and P moves towards ``W mean(c) + P0`` once for every block of steps, in which d keeps its scale.
+Each of the mirrored passes takes half of the batch: together they cost one pass and a little. In
+the paper P = lambda (h + delta), W = lambda, P0 = lambda delta.
 """
 
 from __future__ import annotations
@@ -19,11 +23,14 @@ from torch import Generator, Tensor
 from bayesfed.trees import Tree
 
 Gradient = Callable[[Sequence[Tensor], int], Sequence[Tensor]]
-"""``(weights, 0 or 1) -> gradients`` of the mean loss per row on the first or the second half of a batch."""
+"""``(weights, 0 or 1) -> gradients`` of the mean loss per row on the first or the second half of a
+batch.
+"""
 
 # Steps after which precisions move.
 BLOCK = 10
-# No block takes more than this share of a precision away: an estimate from few rows may be negative.
+# No block takes more than this share of a precision away: an estimate from few rows may be
+# negative.
 MOST_LOST = 0.5
 
 
@@ -35,7 +42,8 @@ class IvonSteps:
     mean, precision
         Trees by the names of the weights; not changed.
     prior
-        By name: linear and quadratic terms (h0, P0) of what else is known of the weights: prior and cavity.
+        By name: linear and quadratic terms (h0, P0) of what else is known of the weights: prior and
+        cavity.
     rows
         W, the number of rows that the loss per row stands for, over the temperature.
     rate
@@ -67,13 +75,25 @@ class IvonSteps:
         noise: bool = True,
     ) -> None:
         self.names, self.shapes = list(mean), [leaf.shape for leaf in mean.values()]
-        self.rows, self.rate, self.curvature_rate, self.momentum, self.clip, self.generator = rows, rate, curvature_rate, momentum, clip, generator
+        self.rows, self.rate, self.curvature_rate, self.momentum, self.clip, self.generator = (
+            rows,
+            rate,
+            curvature_rate,
+            momentum,
+            clip,
+            generator,
+        )
         self.noise = noise
         self.mean, self.precision = _flat(mean.values()), _flat(precision[name] for name in mean)
-        self.linear, self.quadratic = (_flat(prior[name][part].expand_as(mean[name]) for name in mean) for part in (0, 1))
+        self.linear, self.quadratic = (
+            _flat(prior[name][part].expand_as(mean[name]) for name in mean) for part in (0, 1)
+        )
         self.centred = not bool(self.linear.any())
-        self.drawn, self.at, self.gradient, self.curvature, self.move = (torch.zeros_like(self.mean) for _ in range(5))
-        # Draws are cut from a pool at a place of their own: a new normal number for every weight and step costs as much as half a pass.
+        self.drawn, self.at, self.gradient, self.curvature, self.move = (
+            torch.zeros_like(self.mean) for _ in range(5)
+        )
+        # Draws are cut from a pool at a place of their own: a new normal number for every weight
+        # and step costs as much as half a pass.
         self.pool = torch.empty(2 * len(self.mean), dtype=self.mean.dtype, device=self.mean.device)
         self.weights = self._split(self.at)
         self.done = 0
@@ -82,7 +102,11 @@ class IvonSteps:
     def step(self, gradient: Gradient) -> None:
         """Take one step."""
         with torch.no_grad():
-            start = int(torch.randint(len(self.mean) + 1, (), generator=self.generator, device=self.generator.device))
+            start = int(
+                torch.randint(
+                    len(self.mean) + 1, (), generator=self.generator, device=self.generator.device
+                )
+            )
             torch.mul(self.pool[start : start + len(self.mean)], self.sd, out=self.drawn)
             torch.add(self.mean, self.drawn, out=self.at)
         above = gradient(self.weights, 0)
@@ -96,21 +120,30 @@ class IvonSteps:
         """Return means and precisions."""
         if self.done % BLOCK:
             self._end_block(self.done % BLOCK)
-        return dict(zip(self.names, self._split(self.mean), strict=True)), dict(zip(self.names, self._split(self.precision), strict=True))
+        return dict(zip(self.names, self._split(self.mean), strict=True)), dict(
+            zip(self.names, self._split(self.precision), strict=True)
+        )
 
     def _moved(self, above: Sequence[Tensor], below: Sequence[Tensor]) -> None:
         self.done += 1
         share = (1 - self.momentum) / 2
         self.gradient.mul_(self.momentum)
         for total, curvature, drawn, first, second in zip(
-            self._split(self.gradient), self._split(self.curvature), self._split(self.drawn), above, below, strict=True
+            self._split(self.gradient),
+            self._split(self.curvature),
+            self._split(self.drawn),
+            above,
+            below,
+            strict=True,
         ):
             total.add_(first, alpha=share).add_(second, alpha=share)
             curvature.addcmul_(first.sub_(second), drawn)
         torch.mul(self.quadratic, self.mean, out=self.move)
         if not self.centred:
             self.move.sub_(self.linear)
-        self.move.add_(self.gradient, alpha=self.rows / (1 - self.momentum**self.done)).mul_(self.variance).clamp_(-self.clip, self.clip)
+        self.move.add_(self.gradient, alpha=self.rows / (1 - self.momentum**self.done)).mul_(
+            self.variance
+        ).clamp_(-self.clip, self.clip)
         self.mean.sub_(self.move, alpha=self.rate)
         if self.done % BLOCK == 0:
             self._end_block(BLOCK)
@@ -130,11 +163,15 @@ class IvonSteps:
             return
         towards = self.curvature * (self.precision * (self.rows / (2 * steps))) + self.quadratic
         share = 1 - (1 - self.curvature_rate) ** steps
-        self.precision = torch.maximum(torch.lerp(self.precision, towards, share), (1 - MOST_LOST) * self.precision)
+        self.precision = torch.maximum(
+            torch.lerp(self.precision, towards, share), (1 - MOST_LOST) * self.precision
+        )
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         sizes = [shape.numel() for shape in self.shapes]
-        return [part.view(shape) for part, shape in zip(flat.split(sizes), self.shapes, strict=True)]
+        return [
+            part.view(shape) for part, shape in zip(flat.split(sizes), self.shapes, strict=True)
+        ]
 
 
 def _flat(leaves: Iterable[Tensor]) -> Tensor:

@@ -1,32 +1,24 @@
-"""What a guide's parameters mean: which belong to which site, which stay with the client, which form a Gaussian.
+"""What a guide's parameters mean: which belong to which site, which stay with the client, which
+form a Gaussian.
 
-Users declare nothing. The guide is run once with parameters that are all different. If location and scale of a draw's distribution equal two of
-them, to the bit, the draw is a *block*: a member of an exponential family, which rules in natural parameters can serve. A `Delta` at a
-parameter is a *point*. All other parameters are *opaque*: only their gradients can be fused.
+Users declare nothing. The guide is run once with parameters that are all different. If location and
+scale of a draw's distribution equal two of them, to the bit, the draw is a *block*: a member of an
+exponential family, which rules in natural parameters can serve. A `Delta` at a parameter is a
+*point*. All other parameters are *opaque*: only their gradients can be fused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import pyro.distributions as dist
-import torch
-from pyro import poutine
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.inference.variational.families import ExponentFamily, Family, MultivariateNormalFamily, NormalFamily
+from bayesfed.inference.variational.families import Family
 from bayesfed.inference.variational.program import Pair
-from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
-
-# AutoMultivariateNormal keeps `scale_tril` as the product of two parameters.
-SPLIT = "scale * scale_tril"
-_EXPONENTS: dict[type, str] = {dist.Gamma: "gamma", dist.Beta: "beta", dist.Dirichlet: "dirichlet"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +34,8 @@ class Block:
     family
         The exponential family.
     parameters
-        Names of the guide's parameters for each of the family's usual ones: one name, or two if the usual one is their product.
+        Names of the guide's parameters for each of the family's usual ones: one name, or two if the
+        usual one is their product.
     """
 
     name: str
@@ -50,10 +43,21 @@ class Block:
     family: Family
     parameters: Mapping[str, tuple[str, ...]]
 
+    @property
+    def names(self) -> set[str]:
+        """Names of the guide's parameters that it has."""
+        return {name for names in self.parameters.values() for name in names}
+
     def read(self, pair: Pair, tree: Mapping[str, Tensor]) -> Tree:
         """Return the family's usual parameters."""
-        read = {what: [pair.constrained(name, tree[name]) for name in names] for what, names in self.parameters.items()}
-        return {what: values[0] if len(values) == 1 else values[0][:, None] * values[1] for what, values in read.items()}
+        read = {
+            what: [pair.constrained(name, tree[name]) for name in names]
+            for what, names in self.parameters.items()
+        }
+        return {
+            what: values[0] if len(values) == 1 else values[0][:, None] * values[1]
+            for what, values in read.items()
+        }
 
     def write(self, pair: Pair, usual: Tree) -> Tree:
         """Return the guide's unconstrained parameters."""
@@ -69,16 +73,21 @@ class Block:
         return result
 
     def natural(self, pair: Pair, tree: Mapping[str, Tensor]) -> Tree:
-        """Return natural parameters, ``NAME.LEAF``."""
-        return {f"{self.name}.{leaf}": value for leaf, value in self.family.natural(self.read(pair, tree)).items()}
+        """Return natural parameters, ``LEAF/NAME``."""
+        return {
+            f"{leaf}/{self.name}": value
+            for leaf, value in self.family.natural(self.read(pair, tree)).items()
+        }
 
     def own(self, natural: Mapping[str, Tensor]) -> Tree:
         """Return this block's natural parameters by leaf."""
-        return {leaf: natural[f"{self.name}.{leaf}"] for leaf in self.family.leaves}
+        return {leaf: natural[f"{leaf}/{self.name}"] for leaf in self.family.leaves}
 
     def guide_parameters(self, pair: Pair, natural: Mapping[str, Tensor]) -> Tree:
         """Return the guide's parameters for these natural ones."""
-        return self.write(pair, self.family.parameters(self.own(natural), f"the posterior of {self.name!r}"))
+        return self.write(
+            pair, self.family.parameters(self.own(natural), f"the posterior of {self.name!r}")
+        )
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,8 @@ class Layout:
     Parameters
     ----------
     sites, local_sites, observed
-        Latent sites that all clients share, latent sites under the client's plate, and observed ones.
+        Latent sites that all clients share, latent sites under the client's plate, and observed
+        ones.
     blocks
         Draws of the shared sites that belong to an exponential family.
     points
@@ -110,83 +120,22 @@ class Layout:
     @property
     def shared(self) -> tuple[str, ...]:
         """Every parameter that all clients share."""
-        of_blocks = (name for block in self.blocks for names in block.parameters.values() for name in names)
+        of_blocks = set().union(*(block.names for block in self.blocks))
         return tuple(sorted({*of_blocks, *self.points, *self.opaque}))
 
     def natural(self, pair: Pair, tree: Mapping[str, Tensor]) -> Tree:
         """Return the natural parameters of all blocks."""
-        return {name: leaf for block in self.blocks for name, leaf in block.natural(pair, tree).items()}
+        return {
+            name: leaf for block in self.blocks for name, leaf in block.natural(pair, tree).items()
+        }
 
     def guide_parameters(self, pair: Pair, natural: Mapping[str, Tensor]) -> Tree:
         """Return the guide's parameters of all blocks for these natural ones."""
-        return {name: leaf for block in self.blocks for name, leaf in block.guide_parameters(pair, natural).items()}
-
-
-def read_layout(pair: Pair, data: Dataset, key: Key, *, client_plate: str = "client", stay: tuple[str, ...] = ()) -> Layout:
-    """Return what every parameter means.
-
-    Parameters
-    ----------
-    pair
-        The model and guide, after their first run.
-    data
-        Rows to run them on once more; only names and shapes matter.
-    key
-        Names the random numbers of that run.
-    client_plate
-        Sites under a plate of this name, and the parameters of their draws, stay with the client.
-    stay
-        Patterns of the names of further parameters that stay.
-
-    Raises
-    ------
-    ArgumentError
-        If guide and model have different latent sites, or one draw mixes sites that stay with sites that travel.
-    """
-    probe = {
-        name: leaf + 0.1 * torch.rand(leaf.shape, dtype=leaf.dtype, generator=key.child("probe", name).generator())
-        for name, leaf in pair.first.items()
-    }
-    with forked(key.child("run")), pair.held(probe), torch.no_grad():
-        guide = poutine.trace(pair.guide).get_trace(data.inputs, data.targets)
-        model = poutine.trace(poutine.replay(pair.model, trace=guide)).get_trace(data.inputs, data.targets)
-    if not any(node["is_observed"] for _, node in _samples(model)):
-        hint = "pyro.sample('y', ..., obs=targets), or pyro.factor"
-        raise ArgumentError(complain("federated_svi, model", expected="a site that observes the targets", actual="none", hint=hint))
-    seen = {name: pair.constrained(name, leaf) for name, leaf in probe.items()}
-    latent = {n: node for n, node in _samples(model) if not node["is_observed"]}
-    drawn = dict(_samples(guide))
-    _check_sites(latent, drawn)
-    stays = {n for n, node in latent.items() if _is_under(node, client_plate)}
-    blocks, points, local = [], set[str](), {name for name in probe if any(fnmatchcase(name, pattern) for pattern in stay)}
-    for node_name, node in drawn.items():
-        block = _block(node_name, node["fn"], seen)
-        named = set() if block is None else {name for names in block.parameters.values() for name in names}
-        at_point = {name for name, value in seen.items() if isinstance(node["fn"], dist.Delta) and _same(value, node["fn"].v)}
-        if node_name in stays or _is_under(node, client_plate):
-            local |= named | at_point
-        elif block is not None:
-            if not named & local:
-                blocks.append(block)
-        else:
-            points |= at_point
-    points |= {name for name in probe if name.startswith("model.")}
-    known = {name for block in blocks for names in block.parameters.values() for name in names}
-    joint = [name for name, node in drawn.items() if _is_joint(node) and not _is_under(node, client_plate)]
-    if stays and joint:
-        raise ArgumentError(
-            complain("federated_svi", expected=f"a guide that draws {sorted(stays)} apart", actual=f"one joint draw {joint}", hint="AutoNormal")
-        )
-    return Layout(
-        # Discrete sites without a draw in the guide are summed out, row by row.
-        sites=tuple(n for n in latent if n not in stays and n in drawn),
-        local_sites=tuple(sorted(stays)),
-        observed=tuple(n for n, node in _samples(model) if node["is_observed"] and not is_factor(node["fn"])),
-        blocks=tuple(blocks),
-        points=tuple(sorted(points - local - known)),
-        opaque=tuple(sorted(probe.keys() - known - points - local)),
-        local=tuple(sorted(local)),
-    )
+        return {
+            name: leaf
+            for block in self.blocks
+            for name, leaf in block.guide_parameters(pair, natural).items()
+        }
 
 
 def is_factor(fn: Any) -> bool:
@@ -194,75 +143,10 @@ def is_factor(fn: Any) -> bool:
     return type(fn).__name__ == "Unit"
 
 
-def _samples(trace: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, node in trace.nodes.items():
-        # `pyro.deterministic` is recorded as an observation, which it is not.
-        if node["type"] == "sample" and type(node["fn"]).__name__ != "_Subsample" and not node["infer"].get("_deterministic"):
-            yield name, node
-
-
-def _is_under(node: Mapping[str, Any], plate: str) -> bool:
-    return any(frame.name == plate for frame in node["cond_indep_stack"])
-
-
-def _is_joint(node: Mapping[str, Any]) -> bool:
-    return bool(node["infer"].get("is_auxiliary")) and not node["name"].endswith("_unconstrained")
-
-
-def _check_sites(latent: Mapping[str, dict[str, Any]], drawn: Mapping[str, dict[str, Any]]) -> None:
-    summed = {n for n, node in latent.items() if n not in drawn and node["fn"].has_enumerate_support}
-    missing = sorted(latent.keys() - drawn.keys() - summed)
-    extra = sorted(n for n, node in drawn.items() if n not in latent and not node["infer"].get("is_auxiliary"))
-    if missing or extra:
-        raise ArgumentError(
-            complain(
-                "federated_svi, guide",
-                expected=f"draws of the latent sites {sorted(latent)}",
-                actual=f"missing {missing}, unknown {extra}",
-                hint="AutoNormal(model)",
-            )
-        )
-
-
 def base_of(fn: Any) -> Any:
-    """Return the distribution inside `Independent`, `ExpandedDistribution` and `MaskedDistribution`."""
+    """Return the distribution inside `Independent`, `ExpandedDistribution` and
+    `MaskedDistribution`.
+    """
     while isinstance(fn, dist.Independent | dist.ExpandedDistribution | dist.MaskedDistribution):
         fn = fn.base_dist
     return fn
-
-
-def _block(node: str, fn: Any, seen: Tree) -> Block | None:
-    name, base = node.removesuffix("_unconstrained"), base_of(fn)
-
-    def find(value: Tensor) -> tuple[str, ...]:
-        return tuple(n for n, leaf in seen.items() if _same(leaf, value))[:1]
-
-    wanted: dict[str, tuple[str, ...]]
-    match base:
-        case dist.Normal():
-            family: Family = NormalFamily()
-            wanted = {"loc": find(base.loc), "scale": find(base.scale)}
-        case dist.MultivariateNormal():
-            family = MultivariateNormalFamily()
-            wanted = {"loc": find(base.loc), "scale_tril": find(base.scale_tril) or _split(base.scale_tril, seen)}
-        case dist.Gamma() | dist.Beta() | dist.Dirichlet():
-            family = ExponentFamily(_EXPONENTS[type(base)])
-            wanted = {leaf: find(getattr(base, leaf)) for leaf in family.leaves}
-        case _:
-            return None
-    names = [n for of_leaf in wanted.values() for n in of_leaf]
-    # A parameter with two roles would have two values after a fusion. One that several draws share has no natural parameter of its own.
-    apart = len(set(names)) == len(names) and fn.shape() == base.shape()
-    return Block(name, node, family, wanted) if all(wanted.values()) and apart else None
-
-
-def _split(tril: Tensor, seen: Tree) -> tuple[str, ...]:
-    for scale, values in seen.items():
-        for unit, matrix in seen.items():
-            if matrix.shape == tril.shape and values.shape == tril.shape[:1] and _same(values[:, None] * matrix, tril):
-                return scale, unit
-    return ()
-
-
-def _same(left: Tensor, right: Tensor) -> bool:
-    return left.shape == right.shape and torch.equal(left, right)

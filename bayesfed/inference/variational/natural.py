@@ -1,12 +1,15 @@
-"""Natural-gradient steps for independent Gaussians, in precisions and means: the learning rate need not fit their size.
+"""Natural-gradient steps for independent Gaussians, in precisions and means: the learning rate need
+not fit their size.
 
-With the loss's gradients g_mu, g_sd of a Gaussian ``mu``, ``sd = P^-1/2`` and ``G = g_sd / sd``, a step of rate r is
+With the loss's gradients g_mu, g_sd of a Gaussian ``mu``, ``sd = P^-1/2`` and ``G = g_sd / sd``, a
+step of rate r is
 
     P <- P + r G + (r G)^2 / (2 P),    mu <- mu - r g_mu / P
 
-(Khan and Lin, 2017, "Conjugate-computation variational inference"; the last term keeps P above zero: Lin, Schmidt and Khan, 2020,
-"Handling the positive-definite constraint in the Bayesian learning rule"). The gradient enters linearly, so averaging
-removes its noise without bias; Adam, which divides by the size of a skewed gradient, leaves sds some percent too wide.
+(Khan and Lin, 2017, "Conjugate-computation variational inference"; the last term keeps P above
+zero: Lin, Schmidt and Khan, 2020, "Handling the positive-definite constraint in the Bayesian
+learning rule"). The gradient enters linearly, so averaging removes its noise without bias; Adam,
+which divides by the size of a skewed gradient, leaves sds some percent too wide.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class NaturalSteps:
     @property
     def names(self) -> set[str]:
         """Names of the leaves that are changed here."""
-        return {name for block in self.blocks for names in block.parameters.values() for name in names}
+        return set().union(*(block.names for block in self.blocks))
 
     def step(self, rate: float, average: bool) -> None:
         """Take one step on every block from the gradients of the leaves.
@@ -65,7 +68,11 @@ class NaturalSteps:
     def averaged(self) -> Tree:
         """Return the guide's parameters for the average natural parameters."""
         mean = {name: leaf / self.count for name, leaf in self.totals.items()}
-        return {name: leaf for block in self.blocks for name, leaf in block.guide_parameters(self.pair, mean).items()}
+        return {
+            name: leaf
+            for block in self.blocks
+            for name, leaf in block.guide_parameters(self.pair, mean).items()
+        }
 
     def _stepped(self, block: Block, rate: float) -> Tree:
         (mean_name,), (sd_name,) = block.parameters["loc"], block.parameters["scale"]
@@ -77,7 +84,7 @@ class NaturalSteps:
         change = rate * _gradient(self.leaves[sd_name]) / (slope * sd)
         after = precision + change + change.square() / (2 * precision)
         h = after * mean - rate * _gradient(self.leaves[mean_name])
-        return {f"{block.name}.h": h, f"{block.name}.precision": after}
+        return {f"h/{block.name}": h, f"precision/{block.name}": after}
 
 
 def _gradient(leaf: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
-"""A Pyro model and guide run at given parameters. Afterwards the global parameter store and the user's modules are as they were.
+"""A Pyro model and guide run at given parameters. Afterwards the global parameter store and the
+user's modules are as they were.
 
-Parameters are a flat tree of unconstrained tensors: ``guide.NAME`` and ``model.NAME`` for PyroModules (automatic guides among them),
-``NAME`` for ``pyro.param``. Modules have them only inside a block, and ``pyro.param`` reads them from a scope of the store that ends with it.
+Parameters are a flat tree of unconstrained tensors: ``guide.NAME`` and ``model.NAME`` for
+PyroModules (automatic guides among them), ``NAME`` for ``pyro.param``. Modules have them only
+inside a block, and ``pyro.param`` reads them from a scope of the store that ends with it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, placed, under
@@ -37,8 +39,8 @@ class Program:
     model
         ``model(inputs, targets=None)``: a PyroModule or a function.
     guide
-        The same for the guide, or a class of automatic guide (or a partial of one), which is built anew where it runs. Local latents, whose
-        shapes differ between clients, need a class.
+        The same for the guide, or a class of automatic guide (or a partial of one), which is built
+        anew where it runs. Local latents, whose shapes differ between clients, need a class.
 
     Raises
     ------
@@ -52,13 +54,17 @@ class Program:
     def __post_init__(self) -> None:
         for name, given in (("model", self.model), ("guide", self.guide)):
             if not callable(given):
-                raise ArgumentError(complain(f"federated_svi, {name}", expected="a PyroModule or a function", actual=given, hint="AutoNormal"))
+                raise ArgumentError(
+                    f"federated_svi, {name}", "a PyroModule or a function", given, "AutoNormal"
+                )
         try:
-            inspect.signature(self.model.forward if isinstance(self.model, nn.Module) else self.model).bind(None, None)
+            inspect.signature(
+                self.model.forward if isinstance(self.model, nn.Module) else self.model
+            ).bind(None, None)
         except TypeError:
             hint = "def model(inputs, targets=None), or bayesian(net, Gaussian(1.0)) of a network"
             raise ArgumentError(
-                complain("federated_svi, model", expected="a model of inputs and targets", actual=shown(self.model), hint=hint)
+                "federated_svi, model", "a model of inputs and targets", shown(self.model), hint
             ) from None
 
     @property
@@ -68,7 +74,9 @@ class Program:
         return isinstance(kind, type) and issubclass(kind, AutoGuide)
 
     def at(self, data: Dataset, key: Key) -> Pair:
-        """Run both once on `data`: automatic guides learn their shapes, and parameters take their first values."""
+        """Run both once on `data`: automatic guides learn their shapes, and parameters take their
+        first values.
+        """
         guide = self.guide(self.model) if self.builds else self.guide
         with forked(key), quiet_store() as store:
             guide(data.inputs, data.targets)
@@ -76,10 +84,16 @@ class Program:
             state = store.get_state()
         modules = modules_of(self.model, guide)
         known = {id(value) for _, module in modules for value in module.parameters()}
-        first = {name: value.detach().clone() for name, value in state["params"].items() if id(value) not in known}
+        first = {
+            name: value.detach().clone()
+            for name, value in state["params"].items()
+            if id(value) not in known
+        }
         own = {name: state["constraints"][name] for name in first}
         for prefix, module in modules:
-            first |= {prefix + name: value.detach().clone() for name, value in module.named_parameters()}
+            first |= {
+                prefix + name: value.detach().clone() for name, value in module.named_parameters()
+            }
         return Pair(self.model, guide, own, first, (data.inputs, data.targets))
 
 
@@ -109,9 +123,19 @@ class Pair:
     def held(self, tree: Mapping[str, Tensor]) -> Iterator[None]:
         """Let model and guide use these parameters inside the block."""
         with ExitStack() as stack:
-            stack.enter_context(quiet_store({"params": {n: tree[n] for n in self.constraints}, "constraints": dict(self.constraints)}))
+            stack.enter_context(
+                quiet_store(
+                    {
+                        "params": {n: tree[n] for n in self.constraints},
+                        "constraints": dict(self.constraints),
+                    }
+                )
+            )
             for prefix, module in modules_of(self.model, self.guide):
-                own = under({name: leaf for name, leaf in tree.items() if name not in self.constraints}, prefix)
+                own = under(
+                    {name: leaf for name, leaf in tree.items() if name not in self.constraints},
+                    prefix,
+                )
                 stack.enter_context(placed(module, own))
             yield
 
@@ -121,8 +145,12 @@ class Pair:
             return self.constraints[name]
         for prefix, module in modules_of(self.model, self.guide):
             if name.startswith(prefix) and name.endswith("_unconstrained"):
-                owner, _, leaf = name.removeprefix(prefix).removesuffix("_unconstrained").rpartition(".")
-                constraint: Constraint = cast(Any, module.get_submodule(owner))._pyro_params[leaf][0]
+                owner, _, leaf = (
+                    name.removeprefix(prefix).removesuffix("_unconstrained").rpartition(".")
+                )
+                constraint: Constraint = cast(Any, module.get_submodule(owner))._pyro_params[leaf][
+                    0
+                ]
                 return constraint
         return constraints.real
 
@@ -139,12 +167,18 @@ class Pair:
 
 def modules_of(model: Runs, guide: Runs) -> list[tuple[str, nn.Module]]:
     """Return those of the two that are modules, with the prefix of their parameters."""
-    return [(f"{name}.", module) for name, module in (("guide", guide), ("model", model)) if isinstance(module, nn.Module)]
+    return [
+        (f"{name}.", module)
+        for name, module in (("guide", guide), ("model", model))
+        if isinstance(module, nn.Module)
+    ]
 
 
 @contextmanager
 def quiet_store(state: Any = None) -> Iterator[Any]:
-    """Open a scope of the parameter store inside the block, with `state` in it; modules keep the parameters that they put there."""
+    """Open a scope of the parameter store inside the block, with `state` in it; modules keep the
+    parameters that they put there.
+    """
     store = pyro.get_param_store()
     with pyro.settings.context(module_local_params=False), store.scope(state):
         yield store

@@ -1,9 +1,10 @@
 """The objective of one client: its rows, its share of the prior, and the other clients' factors.
 
-``log p~(z) = share * log p(z) + log p(rows | z) + <cavity, T(z)>``, z in the space of the guide's draws, where the prior includes the
-Jacobian of an automatic guide's transform. With share 1 and no cavity it is the model itself. Shares that sum to 1 over the clients count any prior
-once. A cavity is the product of the other clients' sites in partitioned variational inference (Ashman et al., 2022,
-"Partitioned variational inference", eq. 9, there with the prior in the cavity).
+``log p~(z) = share * log p(z) + log p(rows | z) + <cavity, T(z)>``, z in the space of the guide's
+draws, where the prior includes the Jacobian of an automatic guide's transform. With share 1 and no
+cavity it is the model itself. Shares that sum to 1 over the clients count any prior once. A cavity
+is the product of the other clients' sites in partitioned variational inference (Ashman et al.,
+2022, "Partitioned variational inference", eq. 9, there with the prior in the cavity).
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ class Tilt:
     local
         Weight of each local latent: the likelihood scale.
     shared
-        Weight of each shared latent, in the prior and in the guide: the share, where clients add up one ELBO.
+        Weight of each shared latent, in the prior and in the guide: the share, where clients add up
+        one ELBO.
     sites
-        Further factors by shared site, on its prior, its cavity and the guide's entropy: one over the probability that a client has the site.
+        Further factors by shared site, on its prior, its cavity and the guide's entropy: one over
+        the probability that a client has the site.
     """
 
     share: float = 1.0
@@ -57,7 +60,12 @@ class Tilt:
 
 
 def tilted(
-    model: Callable[..., Any], guide: Callable[..., Any], layout: Layout, tilt: Tilt, *, analytic: bool = True
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    layout: Layout,
+    tilt: Tilt,
+    *,
+    analytic: bool = True,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the model and the guide of the tilted objective.
 
@@ -70,8 +78,9 @@ def tilted(
     tilt
         The weights.
     analytic
-        Whether the expectation of the cavity and the guide's entropy are taken exactly instead of at the draw. Then only the client's own rows
-        make the gradient noisy. For ELBOs that are sums of terms; not for Renyi's.
+        Whether the expectation of the cavity and the guide's entropy are taken exactly instead of
+        at the draw. Then only the client's own rows make the gradient noisy. For ELBOs that are
+        sums of terms; not for Renyi's.
     """
     if tilt == Tilt():
         return model, guide
@@ -88,7 +97,11 @@ def tilted(
             cavity = block.own(tilt.cavity) if tilt.cavity else None
             if not analytic and cavity is None:
                 continue
-            term = block.family.bound(base_of(fn), cavity) if analytic else block.family.log_factor(cavity or {}, value)
+            term = (
+                block.family.bound(base_of(fn), cavity)
+                if analytic
+                else block.family.log_factor(cavity or {}, value)
+            )
             terms.append(term if block.name not in tilt.sites else tilt.sites[block.name] * term)
         if terms:
             pyro.factor(TILT, terms[0] if len(terms) == 1 else torch.stack(terms).sum())
@@ -98,12 +111,18 @@ def tilted(
 
 
 class _Guide(Messenger):
-    """Weight the guide's draws; remember those of blocks, whose entropy may be taken exactly instead."""
+    """Weight the guide's draws; remember those of blocks, whose entropy may be taken exactly
+    instead.
+    """
 
     def __init__(self, layout: Layout, tilt: Tilt, analytic: bool) -> None:
         super().__init__()
         self.tilt, self.analytic = tilt, analytic
-        self.sites, self.local, self.nodes = {*layout.sites}, {*layout.local_sites}, {block.node for block in layout.blocks}
+        self.sites, self.local, self.nodes = (
+            {*layout.sites},
+            {*layout.local_sites},
+            {block.node for block in layout.blocks},
+        )
         self.values: dict[str, tuple[Any, Tensor]] = {}
 
     def _pyro_sample(self, msg: Any) -> None:
@@ -114,7 +133,9 @@ class _Guide(Messenger):
             weight = 0.0 if self.analytic else self.tilt.shared
         else:
             # The Delta of a transformed site has the Jacobian, which belongs to the prior.
-            weight = self.tilt.shared * (self.tilt.share if name in self.sites and isinstance(msg["fn"], dist.Delta) else 1.0)
+            weight = self.tilt.shared * (
+                self.tilt.share if name in self.sites and isinstance(msg["fn"], dist.Delta) else 1.0
+            )
         weight *= self.tilt.sites.get(name.removesuffix("_unconstrained"), 1.0)
         msg["scale"] = msg["scale"] * weight
 
@@ -124,7 +145,9 @@ class _Guide(Messenger):
 
 
 class _Model(Messenger):
-    """Weight rows, local latents and the prior of shared sites; `pyro.factor` belongs to the prior."""
+    """Weight rows, local latents and the prior of shared sites; `pyro.factor` belongs to
+    the prior.
+    """
 
     def __init__(self, layout: Layout, tilt: Tilt) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.models.adapters.lora import lora_rank
 from bayesfed.models.priors.weights import Gaussian, WeightPrior
 from bayesfed.trees import trainable
@@ -21,7 +21,9 @@ from bayesfed.trees import trainable
 Around = Literal["initial", "zero"]
 
 
-def adapter_prior(net: nn.Module, *, a: float = 0.1, b: float = 0.1, head: float = 0.1, around: Around = "initial") -> Callable[[str], WeightPrior]:
+def adapter_prior(
+    net: nn.Module, *, a: float = 0.1, b: float = 0.1, head: float = 0.1, around: Around = "initial"
+) -> Callable[[str], WeightPrior]:
     """Return a function from a trained parameter's name to its prior, as `bayesian` takes it.
 
     Parameters
@@ -31,18 +33,22 @@ def adapter_prior(net: nn.Module, *, a: float = 0.1, b: float = 0.1, head: float
     a, b, head
         Standard deviations of A, of B and of all other trained parameters, in units of the weights.
     around
-        "initial": priors are centred on the current values, which are zero for a fresh B, so the centre is the pretrained function. "zero": all
-        priors are centred on zero. That is a saddle: with B and A both zero, neither has a gradient, so a guide has to start elsewhere, as
+        "initial": priors are centred on the current values, which are zero for a fresh B, so the
+        centre is the pretrained function. "zero": all priors are centred on zero. That is a saddle:
+        with B and A both zero, neither has a gradient, so a guide has to start elsewhere, as
         `SliceNormal` does.
 
     Raises
     ------
     ArgumentError
-        If the network has no adapters or their ranks differ, a standard deviation is not positive, or `around` is unknown.
+        If the network has no adapters or their ranks differ, a standard deviation is not positive,
+        or `around` is unknown.
     """
     lora_rank(net)
     if around not in get_args(Around):
-        raise ArgumentError(complain("adapter_prior, around", expected="'initial' or 'zero'", actual=repr(around), hint="'initial'"))
+        raise ArgumentError(
+            "adapter_prior, around", "'initial' or 'zero'", repr(around), "'initial'"
+        )
     sds, others = {"lora_a": Gaussian(a).sd, "lora_b": Gaussian(b).sd}, Gaussian(head).sd
     centres = trainable(net) if around == "initial" else {}
     return lambda name: Gaussian(sds.get(name.rpartition(".")[2], others), centres.get(name, 0.0))

@@ -1,11 +1,13 @@
 """Adding low-rank adapters over the frozen weights of a network, and merging them.
 
-    net = lora(pretrained, 8, key, head=["classifier"])     # trains adapters and the head; the rest is frozen, and shared with `pretrained`
+    # trains adapters and the head; the rest is frozen, and shared with `pretrained`
+    net = lora(pretrained, 8, key, head=["classifier"])
     bf.run(fed_lora(net), clients, rounds=10)
     merged(net, run.model.parameters)                       # an ordinary network
 
-In this package only parameters that require a gradient are trained and sent, so every method that trains a whole network can train such a network as
-well. The layers are those of `bayesfed.models.adapters.lora_layers`.
+In this package only parameters that require a gradient are trained and sent, so every method that
+trains a whole network can train such a network as well. The layers are those of
+`bayesfed.models.adapters.lora_layers`.
 """
 
 from __future__ import annotations
@@ -16,17 +18,25 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
-from bayesfed.models.adapters.lora_layers import Frozen, LoraLinear, Scaling, fresh_adapter, lora_scale
+from bayesfed.models.adapters.lora_layers import (
+    Frozen,
+    LoraLinear,
+    Scaling,
+    fresh_adapter,
+    lora_scale,
+)
 from bayesfed.models.low_rank.fixed_rank import chosen
 from bayesfed.models.modules import Predicate, is_plain, swapped
 from bayesfed.trees import check_shapes, leaf_of, parameters, shapes
 
 
 def linear_weights(name: str, module: nn.Module) -> bool:
-    """Select the weights of all plain linear layers, not those of subclasses such as the output layer of `nn.MultiheadAttention`."""
+    """Select the weights of all plain linear layers, not those of subclasses such as the output
+    layer of `nn.MultiheadAttention`.
+    """
     return is_plain(module, nn.Linear) and name.rpartition(".")[2] == "weight"
 
 
@@ -41,52 +51,63 @@ def lora(
     dropout: float = 0.0,
     head: Sequence[str] = (),
 ) -> nn.Module:
-    """Return a network with adapters in linear layers and everything else frozen. Until the adapters are trained it computes the same function.
+    """Return a network with adapters in linear layers and everything else frozen. Until the
+    adapters are trained it computes the same function.
 
     Parameters
     ----------
     net
-        Pretrained network, never changed. Its frozen weights are shared in memory, not copied, so it should not be trained any further. They are not
-        sent to clients, so the network must be on the device of the clients' data.
+        Pretrained network, never changed. Its frozen weights are shared in memory, not copied, so
+        it should not be trained any further. They are not sent to clients, so the network must be
+        on the device of the clients' data.
     rank
         r; it may be larger than a layer's sizes.
     key
         Random key; the A of each layer draws from the child with the layer's name. B is zero.
     where
-        ``(parameter name, owning module) -> bool``: selects the weights that get adapters. Weights of the head get none.
+        ``(parameter name, owning module) -> bool``: selects the weights that get adapters. Weights
+        of the head get none.
     alpha, scaling
         As in `lora_scale`.
     dropout
         Dropout probability of the adapters' inputs.
     head
-        Names of modules that are trained whole together with the adapters; their parameters are copied.
+        Names of modules that are trained whole together with the adapters; their parameters are
+        copied.
 
     Raises
     ------
     ArgumentError
-        If the rank is below 1, nothing is selected, a selected parameter is not the unshared weight of a plain `nn.Linear`, a module of the head does
-        not exist, the network already has adapters, or as `lora_scale` and `LoraLinear`.
+        If the rank is below 1, nothing is selected, a selected parameter is not the unshared weight
+        of a plain `nn.Linear`, a module of the head does not exist, the network already has
+        adapters, or as `lora_scale` and `LoraLinear`.
     """
     check_rank("lora, rank", rank, 1 << 20)
     scale = lora_scale(rank, alpha, scaling)
     if existing := sorted(adapters(net)):
-        raise ArgumentError(complain("lora", expected="a network without adapters", actual=existing, hint="merged(net)"))
+        raise ArgumentError("lora", "a network without adapters", existing, "merged(net)")
     modules = dict(net.named_modules())
     if unknown := sorted(set(head) - modules.keys()):
-        raise ArgumentError(complain("lora, head", expected="names of modules", actual=unknown, hint=f"{[name for name in modules if name][-1:]}"))
+        raise ArgumentError(
+            "lora, head", "names of modules", unknown, f"{[name for name in modules if name][-1:]}"
+        )
     trained = {id(value) for name in head for value in modules[name].parameters()}
 
     def outside(name: str, module: nn.Module) -> bool:
         return where(name, module) and id(getattr(module, name.rpartition(".")[2])) not in trained
 
     layers = chosen(net, outside, caller="lora", kinds=(nn.Linear,))
-    frozen: dict[Tensor, Tensor] = {value: Frozen(value) for value in net.parameters() if id(value) not in trained}
+    frozen: dict[Tensor, Tensor] = {
+        value: Frozen(value) for value in net.parameters() if id(value) not in trained
+    }
     swaps: dict[nn.Module, nn.Module] = {}
     for name, layer in layers.items():
         base = copy.deepcopy(layer, {id(value): frozen[value] for value in layer.parameters()})
         if not isinstance(base, nn.Linear):
-            raise ArgumentError(complain("lora", expected="linear layers", actual=type(base).__name__, hint="linear_weights"))
-        swaps[layer] = LoraLinear(base, *fresh_adapter(layer.weight, rank, key.child(name)), scale, dropout).train(layer.training)
+            raise ArgumentError("lora", "linear layers", type(base).__name__, "linear_weights")
+        swaps[layer] = LoraLinear(
+            base, *fresh_adapter(layer.weight, rank, key.child(name)), scale, dropout
+        ).train(layer.training)
     twin = swapped(net, swaps, frozen)
     for name in head:
         twin.get_submodule(name).requires_grad_()
@@ -108,23 +129,28 @@ def lora_rank(net: nn.Module) -> int:
     """
     ranks = {name: layer.rank for name, layer in adapters(net).items()}
     if len(set(ranks.values())) != 1:
-        raise ArgumentError(complain("lora_rank", expected="adapters of one rank", actual=ranks or "none", hint="lora(net, 8, key)"))
+        raise ArgumentError(
+            "lora_rank", "adapters of one rank", ranks or "none", "lora(net, 8, key)"
+        )
     return next(iter(ranks.values()))
 
 
 def resized(net: nn.Module, rank: int, *, factor: float = 1.0, by_slice: bool = False) -> nn.Module:
-    """Return the network with adapters of a smaller rank over the same frozen weights, as trained by a client that has fewer slices.
+    """Return the network with adapters of a smaller rank over the same frozen weights, as trained
+    by a client that has fewer slices.
 
     Parameters
     ----------
     net
-        Network with adapters, never changed. The smaller adapters start as its leading slices; messages replace them by others.
+        Network with adapters, never changed. The smaller adapters start as its leading slices;
+        messages replace them by others.
     rank
         k, at most the rank of the network's adapters.
     factor
         Factor on the scale of the network's adapters: ``r / k`` for a sketch.
     by_slice
-        Whether the scale is a buffer with one number for each slice, for sketches with different multipliers.
+        Whether the scale is a buffer with one number for each slice, for sketches with different
+        multipliers.
 
     Raises
     ------
@@ -146,7 +172,8 @@ def resized(net: nn.Module, rank: int, *, factor: float = 1.0, by_slice: bool = 
 
 
 def merged(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """Return the ordinary network: plain linear layers with weights ``W + scale B A``, all copied and trainable.
+    """Return the ordinary network: plain linear layers with weights ``W + scale B A``, all copied
+    and trainable.
 
     Parameters
     ----------
@@ -163,12 +190,16 @@ def merged(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Modul
     own = parameters(net)
     values = own | dict(tree or {})
     if unknown := sorted(values.keys() - own.keys()):
-        raise UpdateError(complain("merged", expected="parameters of the network", actual=unknown, hint="run.model.parameters"))
+        raise UpdateError("merged", "parameters of the network", unknown, "run.model.parameters")
     check_shapes(values, shapes(own), where="merged")
     layers = adapters(net)
-    twin = swapped(net, {layer: copy.deepcopy(layer.base).train(layer.training) for layer in layers.values()})
+    twin = swapped(
+        net, {layer: copy.deepcopy(layer.base).train(layer.training) for layer in layers.values()}
+    )
     for name, layer in layers.items():
-        b, a, weight = (values.pop(leaf_of(name, leaf)) for leaf in ("lora_b", "lora_a", "base.weight"))
+        b, a, weight = (
+            values.pop(leaf_of(name, leaf)) for leaf in ("lora_b", "lora_a", "base.weight")
+        )
         values[leaf_of(name, "weight")] = (weight + (b * layer.scale) @ a).detach()
         # Of several tied biases only the first is a leaf.
         if (bias := leaf_of(name, "base.bias")) in values:
@@ -178,6 +209,8 @@ def merged(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Modul
     for module in list(twin.modules()):
         for leaf, value in list(module.named_parameters(recurse=False)):
             # New tensors, since frozen ones are shared with other networks; tied ones stay tied.
-            new = made.setdefault(id(value), nn.Parameter(torch.empty_like(value).copy_(values[named[id(value)]])))
+            new = made.setdefault(
+                id(value), nn.Parameter(torch.empty_like(value).copy_(values[named[id(value)]]))
+            )
             setattr(module, leaf, new)
     return twin

@@ -1,12 +1,15 @@
-"""A linear layer with a low-rank adapter over frozen weights: ``y = x W^T + b + scale * (x A^T) B^T``, where W never changes.
+"""A linear layer with a low-rank adapter over frozen weights:
+``y = x W^T + b + scale * (x A^T) B^T``, where W never changes.
 
-B is ``(m, r)`` and A ``(r, n)``, as in LoRA. Slice j is column j of B with row j of A, and any set of slices is an adapter of lower rank. If G is the
-gradient of the effective weight, the gradient of B is ``scale G A^T`` and that of A is ``scale B^T G``. With one scale for each slice, ``(r,)``, the
+B is ``(m, r)`` and A ``(r, n)``, as in LoRA. Slice j is column j of B with row j of A, and any set
+of slices is an adapter of lower rank. If G is the gradient of the effective weight, the gradient of
+B is ``scale G A^T`` and that of A is ``scale B^T G``. With one scale for each slice, ``(r,)``, the
 diagonal of a sketch, these are FSLoRA's (3).
 
 References
 ----------
-Hu et al. (2021), LoRA. Kalajdzievski (2023), A rank stabilization scaling factor for fine-tuning with LoRA. Fang et al., FSLoRA, section 3.
+Hu et al. (2021), LoRA. Kalajdzievski (2023), A rank stabilization scaling factor for fine-tuning
+with LoRA. Fang et al., FSLoRA, section 3.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
 from bayesfed.models.low_rank.thin_layers import Deterministic
@@ -27,7 +30,8 @@ Scaling = Literal["lora", "rs"]
 
 
 def lora_scale(rank: int, alpha: float, scaling: Scaling = "lora") -> float:
-    """Return the factor on an adapter's product: ``alpha / r`` (LoRA) or ``alpha / sqrt(r)`` (rsLoRA).
+    """Return the factor on an adapter's product: ``alpha / r`` (LoRA) or ``alpha / sqrt(r)``
+    (rsLoRA).
 
     Parameters
     ----------
@@ -45,14 +49,15 @@ def lora_scale(rank: int, alpha: float, scaling: Scaling = "lora") -> float:
     """
     check_rank("lora_scale, rank", rank, 1 << 20)
     if not 0 < alpha < math.inf:
-        raise ArgumentError(complain("lora_scale, alpha", expected="a positive number", actual=alpha, hint="16.0"))
+        raise ArgumentError("lora_scale, alpha", "a positive number", alpha, "16.0")
     if scaling not in get_args(Scaling):
-        raise ArgumentError(complain("lora_scale, scaling", expected="'lora' or 'rs'", actual=repr(scaling), hint="'lora'"))
+        raise ArgumentError("lora_scale, scaling", "'lora' or 'rs'", repr(scaling), "'lora'")
     return alpha / rank if scaling == "lora" else alpha / math.sqrt(rank)
 
 
 def fresh_adapter(weight: Tensor, rank: int, key: Key) -> tuple[Tensor, Tensor]:
-    """Return B, all zero, and A, uniform within ``1 / sqrt(n)`` of 0, as in LoRA's own code: such an adapter does not change the layer yet.
+    """Return B, all zero, and A, uniform within ``1 / sqrt(n)`` of 0, as in LoRA's own code: such
+    an adapter does not change the layer yet.
 
     Parameters
     ----------
@@ -69,7 +74,9 @@ def fresh_adapter(weight: Tensor, rank: int, key: Key) -> tuple[Tensor, Tensor]:
 
 
 class Frozen(nn.Parameter):
-    """A parameter that requires no gradient and is shared by all copies of its module: there is one in memory for all clients and sizes."""
+    """A parameter that requires no gradient and is shared by all copies of its module: there is one
+    in memory for all clients and sizes.
+    """
 
     def __new__(cls, data: Tensor) -> Frozen:
         """Share the tensor's memory."""
@@ -103,17 +110,22 @@ class LoraLinear(Deterministic):
 
     scale: float | Tensor
 
-    def __init__(self, base: nn.Linear, b: Tensor, a: Tensor, scale: float | Tensor, dropout: float = 0.0) -> None:
+    def __init__(
+        self, base: nn.Linear, b: Tensor, a: Tensor, scale: float | Tensor, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         outputs, inputs = base.weight.shape
         rank = len(a)
         fits = (tuple(b.shape), tuple(a.shape)) == ((outputs, rank), (rank, inputs)) and rank > 0
         if not fits or (isinstance(scale, Tensor) and tuple(scale.shape) != (rank,)):
-            actual = f"{tuple(b.shape)}, {tuple(a.shape)} and a scale {tuple(scale.shape) if isinstance(scale, Tensor) else scale}"
+            actual = (
+                f"{tuple(b.shape)}, {tuple(a.shape)} and a scale "
+                f"{tuple(scale.shape) if isinstance(scale, Tensor) else scale}"
+            )
             expected = f"B ({outputs}, r), A (r, {inputs}) and a scale of one number or (r,)"
-            raise ArgumentError(complain("LoraLinear", expected=expected, actual=actual, hint="lora(net, rank, key)"))
+            raise ArgumentError("LoraLinear", expected, actual, "lora(net, rank, key)")
         if not 0 <= dropout < 1:
-            raise ArgumentError(complain("LoraLinear, dropout", expected="a probability below 1", actual=dropout, hint="0.1"))
+            raise ArgumentError("LoraLinear, dropout", "a probability below 1", dropout, "0.1")
         self.in_features, self.out_features = inputs, outputs
         self.base = base
         self.lora_b = nn.Parameter(b.detach().clone(memory_format=torch.contiguous_format))
@@ -137,7 +149,9 @@ class LoraLinear(Deterministic):
 
     @property
     def weight(self) -> Tensor:
-        """The effective weight ``W + B diag(scale) A``, computed at every access, for modules that read a layer's weight directly."""
+        """The effective weight ``W + B diag(scale) A``, computed at every access, for modules that
+        read a layer's weight directly.
+        """
         return self.base.weight + (self.lora_b * self.scale) @ self.lora_a
 
     @property

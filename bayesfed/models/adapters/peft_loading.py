@@ -1,4 +1,6 @@
-"""Loading adapters from disk, in the layout of `bayesfed.models.adapters.peft_saving`, whether `peft` or this package wrote them."""
+"""Loading adapters from disk, in the layout of `bayesfed.models.adapters.peft_saving`, whether
+`peft` or this package wrote them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bayesfed.errors import DataError, UpdateError, complain
+from bayesfed.errors import DataError, UpdateError
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import lora
 from bayesfed.models.adapters.lora_layers import Scaling
@@ -39,9 +41,11 @@ _STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
 
 
 def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
-    """Return a network with the adapters in a folder that `peft` or `save_peft` wrote. As with `lora`, everything else is frozen and shared.
+    """Return a network with the adapters in a folder that `peft` or `save_peft` wrote. As with
+    `lora`, everything else is frozen and shared.
 
-    ``bayesfed.trees.trainable`` of the result is the tree of adapters and of modules that are trained whole.
+    ``bayesfed.trees.trainable`` of the result is the tree of adapters and of modules that are
+    trained whole.
 
     Parameters
     ----------
@@ -53,8 +57,9 @@ def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
     Raises
     ------
     DataError
-        If a file is missing or damaged, the settings are not those of plain LoRA of one rank, a tensor belongs to a layer that the network does not
-        have, or a tensor has no partner or another rank or size.
+        If a file is missing or damaged, the settings are not those of plain LoRA of one rank, a
+        tensor belongs to a layer that the network does not have, or a tensor has no partner or
+        another rank or size.
     ArgumentError
         As `lora`.
     """
@@ -68,13 +73,23 @@ def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
     heads = sorted({name.rpartition(".")[0] for name in whole})
     if strangers := sorted({*names, *heads} - modules.keys()):
         raise DataError(
-            complain(str(path), expected="layers of this network", actual=f"others: {strangers[:3]}", hint=f"those of {sorted(modules)[-1]!r}")
+            str(path),
+            "layers of this network",
+            f"others: {strangers[:3]}",
+            f"those of {sorted(modules)[-1]!r}",
         )
     scaling: Scaling = "rs" if config["use_rslora"] else "lora"
     where = {f"{name}.weight" for name in names}
     dropout = config["lora_dropout"]
     made = lora(
-        net, rank, Key(0, "load_peft"), where=lambda name, _: name in where, alpha=config["lora_alpha"], scaling=scaling, dropout=dropout, head=heads
+        net,
+        rank,
+        Key(0, "load_peft"),
+        where=lambda name, _: name in where,
+        alpha=config["lora_alpha"],
+        scaling=scaling,
+        dropout=dropout,
+        head=heads,
     )
     values = {_here(name): value for name, value in named.items()}
     expected = shapes(trainable(made))
@@ -103,7 +118,9 @@ def _config(path: Path) -> dict[str, Any]:
         if not isinstance(config, dict):
             raise ValueError(f"a {type(config).__name__}")
     except (OSError, ValueError, RecursionError) as problem:
-        raise DataError(complain(str(path), expected="the settings of an adapter as JSON", actual=problem, hint="save_peft")) from problem
+        raise DataError(
+            str(path), "the settings of an adapter as JSON", problem, "save_peft"
+        ) from problem
     others = {name: config[name] for name in _OTHERS if config.get(name)}
     if config.get("peft_type") != "LORA":
         others["peft_type"] = config.get("peft_type")
@@ -112,13 +129,27 @@ def _config(path: Path) -> dict[str, Any]:
     if config.get("init_lora_weights") not in _STARTS:
         others["init_lora_weights"] = config["init_lora_weights"]
     if others:
-        raise DataError(complain(str(path), expected="plain LoRA of one rank", actual=others, hint="merging it into the weights with peft"))
-    rank, alpha, dropout = config.get("r"), config.get("lora_alpha"), config.get("lora_dropout") or 0.0
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in (alpha, dropout))
+        raise DataError(
+            str(path), "plain LoRA of one rank", others, "merging it into the weights with peft"
+        )
+    rank, alpha, dropout = (
+        config.get("r"),
+        config.get("lora_alpha"),
+        config.get("lora_dropout") or 0.0,
+    )
+    numbers = all(
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        for value in (alpha, dropout)
+    )
     if type(rank) is not int or rank < 1 or not numbers:
         actual = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
-        raise DataError(complain(str(path), expected="a rank of at least 1, and numbers", actual=actual, hint="save_peft"))
-    return {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "use_rslora": bool(config.get("use_rslora"))}
+        raise DataError(str(path), "a rank of at least 1, and numbers", actual, "save_peft")
+    return {
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": dropout,
+        "use_rslora": bool(config.get("use_rslora")),
+    }
 
 
 def _tensors(path: Path) -> Tree:
@@ -127,11 +158,16 @@ def _tensors(path: Path) -> Tree:
     from safetensors.torch import load
 
     if not path.is_file() and path.with_suffix(".bin").is_file():
-        raise DataError(complain(str(path), expected="safetensors", actual="a pickle, which may run code", hint="peft's save_pretrained of today"))
+        raise DataError(
+            str(path),
+            "safetensors",
+            "a pickle, which may run code",
+            "peft's save_pretrained of today",
+        )
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError) as problem:
-        raise DataError(complain(str(path), expected="a safetensors file", actual=problem, hint="save_peft")) from problem
+        raise DataError(str(path), "a safetensors file", problem, "save_peft") from problem
     if strangers := sorted(name for name in tensors if not name.startswith(ROOT)):
-        raise DataError(complain(str(path), expected=f"names that begin with {ROOT!r}", actual=strangers[:3], hint="save_peft"))
+        raise DataError(str(path), f"names that begin with {ROOT!r}", strangers[:3], "save_peft")
     return tensors

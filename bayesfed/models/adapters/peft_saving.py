@@ -1,4 +1,5 @@
-"""Saving adapters in the layout of Hugging Face's `peft`: `adapter_config.json` beside `adapter_model.safetensors`.
+"""Saving adapters in the layout of Hugging Face's `peft`: `adapter_config.json` beside
+`adapter_model.safetensors`.
 
     save_peft(net, run.model.parameters, folder)
     peft.PeftModel.from_pretrained(pretrained, folder)      # the same function
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.data.files import write_whole
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.models.adapters.lora import adapters, lora_rank
 from bayesfed.models.adapters.lora_layers import Scaling, lora_scale
 from bayesfed.trees import Tree, check_shapes, leaf_of, parameters, shapes, trainable
@@ -36,50 +37,75 @@ ROOT = "base_model.model."
 LEAVES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
 
 
-def save_peft(net: nn.Module, tree: Mapping[str, Tensor] | None, folder: str | Path, *, scaling: Scaling = "lora") -> None:
-    """Write a network's adapters and its other trained parameters so that `peft` can load them onto the network without adapters.
+def save_peft(
+    net: nn.Module,
+    tree: Mapping[str, Tensor] | None,
+    folder: str | Path,
+    *,
+    scaling: Scaling = "lora",
+) -> None:
+    """Write a network's adapters and its other trained parameters so that `peft` can load them onto
+    the network without adapters.
 
     Parameters
     ----------
     net
-        Network with adapters of one rank. To write the adapters of one module only, pass that module; names are then relative to it.
+        Network with adapters of one rank. To write the adapters of one module only, pass that
+        module; names are then relative to it.
     tree
-        Trained parameters by name, such as ``run.model.parameters``, which replace the network's own. None: the network's own.
+        Trained parameters by name, such as ``run.model.parameters``, which replace the network's
+        own. None: the network's own.
     folder
         Created if necessary; each file is written whole or not at all.
     scaling
-        Divisor of ``lora_alpha`` in `peft`: r, or with "rs" the square root of r. The resulting scale is the network's own in both cases. A scale for
-        each slice is multiplied into B.
+        Divisor of ``lora_alpha`` in `peft`: r, or with "rs" the square root of r. The resulting
+        scale is the network's own in both cases. A scale for each slice is multiplied into B.
 
     Raises
     ------
     ArgumentError
-        If the network has no adapters, their ranks or scales differ, the network is a single layer, the scaling is unknown, or `peft`, which
-        finds whole modules by the ends of their names, would train more parameters than this network does.
+        If the network has no adapters, their ranks or scales differ, the network is a single layer,
+        the scaling is unknown, or `peft`, which finds whole modules by the ends of their names,
+        would train more parameters than this network does.
     UpdateError
-        If a leaf is unknown or of another shape, or a frozen one differs from the network's, which a file of adapters cannot express.
+        If a leaf is unknown or of another shape, or a frozen one differs from the network's, which
+        a file of adapters cannot express.
     """
     rank, layers, own = lora_rank(net), adapters(net), parameters(net)
     values = own | dict(tree or {})
     if unknown := sorted(values.keys() - own.keys()):
-        raise UpdateError(complain("save_peft", expected="parameters of the network", actual=unknown, hint="run.model.parameters"))
+        raise UpdateError("save_peft", "parameters of the network", unknown, "run.model.parameters")
     check_shapes(values, shapes(own), where="save_peft")
-    frozen = own.keys() - trainable(net).keys() - {leaf_of(name, leaf) for name in layers for leaf in LEAVES}
-    if changed := sorted(name for name in frozen if not torch.equal(values[name], own[name].to(values[name].device))):
+    frozen = (
+        own.keys()
+        - trainable(net).keys()
+        - {leaf_of(name, leaf) for name in layers for leaf in LEAVES}
+    )
+    if changed := sorted(
+        name for name in frozen if not torch.equal(values[name], own[name].to(values[name].device))
+    ):
         # FlexLoRA and stacking move what they learn into the frozen weights.
-        raise UpdateError(complain("save_peft", expected="frozen weights as they were", actual=changed, hint="merged(net, tree)"))
+        raise UpdateError("save_peft", "frozen weights as they were", changed, "merged(net, tree)")
     scales = {layer.scale if isinstance(layer.scale, float) else 1.0 for layer in layers.values()}
     if len(scales) != 1 or "" in layers:
         actual = "one layer by itself" if "" in layers else f"scales {sorted(scales)}"
-        raise ArgumentError(complain("save_peft", expected="adapters of one scale within a network", actual=actual, hint="lora(net, 8, key)"))
+        raise ArgumentError(
+            "save_peft", "adapters of one scale within a network", actual, "lora(net, 8, key)"
+        )
     alpha = scales.pop() / lora_scale(rank, 1.0, scaling)
     heads = _heads(net)
     tensors: Tree = {}
     for name, layer in layers.items():
         b, a = values[leaf_of(name, "lora_b")], values[leaf_of(name, "lora_a")]
         tensors[f"{ROOT}{name}.{LEAVES['lora_a']}"] = a
-        tensors[f"{ROOT}{name}.{LEAVES['lora_b']}"] = b * layer.scale if isinstance(layer.scale, Tensor) else b
-    tensors |= {ROOT + name: value for name, value in values.items() if name.startswith(tuple(f"{head}." for head in heads))}
+        tensors[f"{ROOT}{name}.{LEAVES['lora_b']}"] = (
+            b * layer.scale if isinstance(layer.scale, Tensor) else b
+        )
+    tensors |= {
+        ROOT + name: value
+        for name, value in values.items()
+        if name.startswith(tuple(f"{head}." for head in heads))
+    }
     config = {
         "peft_type": "LORA",
         "task_type": None,
@@ -99,19 +125,32 @@ def save_peft(net: nn.Module, tree: Mapping[str, Tensor] | None, folder: str | P
 
     home = Path(folder)
     home.mkdir(parents=True, exist_ok=True)
-    write_whole(home / WEIGHTS, save({name: value.detach().contiguous() for name, value in tensors.items()}, {"format": "pt"}))
+    write_whole(
+        home / WEIGHTS,
+        save(
+            {name: value.detach().contiguous() for name, value in tensors.items()}, {"format": "pt"}
+        ),
+    )
     write_whole(home / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
 
 
 def _heads(net: nn.Module) -> list[str]:
-    """Return the names of the outermost modules that are trained whole; raise `ArgumentError` if `peft` would find others."""
+    """Return the names of the outermost modules that are trained whole; raise `ArgumentError` if
+    `peft` would find others.
+    """
     trained = {name for name in trainable(net) if name.rpartition(".")[2] not in LEAVES}
     owners = {name.rpartition(".")[0] for name in trained}
-    heads = sorted(name for name in owners if not name.startswith(tuple(f"{other}." for other in owners)))
+    heads = sorted(
+        name for name in owners if not name.startswith(tuple(f"{other}." for other in owners))
+    )
     inside = tuple(f"{head}." for head in heads)
     more = {name for name, _ in net.named_parameters() if name.startswith(inside)} - trained
-    more |= {name for name, _ in net.named_modules() if name.endswith(tuple(heads)) and name not in heads and not name.startswith(inside)}
+    more |= {
+        name
+        for name, _ in net.named_modules()
+        if name.endswith(tuple(heads)) and name not in heads and not name.startswith(inside)
+    }
     if more or "" in heads or any(head.endswith(".base") for head in heads):
         expected = "trained parameters in modules of their own, of names that end no other's"
-        raise ArgumentError(complain("save_peft", expected=expected, actual=sorted(more or trained), hint="head=['classifier']"))
+        raise ArgumentError("save_peft", expected, sorted(more or trained), "head=['classifier']")
     return heads

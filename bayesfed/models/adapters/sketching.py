@@ -1,7 +1,9 @@
-"""Random diagonal sketches: which slices of an adapter a client trains, and the multipliers with which their mean is the whole adapter.
+"""Random diagonal sketches: which slices of an adapter a client trains, and the multipliers with
+which their mean is the whole adapter.
 
-A sketch is ``S = sum_j c_j e_j e_j^T`` over k of r slices. With ``c_j = 1 / P(j is drawn)``, ``E[S] = I`` and ``B S A`` is unbiased for ``B A``.
-Uniform draws (FSLoRA, definition 3.1) have ``c = r / k`` throughout, ``E[S^2] = (r / k) I`` and ``||X S||^2 <= (r / k)^2 ||X||^2`` (lemma D.3).
+A sketch is ``S = sum_j c_j e_j e_j^T`` over k of r slices. With ``c_j = 1 / P(j is drawn)``,
+``E[S] = I`` and ``B S A`` is unbiased for ``B A``. Uniform draws (FSLoRA, definition 3.1) have
+``c = r / k`` throughout, ``E[S^2] = (r / k) I`` and ``||X S||^2 <= (r / k)^2 ||X||^2`` (lemma D.3).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
 
@@ -32,7 +34,11 @@ class Drawn(NamedTuple):
 
     def matrix(self, rank: int) -> Tensor:
         """Return S, ``(r, r)``, float64."""
-        return torch.zeros(rank, dtype=torch.float64).index_copy(0, self.indices, self.multipliers).diag()
+        return (
+            torch.zeros(rank, dtype=torch.float64)
+            .index_copy(0, self.indices, self.multipliers)
+            .diag()
+        )
 
 
 def random_sketch(rank: int, k: int, key: Key) -> Drawn:
@@ -58,18 +64,21 @@ def random_sketch(rank: int, k: int, key: Key) -> Drawn:
 
 
 def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) -> Drawn:
-    """Draw k of r slices, heavier ones more often, by systematic sampling in random order, which meets every probability exactly (Madow, 1949).
+    """Draw k of r slices, heavier ones more often, by systematic sampling in random order, which
+    meets every probability exactly (Madow, 1949).
 
     Parameters
     ----------
     weights
-        ``(r,)`` weights of the slices, not negative, such as `slice_norms`. If all are zero, the draw is uniform.
+        ``(r,)`` weights of the slices, not negative, such as `slice_norms`. If all are zero, the
+        draw is uniform.
     k
         Number of slices to draw.
     key
         Random key of the draw.
     floor
-        Share of the probability that is the same for all slices, so that no multiplier is above ``r / (floor k)``.
+        Share of the probability that is the same for all slices, so that no multiplier is above
+        ``r / (floor k)``.
 
     Raises
     ------
@@ -81,12 +90,18 @@ def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) 
     weights = weights.detach().double().cpu()
     if not (bool(torch.isfinite(weights).all()) and bool((weights >= 0).all()) and 0 < floor <= 1):
         hint = "slice_norms(b, a)"
-        raise ArgumentError(complain("importance_sketch", expected="weights >= 0 and a floor in (0, 1]", actual=(weights.tolist(), floor), hint=hint))
+        raise ArgumentError(
+            "importance_sketch",
+            "weights >= 0 and a floor in (0, 1]",
+            (weights.tolist(), floor),
+            hint,
+        )
     chances = inclusion(weights, k, floor)
     generator = key.generator()
     order = torch.randperm(rank, generator=generator)
     ends = chances[order].cumsum(0)
-    # Probabilities add up to k but for rounding. None is above 1, so the points u, u + 1, ... then fall into k different slices.
+    # Probabilities add up to k but for rounding. None is above 1, so the points u, u + 1, ... then
+    # fall into k different slices.
     ends[-1] = k
     points = torch.rand((), generator=generator, dtype=torch.float64) + torch.arange(k)
     indices = order[torch.searchsorted(ends, points, right=True)].sort().values
@@ -94,9 +109,15 @@ def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) 
 
 
 def inclusion(weights: Tensor, k: int, floor: float) -> Tensor:
-    """Return the probability ``(r,)`` of each slice to be among k: proportional to the weights above the floor, at most 1, adding up to k."""
+    """Return the probability ``(r,)`` of each slice to be among k: proportional to the weights
+    above the floor, at most 1, adding up to k.
+    """
     rank, total = len(weights), float(weights.sum())
-    shares = (1 - floor) * weights / total + floor / rank if total else torch.full_like(weights, 1 / rank)
+    shares = (
+        (1 - floor) * weights / total + floor / rank
+        if total
+        else torch.full_like(weights, 1 / rank)
+    )
     certain = torch.zeros(rank, dtype=torch.bool)
     while True:
         left = k - int(certain.sum())
@@ -108,6 +129,8 @@ def inclusion(weights: Tensor, k: int, floor: float) -> Tensor:
 
 
 def slice_norms(b: Tensor, a: Tensor) -> Tensor:
-    """Return the Frobenius norm ``(r,)`` of every slice ``B e_j e_j^T A``: how much it would change the adapter to leave it out."""
+    """Return the Frobenius norm ``(r,)`` of every slice ``B e_j e_j^T A``: how much it would change
+    the adapter to leave it out.
+    """
     norms: Tensor = b.norm(dim=0) * a.norm(dim=1)
     return norms

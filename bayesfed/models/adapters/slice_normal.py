@@ -1,7 +1,8 @@
 """`SliceNormal`: a Gaussian guide of adapters that can be cut into slices.
 
-Slice j is column j of B with row j of A. A layer uses only the sum of its slices, and the guide draws slices independently. Prior, entropy and
-messages are then sums over slices, and any k of r slices have a posterior of their own. Covariance is within a slice, where B and A are multiplied.
+Slice j is column j of B with row j of A. A layer uses only the sum of its slices, and the guide
+draws slices independently. Prior, entropy and messages are then sums over slices, and any k of r
+slices have a posterior of their own. Covariance is within a slice, where B and A are multiplied.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.trees import leaf_of
 
@@ -27,16 +28,19 @@ JOINT = "lora"
 
 @dataclass(frozen=True)
 class SliceNormal:
-    """A Gaussian guide that starts at the network's own values, with parameters ``NAME.loc``, ``NAME.scale`` and ``NAME.factor``.
+    """A Gaussian guide that starts at the network's own values, with parameters ``NAME.loc``,
+    ``NAME.scale`` and ``NAME.factor``.
 
     Parameters
     ----------
     model
         Result of `bayesian`, with priors of one site each (`Gaussian`, `Laplace`, `SpikeAndSlab`).
     rank
-        q. With 0, all entries are independent and every fusion rule can be used. Above 0, the ``m + n`` entries of a slice, and the entries of any
-        other parameter, have the covariance ``D (I + F F^T) D`` with D diagonal and F of q columns, as in `AutoLowRankMultivariateNormal`; then
-        `SummedGradients` is the only fusion rule that can be used.
+        q. With 0, all entries are independent and every fusion rule can be used. Above 0, the
+        ``m + n`` entries of a slice, and the entries of any other parameter, have the covariance
+        ``D (I + F F^T) D`` with D diagonal and F of q columns, as in
+        `AutoLowRankMultivariateNormal`; then `SummedGradients` is the only fusion rule that can be
+        used.
     init_scale
         Initial standard deviation of every entry, in units of the weights.
 
@@ -54,7 +58,10 @@ class SliceNormal:
         if self.rank < 0 or not 0 < self.init_scale < math.inf:
             actual = (self.rank, self.init_scale)
             raise ArgumentError(
-                complain("SliceNormal", expected="a rank >= 0 and a positive init_scale", actual=actual, hint="rank=0, init_scale=0.01")
+                "SliceNormal",
+                "a rank >= 0 and a positive init_scale",
+                actual,
+                "rank=0, init_scale=0.01",
             )
 
     def __call__(self, inputs: Tensor, targets: Tensor | None = None) -> None:
@@ -71,11 +78,15 @@ class SliceNormal:
 
     def _scale(self, name: str, loc: Tensor) -> Tensor:
         initial = self.init_scale * (0.5 if self.rank else 1.0) ** 0.5
-        scale: Tensor = pyro.param(f"{name}.scale", torch.full_like(loc, initial), constraint=constraints.positive)
+        scale: Tensor = pyro.param(
+            f"{name}.scale", torch.full_like(loc, initial), constraint=constraints.positive
+        )
         return scale
 
     def _draw(self, joint: str, names: list[str], locs: list[Tensor], scales: list[Tensor]) -> None:
-        """Draw the slices of a layer, or another parameter, jointly, and split the draw into parameters."""
+        """Draw the slices of a layer, or another parameter, jointly, and split the draw into
+        parameters.
+        """
         rows = [_rows(name, loc, loc) for name, loc in zip(names, locs, strict=True)]
         flat, factors = [], []
         for name, loc, scale in zip(names, locs, scales, strict=True):
@@ -84,15 +95,21 @@ class SliceNormal:
             flat.append(_rows(name, scale, loc))
             factors.append(_rows(name, factor, loc))
         sd = torch.cat(flat, 1)
-        whole = dist.LowRankMultivariateNormal(torch.cat(rows, 1), sd[..., None] * torch.cat(factors, 1), sd.square())
+        whole = dist.LowRankMultivariateNormal(
+            torch.cat(rows, 1), sd[..., None] * torch.cat(factors, 1), sd.square()
+        )
         drawn = pyro.sample(joint, whole.to_event(1), infer={"is_auxiliary": True})
-        for name, loc, part in zip(names, locs, drawn.split([row.shape[1] for row in rows], 1), strict=True):
+        for name, loc, part in zip(
+            names, locs, drawn.split([row.shape[1] for row in rows], 1), strict=True
+        ):
             value = part.mT if _is_b(name) else part
             pyro.sample(name, dist.Delta(value.reshape(loc.shape), event_dim=loc.ndim))
 
 
 def _joint(name: str) -> str:
-    """Return the name of the joint draw that a parameter is part of: that of its adapter, or its own."""
+    """Return the name of the joint draw that a parameter is part of: that of its adapter, or its
+    own.
+    """
     owner, _, leaf = name.rpartition(".")
     return leaf_of(owner, JOINT) if leaf in ("lora_b", "lora_a") else f"{name}.{JOINT}"
 
@@ -107,7 +124,9 @@ def _is_b(name: str) -> bool:
 
 
 def _rows(name: str, value: Tensor, like: Tensor) -> Tensor:
-    """Return an adapter's leaf as ``(slices, entries)``, another one as ``(1, entries)``; a factor's columns stay the last dimension."""
+    """Return an adapter's leaf as ``(slices, entries)``, another one as ``(1, entries)``; a
+    factor's columns stay the last dimension.
+    """
     if _joint(name) != f"{name}.{JOINT}":
         return value.transpose(0, 1) if _is_b(name) else value
     return value.reshape(1, like.numel(), *value.shape[like.ndim :])

@@ -1,7 +1,8 @@
 """Clustered inference: run a transmitted sparse model on its active weights only.
 
-`compact` drops units that do nothing (`pruned`), chooses a form for each layer (`forms`) and runs consecutive linear layers
-as one chain (`rewriting`). Results differ from those of the network at the same parameters only by the rounding of sums.
+`compact` drops units that do nothing (`pruned`), chooses a form for each layer (`forms`) and runs
+consecutive linear layers as one chain (`rewriting`). Results differ from those of the network at
+the same parameters only by the rounding of sums.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Compact(nn.Module):
     net
         The rewritten network, in evaluation mode.
     forms
-        Form of each layer, by its name in the original network: ``"csr 60 x 784 of 256 x 784, 1.0%"``, with size and density after pruning.
+        Form of each layer, by its name in the original network:
+        ``"csr 60 x 784 of 256 x 784, 1.0%"``, with size and density after pruning.
     """
 
     def __init__(self, net: nn.Module, forms: Mapping[str, str]) -> None:
@@ -42,21 +44,27 @@ class Compact(nn.Module):
         return output
 
 
-def compact(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor | None = None) -> Compact:
+def compact(
+    net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor | None = None
+) -> Compact:
     """Rewrite a network for inference at sparse parameters.
 
     Parameters
     ----------
     net
-        Network, never changed. Its linear layers and ungrouped 2-D convolutions are rewritten wherever they are children of an `nn.Sequential` or
-        of a class that is not PyTorch's own; units are dropped within an `nn.Sequential`. All other modules, and modules with hooks, run unchanged,
-        at these parameters and in evaluation mode. A class that reads the weights of its layers directly, or iterates over an
-        `nn.Sequential`, cannot be rewritten and fails when called.
+        Network, never changed. Its linear layers and ungrouped 2-D convolutions are rewritten
+        wherever they are children of an `nn.Sequential` or of a class that is not PyTorch's own;
+        units are dropped within an `nn.Sequential`. All other modules, and modules with hooks, run
+        unchanged, at these parameters and in evaluation mode. A class that reads the weights of its
+        layers directly, or iterates over an `nn.Sequential`, cannot be rewritten and fails when
+        called.
     parameters
-        All parameters of the network by name, finite, with zeros for inactive weights, and buffers if there are any: ``Model.parameters``.
+        All parameters of the network by name, finite, with zeros for inactive weights, and buffers
+        if there are any: ``Model.parameters``.
     sample
-        Typical inputs of the network, some hundred rows: every form, and both memory layouts of pictures, are timed on them and the fastest is used.
-        Without a sample, the cost rule of `bayesfed.models.compaction.forms` decides, and pictures stay as they are.
+        Typical inputs of the network, some hundred rows: every form, and both memory layouts of
+        pictures, are timed on them and the fastest is used. Without a sample, the cost rule of
+        `bayesfed.models.compaction.forms` decides, and pictures stay as they are.
 
     Raises
     ------
@@ -65,7 +73,8 @@ def compact(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor | N
 
     Notes
     -----
-    Inputs must be finite and have a batch dimension. Dropped entries are never multiplied, so an infinite input would not give NaN.
+    Inputs must be finite and have a batch dimension. Dropped entries are never multiplied, so an
+    infinite input would not give NaN.
     """
     twin = _at(net, parameters).eval()
     seen = {} if sample is None else _inputs(twin, sample)
@@ -97,7 +106,11 @@ def _inputs(net: nn.Module, sample: Tensor) -> dict[int, Tensor]:
             # A copy, since activations that work in place would change it.
             seen.setdefault(id(module), given[0].clone())
 
-    handles = [module.register_forward_pre_hook(note) for module in net.modules() if is_layer(module) or is_plain(module, nn.Sequential)]
+    handles = [
+        module.register_forward_pre_hook(note)
+        for module in net.modules()
+        if is_layer(module) or is_plain(module, nn.Sequential)
+    ]
     try:
         with torch.no_grad():
             net(sample)

@@ -1,9 +1,11 @@
-"""How pictures lie in memory between convolutions, and in which order they are activated and pooled; neither changes what is computed.
+"""How pictures lie in memory between convolutions, and in which order they are activated and
+pooled; neither changes what is computed.
 
-On a CPU, pooling and activations of a narrow convolutional network take as long as its products, so dropping channels alone gains little. A ReLU
-commutes with max pooling, since it never falls: after the pooling it has a quarter of the entries. It may overwrite what the step before it
-returned. And with the channels of a pixel side by side ("channels last"), pooling and convolutions of few channels are two to five times as fast in
-oneDNN's kernels.
+On a CPU, pooling and activations of a narrow convolutional network take as long as its products, so
+dropping channels alone gains little. A ReLU commutes with max pooling, since it never falls: after
+the pooling it has a quarter of the entries. It may overwrite what the step before it returned. And
+with the channels of a pixel side by side ("channels last"), pooling and convolutions of few
+channels are two to five times as fast in oneDNN's kernels.
 """
 
 from __future__ import annotations
@@ -23,13 +25,19 @@ def pooled_first(steps: Sequence[Step]) -> list[Step]:
     ordered = list(steps)
     for place in range(len(ordered) - 1):
         (_, first), (_, second) = ordered[place : place + 2]
-        if is_plain(first, nn.ReLU, nn.ReLU6) and is_plain(second, nn.MaxPool2d) and not getattr(second, "return_indices", False):
+        if (
+            is_plain(first, nn.ReLU, nn.ReLU6)
+            and is_plain(second, nn.MaxPool2d)
+            and not getattr(second, "return_indices", False)
+        ):
             ordered[place : place + 2] = ordered[place + 1], ordered[place]
     return ordered
 
 
 def overwriting(module: nn.Module) -> nn.Module:
-    """Return a copy of an activation that overwrites its input, if it can; other modules are returned as they are."""
+    """Return a copy of an activation that overwrites its input, if it can; other modules are
+    returned as they are.
+    """
     if not is_plain(module, *ELEMENTWISE):
         return module
     twin = copy.copy(module)
@@ -39,5 +47,6 @@ def overwriting(module: nn.Module) -> nn.Module:
 
 def channels_last(net: nn.Module) -> nn.Module:
     """Return a copy of a network whose convolutions return the channels of a pixel side by side."""
-    # A convolution takes the layout of its weight where that of its input leaves it open, and pooling and activations keep it.
+    # A convolution takes the layout of its weight where that of its input leaves it open, and
+    # pooling and activations keep it.
     return copy.deepcopy(net).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]

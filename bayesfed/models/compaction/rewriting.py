@@ -1,4 +1,6 @@
-"""Rewriting a network layer by layer: lines of steps without branches, and chains of linear layers within them."""
+"""Rewriting a network layer by layer: lines of steps without branches, and chains of linear layers
+within them.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,21 @@ from itertools import takewhile
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.models.compaction.forms import Csr, candidates, quickest
 from bayesfed.models.compaction.layout import channels_last, overwriting, pooled_first
 from bayesfed.models.compaction.pruned import Layer, Step, is_layer, pruned
 from bayesfed.models.modules import ELEMENTWISE, SILENT, is_plain
 
-# Entries of a chunk's widest activation, for each thread: 1.6 MB in single precision was the fastest with a second-level cache of 1 MB.
+# Entries of a chunk's widest activation, for each thread: 1.6 MB in single precision was the
+# fastest with a second-level cache of 1 MB.
 CHUNK = 400_000
 
 
 class Chain(nn.Module):
-    """Linear forms and activations, run on ``(features, rows)`` chunk by chunk; takes and returns ``(..., features)``."""
+    """Linear forms and activations, run on ``(features, rows)`` chunk by chunk; takes and returns
+    ``(..., features)``.
+    """
 
     def __init__(self, steps: list[nn.Module], width: int, rows: int) -> None:
         super().__init__()
@@ -30,10 +35,15 @@ class Chain(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs."""
         if inputs.shape[-1:] != (self.width,):
-            raise ArgumentError(complain("compact", expected=f"{self.width} inputs", actual=tuple(inputs.shape), hint="nn.Flatten before"))
+            raise ArgumentError(
+                "compact", f"{self.width} inputs", tuple(inputs.shape), "nn.Flatten before"
+            )
         flat = inputs.reshape(math.prod(inputs.shape[:-1]), self.width)
-        # Each thread has a cache of its own, and in each chunk all threads wait for each other several times.
-        chunks = flat.tensor_split(max(1, math.ceil(len(flat) / (self.rows * torch.get_num_threads()))))
+        # Each thread has a cache of its own, and in each chunk all threads wait for each other
+        # several times.
+        chunks = flat.tensor_split(
+            max(1, math.ceil(len(flat) / (self.rows * torch.get_num_threads())))
+        )
         output = torch.cat([self.run(chunk) for chunk in chunks])
         return output.reshape(*inputs.shape[:-1], output.shape[-1])
 
@@ -46,7 +56,9 @@ class Chain(nn.Module):
 
 
 class Pipe(nn.Module):
-    """Modules run one after the other. Not an `nn.Sequential`, since its indices are not those of the original network."""
+    """Modules run one after the other. Not an `nn.Sequential`, since its indices are not those of
+    the original network.
+    """
 
     def __init__(self, parts: list[nn.Module]) -> None:
         super().__init__()
@@ -60,19 +72,25 @@ class Pipe(nn.Module):
 
 
 class Rewriter:
-    """The rewriting of one network: the inputs of its modules for a sample (`seen`), the rewritten modules, and the form of each layer."""
+    """The rewriting of one network: the inputs of its modules for a sample (`seen`), the rewritten
+    modules, and the form of each layer.
+    """
 
     def __init__(self, seen: Mapping[int, Tensor]) -> None:
         self.seen, self.forms = seen, dict[str, str]()
         self.done: dict[int, nn.Module] = {}
 
     def rewritten(self, name: str, module: nn.Module) -> nn.Module:
-        """Return a module with every layer below it rewritten; a module that is used twice is rewritten once."""
+        """Return a module with every layer below it rewritten; a module that is used twice is
+        rewritten once.
+        """
         if id(module) not in self.done:
             self.done[id(module)] = module
             if is_plain(module, nn.Sequential) or is_layer(module):
                 self.done[id(module)] = self.line(name, module)
-            elif not type(module).__module__.startswith("torch.nn") or is_plain(module, nn.ModuleList, nn.ModuleDict):
+            elif not type(module).__module__.startswith("torch.nn") or is_plain(
+                module, nn.ModuleList, nn.ModuleDict
+            ):
                 for leaf, child in module._modules.items():
                     if child is not None:
                         module._modules[leaf] = self.rewritten(f"{name}.{leaf}".lstrip("."), child)
@@ -88,19 +106,29 @@ class Rewriter:
         while waiting:
             step, first = waiting[0]
             if is_plain(first, nn.Linear):
-                run = list(takewhile(lambda named: is_plain(named[1], nn.Linear, *ELEMENTWISE), waiting))
+                run = list(
+                    takewhile(lambda named: is_plain(named[1], nn.Linear, *ELEMENTWISE), waiting)
+                )
                 parts.append(self.chain(run, sizes, batch))
             else:
                 run = waiting[:1]
-                parts.append(self.form(step, first, sizes[step], batch, True) if is_layer(first) else self.rewritten(step, first))
+                parts.append(
+                    self.form(step, first, sizes[step], batch, True)
+                    if is_layer(first)
+                    else self.rewritten(step, first)
+                )
                 if is_fresh:
                     parts[-1] = overwriting(parts[-1])
                 is_fresh = is_layer(first) or is_plain(first, nn.MaxPool2d)
             waiting = waiting[len(run) :]
             batch = None if batch is None else parts[-1](batch)
-        return self.laid_out(Pipe(parts), [step for step, layer in original if is_plain(layer, nn.Conv2d)], given)
+        return self.laid_out(
+            Pipe(parts), [step for step, layer in original if is_plain(layer, nn.Conv2d)], given
+        )
 
-    def laid_out(self, line: nn.Module, convolutions: list[str], inputs: Tensor | None) -> nn.Module:
+    def laid_out(
+        self, line: nn.Module, convolutions: list[str], inputs: Tensor | None
+    ) -> nn.Module:
         """Return a line in the memory layout that is faster on a sample; without one, as it is."""
         if inputs is None or not inputs.numel() or not convolutions:
             return line
@@ -112,8 +140,12 @@ class Rewriter:
                 self.forms[name] += ", channels last"
         return turned
 
-    def chain(self, steps: list[Step], sizes: Mapping[str, torch.Size], inputs: Tensor | None) -> nn.Module:
-        """Return linear layers and activations as one chain; each form is chosen on the sample's outputs of the forms before it."""
+    def chain(
+        self, steps: list[Step], sizes: Mapping[str, torch.Size], inputs: Tensor | None
+    ) -> nn.Module:
+        """Return linear layers and activations as one chain; each form is chosen on the sample's
+        outputs of the forms before it.
+        """
         layers = [module for _, module in steps if isinstance(module, nn.Linear)]
         width = layers[0].in_features
         rows = max(64, CHUNK // max(width, *(layer.out_features for layer in layers)))
@@ -121,16 +153,30 @@ class Rewriter:
         built: list[nn.Module] = []
         for name, module in steps:
             if isinstance(module, nn.Linear):
-                built.append(self.form(name, module, sizes[name], batch, not any(isinstance(form, Csr) for form in built)))
+                built.append(
+                    self.form(
+                        name,
+                        module,
+                        sizes[name],
+                        batch,
+                        not any(isinstance(form, Csr) for form in built),
+                    )
+                )
             else:
                 # The layer before returns a new tensor, so the activation may overwrite it.
                 built.append(overwriting(module))
             batch = None if batch is None else built[-1](batch)
         # Dense products are no faster in chunks.
-        return Chain(built, width, rows if any(isinstance(form, Csr) for form in built) else sys.maxsize)
+        return Chain(
+            built, width, rows if any(isinstance(form, Csr) for form in built) else sys.maxsize
+        )
 
-    def form(self, name: str, layer: Layer, size: torch.Size, batch: Tensor | None, is_turned: bool) -> nn.Module:
-        """Return the form of one layer, the fastest on a batch or without one the cheapest by the rule, and record it."""
+    def form(
+        self, name: str, layer: Layer, size: torch.Size, batch: Tensor | None, is_turned: bool
+    ) -> nn.Module:
+        """Return the form of one layer, the fastest on a batch or without one the cheapest by the
+        rule, and record it.
+        """
         options = candidates(layer, is_turned)
         if batch is None or not batch.numel():
             choice = min(options, key=lambda option: options[option][0])
@@ -146,9 +192,15 @@ class Rewriter:
 
 
 def _steps(name: str, module: nn.Module) -> list[Step]:
-    """Return the steps of nested `nn.Sequential`s in order, without modules that do nothing in evaluation mode."""
+    """Return the steps of nested `nn.Sequential`s in order, without modules that do nothing in
+    evaluation mode.
+    """
     if not is_plain(module, nn.Sequential):
         return [] if is_plain(module, *SILENT) else [(name, module)]
     # Not `named_children`, which lists a module that is used twice only once.
-    children = [(f"{name}.{leaf}".lstrip("."), child) for leaf, child in module._modules.items() if child is not None]
+    children = [
+        (f"{name}.{leaf}".lstrip("."), child)
+        for leaf, child in module._modules.items()
+        if child is not None
+    ]
     return [step for path, child in children for step in _steps(path, child)]

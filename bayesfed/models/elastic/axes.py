@@ -1,14 +1,15 @@
 """Axes of channels while a network is traced, and which of them are the same.
 
-This is a union-find whose sets may be coarser than their members: the 3136 inputs of a matrix behind a flattened (64, 7, 7) are 64 channels of 49
-entries each, whatever else uses them. An axis that must not change, because the caller sees it, is `None`; axes tied to it must not change either.
+This is a union-find whose sets may be coarser than their members: the 3136 inputs of a matrix
+behind a flattened (64, 7, 7) are 64 channels of 49 entries each, whatever else uses them. An axis
+that must not change, because the caller sees it, is `None`; axes tied to it must not change either.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 
 class Axis(NamedTuple):
@@ -37,7 +38,9 @@ class Ties:
         return Axis(len(self.sizes) - 1, 1)
 
     def root(self, axis: Axis | None) -> Axis | None:
-        """Return an axis in terms of the set that it now belongs to; None if the axis must not change."""
+        """Return an axis in terms of the set that it now belongs to; None if the axis must not
+        change.
+        """
         if axis is None:
             return None
         while (parent := self._parents[axis.channels]) is not None:
@@ -59,8 +62,8 @@ class Ties:
         Raises
         ------
         ArgumentError
-            If neither axis consists of whole channels of the other, both are the same set with different numbers of entries, or the groups of
-            their norms differ.
+            If neither axis consists of whole channels of the other, both are the same set with
+            different numbers of entries, or the groups of their norms differ.
         """
         coarse, fine = self.root(left), self.root(right)
         if coarse == fine:
@@ -72,13 +75,14 @@ class Ties:
             coarse, fine = fine, coarse
         if coarse.inner % fine.inner or coarse.channels == fine.channels:
             actual = f"channels of {coarse.inner} and of {fine.inner} entries side by side"
-            raise ArgumentError(complain(where, expected="channels that line up", actual=actual, hint="one layout for both"))
+            raise ArgumentError(where, "channels that line up", actual, "one layout for both")
         factor, atom = coarse.inner // fine.inner, self.atom(fine.channels)
         self._parents[fine.channels] = Axis(coarse.channels, factor)
         self.join(Axis(coarse.channels, 1), atom, factor, where)
 
     def join(self, axis: Axis | None, block: int, inner: int, where: str) -> None:
-        """Keep the channels within each `block` of consecutive entries together, where a channel of the axis's set has `inner` entries.
+        """Keep the channels within each `block` of consecutive entries together, where a channel of
+        the axis's set has `inner` entries.
 
         Raises
         ------
@@ -91,6 +95,8 @@ class Ties:
         atom = block // inner
         if block % inner or self.atom(root.channels) not in (1, atom):
             expected = "norms of the same channels with the same groups"
-            actual = f"groups of {block / inner:g} channels beside some of {self.atom(root.channels)}"
-            raise ArgumentError(complain(where, expected=expected, actual=actual, hint="one number of groups"))
+            actual = (
+                f"groups of {block / inner:g} channels beside some of {self.atom(root.channels)}"
+            )
+            raise ArgumentError(where, expected, actual, "one number of groups")
         self._atoms[root.channels] = atom

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.models.elastic.axes import Axes, Axis, Ties
 
 COUNTED = object()
@@ -16,7 +16,9 @@ COUNTED = object()
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor in the traced network: its shape, its axes, and its name if it is a parameter or buffer."""
+    """A tensor in the traced network: its shape, its axes, and its name if it is a parameter or
+    buffer.
+    """
 
     shape: tuple[int, ...]
     axes: Axes
@@ -34,7 +36,8 @@ class Call:
     ties
         Sets of channels of the whole network.
     args, named
-        Positional and keyword arguments: a `Value` for each tensor, `COUNTED` for other results of the network, constants as they are.
+        Positional and keyword arguments: a `Value` for each tensor, `COUNTED` for other results of
+        the network, constants as they are.
     shape
         Shape of the result.
     module
@@ -67,4 +70,4 @@ class Call:
 
     def refuse(self, expected: str, actual: object, hint: str) -> NoReturn:
         """Raise `ArgumentError` for this operation."""
-        raise ArgumentError(complain(self.where, expected=expected, actual=actual, hint=hint))
+        raise ArgumentError(self.where, expected, actual, hint)

@@ -1,4 +1,6 @@
-"""The hidden channels of a network: which of them must be permuted and cut together, and where their entries are."""
+"""The hidden channels of a network: which of them must be permuted and cut together, and where
+their entries are.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ class Place:
     axis
         Number of the axis, from 0.
     inner
-        Number of consecutive entries for each channel: 1; or H W where a picture (C, H, W) was flattened; or m behind a depthwise convolution
-        that makes m channels of each.
+        Number of consecutive entries for each channel: 1; or H W where a picture (C, H, W) was
+        flattened; or m behind a depthwise convolution that makes m channels of each.
     makes
-        Whether the axis is the outputs of a weight (rows of a matrix, filters of a convolution), of which the channels' norms are taken.
+        Whether the axis is the outputs of a weight (rows of a matrix, filters of a convolution), of
+        which the channels' norms are taken.
     """
 
     leaf: str
@@ -33,7 +36,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Group:
-    """Hidden channels with the same order and width: those of one layer, or of all layers whose outputs are added up.
+    """Hidden channels with the same order and width: those of one layer, or of all layers whose
+    outputs are added up.
 
     Parameters
     ----------
@@ -42,8 +46,9 @@ class Group:
     size
         Number of channels.
     atom
-        Number of consecutive channels that stay together as a block, because they share the mean of one norm group. 1 if each channel is alone.
-        Blocks are permuted as wholes, and channels only within their block.
+        Number of consecutive channels that stay together as a block, because they share the mean of
+        one norm group. 1 if each channel is alone. Blocks are permuted as wholes, and channels only
+        within their block.
     places
         Where the channels have entries, in the order in which the network uses them.
     """
@@ -56,7 +61,8 @@ class Group:
 
 @dataclass(frozen=True)
 class ChannelGraph:
-    """All hidden channels of a network, as found by `channel_graph`. The axes of inputs and outputs are never among them.
+    """All hidden channels of a network, as found by `channel_graph`. The axes of inputs and outputs
+    are never among them.
 
     Parameters
     ----------
@@ -65,7 +71,8 @@ class ChannelGraph:
     parameters, buffers
         Shapes of the network's parameters and buffers by name.
     norms
-        For each batch or group norm over hidden channels, by name: the name of the group of channels, and the number of entries for each channel.
+        For each batch or group norm over hidden channels, by name: the name of the group of
+        channels, and the number of entries for each channel.
     """
 
     groups: Mapping[str, Group]

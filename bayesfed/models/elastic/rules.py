@@ -1,6 +1,7 @@
 """Rules for each kind of operation: which axes it ties together, and which axes its result has.
 
-There is one rule for each kind of operation, module or function. An operation without a rule may still act on inputs, which have no hidden channels.
+There is one rule for each kind of operation, module or function. An operation without a rule may
+still act on inputs, which have no hidden channels.
 """
 
 from __future__ import annotations
@@ -23,11 +24,17 @@ Rule = Callable[[Call], Axes]
 
 
 def pointwise(call: Call) -> Axes:
-    """Tie the axes of tensors that are combined entry by entry; an axis of length 1 that is broadcast is not tied."""
+    """Tie the axes of tensors that are combined entry by entry; an axis of length 1 that is
+    broadcast is not tied.
+    """
     axes: list[Axis | None] = []
     values = [one for one in (*call.args, *call.named.values()) if isinstance(one, Value)]
     for back, length in enumerate(reversed(call.shape), start=1):
-        aligned = [one.axes[-back] for one in values if len(one.shape) >= back and one.shape[-back] == length]
+        aligned = [
+            one.axes[-back]
+            for one in values
+            if len(one.shape) >= back and one.shape[-back] == length
+        ]
         for other in aligned[1:]:
             call.tie(aligned[0], other)
         axes.insert(0, aligned[0])
@@ -42,7 +49,9 @@ def linear(call: Call) -> Axes:
 
 
 def convolution(call: Call) -> Axes:
-    """Tie the input channels to those of the filters; a depthwise convolution keeps its channels, and makes one or more of each."""
+    """Tie the input channels to those of the filters; a depthwise convolution keeps its channels,
+    and makes one or more of each.
+    """
     inputs, weight, bias = _operands(call)
     channel = len(call.shape) - len(weight.shape) + 1
     before = inputs.axes[channel]
@@ -51,9 +60,16 @@ def convolution(call: Call) -> Axes:
         made, taken = weight.shape[0], inputs.shape[channel]
         if call.module is None or groups != taken:
             expected = "a convolution of one group, or a depthwise nn.Conv"
-            call.refuse(expected, f"{groups} groups over {taken} channels, each with its own order", "groups=1")
+            call.refuse(
+                expected,
+                f"{groups} groups over {taken} channels, each with its own order",
+                "groups=1",
+            )
         root = call.ties.root(before)
-        call.tie(weight.axes[0], None if root is None else Axis(root.channels, root.inner * (made // taken)))
+        call.tie(
+            weight.axes[0],
+            None if root is None else Axis(root.channels, root.inner * (made // taken)),
+        )
     else:
         call.tie(weight.axes[1], before)
     rows = _rows(call, weight, bias)
@@ -61,14 +77,18 @@ def convolution(call: Call) -> Axes:
 
 
 def normed(call: Call) -> Axes:
-    """Tie scale, shift and statistics to the channels; the channels of a norm group stay together."""
+    """Tie scale, shift and statistics to the channels; the channels of a norm group stay
+    together.
+    """
     inputs: Value = call.args[0]
     axis = call.ties.root(inputs.axes[1])
     for name in ("weight", "bias", "running_mean", "running_var"):
         if (leaf := call.leaf(name)) is not None:
             call.tie(leaf.axes[0], axis)
     if isinstance(call.module, nn.GroupNorm) and axis is not None:
-        call.ties.join(axis, call.module.num_channels // call.module.num_groups, axis.inner, call.where)
+        call.ties.join(
+            axis, call.module.num_channels // call.module.num_groups, axis.inner, call.where
+        )
     call.norms.append(axis)
     return inputs.axes
 
@@ -77,7 +97,9 @@ def pooled(call: Call, spatial: int) -> Axes:
     """Keep the channels; the last axes, which are pooled, must not be hidden channels."""
     inputs: Value = call.args[0]
     if any(call.ties.root(axis) is not None for axis in inputs.axes[-spatial:]):
-        call.refuse("pooling of pictures", "pooling over hidden channels", "a layout of (B, C, H, W)")
+        call.refuse(
+            "pooling of pictures", "pooling over hidden channels", "a layout of (B, C, H, W)"
+        )
     return inputs.axes
 
 
@@ -86,10 +108,19 @@ def averaged(call: Call) -> Axes:
     inputs: Value = call.args[0]
     given, keeps = call.value(1, "dim"), call.value(2, "keepdim")
     ndim = len(inputs.shape)
-    over = {axis % ndim for axis in (range(ndim) if given is None else (given,) if isinstance(given, int) else given)}
+    over = {
+        axis % ndim
+        for axis in (
+            range(ndim) if given is None else (given,) if isinstance(given, int) else given
+        )
+    }
     if any(call.ties.root(inputs.axes[axis]) is not None for axis in over):
         call.refuse("a mean over pictures", "one over hidden channels", "a layout of (B, C, H, W)")
-    return tuple(None if axis in over else one for axis, one in enumerate(inputs.axes) if keeps or axis not in over)
+    return tuple(
+        None if axis in over else one
+        for axis, one in enumerate(inputs.axes)
+        if keeps or axis not in over
+    )
 
 
 def reshaped(call: Call) -> Axes:
@@ -101,9 +132,17 @@ def reshaped(call: Call) -> Axes:
         if not held:
             continue
         long = [axis for axis in after if call.shape[axis] != 1] or after[:1]
-        if len(held) > 1 or len(long) != 1 or math.prod(inputs.shape[axis] for axis in before if axis < held[0]) != 1:
+        if (
+            len(held) > 1
+            or len(long) != 1
+            or math.prod(inputs.shape[axis] for axis in before if axis < held[0]) != 1
+        ):
             hint = "flattening of (B, C, H, W) from C on"
-            call.refuse("hidden channels one after the other", f"a reshape of {inputs.shape} to {call.shape}", hint)
+            call.refuse(
+                "hidden channels one after the other",
+                f"a reshape of {inputs.shape} to {call.shape}",
+                hint,
+            )
         root = call.ties.root(inputs.axes[held[0]])
         rest = math.prod(inputs.shape[axis] for axis in before if axis > held[0])
         axes[long[0]] = None if root is None else Axis(root.channels, root.inner * rest)
@@ -111,14 +150,18 @@ def reshaped(call: Call) -> Axes:
 
 
 def viewed(call: Call) -> Axes:
-    """Follow a reshape that also works at other widths: lengths of hidden axes are -1 or computed, not constants."""
+    """Follow a reshape that also works at other widths: lengths of hidden axes are -1 or computed,
+    not constants.
+    """
     axes = reshaped(call)
     target = call.value(1, "shape")
     lengths = call.args[1:] if isinstance(target, int) or target is COUNTED else target
     if isinstance(lengths, Sequence) and len(lengths) == len(axes):
         for length, axis in zip(lengths, axes, strict=True):
             if axis is not None and isinstance(length, int) and length != -1:
-                call.refuse("a reshape that fits any width", f"the constant {length}", "-1, or nn.Flatten")
+                call.refuse(
+                    "a reshape that fits any width", f"the constant {length}", "-1, or nn.Flatten"
+                )
     return axes
 
 
@@ -129,7 +172,9 @@ def _operands(call: Call) -> tuple[Value, Value, Value | None]:
     else:
         weight, bias = call.leaf("weight"), call.leaf("bias")
     if not isinstance(weight, Value) or weight.leaf is None:
-        call.refuse("a parameter as weight", "a tensor that is worked out", "an nn.Linear or nn.Conv2d")
+        call.refuse(
+            "a parameter as weight", "a tensor that is worked out", "an nn.Linear or nn.Conv2d"
+        )
     return inputs, weight, bias
 
 
@@ -142,7 +187,9 @@ def _rows(call: Call, weight: Value, bias: Value | None) -> Axis | None:
 
 
 def _runs(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """Split two shapes of the same size into the shortest pairs of consecutive axes with equal numbers of entries."""
+    """Split two shapes of the same size into the shortest pairs of consecutive axes with equal
+    numbers of entries.
+    """
     runs: list[tuple[list[int], list[int]]] = []
     start, stop = 0, 0
     while start < len(before) and stop < len(after):
@@ -179,7 +226,23 @@ _POINTWISE = [
     "dropout",
 ]
 _ARITHMETIC = ("add", "sub", "mul", "neg", "iadd", "isub", "imul", "truediv")
-_METHODS = ("relu", "relu_", "tanh", "sigmoid", "add", "add_", "sub", "mul", "mul_", "div", "neg", "contiguous", "clone", "abs", "square")
+_METHODS = (
+    "relu",
+    "relu_",
+    "tanh",
+    "sigmoid",
+    "add",
+    "add_",
+    "sub",
+    "mul",
+    "mul_",
+    "div",
+    "neg",
+    "contiguous",
+    "clone",
+    "abs",
+    "square",
+)
 _POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool")
 
 MODULES: dict[type[nn.Module], Rule] = {
@@ -188,7 +251,11 @@ MODULES: dict[type[nn.Module], Rule] = {
     **{getattr(nn, f"BatchNorm{n}d"): normed for n in (1, 2, 3)},
     nn.GroupNorm: normed,
     nn.Flatten: reshaped,
-    **{getattr(nn, f"{name}{n}d"): partial(pooled, spatial=n) for name in _SPATIAL for n in (1, 2, 3)},
+    **{
+        getattr(nn, f"{name}{n}d"): partial(pooled, spatial=n)
+        for name in _SPATIAL
+        for n in (1, 2, 3)
+    },
     **dict.fromkeys((*ELEMENTWISE, *SILENT), pointwise),
 }
 FUNCTIONS: dict[Any, Rule] = {
@@ -198,10 +265,26 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.reshape: viewed,
     torch.mean: averaged,
     torch.sum: averaged,
-    **{getattr(functional, f"{name}{n}d"): partial(pooled, spatial=n) for name in _POOLS for n in (1, 2, 3)},
+    **{
+        getattr(functional, f"{name}{n}d"): partial(pooled, spatial=n)
+        for name in _POOLS
+        for n in (1, 2, 3)
+    },
     **{getattr(functional, name): pointwise for name in _POINTWISE},
     **{getattr(operator, name): pointwise for name in _ARITHMETIC},
-    **dict.fromkeys((torch.relu, torch.tanh, torch.sigmoid, torch.add, torch.sub, torch.mul, torch.div, torch.neg), pointwise),
+    **dict.fromkeys(
+        (
+            torch.relu,
+            torch.tanh,
+            torch.sigmoid,
+            torch.add,
+            torch.sub,
+            torch.mul,
+            torch.div,
+            torch.neg,
+        ),
+        pointwise,
+    ),
 }
 METHODS: dict[str, Rule] = {
     "flatten": reshaped,

@@ -1,8 +1,10 @@
-"""The measured cost of sub-models, to compare with the share alpha of the whole network that a shrinking factor stands for.
+"""The measured cost of sub-models, to compare with the share alpha of the whole network that a
+shrinking factor stands for.
 
-Matrices between hidden layers shrink by alpha, the first and the last ones by sqrt(alpha), the last one's biases not at all; widths are
-rounded to whole channels. Measured shares of the whole network, in percent (`femnist_cnn` of 1 663 370 parameters and 12.27 M MACs, `vgg9` on
-(3, 32, 32) of 3 491 530 parameters and 135.4 M MACs; ten classes):
+Matrices between hidden layers shrink by alpha, the first and the last ones by sqrt(alpha), the last
+one's biases not at all; widths are rounded to whole channels. Measured shares of the whole network,
+in percent (`femnist_cnn` of 1 663 370 parameters and 12.27 M MACs, `vgg9` on (3, 32, 32) of 3 491
+530 parameters and 135.4 M MACs; ten classes):
 
 ==================  ======  ======  ======  ======  ======
 alpha                 3/4     1/2     1/4    1/10   1/100
@@ -13,7 +15,8 @@ vgg9, work            75.2    50.4    25.2    10.0    1.05
 vgg9, size            75.1    50.1    25.1    10.0    1.03
 ==================  ======  ======  ======  ======  ======
 
-With group norm the steps are coarser, since groups are kept or left out as wholes: half of 16 channels that form one group are still 16.
+With group norm the steps are coarser, since groups are kept or left out as wholes: half of 16
+channels that form one group are still 16.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ class Share(NamedTuple):
     size: float
 
 
-def shrunk_shares(net: nn.Module, graph: ChannelGraph, example: Tensor, alphas: Iterable[float]) -> list[Share]:
+def shrunk_shares(
+    net: nn.Module, graph: ChannelGraph, example: Tensor, alphas: Iterable[float]
+) -> list[Share]:
     """Return the measured cost of sub-models, one row for each shrinking factor.
 
     Parameters
@@ -69,11 +74,20 @@ def shrunk_shares(net: nn.Module, graph: ChannelGraph, example: Tensor, alphas: 
 
     References
     ----------
-    AnycostFL, section III-A: ``W_i = alpha_i W`` and the size of an update in section III-B, ``alpha_i S``.
+    AnycostFL, section III-A: ``W_i = alpha_i W`` and the size of an update in section III-B,
+    ``alpha_i S``.
     """
     whole = total_cost(costs(net, example))
     rows = []
     for alpha in alphas:
         cost = total_cost(costs(shrunk(net, graph, alpha), example))
-        rows.append(Share(alpha, cost.macs, cost.parameters, cost.macs / whole.macs, cost.parameters / whole.parameters))
+        rows.append(
+            Share(
+                alpha,
+                cost.macs,
+                cost.parameters,
+                cost.macs / whole.macs,
+                cost.parameters / whole.parameters,
+            )
+        )
     return rows

@@ -1,12 +1,15 @@
-"""Narrower networks whose parameters are the leading entries of a whole one's; a shrinking factor alpha keeps sqrt(alpha) of each hidden width.
+"""Narrower networks whose parameters are the leading entries of a whole one's; a shrinking factor
+alpha keeps sqrt(alpha) of each hidden width.
 
     graph = channel_graph(net, images[:1])
     tree = sort_channels(graph, tree)
-    quarter = shrunk(net, graph, 1 / 4)                      # {16, 32, 64} channels become {8, 16, 32}
-    view = Slice(shapes(tree), shapes(parameters(quarter)))  # view.restrict(tree): what a device of this size downloads
+    quarter = shrunk(net, graph, 1 / 4)  # {16, 32, 64} channels become {8, 16, 32}
+    # view.restrict(tree): what a device of this size downloads
+    view = Slice(shapes(tree), shapes(parameters(quarter)))
 
-Matrices between hidden layers have alpha times the entries and the work. The first and the last matrices have sqrt(alpha) times, since only one of
-their sides is a hidden width; `shrunk_shares` measures the whole.
+Matrices between hidden layers have alpha times the entries and the work. The first and the last
+matrices have sqrt(alpha) times, since only one of their sides is a hidden width; `shrunk_shares`
+measures the whole.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.models.elastic.graph import ChannelGraph
 from bayesfed.models.nets.building_blocks import slimmed
 from bayesfed.trees import check_shapes
@@ -28,9 +31,11 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 def shrunk_widths(graph: ChannelGraph, alpha: float) -> dict[str, int]:
-    """Return how many channels of each group a sub-model has: sqrt(alpha) of them, rounded to the nearest integer, at least 1.
+    """Return how many channels of each group a sub-model has: sqrt(alpha) of them, rounded to the
+    nearest integer, at least 1.
 
-    Where channels stay together in blocks, this holds for blocks instead: a group of one block is never cut.
+    Where channels stay together in blocks, this holds for blocks instead: a group of one block is
+    never cut.
 
     Parameters
     ----------
@@ -49,9 +54,12 @@ def shrunk_widths(graph: ChannelGraph, alpha: float) -> dict[str, int]:
     AnycostFL, section III-B, step 2, "layer-wise uniform shrinking".
     """
     if isinstance(alpha, bool) or not 0 < alpha <= 1:
-        raise ArgumentError(complain("shrunk, alpha", expected="a factor in (0, 1]", actual=alpha, hint="1 / 4"))
+        raise ArgumentError("shrunk, alpha", "a factor in (0, 1]", alpha, "1 / 4")
     ratio = math.sqrt(alpha)
-    return {name: group.atom * slimmed(group.size // group.atom, ratio, where="shrunk") for name, group in graph.groups.items()}
+    return {
+        name: group.atom * slimmed(group.size // group.atom, ratio, where="shrunk")
+        for name, group in graph.groups.items()
+    }
 
 
 def shrunk_shapes(graph: ChannelGraph, alpha: float) -> dict[str, tuple[int, ...]]:
@@ -76,14 +84,17 @@ def shrunk_shapes(graph: ChannelGraph, alpha: float) -> dict[str, tuple[int, ...
 
 
 def shrunk(net: Net, graph: ChannelGraph, alpha: float) -> Net:
-    """Return a narrower network, of the same classes and names, whose parameters and buffers are the leading entries of the network's own.
+    """Return a narrower network, of the same classes and names, whose parameters and buffers are
+    the leading entries of the network's own.
 
-    With any norm, it computes the same as the whole network with zeros for the weights that read the channels left out.
+    With any norm, it computes the same as the whole network with zeros for the weights that read
+    the channels left out.
 
     Parameters
     ----------
     net
-        Whole network, never changed. Sort its channels first, or call the result on a slice of a sorted tree (`torch.func.functional_call`).
+        Whole network, never changed. Sort its channels first, or call the result on a slice of a
+        sorted tree (`torch.func.functional_call`).
     graph
         Channels of this network.
     alpha
@@ -101,14 +112,23 @@ def shrunk(net: Net, graph: ChannelGraph, alpha: float) -> Net:
     except UpdateError as error:
         raise ArgumentError(str(error)) from None
     # A copy in which smaller tensors replace those that are cut, wherever they are referred to.
-    twin = copy.deepcopy(net, {id(value): _leading(value, target[name]) for name, value in own.items() if target[name] != tuple(value.shape)})
+    twin = copy.deepcopy(
+        net,
+        {
+            id(value): _leading(value, target[name])
+            for name, value in own.items()
+            if target[name] != tuple(value.shape)
+        },
+    )
     widths = shrunk_widths(graph, alpha)
     _resize(twin, {path: inner * widths[name] for path, (name, inner) in graph.norms.items()})
     return twin
 
 
 def _leading(value: Tensor, shape: tuple[int, ...]) -> Tensor:
-    part = value.detach()[tuple(slice(0, length) for length in shape)].clone(memory_format=torch.contiguous_format)
+    part = value.detach()[tuple(slice(0, length) for length in shape)].clone(
+        memory_format=torch.contiguous_format
+    )
     return nn.Parameter(part, value.requires_grad) if isinstance(value, nn.Parameter) else part
 
 

@@ -1,7 +1,9 @@
-"""Singular triplets of layers that are factored: one SVD per layer, cut to every rank, or subspace iteration whose error is measured.
+"""Singular triplets of layers that are factored: one SVD per layer, cut to every rank, or subspace
+iteration whose error is measured.
 
-A server whose clients have models of several sizes needs, for each layer, as many triplets as the largest rank. The best approximations of smaller
-ranks use the first of them. The matrices change little from round to round, so with a key `spectra` replaces the SVD by subspace iteration that
+A server whose clients have models of several sizes needs, for each layer, as many triplets as the
+largest rank. The best approximations of smaller ranks use the first of them. The matrices change
+little from round to round, so with a key `spectra` replaces the SVD by subspace iteration that
 starts from last round's right vectors, and reports the part that it missed.
 """
 
@@ -13,10 +15,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.geometry.thin import check_finite, check_matrices, check_rank, gaussian, signed_qr, signed_svd
+from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.geometry.thin import (
+    check_finite,
+    check_matrices,
+    check_rank,
+    gaussian,
+    signed_qr,
+    signed_svd,
+)
 from bayesfed.keys import Key
-from bayesfed.models.low_rank.factored_layers import Unrolling
+from bayesfed.models.low_rank.unrolling import Unrolling
 from bayesfed.trees import leaf_of
 
 
@@ -41,7 +50,8 @@ class Spectrum:
     residual: float = 0.0
 
     def factors(self, rank: int) -> tuple[Tensor, Tensor]:
-        """Return U ``(M, R)`` and V ``(N, R)``, each multiplied by the square roots of the singular values.
+        """Return U ``(M, R)`` and V ``(N, R)``, each multiplied by the square roots of the singular
+        values.
 
         Raises
         ------
@@ -66,8 +76,17 @@ class Spectrum:
         return float((self.values[rank:].double().square().sum() + self.rest**2).sqrt())
 
 
-def spectrum(matrix: Tensor, rank: int, *, key: Key | None = None, warm: Spectrum | None = None, oversample: int = 8, passes: int = 1) -> Spectrum:
-    """Find the leading singular triplets of a matrix, by an SVD or, with a key, by subspace iteration whose error is measured.
+def spectrum(
+    matrix: Tensor,
+    rank: int,
+    *,
+    key: Key | None = None,
+    warm: Spectrum | None = None,
+    oversample: int = 8,
+    passes: int = 1,
+) -> Spectrum:
+    """Find the leading singular triplets of a matrix, by an SVD or, with a key, by subspace
+    iteration whose error is measured.
 
     Parameters
     ----------
@@ -87,13 +106,14 @@ def spectrum(matrix: Tensor, rank: int, *, key: Key | None = None, warm: Spectru
     Raises
     ------
     ArgumentError
-        If the rank is not from 1 to min(M, N), a count is negative, `warm` is given without a key or belongs to another shape, or the matrix is of
-        half precision or not finite.
+        If the rank is not from 1 to min(M, N), a count is negative, `warm` is given without a key
+        or belongs to another shape, or the matrix is of half precision or not finite.
 
     Notes
     -----
-    With the orthonormal basis Q that was found, W is the sum of ``Q Q^T W`` and a rest E orthogonal to it. The sum
-    ``sigma_1^2 + ... + sigma_R^2`` of W is therefore at most that of ``Q Q^T W`` plus ``||E||_F^2``. This gives the bound in `Spectrum.error`.
+    With the orthonormal basis Q that was found, W is the sum of ``Q Q^T W`` and a rest E orthogonal
+    to it. The sum ``sigma_1^2 + ... + sigma_R^2`` of W is therefore at most that of ``Q Q^T W``
+    plus ``||E||_F^2``. This gives the bound in `Spectrum.error`.
 
     References
     ----------
@@ -103,18 +123,29 @@ def spectrum(matrix: Tensor, rank: int, *, key: Key | None = None, warm: Spectru
     check_finite("spectrum", matrix=matrix)
     check_rank("spectrum", rank, min(matrix.shape))
     if min(oversample, passes) < 0:
-        raise ArgumentError(complain("spectrum", expected="oversample and passes, 0 or more", actual=(oversample, passes), hint="8 and 1"))
+        raise ArgumentError(
+            "spectrum", "oversample and passes, 0 or more", (oversample, passes), "8 and 1"
+        )
     if key is None:
         if warm is not None:
-            raise ArgumentError(complain("spectrum, warm", expected="a key for the other columns", actual=None, hint="Key(0, 'spectra', round)"))
+            raise ArgumentError(
+                "spectrum, warm", "a key for the other columns", None, "Key(0, 'spectra', round)"
+            )
         u, values, v = signed_svd(matrix)
         # Copies: a view would keep all of the SVD in memory.
-        return Spectrum(u[:, :rank].clone(), values[:rank].clone(), v[:, :rank].clone(), float(values[rank:].double().square().sum().sqrt()))
+        return Spectrum(
+            u[:, :rank].clone(),
+            values[:rank].clone(),
+            v[:, :rank].clone(),
+            float(values[rank:].double().square().sum().sqrt()),
+        )
     start = gaussian((matrix.shape[1], min(rank + oversample, *matrix.shape)), key, matrix)
     if warm is not None:
         if (len(warm.u), len(warm.v)) != tuple(matrix.shape):
             actual = (len(warm.u), len(warm.v))
-            raise ArgumentError(complain("spectrum, warm", expected=f"a spectrum of shape {tuple(matrix.shape)}", actual=actual, hint="None"))
+            raise ArgumentError(
+                "spectrum, warm", f"a spectrum of shape {tuple(matrix.shape)}", actual, "None"
+            )
         start = torch.cat([warm.v.to(start), start], 1)[:, : start.shape[1]]
     q, _ = signed_qr(matrix @ start)
     for _ in range(passes):
@@ -133,10 +164,9 @@ def spectra(
     *ranks: Mapping[str, int],
     key: Key | None = None,
     warm: Mapping[str, Spectrum] | None = None,
-    oversample: int = 8,
-    passes: int = 1,
 ) -> dict[str, Spectrum]:
-    """Find for each layer as many singular triplets as its largest rank needs; smaller ranks use the first of them.
+    """Find for each layer as many singular triplets as its largest rank needs; smaller ranks use
+    the first of them.
 
     Parameters
     ----------
@@ -147,11 +177,10 @@ def spectra(
     ranks
         For each size of network, a mapping from layers to ranks, of some or all of `layers`.
     key
-        Each layer draws from the child of this key with the layer's name (`spectrum`). None: exact SVDs.
+        Each layer draws from the child of this key with the layer's name (`spectrum`). None: exact
+        SVDs.
     warm
         Spectra of the round before, of some or all layers.
-    oversample, passes
-        As in `spectrum`.
 
     Raises
     ------
@@ -164,26 +193,33 @@ def spectra(
     for size in ranks:
         for name, rank in size.items():
             if name not in layers:
-                raise ArgumentError(complain("spectra", expected=f"ranks of layers among {sorted(layers)}", actual=name, hint="hybrid_ranks"))
+                raise ArgumentError(
+                    "spectra", f"ranks of layers among {sorted(layers)}", name, "hybrid_ranks"
+                )
             largest[name] = max(rank, largest.get(name, rank))
     spectrum_of = {}
     for name, rank in largest.items():
-        weight = whole_weight(tree, name, layers[name], "spectra")
-        own = None if key is None else key.child(name)
+        matrix = layers[name].matrix(whole_weight(tree, name, layers[name], "spectra").detach())
         before = None if warm is None else warm.get(name)
+        own = None if key is None else key.child(name)
         try:
-            spectrum_of[name] = spectrum(layers[name].matrix(weight.detach()), rank, key=own, warm=before, oversample=oversample, passes=passes)
+            spectrum_of[name] = spectrum(matrix, rank, key=own, warm=before)
         except ArgumentError as error:
             raise ArgumentError(f"spectra, layer {name!r}: {error}") from None
     return spectrum_of
 
 
 def whole_weight(tree: Mapping[str, Tensor], name: str, layout: Unrolling, where: str) -> Tensor:
-    """Return a layer's weight from the tree of the whole network; raise `UpdateError` unless it has the layout's shape."""
+    """Return a layer's weight from the tree of the whole network; raise `UpdateError` unless it has
+    the layout's shape.
+    """
     leaf = leaf_of(name, "weight")
     actual = tuple(tree[leaf].shape) if leaf in tree else "no such leaf"
     if actual != tuple(layout.shape):
         raise UpdateError(
-            complain(f"{where}, leaf {leaf!r}", expected=f"shape {tuple(layout.shape)}", actual=actual, hint="the whole network's tree")
+            f"{where}, leaf {leaf!r}",
+            f"shape {tuple(layout.shape)}",
+            actual,
+            "the whole network's tree",
         )
     return tree[leaf]

@@ -1,16 +1,19 @@
-"""Conversion between the tree of a whole network and those of its factored networks, and the Frobenius decay.
+"""Conversion between the tree of a whole network and those of its factored networks, and the
+Frobenius decay.
 
-A network made by `hybrid` has leaves ``NAME.u`` and ``NAME.v`` for each factored layer NAME, where the whole network has ``NAME.weight``; all other
-leaves are the same. A server whose clients have models of several sizes::
+A network made by `hybrid` has leaves ``NAME.u`` and ``NAME.v`` for each factored layer NAME, where
+the whole network has ``NAME.weight``; all other leaves are the same. A server whose clients have
+models of several sizes::
 
     layers = unrollings(hybrid(net, 1 / 2))
     sizes = [hybrid_ranks(net, ratio) for ratio in (1 / 2, 1 / 4, 1 / 8)]
-    found = spectra(tree, layers, *sizes)                                # one SVD per layer, for any number of sizes
+    found = spectra(tree, layers, *sizes)  # one SVD per layer, for any number of sizes
     broadcast = [factorise(tree, layers, ranks, found) for ranks in sizes]
-    received = [align(update, layers) for update in updates]             # all of the same shape, for any ranks
+    received = [align(update, layers) for update in updates]  # all of the same shape, for any ranks
 
-Truncated SVDs with the square roots of the singular values in both factors are spectral initialisation (Khodak et al., 2021) and step 4 of FedHM's
-algorithm 1; the products are FedHM's shape alignment (1).
+Truncated SVDs with the square roots of the singular values in both factors are spectral
+initialisation (Khodak et al., 2021) and step 4 of FedHM's algorithm 1; the products are FedHM's
+shape alignment (1).
 """
 
 from __future__ import annotations
@@ -20,22 +23,31 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.geometry.thin import squared_norm
-from bayesfed.models.low_rank.factored_layers import FactoredConv2d, FactoredLinear, Unrolling
 from bayesfed.models.low_rank.factored_spectra import Spectrum, spectra, whole_weight
+from bayesfed.models.low_rank.thin_layers import FactoredLayer
+from bayesfed.models.low_rank.unrolling import Unrolling
 from bayesfed.trees import Tree, leaf_of
 
 
 def unrollings(net: nn.Module) -> dict[str, Unrolling]:
     """Return the layout of the weight of each factored layer of a network, by the layer's name."""
-    return {name: layer.unrolling for name, layer in net.named_modules() if isinstance(layer, FactoredLinear | FactoredConv2d)}
+    return {
+        name: layer.unrolling
+        for name, layer in net.named_modules()
+        if isinstance(layer, FactoredLayer)
+    }
 
 
 def factorise(
-    tree: Mapping[str, Tensor], layers: Mapping[str, Unrolling], ranks: Mapping[str, int], found: Mapping[str, Spectrum] | None = None
+    tree: Mapping[str, Tensor],
+    layers: Mapping[str, Unrolling],
+    ranks: Mapping[str, int],
+    found: Mapping[str, Spectrum] | None = None,
 ) -> Tree:
-    """Return the tree of a factored network: each weight that has a rank is replaced by the factors of its best approximation.
+    """Return the tree of a factored network: each weight that has a rank is replaced by the factors
+    of its best approximation.
 
     Parameters
     ----------
@@ -60,19 +72,22 @@ def factorise(
     for name in ranks:
         if name not in layers or name not in found:
             hint = "spectra(tree, layers, ranks)"
-            raise ArgumentError(complain("factorise", expected=f"spectra of {sorted(ranks)}", actual=sorted(found), hint=hint))
+            raise ArgumentError("factorise", f"spectra of {sorted(ranks)}", sorted(found), hint)
         whole_weight(tree, name, layers[name], "factorise")
     for leaf, value in tree.items():
         name, _, last = leaf.rpartition(".")
         if last == "weight" and name in ranks:
-            changed[leaf_of(name, "u")], changed[leaf_of(name, "v")] = found[name].factors(ranks[name])
+            changed[leaf_of(name, "u")], changed[leaf_of(name, "v")] = found[name].factors(
+                ranks[name]
+            )
         else:
             changed[leaf] = value
     return changed
 
 
 def align(tree: Mapping[str, Tensor], layers: Mapping[str, Unrolling]) -> Tree:
-    """Return the tree of the whole network: factors of any rank are replaced by their product. This is FedHM's shape alignment (1).
+    """Return the tree of the whole network: factors of any rank are replaced by their product. This
+    is FedHM's shape alignment (1).
 
     Parameters
     ----------
@@ -95,23 +110,28 @@ def align(tree: Mapping[str, Tensor], layers: Mapping[str, Unrolling]) -> Tree:
         rank = shapes[0][-1] if shapes[0] else 1
         if shapes != [(layout.size[0], rank), (layout.size[1], rank)]:
             expected = f"u and v of shapes ({layout.size[0]}, R) and ({layout.size[1]}, R)"
-            raise UpdateError(complain(f"align, layer {name!r}", expected=expected, actual=shapes, hint="the shapes published, any rank"))
+            raise UpdateError(
+                f"align, layer {name!r}", expected, shapes, "the shapes published, any rank"
+            )
     changed: Tree = {}
     for leaf, value in tree.items():
         name, _, last = leaf.rpartition(".")
         if name in layers and last == "u":
-            changed[leaf_of(name, "weight")] = layers[name].weight(value @ tree[leaf_of(name, "v")].mT)
+            changed[leaf_of(name, "weight")] = layers[name].weight(
+                value @ tree[leaf_of(name, "v")].mT
+            )
         elif name not in layers or last != "v":
             changed[leaf] = value
     return changed
 
 
 def frobenius_decay(tree: Mapping[str, Tensor], coefficient: float) -> Tensor:
-    """Return ``coefficient / 2`` times the sum over factored layers of ``||U V^T||_F^2``, a scalar, without forming a product.
+    """Return ``coefficient / 2`` times the sum over factored layers of ``||U V^T||_F^2``, a scalar,
+    without forming a product.
 
-    This is the negative log density, up to a constant, of a Gaussian of this precision on the product: the decay of `ProductGaussian`. Autograd
-    gives the gradients that `decay_gradients` returns. Factored layers are the NAMEs with leaves ``NAME.u`` and ``NAME.v`` and without ``NAME.s``;
-    if there are none the result is 0.
+    This is the negative log density, up to a constant, of a Gaussian of this precision on the
+    product: the decay of `ProductGaussian`. Factored layers are the NAMEs with leaves ``NAME.u``
+    and ``NAME.v`` and without ``NAME.s``; if there are none the result is 0.
 
     Parameters
     ----------
@@ -125,39 +145,13 @@ def frobenius_decay(tree: Mapping[str, Tensor], coefficient: float) -> Tensor:
     ArgumentError
         If the coefficient is negative.
     """
-    _check_coefficient("frobenius_decay", coefficient)
-    norms = [squared_norm(u, v) for u, v in _factors(tree).values()]
-    return coefficient / 2 * torch.stack(norms).sum() if norms else torch.zeros(())
-
-
-def decay_gradients(tree: Mapping[str, Tensor], coefficient: float) -> Tree:
-    """Return the gradients of `frobenius_decay`, for optimisers that add them: ``coefficient * U (V^T V)`` and ``coefficient * V (U^T U)``.
-
-    Parameters
-    ----------
-    tree, coefficient
-        As in `frobenius_decay`.
-
-    Raises
-    ------
-    ArgumentError
-        If the coefficient is negative.
-    """
-    _check_coefficient("decay_gradients", coefficient)
-    gradients = {}
-    with torch.no_grad():
-        for name, (u, v) in _factors(tree).items():
-            gradients[leaf_of(name, "u")], gradients[leaf_of(name, "v")] = coefficient * (u @ (v.mT @ v)), coefficient * (v @ (u.mT @ u))
-    return gradients
-
-
-def _factors(tree: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    names = [leaf.rpartition(".")[0] for leaf in tree if leaf.rpartition(".")[2] == "u"]
-    return {
-        name: (tree[leaf_of(name, "u")], tree[leaf_of(name, "v")]) for name in names if leaf_of(name, "v") in tree and leaf_of(name, "s") not in tree
-    }
-
-
-def _check_coefficient(where: str, coefficient: float) -> None:
     if not coefficient >= 0:
-        raise ArgumentError(complain(where, expected="a coefficient of 0 or more", actual=coefficient, hint="1e-4"))
+        expected = "a coefficient of 0 or more"
+        raise ArgumentError("frobenius_decay", expected, coefficient, "1e-4")
+    names = [leaf.rpartition(".")[0] for leaf in tree if leaf.rpartition(".")[2] == "u"]
+    norms = [
+        squared_norm(tree[leaf_of(name, "u")], tree[leaf_of(name, "v")])
+        for name in names
+        if leaf_of(name, "v") in tree and leaf_of(name, "s") not in tree
+    ]
+    return coefficient / 2 * torch.stack(norms).sum() if norms else torch.zeros(())

@@ -1,38 +1,49 @@
-"""Riemannian descent on flat trees: the points of a network of fixed rank, their probes, and the Riemannian gradients.
+"""Riemannian descent on flat trees: the points of a network of fixed rank, their probes, and the
+Riemannian gradients.
 
-A network made by `fixed_rank` has leaves ``NAME.u``, ``NAME.s``, ``NAME.v`` for each layer NAME of fixed rank, beside ordinary ones. One step::
+A network made by `fixed_rank` has leaves ``NAME.u``, ``NAME.s``, ``NAME.v`` for each layer NAME of
+fixed rank, beside ordinary ones. One step::
 
     tree = parameters(net)
     at = points(tree)
     probe = probes(at)
     loss(functional_call(net, {**tree, **probe}, (inputs,)), targets).backward()
     step = {name: -rate * gradient for name, gradient in tangents(at, probe).items()}
-    tree = with_points(tree, {name: metric_retraction(point, step[name]) for name, point in at.items()})
+    moved = {name: metric_retraction(point, step[name]) for name, point in at.items()}
+    tree = with_points(tree, moved)
 
-Leaves that `parameters` returns do not require gradients, so backward computes those of the probes and no others. To train biases and dense layers
-as well, let their leaves require gradients and step them as usual. A point may change its rank, since the network runs at any rank.
+Leaves that `parameters` returns do not require gradients, so backward computes those of the probes
+and no others. To train biases and dense layers as well, let their leaves require gradients and step
+them as usual. A point may change its rank, since the network runs at any rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry import FixedRank, Tangent, project
 from bayesfed.trees import Tree, leaf_of
 
 
-def points(tree: Mapping[str, Tensor]) -> dict[str, FixedRank]:
-    """Return the points of a tree by layer: every NAME with leaves ``NAME.u``, ``NAME.s`` and ``NAME.v``, which are not copied.
+def points(
+    tree: Mapping[str, Tensor], layers: Collection[str] | None = None
+) -> dict[str, FixedRank]:
+    """Return the points of a tree by layer: every NAME with leaves ``NAME.u``, ``NAME.s`` and
+    ``NAME.v``, which are not copied.
 
     Parameters
     ----------
     tree
-        Parameters by name, as `bayesfed.trees.parameters` returns them. Points taken from ``dict(net.named_parameters())`` require gradients: retract
-        them under `torch.no_grad`. A layer that is the whole network has the name "".
+        Parameters by name, as `bayesfed.trees.parameters` returns them. Points taken from
+        ``dict(net.named_parameters())`` require gradients: retract them under `torch.no_grad`. A
+        layer that is the whole network has the name "".
+    layers
+        Names of the layers of fixed rank, as `fixed_rank_layers` returns them: another layer may
+        have parameters of these names. Default: every NAME counts.
 
     Raises
     ------
@@ -42,7 +53,12 @@ def points(tree: Mapping[str, Tensor]) -> dict[str, FixedRank]:
     at = {}
     for leaf in tree:
         name = leaf.rpartition(".")[0]
-        if leaf != leaf_of(name, "u") or leaf_of(name, "s") not in tree or leaf_of(name, "v") not in tree:
+        if (
+            leaf != leaf_of(name, "u")
+            or leaf_of(name, "s") not in tree
+            or leaf_of(name, "v") not in tree
+            or (layers is not None and name not in layers)
+        ):
             continue
         try:
             at[name] = FixedRank(tree[leaf], tree[leaf_of(name, "s")], tree[leaf_of(name, "v")])
@@ -52,7 +68,8 @@ def points(tree: Mapping[str, Tensor]) -> dict[str, FixedRank]:
 
 
 def with_points(tree: Mapping[str, Tensor], points: Mapping[str, FixedRank]) -> Tree:
-    """Return the tree with these points in place of its own; ranks may differ, and all other leaves are the same tensors.
+    """Return the tree with these points in place of its own; ranks may differ, and all other leaves
+    are the same tensors.
 
     Parameters
     ----------
@@ -72,17 +89,28 @@ def with_points(tree: Mapping[str, Tensor], points: Mapping[str, FixedRank]) -> 
             if leaf_of(name, leaf) not in tree:
                 hint = "the tree of a network made by fixed_rank"
                 raise ArgumentError(
-                    complain(f"with_points, layer {name!r}", expected=f"leaf {leaf_of(name, leaf)!r}", actual="no such leaf", hint=hint)
+                    f"with_points, layer {name!r}",
+                    f"leaf {leaf_of(name, leaf)!r}",
+                    "no such leaf",
+                    hint,
                 )
         shape = len(tree[leaf_of(name, "u")]), len(tree[leaf_of(name, "v")])
         if point.shape != shape:
-            raise ArgumentError(complain(f"with_points, layer {name!r}", expected=f"a point of shape {shape}", actual=point.shape, hint="any rank"))
-        changed |= {leaf_of(name, "u"): point.u, leaf_of(name, "s"): point.s, leaf_of(name, "v"): point.v}
+            raise ArgumentError(
+                f"with_points, layer {name!r}", f"a point of shape {shape}", point.shape, "any rank"
+            )
+        changed |= {
+            leaf_of(name, "u"): point.u,
+            leaf_of(name, "s"): point.s,
+            leaf_of(name, "v"): point.v,
+        }
     return changed
 
 
 def probes(points: Mapping[str, FixedRank]) -> Tree:
-    """Return ``NAME.up`` ``(M, R)`` and ``NAME.vp`` ``(N, R)`` for every point: zeros that require gradients, for one call of the network."""
+    """Return ``NAME.up`` ``(M, R)`` and ``NAME.vp`` ``(N, R)`` for every point: zeros that require
+    gradients, for one call of the network.
+    """
     zeros = {}
     for name, point in points.items():
         zeros[leaf_of(name, "up")] = torch.zeros_like(point.u, requires_grad=True)
@@ -91,7 +119,8 @@ def probes(points: Mapping[str, FixedRank]) -> Tree:
 
 
 def tangents(points: Mapping[str, FixedRank], probes: Mapping[str, Tensor]) -> dict[str, Tangent]:
-    """Return the Riemannian gradient of each layer, from the gradients that backward left in the probes.
+    """Return the Riemannian gradient of each layer, from the gradients that backward left in the
+    probes.
 
     Parameters
     ----------
@@ -118,7 +147,7 @@ def tangents(points: Mapping[str, FixedRank], probes: Mapping[str, Tensor]) -> d
                 if gradient is None:
                     actual = "none" if leaf in probes else "no such probe"
                     hint = "functional_call(net, {**tree, **probes}, inputs), then backward"
-                    raise ArgumentError(complain(f"tangents, {leaf!r}", expected="a gradient", actual=actual, hint=hint))
+                    raise ArgumentError(f"tangents, {leaf!r}", "a gradient", actual, hint)
                 gradients.append(gradient)
             riemannian[name] = project(point, *gradients)
     return riemannian

@@ -1,154 +1,257 @@
-"""Base classes of layers whose weight matrix is a product of thin factors and is never formed: parameters, calls, two convolutions for one.
+"""Layers in place of linear layers and convolutions whose weight matrix is a product of thin
+factors and is never formed: ``u v^T`` with two free factors, FedHM's low-rank layers, or a point
+``u s v^T`` of fixed rank.
 
-A convolution's weight ``(out, in, *kernel)`` becomes a matrix in one of several ways: the last ``tail`` dimensions of the kernel are combined with
-the output channels, the others with the input channels. The matrix is then ``L R^T`` with L ``(out * entries of the tail, k)`` and
-R ``(in * entries of the other dimensions, k)``. R convolves along the first dimensions into k channels, and L along the last ones out of these.
-Without a tail, L is a 1 x 1 convolution.
+If G is the gradient of the matrix, autograd gives ``G V`` for the u of two free factors and
+``G^T U`` for v. Columns that are zero in both therefore stay zero, and padding the factors with
+zero columns does not change training. A layer runs at whatever rank its tensors have.
 
-Layers of `bayesfed.models.low_rank.fixed_rank_layers` are on a manifold, ``u s v^T``; those of `bayesfed.models.low_rank.factored_layers` have two
-free factors.
+Descent on the manifold of fixed rank does not need the gradients of u, s and v themselves, but
+``G V`` and ``G^T U``. A `FixedRankLayer` gives both through a *probe*, a tangent
+``up v^T + u vp^T`` that is added to its weight. The probe is held in two buffers, up ``(M, R)`` and
+vp ``(N, R)``, which are None unless `torch.func.functional_call` puts tensors there for the
+duration of a call. With zeros that require gradients the weight is unchanged, and backward leaves
+``G V`` in ``up.grad`` and ``G^T U`` in ``vp.grad``. The two products become twice as wide,
+``[u s + up, u] [v, vp]^T``. `bayesfed.models.low_rank.fixed_rank_trees` has the whole step.
+
+References
+----------
+FedHM (Yao et al.), section 2.2 and equation (10). Khodak et al. (2021), Initialization and
+regularization of factorized neural layers. FedRLR, the federated Riemannian low-rank compression
+scheme with over-the-air aggregation: the projection (47), here without a dense gradient.
 """
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import skip_init
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
+from bayesfed.geometry import FixedRank
+from bayesfed.geometry.thin import check_matrices
+from bayesfed.models.low_rank.unrolling import Split, Unrolling, along
+from bayesfed.models.modules import Dense
+from bayesfed.trees import shapes
 
-PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
-Sizes = int | tuple[int, ...]
+_OF_LINEAR = ("in_features", "out_features")
+_OF_CONVOLUTION = (
+    "in_channels",
+    "out_channels",
+    "kernel_size",
+    "stride",
+    "padding",
+    "dilation",
+    "padding_mode",
+)
 
 
 class Deterministic(PyroModule):
     """A Pyro module without sample sites; outside a PyroModule it behaves as an ordinary module."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Run the layer, as an ordinary module unless it belongs to a PyroModule or has Pyro's attributes."""
-        # A PyroModule without a parent writes its parameters to Pyro's global store at every call, under names such as "u" that all layers of
-        # an nn.Sequential would share.
+        """Run the layer, as an ordinary module unless it belongs to a PyroModule or has Pyro's
+        attributes.
+        """
+        # A PyroModule without a parent writes its parameters to Pyro's global store at every call,
+        # under names such as "u" that all layers of an nn.Sequential would share.
         if self._pyro_name or self._pyro_samples or self._pyro_params:
             return super().__call__(*arguments, **named)
         return nn.Module.__call__(self, *arguments, **named)
 
 
 class ThinLayer(Deterministic):
-    """A layer whose parameters are factors of a weight and a bias.
+    """A layer whose parameters are factors of a weight, and a bias.
 
     Parameters
     ----------
-    outputs
-        Number of entries of the bias.
-    bias
-        ``(outputs,)``, of the factors' dtype and device, copied. None for no bias.
+    layer
+        The linear layer or convolution of one group that it stands for: its settings, its bias,
+        copied, and whether these are trained. Its weight is not looked at.
+    split
+        How a kernel becomes a matrix.
     factors
         Factors by parameter name, copied.
 
     Raises
     ------
     ArgumentError
-        If the bias does not fit.
+        If the factors are not float32 or float64 matrices of one rank, at least 1, whose product is
+        the layer's matrix.
     """
 
-    def __init__(self, outputs: int, bias: Tensor | None, **factors: Tensor) -> None:
+    def __init__(self, layer: Dense, split: Split, **factors: Tensor) -> None:
         super().__init__()
-        like = next(iter(factors.values()))
-        if bias is not None and (tuple(bias.shape), bias.dtype, bias.device) != ((outputs,), like.dtype, like.device):
-            raise ArgumentError(
-                complain(
-                    f"{type(self).__name__}, bias",
-                    expected=f"shape {(outputs,)} of {like.dtype} on {like.device}",
-                    actual=f"shape {tuple(bias.shape)} of {bias.dtype} on {bias.device}",
-                    hint="None",
-                )
-            )
+        self.kind = type(layer)
+        names = _OF_LINEAR if isinstance(layer, nn.Linear) else _OF_CONVOLUTION
+        self.settings = {name: getattr(layer, name) for name in names}
+        self.unrolling = Unrolling(tuple(layer.weight.shape), split)
+        # What padding in other modes than zeros takes.
+        self._sides = getattr(layer, "_reversed_padding_repeated_twice", [])
+        check_matrices(type(self).__name__, **factors)
+        self.factors, found = tuple(factors), shapes(factors)
+        rank = factors["u"].shape[1]
+        if not rank or found != self.shapes(rank):
+            expected = f"shapes {self.shapes(max(1, rank))}"
+            raise ArgumentError(type(self).__name__, expected, found, "a matrix as the layer's")
         for name, factor in factors.items():
             # Copies: a view of an SVD's result would keep all of it in memory.
-            setattr(self, name, nn.Parameter(factor.detach().clone(memory_format=torch.contiguous_format)))
-        self.register_parameter("bias", None if bias is None else nn.Parameter(bias.detach().clone()))
-
-
-class Convolving:
-    """The checked settings of a convolution, and the two convolutions in place of it; a layer inherits from this and from `ThinLayer`."""
-
-    dimensions: int
-    in_channels: int
-    out_channels: int
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...] | str
-    dilation: tuple[int, ...]
-    padding_mode: PaddingMode
-
-    def _configure(self, kernel_size: Sizes, stride: Sizes, padding: Sizes | str, dilation: Sizes, padding_mode: PaddingMode) -> None:
-        """Store the settings; raise `ArgumentError` if PyTorch's convolutions would not accept one."""
-        self.kernel_size, self.stride, self.dilation = (
-            self._sizes(name, value, 1) for name, value in (("kernel_size", kernel_size), ("stride", stride), ("dilation", dilation))
+            own = factor.detach().clone(memory_format=torch.contiguous_format)
+            setattr(self, name, nn.Parameter(own, layer.weight.requires_grad))
+        bias = layer.bias
+        self.register_parameter(
+            "bias",
+            None if bias is None else nn.Parameter(bias.detach().clone(), bias.requires_grad),
         )
-        self.padding = padding if isinstance(padding, str) and padding in ("valid", "same") else self._sizes("padding", padding, 0)
-        self.padding_mode = padding_mode
-        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
-            raise self._complaint("padding_mode", "'zeros', 'reflect', 'replicate' or 'circular'", padding_mode, "'zeros'")
-        if padding == "same" and set(self.stride) != {1}:
-            raise self._complaint("padding", "a stride of 1 for 'same'", f"stride {self.stride}", "a number")
+        self.train(layer.training)
 
-    def _channels(self, rows: int, columns: int, tail: int) -> None:
-        """Store the numbers of channels of a matrix ``(rows, columns)``; raise `ArgumentError` if the kernel does not divide it."""
-        cut = self.dimensions - tail
-        for sides, length, kernel in (("columns", columns, self.kernel_size[:cut]), ("rows", rows, self.kernel_size[cut:])):
-            if length % prod(kernel):
-                hint = f"(channels * {' * '.join(map(str, kernel))}) {sides}"
-                raise self._complaint("kernel_size", f"entries that divide {length} {sides}", self.kernel_size, hint)
-        self.in_channels, self.out_channels = columns // prod(self.kernel_size[:cut]), rows // prod(self.kernel_size[cut:])
+    @property
+    def rank(self) -> int:
+        """R."""
+        return int(self.u.shape[1])
 
-    def _convolved(self, x: Tensor, left: Tensor, right: Tensor, bias: Tensor | None, tail: int) -> Tensor:
-        """Map images ``(..., in, *size)`` to ``(..., out, *size)`` by the convolution whose matrix is ``left right^T``."""
-        convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[self.dimensions - 1]
-        padding = self.padding
-        if self.padding_mode != "zeros":
-            x, padding = functional.pad(x, self._sides(), mode=self.padding_mode), (0,) * self.dimensions
-        halves = thin_kernels(left, right, self.kernel_size, tail)
-        for kernel, axes, added in zip(halves, self.halves(tail), (None, bias), strict=True):
-            # Each convolution strides, pads and dilates along its own dimensions only, so that no position is lost for the other.
-            stride, dilation = along(axes, self.stride, 1), along(axes, self.dilation, 1)
-            x = convolve(x, kernel, added, stride, padding if isinstance(padding, str) else along(axes, padding, 0), dilation)
+    def shapes(self, rank: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the factors at a rank, by name."""
+        sides = dict(zip("uv", self.unrolling.size, strict=True))
+        return {name: (sides.get(name, rank), rank) for name in self.factors}
+
+    def product(self, x: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """Map inputs by the layer whose matrix is ``left right^T``."""
+        if self.kind is nn.Linear:
+            return functional.linear(x @ right, left, self.bias)
+        halves, padding = self.unrolling.halves, self.settings["padding"]
+        dimensions = len(self.settings["kernel_size"])
+        convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[dimensions - 1]
+        if self.settings["padding_mode"] != "zeros":
+            x = functional.pad(x, self._sides, mode=self.settings["padding_mode"])
+            padding = (0,) * dimensions
+        kernels = self.unrolling.kernels(left, right)
+        for kernel, axes, added in zip(kernels, halves, (None, self.bias), strict=True):
+            # Each convolution strides, pads and dilates along its own dimensions only, so that no
+            # position is lost for the other.
+            x = convolve(
+                x,
+                kernel,
+                added,
+                along(axes, self.settings["stride"], 1),
+                padding if isinstance(padding, str) else along(axes, padding, 0),
+                along(axes, self.settings["dilation"], 1),
+            )
         return x
 
-    def halves(self, tail: int) -> tuple[range, range]:
-        """Return the dimensions of the first and of the second convolution."""
-        cut = self.dimensions - tail
-        return range(cut), range(cut, self.dimensions)
+    def ordinary(self, left: Tensor, right: Tensor, bias: Tensor | None, thin: bool) -> nn.Module:
+        """Return torch's own layer of the matrix ``left right^T``, or two thin ones in an
+        `nn.Sequential`.
+        """
+        changes: list[dict[str, Any]] = [{}]
+        if not thin:
+            weights = [self.unrolling.weight(left @ right.mT)]
+        elif self.kind is nn.Linear:
+            weights = [right.mT, left]
+            changes = [{"out_features": len(right.mT)}, {"in_features": len(right.mT)}]
+        else:
+            weights, changes = list(self.unrolling.kernels(left, right)), []
+            for weight, axes in zip(weights, self.unrolling.halves, strict=True):
+                padding = self.settings["padding"]
+                changes.append(
+                    {
+                        "in_channels": weight.shape[1],
+                        "out_channels": len(weight),
+                        "kernel_size": tuple(weight.shape[2:]),
+                        "stride": along(axes, self.settings["stride"], 1),
+                        "padding": padding if isinstance(padding, str) else along(axes, padding, 0),
+                        "dilation": along(axes, self.settings["dilation"], 1),
+                    }
+                )
+        made = []
+        for number, (weight, change) in enumerate(zip(weights, changes, strict=True), start=1):
+            # Without initialisation, which would draw random numbers.
+            has_bias, like = bias is not None and number == len(weights), self.u
+            settings = {**self.settings, **change, "device": like.device, "dtype": like.dtype}
+            one = skip_init(self.kind, **settings, bias=has_bias)
+            with torch.no_grad():
+                one.weight.copy_(weight).requires_grad_(self.u.requires_grad)
+                if bias is not None and self.bias is not None and has_bias:
+                    one.bias.copy_(bias).requires_grad_(self.bias.requires_grad)
+            made.append(one)
+        whole = nn.Sequential(*made) if thin else made[0]
+        return whole.train(self.training)
 
-    def _sides(self) -> list[int]:
-        """Return the padding before and after each dimension, the last dimension first, as `functional.pad` takes it."""
-        if not isinstance(self.padding, str):
-            return [side for side in reversed(self.padding) for _ in range(2)]
-        totals = [(size - 1) * dilation * (self.padding == "same") for size, dilation in zip(self.kernel_size, self.dilation, strict=True)]
-        return [side for total in reversed(totals) for side in (total // 2, total - total // 2)]
-
-    def _sizes(self, name: str, value: Any, least: int) -> tuple[int, ...]:
-        sizes = (value,) * self.dimensions if isinstance(value, int) else tuple(value) if isinstance(value, tuple | list) else ()
-        if len(sizes) != self.dimensions or not all(isinstance(size, int) and size >= least for size in sizes):
-            raise self._complaint(name, f"{self.dimensions} whole numbers, {least} or more", repr(value), repr((max(1, least),) * self.dimensions))
-        return sizes
-
-    def _complaint(self, name: str, expected: object, actual: object, hint: str) -> ArgumentError:
-        return ArgumentError(complain(f"{type(self).__name__}, {name}", expected=expected, actual=actual, hint=hint))
+    def extra_repr(self) -> str:
+        """Return the rank and the settings, for the string form of a network."""
+        text = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        return f"{text}, rank={self.rank}, bias={self.bias is not None}"
 
 
-def along(axes: range, values: tuple[int, ...], neutral: int) -> tuple[int, ...]:
-    """Return a setting of a convolution with its values at the dimensions `axes` and `neutral` at the others."""
-    return tuple(value if axis in axes else neutral for axis, value in enumerate(values))
+class FactoredLayer(ThinLayer):
+    """A layer with a weight ``u v^T`` of two free factors.
+
+    Parameters
+    ----------
+    layer, split
+        As in `ThinLayer`.
+    u, v
+        ``(M, R)`` and ``(N, R)``, copied. R may be more than M or N.
+    """
+
+    def __init__(self, layer: Dense, u: Tensor, v: Tensor, split: Split = "spatial") -> None:
+        super().__init__(layer, split, u=u, v=v)
+
+    def sides(self, values: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the two factors of the matrix for given parameters."""
+        return values["u"], values["v"]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map inputs as the layer that it stands for would."""
+        return self.product(x, self.u, self.v)
 
 
-def thin_kernels(left: Tensor, right: Tensor, kernel: tuple[int, ...], tail: int) -> tuple[Tensor, Tensor]:
-    """Return the kernels ``(k, in, *first, 1...)`` and ``(out, k, 1..., *last)`` of the two convolutions in place of ``left right^T``."""
-    cut, rank = len(kernel) - tail, right.shape[1]
-    into = right.mT.reshape(rank, -1, *kernel[:cut], *(1,) * tail)
-    out = left.reshape(-1, prod(kernel[cut:]), rank).mT.reshape(-1, rank, *(1,) * cut, *kernel[cut:])
-    return into, out
+class FixedRankLayer(ThinLayer):
+    """A layer whose weight matrix is a point of fixed rank, with a probe. A kernel's matrix has one
+    row for each output channel.
+
+    Parameters
+    ----------
+    layer
+        As in `ThinLayer`.
+    point
+        The weight matrix ``(M, N)``, copied.
+    """
+
+    up: Tensor | None
+    vp: Tensor | None
+
+    def __init__(self, layer: Dense, point: FixedRank) -> None:
+        super().__init__(layer, "pufferfish", u=point.u, s=point.s, v=point.v)
+        # None, not zeros: `running_statistics` would take floating-point buffers for those of batch
+        # norm, and zeros would double a point's memory.
+        self.register_buffer("up", None, persistent=False)
+        self.register_buffer("vp", None, persistent=False)
+
+    @property
+    def point(self) -> FixedRank:
+        """The weight matrix."""
+        return FixedRank(self.u, self.s, self.v)
+
+    def sides(self, values: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the two factors of the matrix for given parameters."""
+        return values["u"] @ values["s"], values["v"]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map inputs as the layer that it stands for would."""
+        left, right = self.u @ self.s, self.v
+        if self.up is not None:
+            left = left + self.up
+        if self.vp is not None:
+            left, right = torch.cat([left, self.u], 1), torch.cat([right, self.vp], 1)
+        return self.product(x, left, right)
+
+
+def fixed_rank_layers(net: nn.Module) -> dict[str, FixedRankLayer]:
+    """Return the layers of fixed rank of a network, by name."""
+    return {name: one for name, one in net.named_modules() if isinstance(one, FixedRankLayer)}

@@ -1,4 +1,6 @@
-"""Parts common to the reference networks: initialisation from a key, the rule for widths, grey images."""
+"""Parts common to the reference networks: initialisation from a key, the rule for widths, grey
+images.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +9,36 @@ from typing import TypeVar
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 
 Net = TypeVar("Net", bound=nn.Module)
 
 
 def initialised(net: Net, key: Key) -> Net:
-    """Draw the weights of all linear layers and 2-D convolutions from `key`, set their biases to zero, and return the same network.
+    """Draw the weights of all linear layers and 2-D convolutions from `key`, set their biases to
+    zero, and return the same network.
 
-    Weights are normal with sd ``sqrt(2 / fan_in)`` (He et al., 2015), the scale that the priors are relative to.
+    Weights are normal with sd ``sqrt(2 / fan_in)`` (He et al., 2015), the scale that the priors are
+    relative to.
     """
     generator = key.generator()
     for module in net.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
-            nn.init.normal_(module.weight, std=math.sqrt(2 / module.weight[0].numel()), generator=generator)
+            nn.init.normal_(
+                module.weight, std=math.sqrt(2 / module.weight[0].numel()), generator=generator
+            )
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     return net
 
 
 def slimmed(size: int, width: float, *, where: str) -> int:
-    """Return `size` times `width`, rounded to the nearest integer (a half to the even one) and at least 1.
+    """Return `size` times `width`, rounded to the nearest integer (a half to the even one) and at
+    least 1.
 
-    HeteroFL's published code rounds up; FedHM's tables have the sizes that rounding to the nearest gives.
+    HeteroFL's published code rounds up; FedHM's tables have the sizes that rounding to the nearest
+    gives.
 
     Raises
     ------
@@ -38,10 +46,12 @@ def slimmed(size: int, width: float, *, where: str) -> int:
         If `width` is not positive and finite.
     """
     if not 0 < width < math.inf:
-        raise ArgumentError(complain(f"{where}.width", expected="a positive number", actual=width, hint="0.5"))
+        raise ArgumentError(f"{where}.width", "a positive number", width, "0.5")
     return max(1, round(size * width))
 
 
 def as_images(image: tuple[int, int, int]) -> dict[str, nn.Module]:
-    """Return a first step that brings grey images, ``(B, H, W)`` or ``(B, 1, H, W)``, to ``(B, 1, H, W)``; no step for other images."""
+    """Return a first step that brings grey images, ``(B, H, W)`` or ``(B, 1, H, W)``, to
+    ``(B, 1, H, W)``; no step for other images.
+    """
     return {"image": nn.Sequential(nn.Flatten(), nn.Unflatten(1, image))} if image[0] == 1 else {}

@@ -1,9 +1,11 @@
-"""Norms of the reference networks by name, and the running statistics of static batch norm, which are estimated after training.
+"""Norms of the reference networks by name, and the running statistics of static batch norm, which
+are estimated after training.
 
-``"batch"`` is batch norm with running statistics (Ioffe and Szegedy, 2015). ``"static"`` is the static batch norm of HeteroFL (Diao et al.,
-2021): batch norm without running statistics, so that it has no buffers and always normalises by the batch it is given. Once training is over, the
-statistics are computed from data, by the recipe `batch_statistics` or by `with_statistics`. ``"group"`` is group norm (Wu and He, 2018), which
-does not depend on the other examples of a batch.
+``"batch"`` is batch norm with running statistics (Ioffe and Szegedy, 2015). ``"static"`` is the
+static batch norm of HeteroFL (Diao et al., 2021): batch norm without running statistics, so that it
+has no buffers and always normalises by the batch it is given. Once training is over, the statistics
+are computed from data, by the recipe `batch_statistics` or by `with_statistics`. ``"group"`` is
+group norm (Wu and He, 2018), which does not depend on the other examples of a batch.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Literal, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 Norm = Literal["batch", "static", "group"]
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
@@ -25,11 +27,14 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 def norm_layer(channels: int, norm: Norm, *, where: str) -> nn.Module:
-    """Return a new norm layer. Every norm has a scale and a shift for each channel, ``2 channels`` parameters.
+    """Return a new norm layer. Every norm has a scale and a shift for each channel, ``2 channels``
+    parameters.
 
-    Group norm has ``channels // size`` groups, where `size` is the greatest common divisor of 16 and the number of channels or, if that is below 8,
-    the smallest divisor of the number of channels from 8 upwards (below 8 channels: all of them). That makes 4, 8, 16 and 32 groups for 64, 128, 256
-    and 512 channels. Groups of one channel are avoided, because they would erase each channel's scale.
+    Group norm has ``channels // size`` groups, where `size` is the greatest common divisor of 16
+    and the number of channels or, if that is below 8, the smallest divisor of the number of
+    channels from 8 upwards (below 8 channels: all of them). That makes 4, 8, 16 and 32 groups for
+    64, 128, 256 and 512 channels. Groups of one channel are avoided, because they would erase each
+    channel's scale.
 
     Parameters
     ----------
@@ -47,39 +52,60 @@ def norm_layer(channels: int, norm: Norm, *, where: str) -> nn.Module:
     """
     if norm not in get_args(Norm):
         expected = f"one of {', '.join(map(repr, get_args(Norm)))}"
-        raise ArgumentError(complain(f"{where}.norm", expected=expected, actual=repr(norm), hint="'group'"))
+        raise ArgumentError(f"{where}.norm", expected, repr(norm), "'group'")
     if norm == "group":
         size = math.gcd(16, channels)
-        size = size if size >= 8 else next((divisor for divisor in range(8, channels) if channels % divisor == 0), channels)
+        size = (
+            size
+            if size >= 8
+            else next(
+                (divisor for divisor in range(8, channels) if channels % divisor == 0), channels
+            )
+        )
         return nn.GroupNorm(channels // size, channels)
     return nn.BatchNorm2d(channels, track_running_stats=norm == "batch")
 
 
 def batch_norms(net: nn.Module) -> dict[str, BatchNorm]:
-    """Return the batch norms of a network by name, in order of registration; a shared one is listed once."""
+    """Return the batch norms of a network by name, in order of registration; a shared one is listed
+    once.
+    """
     return {name: module for name, module in net.named_modules() if isinstance(module, BatchNorm)}
 
 
-def check_tracked(net: nn.Module, where: str, hint: str = "the model of a round of bf.batch_statistics(net, parameters, inputs[:1])") -> None:
-    """Raise `ArgumentError` if a batch norm is static: the outputs of a row then depend on the rows beside it."""
+def check_tracked(
+    net: nn.Module,
+    where: str,
+    hint: str = "the model of a round of bf.batch_statistics(net, parameters, inputs[:1])",
+) -> None:
+    """Raise `ArgumentError` if a batch norm is static: the outputs of a row then depend on the rows
+    beside it.
+    """
     if static := [name for name, norm in batch_norms(net).items() if norm.running_mean is None]:
-        raise ArgumentError(complain(where, expected="no batch norm without running statistics", actual=static, hint=hint))
+        raise ArgumentError(where, "no batch norm without running statistics", static, hint)
 
 
 def tracked(net: Net) -> Net:
-    """Return a copy whose static batch norms have running statistics, of mean 0 and variance 1. Other modules are unchanged."""
+    """Return a copy whose static batch norms have running statistics, of mean 0 and variance 1.
+    Other modules are unchanged.
+    """
     twin = copy.deepcopy(net)
     for norm in batch_norms(twin).values():
         if norm.running_mean is None:
             like = next(chain(norm.parameters(), net.parameters()), torch.empty(0))
-            norm.running_mean, norm.running_var = like.new_zeros(norm.num_features), like.new_ones(norm.num_features)
+            norm.running_mean, norm.running_var = (
+                like.new_zeros(norm.num_features),
+                like.new_ones(norm.num_features),
+            )
             norm.num_batches_tracked = torch.zeros((), dtype=torch.long, device=like.device)
             norm.track_running_stats = True
     return twin
 
 
 def untracked(net: Net) -> Net:
-    """Return a copy whose batch norms are static, that is without running statistics. Other modules are unchanged."""
+    """Return a copy whose batch norms are static, that is without running statistics. Other modules
+    are unchanged.
+    """
     twin = copy.deepcopy(net)
     for norm in batch_norms(twin).values():
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None
@@ -88,21 +114,26 @@ def untracked(net: Net) -> Net:
 
 
 def with_statistics(net: Net, batches: Iterable[Tensor]) -> Net:
-    """Estimate the statistics of static batch norm in one pass: return a copy, in evaluation mode, whose batch norms have running statistics.
+    """Estimate the statistics of static batch norm in one pass: return a copy, in evaluation mode,
+    whose batch norms have running statistics.
 
-    Use this where all inputs are in one place and one pass must suffice; the estimate depends on how the rows are cut into batches. The recipe
-    `bayesfed.algorithms.batch_statistics` asks the clients instead, makes one pass for each norm, and is exact for any clients and batches.
+    Use this where all inputs are in one place and one pass must suffice; the estimate depends on
+    how the rows are cut into batches. The recipe `bayesfed.algorithms.batch_statistics` asks the
+    clients instead, makes one pass for each norm, and is exact for any clients and batches.
 
-    Each batch goes forward once. Every batch norm normalises by that batch, and everything else is in evaluation mode. A channel's mean is the
-    average over batches of the batch means; its variance is the average of the unbiased batch variances, which leaves out how much the means differ
-    from batch to batch. Batches have equal weight, whatever their sizes.
+    Each batch goes forward once. Every batch norm normalises by that batch, and everything else is
+    in evaluation mode. A channel's mean is the average over batches of the batch means; its
+    variance is the average of the unbiased batch variances, which leaves out how much the means
+    differ from batch to batch. Batches have equal weight, whatever their sizes.
 
     Parameters
     ----------
     net
-        Network, never changed. Batch norms that have running statistics lose them in the copy; other norms are left alone.
+        Network, never changed. Batch norms that have running statistics lose them in the copy;
+        other norms are left alone.
     batches
-        Inputs as the network takes them: at least one batch, with more than one value for each channel at every norm.
+        Inputs as the network takes them: at least one batch, with more than one value for each
+        channel at every norm.
 
     Raises
     ------
@@ -111,7 +142,8 @@ def with_statistics(net: Net, batches: Iterable[Tensor]) -> Net:
 
     References
     ----------
-    HeteroFL (Diao et al., 2021), "static batch normalization"; the statistics are updated as torch does with ``momentum=None``.
+    HeteroFL (Diao et al., 2021), "static batch normalization"; the statistics are updated as torch
+    does with ``momentum=None``.
     """
     twin = tracked(untracked(net)).eval()
     for norm in batch_norms(twin).values():
@@ -122,5 +154,7 @@ def with_statistics(net: Net, batches: Iterable[Tensor]) -> Net:
         for number, batch in enumerate(batches, start=1):  # noqa: B007
             twin(batch)
     if not number:
-        raise ArgumentError(complain("with_statistics.batches", expected="at least one batch", actual="none", hint="the training inputs"))
+        raise ArgumentError(
+            "with_statistics.batches", "at least one batch", "none", "the training inputs"
+        )
     return twin.eval()

@@ -8,29 +8,45 @@ from itertools import pairwise
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import KEY, Role, checked
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import initialised
 from bayesfed.models.nets.norms import Norm, norm_layer
 
 # Howard et al. (2017), table 1: output channels and stride of each depthwise-separable block.
-_BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *5 * [(512, 1)], (1024, 2), (1024, 1))
+_BLOCKS = (
+    (64, 1),
+    (128, 2),
+    (128, 1),
+    (256, 2),
+    (256, 1),
+    (512, 2),
+    *5 * [(512, 1)],
+    (1024, 2),
+    (1024, 1),
+)
 
 
 @checked(
     widths=Role(
-        lambda widths: isinstance(widths, list | tuple) and all(isinstance(width, int) for width in widths), "a list of whole numbers", "[64, 32, 10]"
+        lambda widths: (
+            isinstance(widths, list | tuple) and all(isinstance(width, int) for width in widths)
+        ),
+        "a list of whole numbers",
+        "[64, 32, 10]",
     ),
     key=KEY,
 )
 def mlp(widths: Sequence[int], key: Key, *, dropout: float = 0.0) -> nn.Sequential:
-    """Build a ReLU perceptron on flattened inputs ``(B, ...)``; ``mlp([784, 256, 256, 10], key)`` is the network of several of the papers.
+    """Build a ReLU perceptron on flattened inputs ``(B, ...)``; ``mlp([784, 256, 256, 10], key)``
+    is the network of several of the papers.
 
     Parameters
     ----------
     widths
-        Number of inputs (entries of one flattened row), units of every hidden layer, number of outputs.
+        Number of inputs (entries of one flattened row), units of every hidden layer, number of
+        outputs.
     key
         Random key of the initial weights.
     dropout
@@ -42,16 +58,25 @@ def mlp(widths: Sequence[int], key: Key, *, dropout: float = 0.0) -> nn.Sequenti
         If there are fewer than two widths, one is below 1, or `dropout` is outside [0, 1).
     """
     if not 0 <= dropout < 1:
-        raise ArgumentError(complain("mlp, dropout", expected="a probability below 1", actual=dropout, hint="0.2"))
+        raise ArgumentError("mlp, dropout", "a probability below 1", dropout, "0.2")
     if len(widths) < 2 or min(widths) < 1:
-        raise ArgumentError(complain("mlp, widths", expected="two or more numbers from 1", actual=list(widths), hint="[64, 32, 10]"))
+        raise ArgumentError(
+            "mlp, widths", "two or more numbers from 1", list(widths), "[64, 32, 10]"
+        )
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
     return initialised(nn.Sequential(*layers[: -2 if dropout else -1]), key)
 
 
-def cnn(image: tuple[int, int, int], classes: int, key: Key, *, channels: Sequence[int] = (16, 32), hidden: int = 64) -> nn.Sequential:
+def cnn(
+    image: tuple[int, int, int],
+    classes: int,
+    key: Key,
+    *,
+    channels: Sequence[int] = (16, 32),
+    hidden: int = 64,
+) -> nn.Sequential:
     """Build 3 x 3 convolutions with max pooling, then one hidden layer.
 
     Parameters
@@ -72,22 +97,32 @@ def cnn(image: tuple[int, int, int], classes: int, key: Key, *, channels: Sequen
     for after in channels:
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
         before, height, width = after, height // 2, width // 2
-    layers += [nn.Flatten(), nn.Linear(before * height * width, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
+    layers += [
+        nn.Flatten(),
+        nn.Linear(before * height * width, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
+    ]
     return initialised(nn.Sequential(*layers), key)
 
 
-def alexnet(image: tuple[int, int, int], classes: int, key: Key, *, width: int = 16, hidden: int = 128) -> nn.Sequential:
-    """Build a small AlexNet (Krizhevsky et al., 2012): five convolutions, two hidden layers, no normalisation.
+def alexnet(
+    image: tuple[int, int, int], classes: int, key: Key, *, width: int = 16, hidden: int = 128
+) -> nn.Sequential:
+    """Build a small AlexNet (Krizhevsky et al., 2012): five convolutions, two hidden layers, no
+    normalisation.
 
-    The 3 x 3 convolutions have 1, 3, 6, 4 and 4 times `width` channels, with max pooling after the first, second and fifth.
-    With w for `width`, h for `hidden` and c channels of H x W pixels, there are ``9 (c w + 61 w^2) + 18 w`` parameters in the
-    convolutions and ``(4 w (H // 8) (W // 8) + 1) h + (h + 1) h + (h + 1) classes`` after them: by default 232 634 for
-    (1, 28, 28) and ten classes, 290 266 for (3, 32, 32).
+    The 3 x 3 convolutions have 1, 3, 6, 4 and 4 times `width` channels, with max pooling after the
+    first, second and fifth. With w for `width`, h for `hidden` and c channels of H x W pixels,
+    there are ``9 (c w + 61 w^2) + 18 w`` parameters in the convolutions and ``(4 w (H // 8) (W
+    // 8) + 1) h + (h + 1) h + (h + 1) classes`` after them: by default 232 634 for (1, 28, 28) and
+    ten classes, 290 266 for (3, 32, 32).
 
     Parameters
     ----------
     image
-        (channels, height, width), at least 8 pixels each way. Images of one channel are given as ``(B, height, width)``.
+        (channels, height, width), at least 8 pixels each way. Images of one channel are given as
+        ``(B, height, width)``.
     classes
         Number of outputs.
     key
@@ -103,22 +138,37 @@ def alexnet(image: tuple[int, int, int], classes: int, key: Key, *, width: int =
         If the image is too small for three poolings.
     """
     if min(image[1:]) < 8:
-        raise ArgumentError(complain("alexnet.image", expected="at least 8 x 8 pixels", actual=image, hint="cnn"))
+        raise ArgumentError("alexnet.image", "at least 8 x 8 pixels", image, "cnn")
     layers, before = _unflattened(image), image[0]
     for times, pooled in ((1, True), (3, True), (6, False), (4, False), (4, True)):
-        layers += [nn.Conv2d(before, times * width, 3, padding=1), nn.ReLU(), *pooled * [nn.MaxPool2d(2)]]
+        layers += [
+            nn.Conv2d(before, times * width, 3, padding=1),
+            nn.ReLU(),
+            *pooled * [nn.MaxPool2d(2)],
+        ]
         before = times * width
     features = before * (image[1] // 8) * (image[2] // 8)
-    layers += [nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
+    layers += [
+        nn.Flatten(),
+        nn.Linear(features, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
+    ]
     return initialised(nn.Sequential(*layers), key)
 
 
-def mobilenet(image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "group") -> nn.Sequential:
-    """Build MobileNetV1 (Howard et al., 2017) for images of about 32 x 32: depthwise-separable blocks, then global average pooling.
+def mobilenet(
+    image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "group"
+) -> nn.Sequential:
+    """Build MobileNetV1 (Howard et al., 2017) for images of about 32 x 32: depthwise-separable
+    blocks, then global average pooling.
 
-    The first convolution has stride 1 where ImageNet's has 2. By default group norm replaces batch norm, because a round may not change running
-    statistics. Convolutions have no biases; the norms' shifts serve as such. For three channels and ten classes there are
-    3 217 226 parameters at width 1, 823 722 at 1/2 and 215 642 at 1/4.
+    The first convolution has stride 1 where ImageNet's has 2. By default group norm replaces batch
+    norm, because a round may not change running statistics. Convolutions have no biases; the norms'
+    shifts serve as such. For three channels and ten classes there are 3 217 226 parameters at width
+    1, 823 722 at 1/2 and 215 642 at 1/4.
 
     Parameters
     ----------
@@ -131,7 +181,8 @@ def mobilenet(image: tuple[int, int, int], classes: int, key: Key, *, width: flo
     width
         Factor on every layer's channels, which are rounded to multiples of 8.
     norm
-        ``"group"``, in groups of 16 channels, or of 8 where 16 does not divide; ``"static"`` or ``"batch"``, see `bayesfed.models.nets.norms`.
+        ``"group"``, in groups of 16 channels, or of 8 where 16 does not divide; ``"static"`` or
+        ``"batch"``, see `bayesfed.models.nets.norms`.
 
     Raises
     ------
@@ -139,12 +190,17 @@ def mobilenet(image: tuple[int, int, int], classes: int, key: Key, *, width: flo
         If `width` is not positive or there is no such norm.
     """
     if not 0 < width < math.inf:
-        raise ArgumentError(complain("mobilenet.width", expected="a positive number", actual=width, hint="0.25"))
+        raise ArgumentError("mobilenet.width", "a positive number", width, "0.25")
     before = _thinned(32, width)
-    layers = [*_unflattened(image), *_normed(nn.Conv2d(image[0], before, 3, padding=1, bias=False), norm)]
+    layers = [
+        *_unflattened(image),
+        *_normed(nn.Conv2d(image[0], before, 3, padding=1, bias=False), norm),
+    ]
     for channels, stride in _BLOCKS:
         after = _thinned(channels, width)
-        layers += _normed(nn.Conv2d(before, before, 3, stride, padding=1, groups=before, bias=False), norm)
+        layers += _normed(
+            nn.Conv2d(before, before, 3, stride, padding=1, groups=before, bias=False), norm
+        )
         layers += _normed(nn.Conv2d(before, after, 1, bias=False), norm)
         before = after
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)]

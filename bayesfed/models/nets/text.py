@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.data.texts.pretrained import model_folder, offline
-from bayesfed.errors import ArgumentError, DataError, MissingExtraError, complain
+from bayesfed.errors import ArgumentError, DataError, MissingExtraError
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import initialised
 
@@ -31,12 +31,14 @@ _QUERY_VALUE = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin")
 
 
 class TextClassifier(nn.Module):
-    """Logits ``(B, C)`` of tokens ``(B, 2, L)``: a linear layer on the mean of an encoder's last states.
+    """Logits ``(B, C)`` of tokens ``(B, 2, L)``: a linear layer on the mean of an encoder's last
+    states.
 
     Parameters
     ----------
     encoder
-        Called with `input_ids` and `attention_mask`, ``(B, L)``; returns an object with `last_hidden_state`, ``(B, L, width)``. Not copied.
+        Called with `input_ids` and `attention_mask`, ``(B, L)``; returns an object with
+        `last_hidden_state`, ``(B, L, width)``. Not copied.
     classifier
         Linear layer from the encoder's width to C.
     """
@@ -53,7 +55,9 @@ class TextClassifier(nn.Module):
             pooled = self._pooled(tokens)
         else:
             order = lengths.argsort(stable=True)
-            pooled = torch.cat([self._pooled(tokens[part]) for part in order.split(_CHUNK)])[order.argsort()]
+            pooled = torch.cat([self._pooled(tokens[part]) for part in order.split(_CHUNK)])[
+                order.argsort()
+            ]
         logits: Tensor = self.classifier(pooled)
         return logits
 
@@ -67,22 +71,25 @@ class TextClassifier(nn.Module):
         return pooled
 
 
-def text_classifier(encoder: str | Path | nn.Module, classes: int, key: Key, *, dropout: float = 0.0) -> TextClassifier:
+def text_classifier(
+    encoder: str | Path | nn.Module, classes: int, key: Key, *, dropout: float = 0.0
+) -> TextClassifier:
     """Return a classifier on a pretrained encoder, in training mode.
 
     Parameters
     ----------
     encoder
-        A folder with a transformers model as safetensors, such as `minilm_folder`, or the name of a model in Hugging Face's cache. Nothing is
-        downloaded or unpickled, and no code from the folder is run; a layer that pools the first token is left out. Or a transformers encoder, which
-        is used as it is, its own dropout included.
+        A folder with a transformers model as safetensors, such as `minilm_folder`, or the name of a
+        model in Hugging Face's cache. Nothing is downloaded or unpickled, and no code from the
+        folder is run; a layer that pools the first token is left out. Or a transformers encoder,
+        which is used as it is, its own dropout included.
     classes
         C, the number of classes.
     key
         Random key of the linear layer, whose name is ``classifier``.
     dropout
-        Dropout probability of an encoder from a folder, in place of the one in its settings. With 0 nothing is drawn, so clients may train in
-        threads.
+        Dropout probability of an encoder from a folder, in place of the one in its settings. With 0
+        nothing is drawn, so clients may train in threads.
 
     Raises
     ------
@@ -94,23 +101,32 @@ def text_classifier(encoder: str | Path | nn.Module, classes: int, key: Key, *, 
         If no model is found, or weights are missing from its file.
     """
     if classes < 2:
-        raise ArgumentError(complain("text_classifier, classes", expected="at least 2", actual=classes, hint="2"))
+        raise ArgumentError("text_classifier, classes", "at least 2", classes, "2")
     if not 0 <= dropout < 1:
-        raise ArgumentError(complain("text_classifier, dropout", expected="a probability below 1", actual=dropout, hint="0.1"))
+        raise ArgumentError("text_classifier, dropout", "a probability below 1", dropout, "0.1")
     body = encoder if isinstance(encoder, nn.Module) else _loaded(model_folder(encoder), dropout)
     width = getattr(getattr(body, "config", None), "hidden_size", None)
     if not isinstance(width, int):
         raise ArgumentError(
-            complain("text_classifier", expected="an encoder with config.hidden_size", actual=type(body).__name__, hint="a BertModel")
+            "text_classifier",
+            "an encoder with config.hidden_size",
+            type(body).__name__,
+            "a BertModel",
         )
     head = initialised(nn.utils.skip_init(nn.Linear, width, classes), key)
     return TextClassifier(body, head).train()
 
 
 def query_value(name: str, module: nn.Module) -> bool:
-    """Select the weights of attention's query and value layers, as the BERT, LLaMA and DistilBERT families name them: a ``where`` for `lora`."""
+    """Select the weights of attention's query and value layers, as the BERT, LLaMA and DistilBERT
+    families name them: a ``where`` for `lora`.
+    """
     path, _, leaf = name.rpartition(".")
-    return leaf == "weight" and path.rpartition(".")[2] in _QUERY_VALUE and isinstance(module, nn.Linear)
+    return (
+        leaf == "weight"
+        and path.rpartition(".")[2] in _QUERY_VALUE
+        and isinstance(module, nn.Linear)
+    )
 
 
 def _loaded(folder: Path, dropout: float) -> nn.Module:
@@ -120,7 +136,9 @@ def _loaded(folder: Path, dropout: float) -> nn.Module:
     except ImportError as problem:
         raise MissingExtraError("transformers", "lora") from problem
     safely: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    config = offline("a model's settings", folder, lambda: AutoConfig.from_pretrained(folder, **safely))
+    config = offline(
+        "a model's settings", folder, lambda: AutoConfig.from_pretrained(folder, **safely)
+    )
     for name, value in config.to_dict().items():
         if "drop" in name and isinstance(value, float):
             setattr(config, name, dropout)
@@ -128,12 +146,18 @@ def _loaded(folder: Path, dropout: float) -> nn.Module:
         body, loading_info = offline(
             "a model's weights as safetensors",
             folder,
-            lambda: AutoModel.from_pretrained(folder, config=config, use_safetensors=True, output_loading_info=True, **safely),
+            lambda: AutoModel.from_pretrained(
+                folder, config=config, use_safetensors=True, output_loading_info=True, **safely
+            ),
         )
     pooler = getattr(body, "pooler", None)
-    if missing := sorted(name for name in loading_info["missing_keys"] if not name.startswith("pooler.")):
+    if missing := sorted(
+        name for name in loading_info["missing_keys"] if not name.startswith("pooler.")
+    ):
         # Transformers would go on with random numbers in their place.
-        raise DataError(complain(str(folder), expected="all weights of the model", actual=f"no {missing[:3]}", hint="the published files"))
+        raise DataError(
+            str(folder), "all weights of the model", f"no {missing[:3]}", "the published files"
+        )
     if isinstance(pooler, nn.Module):
         body.pooler = None
     whole: nn.Module = body.float()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.func import functional_call
 
-from bayesfed.errors import PriorError, complain
+from bayesfed.errors import PriorError
 from bayesfed.errors.checks import NET, Role, checked
 from bayesfed.models.modules import Predicate, initial_scale
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
@@ -35,8 +35,9 @@ class BayesianNet:
     priors
         Priors of the selected parameters by name, in the network's order.
     values
-        Values of all parameters at the time of the call to `bayesian`; parameters without a prior keep them. They are copies, except for frozen
-        parameters, which are the network's own tensors.
+        Values of all parameters at the time of the call to `bayesian`; parameters without a prior
+        keep them. They are copies, except for frozen parameters, which are the network's own
+        tensors.
     likelihood
         Distribution of the targets given the network's output.
     automatic
@@ -49,10 +50,14 @@ class BayesianNet:
     likelihood: Likelihood
     automatic: bool = False
 
-    def __call__(self, inputs: Tensor, targets: Tensor | None = None, *, scale: float = 1.0) -> Tensor:
-        """Run as a Pyro model: sample every weight under its parameter's name, then sample or observe ``y``.
+    def __call__(
+        self, inputs: Tensor, targets: Tensor | None = None, *, scale: float = 1.0
+    ) -> Tensor:
+        """Run as a Pyro model: sample every weight under its parameter's name, then sample or
+        observe ``y``.
 
-        A network takes one set of weights at a time, so neither ``Predictive(parallel=True)`` nor ``vectorize_particles`` is possible.
+        A network takes one set of weights at a time, so neither ``Predictive(parallel=True)`` nor
+        ``vectorize_particles`` is possible.
 
         Parameters
         ----------
@@ -63,16 +68,29 @@ class BayesianNet:
         scale
             Number of rows of the data set that each row stands for: N / B for a minibatch.
         """
-        weights = {name: prior.sample(name, self.values[name]) for name, prior in self.priors.items()}
+        weights = {
+            name: prior.sample(name, self.values[name]) for name, prior in self.priors.items()
+        }
         # Copies, since a forward pass may change buffers in place.
         buffers = {name: value.clone() for name, value in self.net.named_buffers()}
         output = functional_call(self.net, {**self.values, **buffers, **weights}, (inputs,))
-        if changed := [name for name, value in buffers.items() if value.is_floating_point() and value._version]:
-            raise PriorError(complain("bayesian", expected="a network without running statistics", actual=changed, hint="nn.GroupNorm"))
+        if changed := [
+            name for name, value in buffers.items() if value.is_floating_point() and value._version
+        ]:
+            raise PriorError(
+                "bayesian", "a network without running statistics", changed, "nn.GroupNorm"
+            )
         return self.likelihood.observe(output, targets, scale)
 
 
-@checked(net=NET, prior=Role(lambda prior: not isinstance(prior, type), "a prior as a value", "Gaussian(1.0), or declare for a Prior"))
+@checked(
+    net=NET,
+    prior=Role(
+        lambda prior: not isinstance(prior, type),
+        "a prior as a value",
+        "Gaussian(1.0), or declare for a Prior",
+    ),
+)
 def bayesian(
     net: nn.Module,
     prior: WeightPrior | Callable[[str], WeightPrior] | None = None,
@@ -87,37 +105,55 @@ def bayesian(
     net
         Any module without sites of its own; never changed.
     prior
-        One prior for all parameters, or a function from a parameter's name to its prior. Default: `Gaussian`, as wide as a parameter is in the
-        beginning, unless the method chooses a scale, as `federated_svi` does.
+        One prior for all parameters, or a function from a parameter's name to its prior. Default:
+        `Gaussian`, as wide as a parameter is in the beginning, unless the method chooses a scale,
+        as `federated_svi` does.
     likelihood
         Default: `Categorical()` at temperature 1.
     where
-        ``(parameter name, owning module) -> bool``. Default: every parameter that requires a gradient, so not the frozen weights under adapters.
-        It is called once for a parameter that several layers share, with its first name.
+        ``(parameter name, owning module) -> bool``. Default: every parameter that requires a
+        gradient, so not the frozen weights under adapters. It is called once for a parameter that
+        several layers share, with its first name.
 
     Raises
     ------
     PriorError
-        If `where` selects nothing; if a prior is not a `WeightPrior` but, say, a `Prior` or a Pyro distribution; or if the network
-        has running statistics (batch norm), which a draw would change.
+        If `where` selects nothing; if a prior is not a `WeightPrior` but, say, a `Prior` or a Pyro
+        distribution; or if the network has running statistics (batch norm), which a draw would
+        change.
     """
     named = dict(net.named_parameters())
     names = [name for name, value in named.items() if where or value.requires_grad]
-    selected = [name for name in names if where is None or where(name, net.get_submodule(name.rpartition(".")[0]))]
+    selected = [
+        name
+        for name in names
+        if where is None or where(name, net.get_submodule(name.rpartition(".")[0]))
+    ]
     if not selected:
         raise PriorError(
-            complain("bayesian", expected="a predicate that chooses a parameter", actual=f"none of {names}", hint="where=weight_matrices")
+            "bayesian",
+            "a predicate that chooses a parameter",
+            f"none of {names}",
+            "where=weight_matrices",
         )
     if running := running_statistics(net, certain=True):
         raise PriorError(
-            complain("bayesian", expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
+            "bayesian",
+            "a network without running statistics",
+            running,
+            "nn.GroupNorm in place of batch norm",
         )
     # A Pyro distribution is callable and has a `sample` too, but with another meaning.
-    priors = {name: prior(name) if callable(prior) and not isinstance(prior, Distribution) else prior or _wide(named[name]) for name in selected}
+    priors = {
+        name: prior(name)
+        if callable(prior) and not isinstance(prior, Distribution)
+        else prior or _wide(named[name])
+        for name in selected
+    }
     for name, own in priors.items():
         if not isinstance(own, WeightPrior) or isinstance(own, Distribution):
             actual, hint = type(own).__name__, "Gaussian(1.0), or declare for a Prior"
-            raise PriorError(complain(f"bayesian, parameter {name!r}", expected="a WeightPrior", actual=actual, hint=hint))
+            raise PriorError(f"bayesian, parameter {name!r}", "a WeightPrior", actual, hint)
     values = {name: value.detach() for name, value in named.items()} | trainable(net)
     return BayesianNet(net, priors, values, likelihood or Categorical(), prior is None)
 

@@ -1,4 +1,5 @@
-"""The variational family of D-Turbo-VBI: the posterior of each site, and the Pyro guide that draws from it.
+"""The variational family of D-Turbo-VBI: the posterior of each site, and the Pyro guide that draws
+from it.
 
 Both guides of D-Turbo-VBI have the form ``q(w) q(s) q(rho | s)``: a Gaussian, a Bernoulli and one
 Gamma for each value of the support. In the published mean-field guide q(w) q(rho) q(s) the two

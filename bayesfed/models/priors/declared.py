@@ -16,7 +16,7 @@ import pyro.distributions as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import PriorError, complain
+from bayesfed.errors import PriorError
 from bayesfed.errors.checks import NET, Role, checked, having
 from bayesfed.models.modules import Dense, Predicate, initial_scale, layer_weights
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
@@ -58,12 +58,16 @@ class Site:
         return self.name.rpartition(".")[0]
 
     def rows_are_outputs(self, net: nn.Module) -> bool:
-        """Return whether every row of the matrix makes one output of its layer: of a linear layer or a convolution."""
+        """Return whether every row of the matrix makes one output of its layer: of a linear layer
+        or a convolution.
+        """
         return isinstance(net.get_submodule(self.module), Dense)
 
     @property
     def rows_are_clusters(self) -> bool:
-        """Whether the prior makes every row a chain of its own (`Channels`), so that rows are meant to go as a whole."""
+        """Whether the prior makes every row a chain of its own (`Channels`), so that rows are meant
+        to go as a whole.
+        """
         if not isinstance(self.support, Grid) or self.support.size != (1, self.matrix[1]):
             return False
         coupling = self.support.row.coupling
@@ -95,8 +99,17 @@ class Declared:
 
     @property
     def last(self) -> str | None:
-        """The weights of the last linear layer or convolution, whose rows are taken for the outputs of the network; None if there are none."""
-        return next((name for name in reversed(list(self.sites)) if self.sites[name].rows_are_outputs(self.net)), None)
+        """The weights of the last linear layer or convolution, whose rows are taken for the outputs
+        of the network; None if there are none.
+        """
+        return next(
+            (
+                name
+                for name in reversed(list(self.sites))
+                if self.sites[name].rows_are_outputs(self.net)
+            ),
+            None,
+        )
 
     def model(
         self,
@@ -120,14 +133,23 @@ class Declared:
         scale
             Factor on the log likelihood of each row: N / N_t in D-Turbo-VBI (21), or 1.
         log_odds
-            ``(M, N)`` for each site: independent supports with these log-odds, Module A's prior (9), in place of the declared p(s).
+            ``(M, N)`` for each site: independent supports with these log-odds, Module A's prior
+            (9), in place of the declared p(s).
         """
         weights = {}
         for name, site in self.sites.items():
-            prior = ClusteredSupport(site.support) if log_odds is None else dist.Bernoulli(logits=log_odds[name]).to_event(2)
+            prior = (
+                ClusteredSupport(site.support)
+                if log_odds is None
+                else dist.Bernoulli(logits=log_odds[name]).to_event(2)
+            )
             support = pyro.sample(f"{name}.s", prior)
-            precision = pyro.sample(f"{name}.rho", dist.Gamma(*site.precision.of(support)).to_event(2))
-            weights[name] = pyro.sample(f"{name}.w", site.weight.given(precision)).reshape(site.shape)
+            precision = pyro.sample(
+                f"{name}.rho", dist.Gamma(*site.precision.of(support)).to_event(2)
+            )
+            weights[name] = pyro.sample(f"{name}.w", site.weight.given(precision)).reshape(
+                site.shape
+            )
         output = functional_call(self.net, {**points, **weights}, (inputs,))
         return self.likelihood.observe(output, targets, scale)
 
@@ -142,16 +164,24 @@ def tempered(declared: Declared, temperature: float) -> Declared:
     """
     if not is_dataclass(declared.likelihood):
         actual = type(declared.likelihood).__name__
-        raise PriorError(complain("likelihood", expected="a temperature, or a dataclass", actual=actual, hint="a `temperature` of 1.0"))
+        raise PriorError(
+            "likelihood", "a temperature, or a dataclass", actual, "a `temperature` of 1.0"
+        )
     return replace(declared, likelihood=replace(declared.likelihood, temperature=temperature))
 
 
 @checked(
     net=NET,
     prior=Role(
-        lambda prior: not isinstance(prior, type) and (isinstance(prior, Prior) or callable(prior)), "a Prior", "Prior(), or {'name': Prior()}.get"
+        lambda prior: not isinstance(prior, type) and (isinstance(prior, Prior) or callable(prior)),
+        "a Prior",
+        "Prior(), or {'name': Prior()}.get",
     ),
-    likelihood=having(("loss", "check", "distribution"), "a likelihood", "Categorical(), or Normal(sd=1.0) for numbers"),
+    likelihood=having(
+        ("loss", "check", "distribution"),
+        "a likelihood",
+        "Categorical(), or Normal(sd=1.0) for numbers",
+    ),
 )
 def declare(
     net: nn.Module,
@@ -167,12 +197,13 @@ def declare(
     net
         Any module without latent sites of its own; never changed.
     prior
-        One prior for all parameters, or a function from a parameter's name to its prior. Default: `Prior()`, a Markov grid over Bernoulli-Gamma
-        precisions.
+        One prior for all parameters, or a function from a parameter's name to its prior. Default:
+        `Prior()`, a Markov grid over Bernoulli-Gamma precisions.
     where
-        ``(parameter name, owning module) -> bool``. Default: every matrix of a layer of torch, embeddings, recurrent cells and attention included;
-        biases, norms and parameters of modules of one's own are points. A parameter that several layers share
-        is one site, by its first name, if it is selected by any of its names.
+        ``(parameter name, owning module) -> bool``. Default: every matrix of a layer of torch,
+        embeddings, recurrent cells and attention included; biases, norms and parameters of modules
+        of one's own are points. A parameter that several layers share is one site, by its first
+        name, if it is selected by any of its names.
     likelihood
         Default: `Categorical()`.
 
@@ -188,28 +219,43 @@ def declare(
             continue
         if value.ndim < 2:
             raise PriorError(
-                complain(
-                    f"declare, parameter {name!r}",
-                    expected="a matrix or kernel",
-                    actual=f"shape {tuple(value.shape)}",
-                    hint="a predicate without biases",
-                )
+                f"declare, parameter {name!r}",
+                "a matrix or kernel",
+                f"shape {tuple(value.shape)}",
+                "a predicate without biases",
             )
         matrix = (value.shape[0], value[0].numel())
         own = prior(name) if callable(prior) else one
-        sites[name] = Site(name, tuple(value.shape), matrix, own.support.lower(matrix), own.precision.lower(initial_scale(value)), own.weight)
+        sites[name] = Site(
+            name,
+            tuple(value.shape),
+            matrix,
+            own.support.lower(matrix),
+            own.precision.lower(initial_scale(value)),
+            own.weight,
+        )
     if not sites:
         names = [name for name, _ in net.named_parameters()]
-        raise PriorError(complain("declare", expected="a predicate that chooses a parameter", actual=f"none of {names}", hint="where=layer_weights"))
+        raise PriorError(
+            "declare",
+            "a predicate that chooses a parameter",
+            f"none of {names}",
+            "where=layer_weights",
+        )
     if running := running_statistics(net, certain=True):
         raise PriorError(
-            complain("declare", expected="a network without running statistics", actual=running, hint="nn.GroupNorm in place of batch norm")
+            "declare",
+            "a network without running statistics",
+            running,
+            "nn.GroupNorm in place of batch norm",
         )
     return Declared(net, likelihood or Categorical(), sites)
 
 
 def _owners(net: nn.Module, parameter: nn.Parameter) -> Iterator[tuple[str, nn.Module]]:
-    """Yield every name of a parameter, with the layer that has it by this name: several where layers share it."""
+    """Yield every name of a parameter, with the layer that has it by this name: several where
+    layers share it.
+    """
     for path, module in net.named_modules():
         for leaf, value in module.named_parameters(recurse=False, remove_duplicate=False):
             if value is parameter:

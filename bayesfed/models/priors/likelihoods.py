@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -13,16 +12,21 @@ from pyro import poutine
 from torch import Tensor
 from torch.nn import functional
 
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import DataError
+from bayesfed.models.priors.precisions import positive
 
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """The interface of a likelihood: it scores targets given outputs, in torch and as a Pyro site."""
+    """The interface of a likelihood: it scores targets given outputs, in torch and as a
+    Pyro site.
+    """
 
     @property
     def temperature(self) -> float | None:
-        """T: the likelihood is raised to the power 1/T. Below 1 the data count more than in Bayes' rule. None leaves T to the method, or is 1."""
+        """T: the likelihood is raised to the power 1/T. Below 1 the data count more than in Bayes'
+        rule. None leaves T to the method, or is 1.
+        """
         ...
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
@@ -34,11 +38,15 @@ class Likelihood(Protocol):
         ...
 
     def distribution(self, output: Tensor) -> dist.TorchDistribution:
-        """Return the distribution of each row's target, of batch shape ``(B,)``, at temperature 1."""
+        """Return the distribution of each row's target, of batch shape ``(B,)``, at
+        temperature 1.
+        """
         ...
 
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
-        """Sample or observe the Pyro site ``y``, whose log density is multiplied by ``scale / temperature``."""
+        """Sample or observe the Pyro site ``y``, whose log density is multiplied by
+        ``scale / temperature``.
+        """
         ...
 
     def check(self, output: Tensor, targets: Tensor) -> None:
@@ -51,9 +59,9 @@ def temperature_of(likelihood: Likelihood) -> float:
     return 1.0 if likelihood.temperature is None else likelihood.temperature
 
 
-def _positive(name: str, value: float | None) -> None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise ArgumentError(complain(name, expected="a positive number", actual=value, hint="1.0"))
+def _check_temperature(where: str, value: float | None) -> None:
+    if value is not None:
+        positive(f"{where}.temperature", value)
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,9 @@ class Categorical:
     Parameters
     ----------
     temperature
-        Divisor of the log likelihood. 1 is Bayes' rule; below 1 the data count more (a cold posterior; Wenzel et al., 2020). Default None: 1, unless
-        the method chooses one, as `d_turbo_vbi` does.
+        Divisor of the log likelihood. 1 is Bayes' rule; below 1 the data count more (a cold
+        posterior; Wenzel et al., 2020). Default None: 1, unless the method chooses one, as
+        `d_turbo_vbi` does.
 
     Raises
     ------
@@ -77,7 +86,7 @@ class Categorical:
     temperature: float | None = None
 
     def __post_init__(self) -> None:
-        _positive("Categorical.temperature", self.temperature)
+        _check_temperature("Categorical", self.temperature)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy."""
@@ -101,21 +110,17 @@ class Categorical:
         """Raise `DataError` unless outputs are ``(B, C)`` and labels integers below C."""
         if output.ndim != 2 or targets.shape != output.shape[:1] or targets.is_floating_point():
             raise DataError(
-                complain(
-                    "Categorical",
-                    expected="logits (B, C) and integer labels (B,)",
-                    actual=f"{tuple(output.shape)} and {tuple(targets.shape)} of {targets.dtype}",
-                    hint=_labels_instead(output, targets),
-                )
+                "Categorical",
+                "logits (B, C) and integer labels (B,)",
+                f"{tuple(output.shape)} and {tuple(targets.shape)} of {targets.dtype}",
+                _labels_instead(output, targets),
             )
         if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < output.shape[1]:
             raise DataError(
-                complain(
-                    "Categorical labels",
-                    expected=f"0 to {output.shape[1] - 1}, the network's outputs",
-                    actual=f"{int(targets.min())} to {int(targets.max())}",
-                    hint=f"a last layer with {int(targets.max()) + 1} outputs",
-                )
+                "Categorical labels",
+                f"0 to {output.shape[1] - 1}, the network's outputs",
+                f"{int(targets.min())} to {int(targets.max())}",
+                f"a last layer with {int(targets.max()) + 1} outputs",
             )
 
 
@@ -142,8 +147,8 @@ class Normal:
     temperature: float | None = None
 
     def __post_init__(self) -> None:
-        _positive("Normal.sd", self.sd)
-        _positive("Normal.temperature", self.temperature)
+        positive("Normal.sd", self.sd)
+        _check_temperature("Normal", self.temperature)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log density of the rows."""
@@ -152,7 +157,9 @@ class Normal:
     def pointwise(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the log density of each row."""
         # Unchecked: outputs that are not finite end a training in words.
-        density: Tensor = torch.distributions.Normal(output, self.sd, validate_args=False).log_prob(targets)
+        density: Tensor = torch.distributions.Normal(output, self.sd, validate_args=False).log_prob(
+            targets
+        )
         return density.reshape(len(output), -1).sum(dim=1)
 
     def distribution(self, output: Tensor) -> dist.TorchDistribution:
@@ -170,18 +177,17 @@ class Normal:
         """Raise `DataError` unless targets have the output's shape and are floating point."""
         if output.shape != targets.shape or not targets.is_floating_point():
             raise DataError(
-                complain(
-                    "Normal",
-                    expected=f"float targets of shape {tuple(output.shape)}",
-                    actual=f"{tuple(targets.shape)} of {targets.dtype}",
-                    hint=_numbers_instead(output, targets),
-                )
+                "Normal",
+                f"float targets of shape {tuple(output.shape)}",
+                f"{tuple(targets.shape)} of {targets.dtype}",
+                _numbers_instead(output, targets),
             )
 
 
 @dataclass(frozen=True)
 class PresentClasses:
-    """A likelihood of classes for a client that has only some of them: logits of absent classes are set to zero in its loss (HeteroFL, 3.3).
+    """A likelihood of classes for a client that has only some of them: logits of absent classes are
+    set to zero in its loss (HeteroFL, 3.3).
 
     Parameters
     ----------
@@ -231,7 +237,11 @@ def _labels_instead(output: Tensor, targets: Tensor) -> str:
         return "a network with one row of outputs for each row of inputs"
     if targets.ndim == 2 and targets.shape[1] == 1:
         return "targets[:, 0]" if not targets.is_floating_point() else "targets[:, 0].long()"
-    if targets.ndim == 2 and targets.shape[1] > 1 and bool(((targets == 0) | (targets == 1)).all() and (targets.sum(1) == 1).all()):
+    if (
+        targets.ndim == 2
+        and targets.shape[1] > 1
+        and bool(((targets == 0) | (targets == 1)).all() and (targets.sum(1) == 1).all())
+    ):
         return "targets.argmax(1), since they are one-hot"
     if targets.is_floating_point() and not bool((targets == targets.round()).all()):
         return "likelihood=Normal() for numbers"

@@ -11,12 +11,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
+
+
+def positive(name: str, value: float) -> None:
+    """Raise `ArgumentError` unless a setting is a positive, finite number."""
+    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+        raise ArgumentError(name, "a positive number", value, "1.0")
 
 
 @dataclass(frozen=True)
 class Gammas:
-    """Shapes and rates of the two Gammas, indexed by the support: entry 0 is the spike, 1 the slab."""
+    """Shapes and rates of the two Gammas, indexed by the support: entry 0 is the spike, 1
+    the slab.
+    """
 
     shapes: tuple[float, float]
     rates: tuple[float, float]
@@ -24,20 +32,25 @@ class Gammas:
     def of(self, support: Tensor) -> tuple[Tensor, Tensor]:
         """Return (shape, rate) for each entry of a 0/1 support."""
         on = support.bool()
-        shape, rate = (torch.tensor(pair, dtype=torch.get_default_dtype(), device=on.device) for pair in (self.shapes, self.rates))
+        shape, rate = (
+            torch.tensor(pair, dtype=torch.get_default_dtype(), device=on.device)
+            for pair in (self.shapes, self.rates)
+        )
         return torch.where(on, shape[1], shape[0]), torch.where(on, rate[1], rate[0])
 
 
 @dataclass(frozen=True)
 class BernoulliGamma:
-    """Slab and spike as two Gamma priors of the precision, declared by the standard deviations of the weights.
+    """Slab and spike as two Gamma priors of the precision, declared by the standard deviations of
+    the weights.
 
     Parameters
     ----------
     slab_sd, spike_sd
-        Prior sd of an active and of an inactive weight, ``sqrt(b / a)`` and ``sqrt(b-bar / a-bar)``,
-        relative to the layer's initial scale unless `relative` is false: the root mean square of its values when it is declared, or
-        ``sqrt(2 / fan_in)`` where they are all zero.
+        Prior sd of an active and of an inactive weight, ``sqrt(b / a)`` and
+        ``sqrt(b-bar / a-bar)``, relative to the layer's initial scale unless `relative` is false:
+        the root mean square of its values when it is declared, or ``sqrt(2 / fan_in)`` where they
+        are all zero.
     slab_shape, spike_shape
         Gamma shapes a and a-bar: larger ones hold the precision closer to its mean.
     relative
@@ -57,16 +70,20 @@ class BernoulliGamma:
 
     def __post_init__(self) -> None:
         for name in ("slab_sd", "spike_sd", "slab_shape", "spike_shape"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | float) and value > 0 and math.isfinite(value)):
-                raise ArgumentError(complain(f"BernoulliGamma.{name}", expected="a positive number", actual=value, hint="1.0"))
+            positive(f"BernoulliGamma.{name}", getattr(self, name))
         if self.spike_sd >= self.slab_sd:
             raise ArgumentError(
-                complain("BernoulliGamma", expected="spike_sd < slab_sd", actual=f"{self.spike_sd} >= {self.slab_sd}", hint="spike_sd=0.28")
+                "BernoulliGamma",
+                "spike_sd < slab_sd",
+                f"{self.spike_sd} >= {self.slab_sd}",
+                "spike_sd=0.28",
             )
 
     def lower(self, scale: float) -> Gammas:
         """Return the two Gammas for a layer of this initial scale."""
         scale = scale if self.relative else 1.0
-        rates = (self.spike_shape * (self.spike_sd * scale) ** 2, self.slab_shape * (self.slab_sd * scale) ** 2)
+        rates = (
+            self.spike_shape * (self.spike_sd * scale) ** 2,
+            self.slab_shape * (self.slab_sd * scale) ** 2,
+        )
         return Gammas((self.spike_shape, self.slab_shape), rates)

@@ -28,12 +28,14 @@ class GaussianWeight:
 
 @dataclass(frozen=True)
 class Prior:
-    """A support, a precision and a weight prior: ``s ~ support``, ``rho | s ~ precision``, ``w | rho ~ Normal(0, 1 / rho)``.
+    """A support, a precision and a weight prior: ``s ~ support``, ``rho | s ~ precision``,
+    ``w | rho ~ Normal(0, 1 / rho)``.
 
     Parameters
     ----------
     support
-        Prior of which weights are active: `MarkovGrid`, `Neighbourhood`, `Channels` or `Independent`.
+        Prior of which weights are active: `MarkovGrid`, `Neighbourhood`, `Channels` or
+        `Independent`.
     precision
         Prior of the precision of an active and of an inactive weight.
     weight

@@ -1,7 +1,9 @@
-"""Priors p(w) on one weight tensor, for any Pyro guide: Gaussian, Laplace, horseshoe, spike and slab, low-rank product.
+"""Priors p(w) on one weight tensor, for any Pyro guide: Gaussian, Laplace, horseshoe, spike and
+slab, low-rank product.
 
-Each is a record that samples its own sites under the name it is given and returns a weight. Entries are independent unless
-stated otherwise, and all entries of a site are one event. For supports that are inferred by message passing, use `Prior`.
+Each is a record that samples its own sites under the name it is given and returns a weight. Entries
+are independent unless stated otherwise, and all entries of a site are one event. For supports that
+are inferred by message passing, use `Prior`.
 
 Notation: w = weight, s = support, U, V = the factors of a weight matrix.
 """
@@ -18,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from bayesfed.errors import ArgumentError, PriorError, complain
+from bayesfed.errors import ArgumentError, PriorError
 from bayesfed.geometry.thin import squared_norm
+from bayesfed.models.priors.precisions import positive
 from bayesfed.models.random_fields.support_priors import probability
 
 
@@ -28,13 +31,10 @@ class WeightPrior(Protocol):
     """The interface of a prior on one weight tensor: it draws the tensor as Pyro code."""
 
     def sample(self, name: str, like: Tensor) -> Tensor:
-        """Sample sites at or below `name`; return a weight of the shape, dtype and device of `like`, whose values are not read."""
+        """Sample sites at or below `name`; return a weight of the shape, dtype and device of
+        `like`, whose values are not read.
+        """
         ...
-
-
-def _positive(name: str, value: float) -> None:
-    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-        raise ArgumentError(complain(name, expected="a positive number", actual=value, hint="1.0"))
 
 
 def _drawn(name: str, entries: Any) -> Tensor:
@@ -69,21 +69,24 @@ class Gaussian:
     centre: float | Tensor = 0.0
 
     def __post_init__(self) -> None:
-        _positive("Gaussian.sd", self.sd)
+        positive("Gaussian.sd", self.sd)
         if isinstance(self.centre, Tensor):
-            # A copy: training the network that the centre came from must not move the prior, nor may the prior fill that network's gradients.
+            # A copy: training the network that the centre came from must not move the prior, nor
+            # may the prior fill that network's gradients.
             object.__setattr__(self, "centre", self.centre.detach().clone())
         if not bool(torch.as_tensor(self.centre).isfinite().all()):
-            raise ArgumentError(complain("Gaussian.centre", expected="finite numbers", actual="NaN or Inf", hint="0.0"))
+            raise ArgumentError("Gaussian.centre", "finite numbers", "NaN or Inf", "0.0")
 
     @classmethod
     def around(cls, centre: float | Tensor, precision: float) -> Gaussian:
-        """Return ``N(centre, 1 / precision)``, whose negative log density has the gradient ``precision * (w - centre)``.
+        """Return ``N(centre, 1 / precision)``, whose negative log density has the gradient
+        ``precision * (w - centre)``.
 
-        That is ``mu / 2 * ||w - w0||^2``, the term FedProx (Li et al., 2020, (2)) adds to each device's loss with w0 the broadcast
-        model, and the consensus penalty of FedRLR. Where a loss is a mean over N rows, `precision` is N times its mu.
+        That is ``mu / 2 * ||w - w0||^2``, the term FedProx (Li et al., 2020, (2)) adds to each
+        device's loss with w0 the broadcast model, and the consensus penalty of FedRLR. Where a loss
+        is a mean over N rows, `precision` is N times its mu.
         """
-        _positive("Gaussian.around, precision", precision)
+        positive("Gaussian.around, precision", precision)
         return cls(1 / math.sqrt(precision), centre)
 
     def sample(self, name: str, like: Tensor) -> Tensor:
@@ -91,8 +94,9 @@ class Gaussian:
         if not isinstance(self.centre, Tensor):
             return _drawn(name, dist.Normal(torch.full_like(like, self.centre), self.sd))
         if self.centre.shape != like.shape:
-            actual, hint = f"shape {tuple(self.centre.shape)}", "a function of the name that gives each parameter its own centre"
-            raise PriorError(complain(f"Gaussian.centre, site {name!r}", expected=f"shape {tuple(like.shape)}", actual=actual, hint=hint))
+            where, actual = f"Gaussian.centre, site {name!r}", f"shape {tuple(self.centre.shape)}"
+            hint = "a function of the name that gives each parameter its own centre"
+            raise PriorError(where, f"shape {tuple(like.shape)}", actual, hint)
         return _drawn(name, dist.Normal(self.centre.to(like), self.sd))
 
 
@@ -114,7 +118,7 @@ class Laplace:
     scale: float
 
     def __post_init__(self) -> None:
-        _positive("Laplace.scale", self.scale)
+        positive("Laplace.scale", self.scale)
 
     def sample(self, name: str, like: Tensor) -> Tensor:
         """Sample the weight."""
@@ -123,10 +127,13 @@ class Laplace:
 
 @dataclass(frozen=True)
 class Horseshoe:
-    """``w = tau * lambda * z``: most entries are shrunk to almost zero, the few large ones hardly at all (Carvalho, Polson and Scott, 2010).
+    """``w = tau * lambda * z``: most entries are shrunk to almost zero, the few large ones hardly
+    at all (Carvalho, Polson and Scott, 2010).
 
-    Sites: NAME.tau, a scalar C+(0, scale) for the whole tensor; NAME.lambda, C+(0, 1) for each entry; NAME.z, N(0, 1) for each entry. The weight
-    is recorded at NAME as a deterministic site. The parametrisation is non-centred: a guide sees z, whose scale does not depend on tau and lambda.
+    Sites: NAME.tau, a scalar C+(0, scale) for the whole tensor; NAME.lambda, C+(0, 1) for each
+    entry; NAME.z, N(0, 1) for each entry. The weight is recorded at NAME as a deterministic site.
+    The parametrisation is non-centred: a guide sees z, whose scale does not depend on tau and
+    lambda.
 
     Parameters
     ----------
@@ -142,7 +149,7 @@ class Horseshoe:
     scale: float
 
     def __post_init__(self) -> None:
-        _positive("Horseshoe.scale", self.scale)
+        positive("Horseshoe.scale", self.scale)
 
     def sample(self, name: str, like: Tensor) -> Tensor:
         """Sample the scales and the standard normal, and record their product."""
@@ -154,15 +161,18 @@ class Horseshoe:
 
 
 class _Mixture(dist.MixtureSameFamily):  # type: ignore[misc]
-    # The support that torch gives to mixtures has no transform, and automatic guides and HMC need one.
+    # The support that torch gives to mixtures has no transform, and automatic guides and HMC need
+    # one.
     support = constraints.real
 
 
 @dataclass(frozen=True)
 class SpikeAndSlab:
-    """``(1 - inclusion) N(0, spike^2) + inclusion N(0, slab^2)``: the site NAME (George and McCulloch, 1993).
+    """``(1 - inclusion) N(0, spike^2) + inclusion N(0, slab^2)``: the site NAME (George and
+    McCulloch, 1993).
 
-    The support s of each entry is independent and is summed out, so the log density has gradients; `included` returns its probability.
+    The support s of each entry is independent and is summed out, so the log density has gradients;
+    `included` returns its probability.
 
     Parameters
     ----------
@@ -183,28 +193,43 @@ class SpikeAndSlab:
 
     def __post_init__(self) -> None:
         probability("SpikeAndSlab.inclusion", self.inclusion)
-        _positive("SpikeAndSlab.spike", self.spike)
-        _positive("SpikeAndSlab.slab", self.slab)
+        positive("SpikeAndSlab.spike", self.spike)
+        positive("SpikeAndSlab.slab", self.slab)
         if self.spike >= self.slab:
-            raise ArgumentError(complain("SpikeAndSlab", expected="spike < slab", actual=f"{self.spike} >= {self.slab}", hint="spike=0.01, slab=1.0"))
+            raise ArgumentError(
+                "SpikeAndSlab",
+                "spike < slab",
+                f"{self.spike} >= {self.slab}",
+                "spike=0.01, slab=1.0",
+            )
 
     def sample(self, name: str, like: Tensor) -> Tensor:
         """Sample the weight."""
-        shares, sds = (like.new_tensor(pair).expand(*like.shape, 2) for pair in ((1 - self.inclusion, self.inclusion), (self.spike, self.slab)))
-        return _drawn(name, _Mixture(dist.Categorical(shares), dist.Normal(torch.zeros_like(sds), sds)))
+        shares, sds = (
+            like.new_tensor(pair).expand(*like.shape, 2)
+            for pair in ((1 - self.inclusion, self.inclusion), (self.spike, self.slab))
+        )
+        return _drawn(
+            name, _Mixture(dist.Categorical(shares), dist.Normal(torch.zeros_like(sds), sds))
+        )
 
     def included(self, weight: Tensor) -> Tensor:
-        """Return p(s = 1 | w) for each entry; its mean over posterior draws of the weight is the posterior inclusion probability."""
-        prior = math.log(self.inclusion) - math.log1p(-self.inclusion) + math.log(self.spike) - math.log(self.slab)
+        """Return p(s = 1 | w) for each entry; its mean over posterior draws of the weight is the
+        posterior inclusion probability.
+        """
+        odds = math.log(self.inclusion) - math.log1p(-self.inclusion)
+        prior = odds + math.log(self.spike) - math.log(self.slab)
         return torch.sigmoid(prior + weight.square() * (self.spike**-2 - self.slab**-2) / 2)
 
 
 @dataclass(frozen=True)
 class ProductGaussian:
-    """``W = U V^T`` of low rank with Frobenius decay, ``exp(-precision / 2 * ||U V^T||_F^2)`` (Khodak et al., 2021).
+    """``W = U V^T`` of low rank with Frobenius decay, ``exp(-precision / 2 * ||U V^T||_F^2)``
+    (Khodak et al., 2021).
 
-    Sites: NAME.u ``(out, rank)`` and NAME.v ``(rest, rank)`` for a weight ``(out, ...)`` unrolled to ``(out, rest)``, and the factor
-    NAME.decay. The weight is recorded at NAME as a deterministic site.
+    Sites: NAME.u ``(out, rank)`` and NAME.v ``(rest, rank)`` for a weight ``(out, ...)`` unrolled
+    to ``(out, rest)``, and the factor NAME.decay. The weight is recorded at NAME as a deterministic
+    site.
 
     Parameters
     ----------
@@ -224,13 +249,15 @@ class ProductGaussian:
 
     Notes
     -----
-    Frobenius decay alone is not a density: (U A, V A^-T) has the same product for every invertible A, so its integral is infinite.
-    U and V therefore also have wide Gaussian priors N(0, sd^2). These have an effect of their own: for a given W, the negative log density is
-    higher by ``||W||_* / sd^2`` (nuclear norm) at its minimum over the factors, as with weight decay on the factors. The effect falls with sd.
-    The product of Gaussians and decay is proper, but its normaliser is not known. An ELBO is therefore off by a constant that depends on the
-    three parameters: it can compare guides, but not priors. Draws from the model itself ignore the decay, as they do any Pyro factor, and outside
-    inference Pyro warns about it.
-    W = 0, where `AutoNormal` starts by default, is a saddle; give it ``init_loc_fn=init_to_sample``.
+    Frobenius decay alone is not a density: (U A, V A^-T) has the same product for every invertible
+    A, so its integral is infinite. U and V therefore also have wide Gaussian priors N(0, sd^2).
+    These have an effect of their own: for a given W, the negative log density is higher by
+    ``||W||_* / sd^2`` (nuclear norm) at its minimum over the factors, as with weight decay on the
+    factors. The effect falls with sd. The product of Gaussians and decay is proper, but its
+    normaliser is not known. An ELBO is therefore off by a constant that depends on the three
+    parameters: it can compare guides, but not priors. Draws from the model itself ignore the decay,
+    as they do any Pyro factor, and outside inference Pyro warns about it. W = 0, where `AutoNormal`
+    starts by default, is a saddle; give it ``init_loc_fn=init_to_sample``.
     """
 
     rank: int
@@ -239,19 +266,27 @@ class ProductGaussian:
 
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or self.rank < 1:
-            raise ArgumentError(complain("ProductGaussian.rank", expected="an integer >= 1", actual=self.rank, hint="4"))
-        _positive("ProductGaussian.precision", self.precision)
-        _positive("ProductGaussian.sd", self.sd)
+            raise ArgumentError("ProductGaussian.rank", "an integer >= 1", self.rank, "4")
+        positive("ProductGaussian.precision", self.precision)
+        positive("ProductGaussian.sd", self.sd)
 
     def sample(self, name: str, like: Tensor) -> Tensor:
         """Sample both factors, weight them by the decay and record their product."""
         if like.ndim < 2:
             hint = "a prior for each parameter, by name"
             raise PriorError(
-                complain(f"ProductGaussian, site {name!r}", expected="a matrix or kernel", actual=f"shape {tuple(like.shape)}", hint=hint)
+                f"ProductGaussian, site {name!r}",
+                "a matrix or kernel",
+                f"shape {tuple(like.shape)}",
+                hint,
             )
         sides = {"u": like.shape[0], "v": math.prod(like.shape[1:])}
-        u, v = (_drawn(f"{name}.{leaf}", dist.Normal(like.new_zeros(side, self.rank), self.sd)) for leaf, side in sides.items())
+        u, v = (
+            _drawn(f"{name}.{leaf}", dist.Normal(like.new_zeros(side, self.rank), self.sd))
+            for leaf, side in sides.items()
+        )
         pyro.factor(f"{name}.decay", -self.precision / 2 * squared_norm(u, v))
-        weight: Tensor = pyro.deterministic(name, (u @ v.mT).reshape(like.shape), event_dim=like.ndim)
+        weight: Tensor = pyro.deterministic(
+            name, (u @ v.mT).reshape(like.shape), event_dim=like.ndim
+        )
         return weight

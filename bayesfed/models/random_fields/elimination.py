@@ -1,16 +1,21 @@
-"""In which order variables are summed out of a factor graph, and the tree of cliques that the order makes.
+"""In which order variables are summed out of a factor graph, and the tree of cliques that the order
+makes.
 
-Summing out a variable multiplies every table it is in: the product is a table over its clique, the variable and its neighbours so far. The
-cliques form a tree; clique and parent share a separator. The cost is the number of entries of these tables, exponential in the treewidth.
+Summing out a variable multiplies every table it is in: the product is a table over its clique, the
+variable and its neighbours so far. The cliques form a tree; clique and parent share a separator.
+The cost is the number of entries of these tables, exponential in the treewidth.
 
-Three greedy orders are tried and the best is kept. Next comes the variable whose clique has the fewest entries (min-weight), or the one that adds
-the fewest edges (min-fill), or the fewest joint states of their ends (weighted min-fill). networkx has min-degree and min-fill, but these count
-variables, not entries, and cannot stop at a limit: on a large graph with many cycles, that is most of the work.
+Three greedy orders are tried and the best is kept. Next comes the variable whose clique has the
+fewest entries (min-weight), or the one that adds the fewest edges (min-fill), or the fewest joint
+states of their ends (weighted min-fill). networkx has min-degree and min-fill, but these count
+variables, not entries, and cannot stop at a limit: on a large graph with many cycles, that is most
+of the work.
 
 References
 ----------
-Lauritzen and Spiegelhalter, Local computations with probabilities on graphical structures, J. R. Stat. Soc. B 50 (1988).
-Koller and Friedman, Probabilistic Graphical Models (2009), 9.4.3.2: min-weight and weighted min-fill.
+Lauritzen and Spiegelhalter, Local computations with probabilities on graphical structures, J. R.
+Stat. Soc. B 50 (1988). Koller and Friedman, Probabilistic Graphical Models (2009), 9.4.3.2:
+min-weight and weighted min-fill.
 """
 
 from __future__ import annotations
@@ -24,7 +29,8 @@ from itertools import combinations
 Adjacency = list[set[int]]
 Cost = Callable[[Adjacency, Sequence[int], int], float]
 
-# Beyond so many variables only the order by clique size is tried: adding up fill edges costs the square of the degree.
+# Beyond so many variables only the order by clique size is tried: adding up fill edges costs the
+# square of the degree.
 MANY = 2000
 # How many of the largest tables all of them may weigh.
 TABLES = 8
@@ -37,7 +43,8 @@ class Clique:
     Parameters
     ----------
     separator, own
-        Variables shared with the parent, and those that are summed out here; both with the last to be eliminated first.
+        Variables shared with the parent, and those that are summed out here; both with the last to
+        be eliminated first.
     parent
         Number of the parent, which comes later in the list of cliques; -1 for roots.
     """
@@ -75,12 +82,17 @@ class CliqueTree:
     total: int
 
     def clique_of(self, scope: Iterable[int]) -> int:
-        """Return the clique that takes a factor with this scope: where its first variable is summed out."""
+        """Return the clique that takes a factor with this scope: where its first variable is summed
+        out.
+        """
         return self.home[min(scope, key=self.rank.__getitem__)]
 
 
-def clique_tree(cards: Sequence[int], scopes: Iterable[Sequence[int]], limit: int) -> CliqueTree | None:
-    """Return the clique tree with the fewest entries that the greedy orders make; None if none keeps to the limit.
+def clique_tree(
+    cards: Sequence[int], scopes: Iterable[Sequence[int]], limit: int
+) -> CliqueTree | None:
+    """Return the clique tree with the fewest entries that the greedy orders make; None if none
+    keeps to the limit.
 
     Parameters
     ----------
@@ -98,7 +110,11 @@ def clique_tree(cards: Sequence[int], scopes: Iterable[Sequence[int]], limit: in
     for variable, neighbours in enumerate(adjacency):
         neighbours.discard(variable)
     costs = (_entries, _fill, _missing) if len(cards) <= MANY else (_entries,)
-    trees = [_tree(cards, sequence) for cost in costs if (sequence := _eliminate(adjacency, cards, cost, limit)) is not None]
+    trees = [
+        _tree(cards, sequence)
+        for cost in costs
+        if (sequence := _eliminate(adjacency, cards, cost, limit)) is not None
+    ]
     return min(trees, key=lambda tree: tree.total, default=None)
 
 
@@ -107,15 +123,23 @@ def _entries(adjacency: Adjacency, cards: Sequence[int], variable: int) -> float
 
 
 def _fill(adjacency: Adjacency, cards: Sequence[int], variable: int) -> float:
-    return sum(cards[one] * cards[two] for one, two in combinations(adjacency[variable], 2) if two not in adjacency[one])
+    return sum(
+        cards[one] * cards[two]
+        for one, two in combinations(adjacency[variable], 2)
+        if two not in adjacency[one]
+    )
 
 
 def _missing(adjacency: Adjacency, cards: Sequence[int], variable: int) -> float:
     return sum(two not in adjacency[one] for one, two in combinations(adjacency[variable], 2))
 
 
-def _eliminate(start: Adjacency, cards: Sequence[int], cost: Cost, limit: int) -> list[tuple[int, set[int]]] | None:
-    """Return variables in the order of elimination, each with its neighbours at that time; None beyond the limit."""
+def _eliminate(
+    start: Adjacency, cards: Sequence[int], cost: Cost, limit: int
+) -> list[tuple[int, set[int]]] | None:
+    """Return variables in the order of elimination, each with its neighbours at that time; None
+    beyond the limit.
+    """
     adjacency = [set(neighbours) for neighbours in start]
     sequence: list[tuple[int, set[int]]] = []
     costs = [cost(adjacency, cards, variable) for variable in range(len(cards))]
@@ -153,12 +177,20 @@ def _tree(cards: Sequence[int], sequence: list[tuple[int, set[int]]]) -> CliqueT
     for turn, (variable, _) in enumerate(sequence):
         rank[variable] = turn
     home, scopes, own = [-1] * len(cards), list[set[int]](), list[list[int]]()
-    # By the variable at which a clique's separator starts: cliques that may take that variable as well.
+    # By the variable at which a clique's separator starts: cliques that may take that variable as
+    # well.
     waiting: dict[int, list[int]] = {}
     for variable, neighbours in sequence:
         whole = neighbours | {variable}
         # A clique that has all of this one's variables, once its own are summed out, takes it in.
-        taker = next((number for number in waiting.pop(variable, []) if scopes[number] - set(own[number]) == whole), None)
+        taker = next(
+            (
+                number
+                for number in waiting.pop(variable, [])
+                if scopes[number] - set(own[number]) == whole
+            ),
+            None,
+        )
         if taker is None:
             taker = len(scopes)
             scopes.append(whole)
@@ -168,7 +200,8 @@ def _tree(cards: Sequence[int], sequence: list[tuple[int, set[int]]]) -> CliqueT
         if neighbours:
             waiting.setdefault(min(neighbours, key=rank.__getitem__), []).append(taker)
     cliques = []
-    # Taken in, a clique keeps its number; the parent's number can be smaller, so they are sorted by their last own variable.
+    # Taken in, a clique keeps its number; the parent's number can be smaller, so they are sorted by
+    # their last own variable.
     order = sorted(range(len(scopes)), key=lambda number: rank[own[number][-1]])
     place = {number: position for position, number in enumerate(order)}
     for number in order:
@@ -176,4 +209,10 @@ def _tree(cards: Sequence[int], sequence: list[tuple[int, set[int]]]) -> CliqueT
         parent = place[home[separator[0]]] if separator else -1
         cliques.append(Clique(tuple(reversed(separator)), tuple(reversed(own[number])), parent))
     sizes = [math.prod(cards[variable] for variable in clique.scope) for clique in cliques]
-    return CliqueTree(tuple(cliques), tuple(place[number] for number in home), tuple(rank), max(sizes, default=0), sum(sizes))
+    return CliqueTree(
+        tuple(cliques),
+        tuple(place[number] for number in home),
+        tuple(rank),
+        max(sizes, default=0),
+        sum(sizes),
+    )

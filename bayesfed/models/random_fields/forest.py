@@ -1,4 +1,6 @@
-"""Forests, that is pairwise models without cycles: the order of exact sums from leaves to roots and back, and exact draws."""
+"""Forests, that is pairwise models without cycles: the order of exact sums from leaves to roots and
+back, and exact draws.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Forest:
 
     @staticmethod
     def of(model: Ising) -> Forest:
-        """Root every component of a model that `is_forest` at its first variable; computed once for each model."""
+        """Root every component of a model that `is_forest` at its first variable; computed once for
+        each model.
+        """
         if model not in _FORESTS:
             _FORESTS[model] = Forest._rooted(model)
         return _FORESTS[model]
@@ -51,12 +55,19 @@ class Forest:
         roots = np.unique(components(count, left, right)[1], return_index=True)[1]
         # One more node above all roots joins the forest into one tree.
         size, above = count + 1, np.full(len(roots), count)
-        joined = coo_array((np.ones(len(left) + len(roots)), (np.r_[left, above], np.r_[right, roots])), shape=(size, size))
+        joined = coo_array(
+            (np.ones(len(left) + len(roots)), (np.r_[left, above], np.r_[right, roots])),
+            shape=(size, size),
+        )
         order, parent = breadth_first_order(joined, count, directed=False)
         depth = np.zeros(size, dtype=np.int64)
         for node in order[1:].tolist():
             depth[node] = depth[parent[node]] + 1
-        order, parent, depth = order[1:], np.where(parent[:-1] == count, -1, parent[:-1]), depth[:-1]
+        order, parent, depth = (
+            order[1:],
+            np.where(parent[:-1] == count, -1, parent[:-1]),
+            depth[:-1],
+        )
         edge = np.full(count, -1, dtype=np.int64)
         down = parent[right] == left
         edge[np.where(down, right, left)] = np.arange(len(left))
@@ -73,15 +84,20 @@ _FORESTS: WeakKeyDictionary[Ising, Forest] = WeakKeyDictionary()
 
 
 def sample(model: Ising, count: int) -> Tensor:
-    """Draw states ``(count, n)`` of a model without cycles: sum towards the roots, then draw from the roots down.
+    """Draw states ``(count, n)`` of a model without cycles: sum towards the roots, then draw from
+    the roots down.
 
     Uses torch's global generator.
     """
     forest, log_odds = Forest.of(model), model.field.double().clone()
-    coupling = model.coupling.double()[forest.edge.clamp(min=0)] if model.coupling.numel() else log_odds
+    coupling = (
+        model.coupling.double()[forest.edge.clamp(min=0)] if model.coupling.numel() else log_odds
+    )
     for level in reversed(forest.levels[1:]):
         below = log_odds[level]
-        log_odds.index_add_(0, forest.parent[level], softplus(below + coupling[level]) - softplus(below))
+        log_odds.index_add_(
+            0, forest.parent[level], softplus(below + coupling[level]) - softplus(below)
+        )
     drawn = torch.bernoulli(torch.sigmoid(log_odds).expand(count, -1))
     for level in forest.levels[1:]:
         pull = log_odds[level] + coupling[level] * drawn[:, forest.parent[level]]

@@ -1,4 +1,5 @@
-"""Pairwise binary models on any graph: the form that a support prior is lowered to if it is not a grid.
+"""Pairwise binary models on any graph: the form that a support prior is lowered to if it is not a
+grid.
 
 ``log p(s) = sum_i field_i s_i + sum_(i,j) coupling_ij s_i s_j - log Z``,  s in {0, 1}^n.
 
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 
 def pairs(left: Tensor, right: Tensor) -> Tensor:
@@ -25,12 +26,19 @@ def pairs(left: Tensor, right: Tensor) -> Tensor:
     return torch.stack([left.reshape(-1), right.reshape(-1)])
 
 
-def components(count: int, left: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-    """Return the number of connected components of a graph of `count` nodes, and the component ``(count,)`` of each node."""
+def components(
+    count: int, left: NDArray[np.int64], right: NDArray[np.int64]
+) -> tuple[int, NDArray[np.int64]]:
+    """Return the number of connected components of a graph of `count` nodes, and the component
+    ``(count,)`` of each node.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    number, label = connected_components(coo_array((np.ones(len(left), np.int8), (left, right)), shape=(count, count)), directed=False)
+    number, label = connected_components(
+        coo_array((np.ones(len(left), np.int8), (left, right)), shape=(count, count)),
+        directed=False,
+    )
     return int(number), label.astype(np.int64)
 
 
@@ -38,14 +46,18 @@ def check_arrangement(support: Tensor, shape: tuple[int, ...]) -> None:
     """Raise `ArgumentError` unless the last dimensions of a support are `shape`."""
     if tuple(support.shape[support.ndim - len(shape) :]) != tuple(shape):
         raise ArgumentError(
-            complain("energy", expected=f"supports of shape (..., {str(tuple(shape))[1:]}", actual=tuple(support.shape), hint="the model's shape")
+            "energy",
+            f"supports of shape (..., {str(tuple(shape))[1:]}",
+            tuple(support.shape),
+            "the model's shape",
         )
 
 
 # Compared by identity, because results computed for a model are cached with it.
 @dataclass(frozen=True, eq=False)
 class Ising:
-    """A pairwise binary model over n variables, or several independent copies of one, arranged as ``shape``.
+    """A pairwise binary model over n variables, or several independent copies of one, arranged as
+    ``shape``.
 
     Parameters
     ----------
@@ -58,12 +70,14 @@ class Ising:
     shape
         Arrangement of the variables; its product is n times the number of copies.
     colours
-        ``(n,)`` a proper colouring, in which neighbours differ. Messages are sent by one colour at a time.
+        ``(n,)`` a proper colouring, in which neighbours differ. Messages are sent by one colour at
+        a time.
 
     Raises
     ------
     ArgumentError
-        If shapes do not fit, an edge is no pair of variables or is there twice, field or coupling is not finite, or neighbours have one colour.
+        If shapes do not fit, an edge is no pair of variables or is there twice, field or coupling
+        is not finite, or neighbours have one colour.
     """
 
     field: Tensor
@@ -82,22 +96,43 @@ class Ising:
             and math.prod(self.shape) % count == 0
         )
         if not good:
-            shapes = tuple(map(tuple, (self.field.shape, self.edges.shape, self.coupling.shape, self.colours.shape)))
+            shapes = tuple(
+                map(
+                    tuple,
+                    (self.field.shape, self.edges.shape, self.coupling.shape, self.colours.shape),
+                )
+            )
             raise ArgumentError(
-                complain("Ising", expected=f"shapes (n,), (2, E), (E,), (n,) where n divides prod{self.shape}", actual=shapes, hint="flat tensors")
+                "Ising",
+                f"shapes (n,), (2, E), (E,), (n,) where n divides prod{self.shape}",
+                shapes,
+                "flat tensors",
             )
         left, right = self.edges
-        if left.is_floating_point() or (left.numel() and not bool(((self.edges >= 0) & (self.edges < count)).all())):
-            raise ArgumentError(complain("Ising.edges", expected=f"integers from 0 to {count - 1}", actual=self.edges, hint="variables by number"))
-        if not all(bool(torch.isfinite(values.detach()).all()) for values in (self.field, self.coupling)):
+        if left.is_floating_point() or (
+            left.numel() and not bool(((self.edges >= 0) & (self.edges < count)).all())
+        ):
             raise ArgumentError(
-                complain("Ising", expected="finite field and coupling", actual="NaN or infinite ones", hint="tables of finite weights")
+                "Ising.edges", f"integers from 0 to {count - 1}", self.edges, "variables by number"
+            )
+        if not all(
+            bool(torch.isfinite(values.detach()).all()) for values in (self.field, self.coupling)
+        ):
+            raise ArgumentError(
+                "Ising",
+                "finite field and coupling",
+                "NaN or infinite ones",
+                "tables of finite weights",
             )
         keys = torch.minimum(left, right) * count + torch.maximum(left, right)
         if len(keys.unique()) < len(keys):
-            raise ArgumentError(complain("Ising.edges", expected="each pair at most once", actual="a pair twice", hint="adding their couplings"))
+            raise ArgumentError(
+                "Ising.edges", "each pair at most once", "a pair twice", "adding their couplings"
+            )
         if self.coupling.numel() and bool((self.colours[left] == self.colours[right]).any()):
-            raise ArgumentError(complain("Ising", expected="neighbours of different colours", actual="equal ones", hint="a proper colouring"))
+            raise ArgumentError(
+                "Ising", "neighbours of different colours", "equal ones", "a proper colouring"
+            )
 
     @property
     def copies(self) -> int:
@@ -115,7 +150,9 @@ class Ising:
         return len(left) == self.field.numel() - components(self.field.numel(), left, right)[0]
 
     def symmetric_field(self) -> Tensor:
-        """Return the field ``(n,)``, float64, of the same model written with agreement tables: each end of an edge takes half its coupling."""
+        """Return the field ``(n,)``, float64, of the same model written with agreement tables: each
+        end of an edge takes half its coupling.
+        """
         (left, right), half = self.edges, self.coupling.double() / 2
         return self.field.double().clone().index_add_(0, left, half).index_add_(0, right, half)
 
@@ -125,7 +162,9 @@ class Ising:
         batch = support.shape[: support.ndim - len(self.shape)]
         flat = support.to(self.field.dtype).reshape(*batch, self.copies, -1)
         left, right = self.edges
-        return (flat @ self.field + (flat[..., left] * flat[..., right]) @ self.coupling.to(flat.dtype)).sum(-1)
+        return (
+            flat @ self.field + (flat[..., left] * flat[..., right]) @ self.coupling.to(flat.dtype)
+        ).sum(-1)
 
     def strength(self) -> float:
         """Return the largest coupling in spin units, |J| = |coupling| / 4."""

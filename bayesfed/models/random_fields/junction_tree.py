@@ -1,10 +1,13 @@
-"""Exact sums, draws and the most probable state of any factor graph whose clique tree fits: message passing on the tree, in logs.
+"""Exact sums, draws and the most probable state of any factor graph whose clique tree fits: message
+passing on the tree, in logs.
 
-A clique's table is the sum of the log tables that it is home to. Upwards, a clique sends its parent the log sum over the variables that it alone
-has; downwards, a parent sends each child the log sum of everything but what came from that child. Nothing is divided, so
-impossible states (-inf) need no care, and the message to a variable never depends on the variable's own weights, even by rounding.
+A clique's table is the sum of the log tables that it is home to. Upwards, a clique sends its parent
+the log sum over the variables that it alone has; downwards, a parent sends each child the log sum
+of everything but what came from that child. Nothing is divided, so impossible states (-inf) need no
+care, and the message to a variable never depends on the variable's own weights, even by rounding.
 
-Axes are sorted by the order of elimination in every clique, separator first: a message fits its parent's table without permuting.
+Axes are sorted by the order of elimination in every clique, separator first: a message fits its
+parent's table without permuting.
 
 References
 ----------
@@ -14,82 +17,13 @@ Shafer and Shenoy, Probability propagation, Ann. Math. Artif. Intell. 2 (1990).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from bayesfed.models.random_fields.elimination import CliqueTree
-
-
-@dataclass(frozen=True)
-class Factor:
-    """Log weights ``(*cards)`` over a few variables; axes in the order of `scope`."""
-
-    scope: tuple[int, ...]
-    table: Tensor
-
-
-@dataclass(frozen=True)
-class CliqueTables:
-    """The tables of a clique tree, without unary weights.
-
-    Parameters
-    ----------
-    tree
-        The clique tree.
-    cards
-        Number of states of each variable.
-    home
-        The clique of each factor.
-    tables
-        For each clique the sum of its factors' log tables, ``(1, *cards)``, float64; axes in the order of the clique's `scope`.
-    children
-        For each clique, those that send to it.
-    """
-
-    tree: CliqueTree
-    cards: tuple[int, ...]
-    home: tuple[int, ...]
-    tables: tuple[Tensor, ...]
-    children: tuple[tuple[int, ...], ...]
-
-    @staticmethod
-    def of(tree: CliqueTree, cards: Sequence[int], factors: Sequence[Factor], like: Tensor) -> CliqueTables:
-        """Add up factors over two or more variables, float64; `like` gives dtype and device."""
-        home = tuple(tree.clique_of(factor.scope) for factor in factors)
-        inside: list[list[Factor]] = [[] for _ in tree.cliques]
-        for factor, number in zip(factors, home, strict=True):
-            # As in the cliques: sorted by the order of elimination, the last first.
-            places = [-tree.rank[variable] for variable in factor.scope]
-            order = sorted(range(len(places)), key=places.__getitem__)
-            inside[number].append(Factor(tuple(factor.scope[axis] for axis in order), factor.table.permute(order)))
-        tables = [_grown(clique.scope, cards, part, like) for clique, part in zip(tree.cliques, inside, strict=True)]
-        children: list[list[int]] = [[] for _ in tree.cliques]
-        for number, clique in enumerate(tree.cliques):
-            if clique.parent >= 0:
-                children[clique.parent].append(number)
-        return CliqueTables(tree, tuple(cards), home, tuple(tables), tuple(map(tuple, children)))
-
-
-def _grown(scope: tuple[int, ...], cards: Sequence[int], factors: list[Factor], like: Tensor) -> Tensor:
-    """Return the sum of log tables over a clique ``(1, *cards)``. It grows axis by axis: a factor is added before the axes that it does not have."""
-    total = like.new_zeros(1)
-    for number, variable in enumerate(scope):
-        total = total[..., None].expand(*total.shape, cards[variable])
-        last = [factor for factor in factors if factor.scope[-1] == variable]
-        if last:
-            total = total.clone()
-        for factor in last:
-            total += factor.table.reshape(shape_of(cards, scope[: number + 1], factor.scope))
-    return total.contiguous()
-
-
-def shape_of(cards: Sequence[int], variables: Sequence[int], kept: Sequence[int] | None = None) -> list[int]:
-    """Return the cards of variables, 1 for those that are not in `kept`."""
-    return [cards[variable] if kept is None or variable in kept else 1 for variable in variables]
+from bayesfed.models.random_fields.clique_tables import CliqueTables, shape_of
 
 
 class JunctionTree:
@@ -104,22 +38,28 @@ class JunctionTree:
     """
 
     def __init__(self, cliques: CliqueTables, unary: Sequence[Tensor]) -> None:
-        self.tree, self.cards, self.home, self.unary = cliques.tree, cliques.cards, cliques.home, unary
+        self.tree, self.cards, self.home = cliques.tree, cliques.cards, cliques.home
+        self.unary = unary
         self.batch = max((len(weights) for weights in unary), default=1)
         self._bases, self._children = cliques.tables, cliques.children
+        self._kept = -1, torch.empty(0)
 
     def _shape(self, variables: Sequence[int], kept: Sequence[int] | None = None) -> list[int]:
         return shape_of(self.cards, variables, kept)
 
     def _joint_unary(self, variables: Sequence[int]) -> Tensor:
-        """Return the sum of unary log weights for each joint state of some variables, ``(B or 1, states)``."""
+        """Return the sum of unary log weights for each joint state of some variables,
+        ``(B or 1, states)``.
+        """
         total = self.unary[variables[0]]
         for variable in variables[1:]:
             total = (total[:, :, None] + self.unary[variable][:, None]).flatten(1)
         return total
 
     def _weigh(self, table: Tensor, number: int) -> Tensor:
-        """Add the unary weights of the variables that a clique sums out, the last axes of ``(B, ..., *own)``."""
+        """Add the unary weights of the variables that a clique sums out, the last axes of
+        ``(B, ..., *own)``.
+        """
         weights = self._joint_unary(self.tree.cliques[number].own)
         weighed = table.reshape(len(table), -1, weights.shape[1]) + weights[:, None]
         return weighed.reshape(len(weighed), *table.shape[1:])
@@ -128,22 +68,31 @@ class JunctionTree:
         """Return what a child sends, shaped for its parent's table."""
         clique = self.tree.cliques[child]
         message = self._up[0][child]
-        return message.reshape(len(message), *self._shape(self.tree.cliques[clique.parent].scope, clique.separator))
+        return message.reshape(
+            len(message), *self._shape(self.tree.cliques[clique.parent].scope, clique.separator)
+        )
 
-    @cached_property
-    def _up(self) -> tuple[list[Tensor], Tensor]:
-        """Messages ``(B, *separator)`` to the parents, and log Z, ``(B,)``."""
-        sent, log_z = list[Tensor](), self.unary[0].new_zeros(self.batch)
+    def _upwards(self, reduced: Callable[[Tensor], Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Return the messages ``(B, *separator)`` to the parents, and the sum of those of the
+        roots, ``(B,)``, for a function that takes the joint states of a clique's own variables, the
+        last axis, away.
+        """
+        sent, total = list[Tensor](), self.unary[0].new_zeros(self.batch)
         for number, clique in enumerate(self.tree.cliques):
             table = self._bases[number]
             for child in self._children[number]:
                 shape = self._shape(clique.scope, self.tree.cliques[child].separator)
                 table = table + sent[child].reshape(-1, *shape)
             weighed = self._weigh(table, number)
-            sent.append(_log_sum(weighed.reshape(*weighed.shape[: 1 + len(clique.separator)], -1), [-1]))
+            sent.append(reduced(weighed.reshape(*weighed.shape[: 1 + len(clique.separator)], -1)))
             if clique.parent < 0:
-                log_z = log_z + sent[-1]
-        return sent, log_z
+                total = total + sent[-1]
+        return sent, total
+
+    @cached_property
+    def _up(self) -> tuple[list[Tensor], Tensor]:
+        """Messages to the parents, and log Z, ``(B,)``."""
+        return self._upwards(lambda weighed: weighed.logsumexp([-1]))
 
     def log_z(self) -> Tensor:
         """Return log Z, ``(B,)``; -inf where no state is possible."""
@@ -151,14 +100,17 @@ class JunctionTree:
 
     @cached_property
     def _tables(self) -> list[Tensor]:
-        """Log tables ``(B, *cards)`` of all cliques with everything that others send, but without the unary weights of `own`."""
+        """Log tables ``(B, *cards)`` of all cliques with everything that others send, but without
+        the unary weights of `own`.
+        """
         tables = list(self._bases)
         for number in reversed(range(len(tables))):
             clique, children = self.tree.cliques[number], self._children[number]
             if not children:
                 continue
             parts = [self._incoming(child) for child in children]
-            # What comes after each child; together with what comes before it, all but the child's own message.
+            # What comes after each child; together with what comes before it, all but the child's
+            # own message.
             after = [self._weigh(tables[number], number)]
             for part in reversed(parts[1:]):
                 after.append(after[-1] + part)
@@ -166,22 +118,34 @@ class JunctionTree:
             for child, part, rest in zip(children, parts, reversed(after), strict=True):
                 whole, before = rest + before, before + part
                 separator = self.tree.cliques[child].separator
-                gone = [axis + 1 for axis, variable in enumerate(clique.scope) if variable not in separator]
+                gone = [
+                    axis + 1
+                    for axis, variable in enumerate(clique.scope)
+                    if variable not in separator
+                ]
                 message = _log_sum(whole, gone)
-                tables[child] = tables[child] + message.reshape(*message.shape, *[1] * len(self.tree.cliques[child].own))
+                tables[child] = tables[child] + message.reshape(
+                    *message.shape, *[1] * len(self.tree.cliques[child].own)
+                )
             tables[number] = tables[number] + before
         return tables
 
     def messages(self) -> list[Tensor]:
-        """Return for each variable the log weights ``(B, card)`` without its own unary ones, the largest 0 (where all is possible)."""
+        """Return for each variable the log weights ``(B, card)`` without its own unary ones, the
+        largest 0 (where all is possible).
+        """
         sums: list[Tensor] = [torch.empty(0)] * len(self.cards)
         for number, clique in enumerate(self.tree.cliques):
             table = self._tables[number]
-            self._split(_log_sum(table, list(range(1, 1 + len(clique.separator)))), clique.own, sums)
+            self._split(
+                _log_sum(table, list(range(1, 1 + len(clique.separator)))), clique.own, sums
+            )
         return [part.expand(self.batch, -1) for part in sums]
 
     def _split(self, table: Tensor, variables: tuple[int, ...], sums: list[Tensor]) -> None:
-        """Write the message to each variable of ``(B, *variables)``, by halves: all of one half share the sum over the other."""
+        """Write the message to each variable of ``(B, *variables)``, by halves: all of one half
+        share the sum over the other.
+        """
         if len(variables) == 1:
             top = table.amax(-1, keepdim=True)
             sums[variables[0]] = table - top.masked_fill(torch.isneginf(top), 0.0)
@@ -189,8 +153,13 @@ class JunctionTree:
         half = len(variables) // 2
         left, right = (self._joint_unary(part) for part in (variables[:half], variables[half:]))
         matrix = table.reshape(len(table), left.shape[1], right.shape[1])
-        for kept, weighed, axis in ((variables[:half], matrix + right[:, None], 2), (variables[half:], matrix + left[:, :, None], 1)):
-            self._split(weighed.logsumexp(axis).reshape(len(weighed), *self._shape(kept)), kept, sums)
+        for kept, weighed, axis in (
+            (variables[:half], matrix + right[:, None], 2),
+            (variables[half:], matrix + left[:, :, None], 1),
+        ):
+            self._split(
+                weighed.logsumexp(axis).reshape(len(weighed), *self._shape(kept)), kept, sums
+            )
 
     def joint(self, scope: tuple[int, ...], home: int) -> Tensor:
         """Return the probabilities ``(B, *cards)`` of variables that are together in a clique."""
@@ -199,61 +168,68 @@ class JunctionTree:
         gone = [axis + 1 for axis, variable in enumerate(clique.scope) if variable not in scope]
         summed = probable.sum(gone) if gone else probable
         kept = [variable for variable in clique.scope if variable in scope]
-        return summed.permute(0, *(1 + kept.index(variable) for variable in scope)).expand(self.batch, *self._shape(scope))
+        return summed.permute(0, *(1 + kept.index(variable) for variable in scope)).expand(
+            self.batch, *self._shape(scope)
+        )
 
     def _probable(self, number: int) -> Tensor:
-        if number not in self._kept:
+        # Only the last clique's probabilities are kept: factors are asked for clique by clique.
+        if self._kept[0] != number:
             weighed = self._weigh(self._tables[number], number)
-            self._kept.clear()
-            self._kept[number] = weighed.flatten(1).softmax(1).reshape(weighed.shape)
-        return self._kept[number]
-
-    @cached_property
-    def _kept(self) -> dict[int, Tensor]:
-        # Only the last clique's probabilities: factors are asked for clique by clique.
-        return {}
+            self._kept = number, weighed.flatten(1).softmax(1).reshape(weighed.shape)
+        return self._kept[1]
 
     def _given(self, number: int) -> Tensor:
-        """Return the log weights of a clique's own variables given its separator, ``(B, separator states, own states)``."""
+        """Return the log weights of a clique's own variables given its separator,
+        ``(B, separator states, own states)``.
+        """
         clique = self.tree.cliques[number]
         table = self._bases[number]
         for child in self._children[number]:
             table = table + self._incoming(child)
         table = self._weigh(table, number)
-        return table.reshape(len(table), math.prod(self._shape(clique.separator)), -1).expand(self.batch, -1, -1)
+        return table.reshape(len(table), math.prod(self._shape(clique.separator)), -1).expand(
+            self.batch, -1, -1
+        )
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw states ``(count, B, n)`` from the roots down, each independent of the others."""
-        drawn = torch.zeros(self.batch, count, len(self.cards), dtype=torch.long, device=self.unary[0].device)
+        drawn = torch.zeros(
+            self.batch, count, len(self.cards), dtype=torch.long, device=self.unary[0].device
+        )
         for number in reversed(range(len(self.tree.cliques))):
             clique, weights = self.tree.cliques[number], self._given(number)
-            rows = weights.gather(1, self._index(drawn, clique.separator)[..., None].expand(-1, -1, weights.shape[-1]))
-            chosen = torch.multinomial(rows.softmax(-1).flatten(0, 1), 1, generator=generator).reshape(self.batch, count)
+            rows = weights.gather(
+                1, self._index(drawn, clique.separator)[..., None].expand(-1, -1, weights.shape[-1])
+            )
+            chosen = torch.multinomial(
+                rows.softmax(-1).flatten(0, 1), 1, generator=generator
+            ).reshape(self.batch, count)
             self._write(drawn, clique.own, chosen)
         return drawn.transpose(0, 1)
 
     def most_probable(self) -> tuple[Tensor, Tensor]:
         """Return a most probable state ``(B, n)`` and its log weight ``(B,)``."""
-        sent, choices = list[Tensor](), list[Tensor]()
-        value = self.unary[0].new_zeros(self.batch)
-        for number, clique in enumerate(self.tree.cliques):
-            table = self._bases[number]
-            for child in self._children[number]:
-                table = table + sent[child].reshape(-1, *self._shape(clique.scope, self.tree.cliques[child].separator))
-            weighed = self._weigh(table, number)
-            best = weighed.reshape(*weighed.shape[: 1 + len(clique.separator)], -1).max(-1)
-            sent.append(best.values)
+        choices = list[Tensor]()
+
+        def largest(weighed: Tensor) -> Tensor:
+            best = weighed.max(-1)
             choices.append(best.indices.reshape(len(weighed), -1).expand(self.batch, -1))
-            if clique.parent < 0:
-                value = value + best.values
+            return best.values
+
+        _, value = self._upwards(largest)
         state = torch.zeros(self.batch, 1, len(self.cards), dtype=torch.long, device=value.device)
         for number in reversed(range(len(self.tree.cliques))):
             clique = self.tree.cliques[number]
-            self._write(state, clique.own, choices[number].gather(1, self._index(state, clique.separator)))
+            self._write(
+                state, clique.own, choices[number].gather(1, self._index(state, clique.separator))
+            )
         return state[:, 0], value
 
     def _index(self, states: Tensor, variables: Sequence[int]) -> Tensor:
-        """Return the number ``(B, count)`` of the joint state of some variables, in states ``(B, count, n)``."""
+        """Return the number ``(B, count)`` of the joint state of some variables, in states
+        ``(B, count, n)``.
+        """
         index = torch.zeros_like(states[..., 0])
         for variable in variables:
             index = index * self.cards[variable] + states[..., variable]

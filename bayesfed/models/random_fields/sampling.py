@@ -1,4 +1,6 @@
-"""Supports as a Pyro distribution: the energy, exact draws where possible, Swendsen-Wang or Gibbs sweeps elsewhere."""
+"""Supports as a Pyro distribution: the energy, exact draws where possible, Swendsen-Wang or Gibbs
+sweeps elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,14 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import pad, softplus
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.models.random_fields import forest
 from bayesfed.models.random_fields import transfer_matrix as transfer
+from bayesfed.models.random_fields.clique_tables import CliqueTables, Factor
 from bayesfed.models.random_fields.elimination import CliqueTree, clique_tree
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising, components
-from bayesfed.models.random_fields.junction_tree import CliqueTables, Factor, JunctionTree
+from bayesfed.models.random_fields.junction_tree import JunctionTree
 
 # Most entries of a table, and most variables, of models that are drawn from exactly.
 LARGEST, MANY = 2**16, 2000
@@ -28,13 +31,15 @@ _TREES: WeakKeyDictionary[Ising, CliqueTree | None] = WeakKeyDictionary()
 class ClusteredSupport(TorchDistribution):
     """A pairwise binary model as a Pyro distribution over ``model.shape``.
 
-    `log_prob` leaves out log Z, a constant of the declared prior; it is subtracted only if nothing is coupled, where it is known. To learn
-    couplings, subtract `bayesfed.inference.log_z`, which has gradients.
+    `log_prob` leaves out log Z, a constant of the declared prior; it is subtracted only if nothing
+    is coupled, where it is known. To learn couplings, subtract `bayesfed.inference.log_z`, which
+    has gradients.
 
-    `sample` is exact for trees, for grids with a side of at most 12, which include chains, and for other models whose clique tree is small (2^16
-    entries a table, 2000 variables). Other models run `sweeps` Markov chain sweeps
-    from independent draws. If no coupling is negative, these are cluster updates of Swendsen and Wang (1987; fields as in Edwards and Sokal, 1988),
-    which also mix beyond the ordering transition; otherwise they are Gibbs sweeps.
+    `sample` is exact for trees, for grids with a side of at most 12, which include chains, and for
+    other models whose clique tree is small (2^16 entries a table, 2000 variables). Other models run
+    `sweeps` Markov chain sweeps from independent draws. If no coupling is negative, these are
+    cluster updates of Swendsen and Wang (1987; fields as in Edwards and Sokal, 1988), which also
+    mix beyond the ordering transition; otherwise they are Gibbs sweeps.
 
     Parameters
     ----------
@@ -53,8 +58,12 @@ class ClusteredSupport(TorchDistribution):
         super().__init__(event_shape=torch.Size(model.shape), validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the energy ``(...)`` of supports ``(..., *shape)``, minus log Z if nothing is coupled."""
-        energy = self.model.energy(value.to(torch.get_default_dtype()) if not value.is_floating_point() else value)
+        """Return the energy ``(...)`` of supports ``(..., *shape)``, minus log Z if nothing is
+        coupled.
+        """
+        energy = self.model.energy(
+            value.to(torch.get_default_dtype()) if not value.is_floating_point() else value
+        )
         if self.model.strength():
             return energy
         flat = self.model.fields() if isinstance(self.model, Grid) else self.model.field
@@ -62,7 +71,9 @@ class ClusteredSupport(TorchDistribution):
 
     @torch.no_grad()
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draw supports ``(*sample_shape, *shape)`` of zeros and ones from torch's global generator."""
+        """Draw supports ``(*sample_shape, *shape)`` of zeros and ones from torch's global
+        generator.
+        """
         count = torch.Size(sample_shape).numel() * self.model.copies
         if not count:
             return torch.zeros(*sample_shape, *self.model.shape)
@@ -74,9 +85,13 @@ class ClusteredSupport(TorchDistribution):
         return drawn.reshape(*sample_shape, *self.model.shape).to(torch.get_default_dtype())
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
-        """Return itself; raise `ArgumentError` for a batch shape, since a support prior describes one layer."""
+        """Return itself; raise `ArgumentError` for a batch shape, since a support prior describes
+        one layer.
+        """
         if torch.Size(batch_shape).numel() != 1:
-            raise ArgumentError(complain("ClusteredSupport", expected="no batch dimension", actual=tuple(batch_shape), hint="a site per layer"))
+            raise ArgumentError(
+                "ClusteredSupport", "no batch dimension", tuple(batch_shape), "a site per layer"
+            )
         return self
 
 
@@ -102,9 +117,14 @@ def _exactly(model: Ising, count: int) -> Tensor | None:
     if tree is None:
         return None
     tables = pad(model.coupling.double()[:, None, None], (1, 0, 1, 0))
-    factors = [Factor((left, right), table) for left, right, table in zip(*model.edges.tolist(), tables, strict=True)]
+    factors = [
+        Factor((left, right), table)
+        for left, right, table in zip(*model.edges.tolist(), tables, strict=True)
+    ]
     cliques = CliqueTables.of(tree, [2] * size, factors, model.field.double())
-    unary = torch.stack([torch.zeros_like(model.field, dtype=torch.float64), model.field.double()], dim=1)
+    unary = torch.stack(
+        [torch.zeros_like(model.field, dtype=torch.float64), model.field.double()], dim=1
+    )
     return JunctionTree(cliques, list(unary[:, None].unbind(0))).sample(count)[:, 0].to(model.field)
 
 
@@ -121,12 +141,20 @@ def gibbs(model: Ising, flat: Tensor) -> Tensor:
 
 
 def swendsen_wang(model: Ising, flat: Tensor) -> Tensor:
-    """Redraw whole clusters of states ``(S, n)``: bonds between equal neighbours, then one draw for each cluster."""
+    """Redraw whole clusters of states ``(S, n)``: bonds between equal neighbours, then one draw for
+    each cluster.
+    """
     (left, right), half = model.edges, (model.coupling / 2).to(flat)
-    bonds = (flat[:, left] == flat[:, right]) & (torch.rand(len(flat), len(left), device=flat.device) < -torch.expm1(-half))
+    bonds = (flat[:, left] == flat[:, right]) & (
+        torch.rand(len(flat), len(left), device=flat.device) < -torch.expm1(-half)
+    )
     draw, edge = (x.cpu().numpy() for x in bonds.nonzero(as_tuple=True))
     count, size = flat.numel(), flat.shape[1]
-    clusters, label = components(count, draw * size + left.cpu().numpy()[edge], draw * size + right.cpu().numpy()[edge])
+    clusters, label = components(
+        count, draw * size + left.cpu().numpy()[edge], draw * size + right.cpu().numpy()[edge]
+    )
     cluster = torch.from_numpy(label).to(flat.device)
-    pull = flat.new_zeros(clusters).index_add_(0, cluster, model.symmetric_field().to(flat).repeat(len(flat)))
+    pull = flat.new_zeros(clusters).index_add_(
+        0, cluster, model.symmetric_field().to(flat).repeat(len(flat))
+    )
     return torch.bernoulli(torch.sigmoid(pull))[cluster].reshape(flat.shape)

@@ -1,8 +1,8 @@
 """Support priors p(s): which weights may be non-zero, declared without any tensor.
 
-Source: the hidden Markov grid of Xia, Tsang and Lau (D-Turbo-VBI, section II-B). Its prior
-is the product of one transition table for each pair of horizontal and of vertical neighbours. On a grid it is
-therefore an Ising model with coupling ``J = ln(p / (1 - p)) / 2`` for a stay probability p.
+Source: the hidden Markov grid of Xia, Tsang and Lau (D-Turbo-VBI, section II-B). Its prior is the
+product of one transition table for each pair of horizontal and of vertical neighbours. On a grid it
+is therefore an Ising model with coupling ``J = ln(p / (1 - p)) / 2`` for a stay probability p.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.phase_transition import warn_if_density_differs, warn_if_ordering
@@ -26,7 +26,9 @@ Shape = tuple[int, int]
 
 
 class Support(Protocol):
-    """The interface of a support prior: it lowers a declaration to a pairwise binary model for one M x N weight matrix."""
+    """The interface of a support prior: it lowers a declaration to a pairwise binary model for one
+    M x N weight matrix.
+    """
 
     def lower(self, shape: Shape) -> Grid | Ising:
         """Return the model of the ``(M, N)`` supports of one matrix."""
@@ -36,8 +38,13 @@ class Support(Protocol):
 def probability(name: str, value: float) -> float:
     """Return `value` if it lies strictly between 0 and 1; raise `ArgumentError` otherwise."""
     if not (isinstance(value, int | float) and 0 < value < 1):
-        raise ArgumentError(complain(name, expected="a probability in (0, 1)", actual=value, hint="0.6"))
+        raise ArgumentError(name, "a probability in (0, 1)", value, "0.6")
     return float(value)
+
+
+def _finite(name: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise ArgumentError(name, "a finite number", value, "0.0")
 
 
 @dataclass(frozen=True)
@@ -75,17 +82,8 @@ class Transition:
 
 @dataclass(frozen=True)
 class Independent:
-    """Each weight is active independently with the given probability.
-
-    Parameters
-    ----------
-    probability
-        Probability that a weight is active, strictly between 0 and 1; the expected density.
-
-    Raises
-    ------
-    ArgumentError
-        If the probability is not strictly between 0 and 1.
+    """Each weight is active independently with the given probability, strictly between 0 and 1: the
+    expected density.
     """
 
     probability: float = 0.5
@@ -96,7 +94,8 @@ class Independent:
     def lower(self, shape: Shape) -> Ising:
         """Return a model of one variable, with as many copies as there are weights."""
         odds = math.log(self.probability) - math.log1p(-self.probability)
-        return Ising(torch.tensor([odds]), torch.empty(2, 0, dtype=torch.long), torch.empty(0), shape, torch.zeros(1, dtype=torch.long))
+        edges, colours = torch.empty(2, 0, dtype=torch.long), torch.zeros(1, dtype=torch.long)
+        return Ising(torch.tensor([odds]), edges, torch.empty(0), shape, colours)
 
 
 @dataclass(frozen=True)
@@ -111,20 +110,23 @@ class MarkovGrid:
     field
         Log-odds added to every weight; negative values make the prior sparser.
     patch
-        (K, M): the inputs of each unit are one or more pictures of this size, row by row: the (28, 28) pixels of a first layer, the (3, 3) entries
-        of each kernel of a convolution. Neighbours are then pixels of one picture, and units are independent. Default: the matrix
+        (K, M): the inputs of each unit are one or more pictures of this size, row by row: the
+        (28, 28) pixels of a first layer, the (3, 3) entries of each kernel of a convolution.
+        Neighbours are then pixels of one picture, and units are independent. Default: the matrix
         itself is the grid.
 
     Raises
     ------
     ArgumentError
-        If a stay probability is not between 0 and 1, the field is not finite, or a patch is not two sides of at least 1.
+        If a stay probability is not between 0 and 1, the field is not finite, or a patch is not two
+        sides of at least 1.
 
     Notes
     -----
-    Above a stay probability of 2/3 message passing has several fixed points; above 0.7071 the grid itself is ordered, and whole layers switch
-    on or off together. `lower` warns of both, and of a grid whose density is far from that of the chains. `bayesfed.inference.calibrate` chooses
-    field and coupling for a wanted density and cluster size.
+    Above a stay probability of 2/3 message passing has several fixed points; above 0.7071 the grid
+    itself is ordered, and whole layers switch on or off together. `lower` warns of both, and of a
+    grid whose density is far from that of the chains. `bayesfed.inference.calibrate` chooses field
+    and coupling for a wanted density and cluster size.
     """
 
     row: float | Transition = 0.6
@@ -136,18 +138,23 @@ class MarkovGrid:
         for name in ("row", "column"):
             if not isinstance(value := getattr(self, name), Transition):
                 probability(f"MarkovGrid.{name}", value)
-        if not math.isfinite(self.field):
-            raise ArgumentError(complain("MarkovGrid.field", expected="a finite number", actual=self.field, hint="0.0"))
-        if self.patch is not None and (len(self.patch) != 2 or not all(isinstance(side, int) and side > 0 for side in self.patch)):
-            raise ArgumentError(complain("MarkovGrid.patch", expected="two sides >= 1", actual=self.patch, hint="(28, 28)"))
+        _finite("MarkovGrid.field", self.field)
+        if self.patch is not None and (
+            len(self.patch) != 2
+            or not all(isinstance(side, int) and side > 0 for side in self.patch)
+        ):
+            raise ArgumentError("MarkovGrid.patch", "two sides >= 1", self.patch, "(28, 28)")
 
     def transitions(self) -> tuple[Transition, Transition]:
         """Return the row and the column transition."""
-        row, column = (t if isinstance(t, Transition) else Transition(t, t) for t in (self.row, self.column))
+        row, column = (
+            t if isinstance(t, Transition) else Transition(t, t) for t in (self.row, self.column)
+        )
         return row, column
 
     def lower(self, shape: Shape) -> Grid:
-        """Return the grid, described but not built. Warn if its coupling is too strong or its density is not that of its chains.
+        """Return the grid, described but not built. Warn if its coupling is too strong or its
+        density is not that of its chains.
 
         Warns
         -----
@@ -164,12 +171,15 @@ class MarkovGrid:
         size = self.patch or shape
         if shape[1] % (1 if self.patch is None else math.prod(size)):
             raise ArgumentError(
-                complain(
-                    "MarkovGrid.patch", expected=f"{size[0]} x {size[1]} to divide the inputs of a unit", actual=shape[1], hint="one patch a layer"
-                )
+                "MarkovGrid.patch",
+                f"{size[0]} x {size[1]} to divide the inputs of a unit",
+                shape[1],
+                "one patch a layer",
             )
         row, column = self.transitions()
-        grid = Grid(size, row.terms(), column.terms(), self.field, None if self.patch is None else shape)
+        grid = Grid(
+            size, row.terms(), column.terms(), self.field, None if self.patch is None else shape
+        )
         warn_if_ordering(grid.strengths())
         if row.off != row.on or column.off != column.on:
             warn_if_density_differs(grid, (row.stationary() + column.stationary()) / 2)
@@ -178,17 +188,20 @@ class MarkovGrid:
 
 @dataclass(frozen=True)
 class Channels:
-    """All weights of an output channel or unit, a row of the matrix, are active or inactive together; the rows are independent.
+    """All weights of an output channel or unit, a row of the matrix, are active or inactive
+    together; the rows are independent.
 
-    `bayesfed.compact` makes a smaller layer of one whose channels are off, and drops them from the inputs of the next. With a `density`,
-    `d_turbo_vbi` keeps every row of the last layer, since these are the outputs of the network.
+    `bayesfed.compact` makes a smaller layer of one whose channels are off, and drops them from the
+    inputs of the next. With a `density`, `d_turbo_vbi` keeps every row of the last layer, since
+    these are the outputs of the network.
 
     Parameters
     ----------
     field
         Log-odds added to every weight; a row of N weights gets N times as much.
     slip
-        Probability that two neighbours in a row differ, if there are only these two. So small a number leaves rows whole.
+        Probability that two neighbours in a row differ, if there are only these two. So small a
+        number leaves rows whole.
 
     Raises
     ------
@@ -200,10 +213,9 @@ class Channels:
     slip: float = 1e-9
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.field):
-            raise ArgumentError(complain("Channels.field", expected="a finite number", actual=self.field, hint="0.0"))
+        _finite("Channels.field", self.field)
         if not (isinstance(self.slip, int | float) and 0 < self.slip < 0.5):
-            raise ArgumentError(complain("Channels.slip", expected="a probability in (0, 0.5)", actual=self.slip, hint="1e-9"))
+            raise ArgumentError("Channels.slip", "a probability in (0, 0.5)", self.slip, "1e-9")
 
     def lower(self, shape: Shape) -> Grid:
         """Return one Markov chain for each row, which is summed exactly."""
@@ -213,22 +225,24 @@ class Channels:
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The inputs of each unit are the nodes of a networkx graph, and neighbours attract each other with one coupling for all edges.
+    """The inputs of each unit are the nodes of a networkx graph, and neighbours attract each other
+    with one coupling for all edges.
 
     Parameters
     ----------
     graph
         Simple and undirected, with one node for each input, in the order of the inputs.
     stay
-        Probability p that two neighbours are in the same state if there are only these two: the coupling is ``2 log(p / (1 - p))``.
+        Probability p that two neighbours are in the same state if there are only these two: the
+        coupling is ``2 log(p / (1 - p))``.
     field
         Log-odds added to every weight.
 
     Raises
     ------
     ArgumentError
-        If `stay` is not strictly between 0 and 1 or the field is not finite; from `lower`, if the graph is not simple and undirected, or does not
-        have as many nodes as a unit has inputs.
+        If `stay` is not strictly between 0 and 1 or the field is not finite; from `lower`, if the
+        graph is not simple and undirected, or does not have as many nodes as a unit has inputs.
     """
 
     graph: nx.Graph[Any]
@@ -237,34 +251,46 @@ class Neighbourhood:
 
     def __post_init__(self) -> None:
         probability("Neighbourhood.stay", self.stay)
-        if not math.isfinite(self.field):
-            raise ArgumentError(complain("Neighbourhood.field", expected="a finite number", actual=self.field, hint="0.0"))
+        _finite("Neighbourhood.field", self.field)
 
     def lower(self, shape: Shape) -> Ising:
         """Return one copy of the graph for each unit."""
         import networkx as nx
 
-        if len(self.graph) != shape[1] or self.graph.is_directed() or self.graph.is_multigraph() or nx.number_of_selfloops(self.graph):
+        if (
+            len(self.graph) != shape[1]
+            or self.graph.is_directed()
+            or self.graph.is_multigraph()
+            or nx.number_of_selfloops(self.graph)
+        ):
             raise ArgumentError(
-                complain(
-                    "Neighbourhood.graph",
-                    expected=f"a simple undirected graph of {shape[1]} nodes",
-                    actual=self.graph,
-                    hint="nx.grid_2d_graph(28, 28)",
-                )
+                "Neighbourhood.graph",
+                f"a simple undirected graph of {shape[1]} nodes",
+                self.graph,
+                "nx.grid_2d_graph(28, 28)",
             )
         index = {node: i for i, node in enumerate(self.graph)}
-        edges = torch.tensor([(index[left], index[right]) for left, right in self.graph.edges], dtype=torch.long).reshape(-1, 2).T.contiguous()
+        ends = [(index[left], index[right]) for left, right in self.graph.edges]
+        edges = torch.tensor(ends, dtype=torch.long).reshape(-1, 2).T.contiguous()
         coupling = 2 * (math.log(self.stay) - math.log1p(-self.stay))
         degree = torch.bincount(edges.reshape(-1), minlength=len(index))
         colour = nx.greedy_color(self.graph, strategy="connected_sequential_bfs")
         colours = torch.tensor([colour[node] for node in self.graph])
-        # Each end of an edge gives up half the coupling, so that without a field on and off are equally likely.
-        return Ising(self.field - coupling / 2 * degree.float(), edges, torch.full((edges.shape[1],), coupling), shape, colours)
+        # Each end of an edge gives up half the coupling, so that without a field on and off are
+        # equally likely.
+        return Ising(
+            self.field - coupling / 2 * degree.float(),
+            edges,
+            torch.full((edges.shape[1],), coupling),
+            shape,
+            colours,
+        )
 
 
 def neighbour_share(mask: Tensor) -> float:
-    """Return which share of the 4-neighbours of active entries is active, over all masks ``(..., M, N)``; NaN if no entry is active."""
+    """Return which share of the 4-neighbours of active entries is active, over all masks
+    ``(..., M, N)``; NaN if no entry is active.
+    """
     grid = mask.bool()
     upper, lower, left, right = grid[..., :-1, :], grid[..., 1:, :], grid[..., :-1], grid[..., 1:]
     both = (upper & lower).sum() + (left & right).sum()

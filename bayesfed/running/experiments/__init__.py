@@ -1,5 +1,7 @@
 """Experiment files: a TOML file as Python values.
 
-From the file upwards: `lines` (where a key stands), `words` (how a value is said), `names` (what a file may name), `own` (a user's own files),
-`scope` (what the run knows), `kinds` and `reader` (tables by signatures, through pydantic), `experiment` (the keys at the top), `build`.
+From the file upwards: `own` (a user's own files), `experiment` (the keys at the top, and where
+each stands), `names` (what a file may name), `scope` (what the run knows), `kinds`, `words` (how a
+value is said, and what is wrong with it) and `reader` (tables by signatures, through
+pydantic), `build`.
 """

@@ -8,19 +8,16 @@ from typing import Any
 
 import torch
 
-from bayesfed.data.dataset import Dataset, concatenated
-from bayesfed.data.partition import federate, iid
-from bayesfed.data.splits import split_rows
+from bayesfed.data import Dataset, concatenated, federate, iid, split_rows
 from bayesfed.errors import BayesfedError
-from bayesfed.federated.clients.pools import InProcess
-from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated import Algorithm, InProcess
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal
+from bayesfed.models import Categorical, Likelihood, Normal
 from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.experiments.kinds import POOL
 from bayesfed.running.experiments.reader import Reader
 from bayesfed.running.experiments.scope import Scope
-from bayesfed.running.further_scores import Further, check_further
+from bayesfed.running.scores import Further, check_further
 
 CLIENTS = 10
 
@@ -65,7 +62,7 @@ def seeds(file: ExperimentFile) -> list[int]:
     """
     listed = list(Reader(file, Scope(0)).section("seeds"))
     if not listed or len(set(listed)) != len(listed) or min(listed) < 0:
-        raise file.error(("seeds",), expected="different whole numbers from 0", actual=listed, hint="[0, 1, 2]")
+        raise file.error(("seeds",), "different whole numbers from 0", listed, "[0, 1, 2]")
     return listed
 
 
@@ -82,13 +79,20 @@ def build(file: ExperimentFile, seed: int) -> Built:
     counts = {name: reader.section(name) for name in ("rounds", "draws", "save_every", "least")}
     for name, count in counts.items():
         if count < 1:
-            raise file.error((name,), expected="a whole number from 1", actual=count, hint=f"{name} = 10")
+            raise file.error((name,), "a whole number from 1", count, f"{name} = 10")
     scope.rounds = counts["rounds"]
     rows = reader.section("data")
     if isinstance(rows, Mapping):
         hint = 'domain = "column" in the data, and [partition] kind = "by_domain"'
-        raise file.error(("data",), expected="rows, which [partition] gives to clients", actual="rows by client", hint=hint)
-    scope.train, scope.test = split_rows(rows, key=Key(seed, "data")) if isinstance(rows, Dataset) else rows
+        raise file.error(
+            ("data",),
+            "rows, which [partition] gives to clients",
+            "rows by client",
+            hint,
+        )
+    scope.train, scope.test = (
+        split_rows(rows, key=Key(seed, "data")) if isinstance(rows, Dataset) else rows
+    )
     parts = reader.section("partition") or iid(len(scope.rows), CLIENTS, Key(seed, "partition"))
     scope.net, scope.link = reader.section("net"), reader.section("link")
     train, test = scope.train, scope.test = _fitted(file, scope, scope.train, scope.test)
@@ -96,14 +100,19 @@ def build(file: ExperimentFile, seed: int) -> Built:
     own: Mapping[str, Dataset] = {}
     if share := reader.section("own_rows"):
         if not 0 < share < 1:
-            raise file.error(("own_rows",), expected="a share from 0 to below 1", actual=share, hint="own_rows = 0.25")
+            raise file.error(
+                ("own_rows",),
+                "a share from 0 to below 1",
+                share,
+                "own_rows = 0.25",
+            )
         clients, own = split_rows(clients, share, key=Key(seed, "own rows"))
         train = scope.train = concatenated(list(clients.values()))
     scores = tuple(reader.section("scores"))
     try:
         check_further(scores, test, own)
     except BayesfedError as problem:
-        raise file.error(("scores",), problem) from problem
+        raise file.error(("scores",), problem=problem) from problem
     scope.clients = sorted(clients)
     devices = {name: device.figures() for name, device in reader.section("devices").items()}
     scope.used.clear()
@@ -111,51 +120,94 @@ def build(file: ExperimentFile, seed: int) -> Built:
     unused = {"link": "has its own way up, messages one by one", "net": "builds its own"}
     for name, why in unused.items():
         if getattr(scope, name) is not None and name not in scope.used:
-            hint = "leaving it out" + (", or fed_avg, d_turbo_vbi, fed_rlr, ..." if name == "link" else "")
-            raise file.error((name,), expected=f"no [{name}]: {algorithm.name} {why}", actual="one", hint=hint)
-    options = {"sampler": reader.section("sampler"), "on_client_error": reader.section("on_client_error")}
+            hint = "leaving it out" + (
+                ", or fed_avg, d_turbo_vbi, fed_rlr, ..." if name == "link" else ""
+            )
+            raise file.error((name,), f"no [{name}]: {algorithm.name} {why}", "one", hint)
+    options = {
+        "sampler": reader.section("sampler"),
+        "on_client_error": reader.section("on_client_error"),
+    }
     pool = _pool(reader, file, clients, devices)
-    likelihood = scope.likelihood or (Normal() if train.targets.is_floating_point() else Categorical())
+    likelihood = scope.likelihood or (
+        Normal() if train.targets.is_floating_point() else Categorical()
+    )
     options |= {"rounds": counts["rounds"], "least": counts["least"]}
-    return Built(algorithm, pool, clients, train, test, seed, options, likelihood, counts["draws"], counts["save_every"], own, scores)
+    return Built(
+        algorithm,
+        pool,
+        clients,
+        train,
+        test,
+        seed,
+        options,
+        likelihood,
+        counts["draws"],
+        counts["save_every"],
+        own,
+        scores,
+    )
 
 
-def _fitted(file: ExperimentFile, scope: Scope, train: Dataset, test: Dataset) -> tuple[Dataset, Dataset]:
-    """Try the network on two rows, so that a misfit is told here and not by a client in round 0; return the rows in the shape of its outputs."""
+def _fitted(
+    file: ExperimentFile, scope: Scope, train: Dataset, test: Dataset
+) -> tuple[Dataset, Dataset]:
+    """Try the network on two rows, so that a misfit is told here and not by a client in round 0;
+    return the rows in the shape of its outputs.
+    """
     if (net := scope.net) is None:
         return train, test
-    shape, numbers, training = tuple(train.inputs.shape[1:]), train.targets.is_floating_point(), net.training
+    shape, numbers, training = (
+        tuple(train.inputs.shape[1:]),
+        train.targets.is_floating_point(),
+        net.training,
+    )
     wanted = tuple(train.targets.shape[1:]) if numbers else (scope.classes,)
     of = f"with targets of shape {wanted}" if numbers else f"in {scope.classes} classes"
-    hint = f"{_sizes(file, train, wanted)}; rows of the data are {shape}, {train.inputs[0].numel()} numbers each, {of}"
+    hint = (
+        f"{_sizes(file, train, wanted)}; rows of the data are {shape}, "
+        f"{train.inputs[0].numel()} numbers each, {of}"
+    )
     try:
         with torch.no_grad():
             outputs = tuple(net.eval()(scope.pair).shape[1:])
     except (RuntimeError, TypeError, ValueError, IndexError, BayesfedError) as problem:
         actual = f"{type(problem).__name__}: {str(problem).splitlines()[0]}"
-        raise file.error(("net",), expected="a network that takes the data", actual=actual, hint=hint) from problem
+        raise file.error(("net",), "a network that takes the data", actual, hint) from problem
     finally:
         net.train(training)
     if numbers and (outputs, wanted) == ((1,), ()):
         # A layer of one output makes a column.
-        return replace(train, targets=train.targets[:, None]), replace(test, targets=test.targets[:, None])
+        return replace(train, targets=train.targets[:, None]), replace(
+            test, targets=test.targets[:, None]
+        )
     if outputs != wanted and (numbers or len(outputs) != 1 or outputs[0] < scope.classes):
-        raise file.error(("net",), expected=f"outputs {wanted} a row", actual=f"{outputs}", hint=hint)
+        raise file.error(("net",), f"outputs {wanted} a row", f"{outputs}", hint)
     return train, test
 
 
 def _sizes(file: ExperimentFile, train: Dataset, wanted: tuple[int, ...]) -> str:
     """Return the widths of an `mlp` that would do: inputs in front and outputs at the end."""
     table = file.tree.get("net")
-    if not isinstance(table, dict) or table.get("kind") != "mlp" or not isinstance(table.get("widths"), list) or len(wanted) > 1:
+    if (
+        not isinstance(table, dict)
+        or table.get("kind") != "mlp"
+        or not isinstance(table.get("widths"), list)
+        or len(wanted) > 1
+    ):
         return "other sizes"
     return f"widths = {[train.inputs[0].numel(), *table['widths'][1:-1], *(wanted or (1,))]}"
 
 
-def _pool(reader: Reader, file: ExperimentFile, clients: Mapping[str, Dataset], devices: Mapping[str, Mapping[str, float]]) -> InProcess:
+def _pool(
+    reader: Reader,
+    file: ExperimentFile,
+    clients: Mapping[str, Dataset],
+    devices: Mapping[str, Mapping[str, float]],
+) -> InProcess:
     made = reader.call(InProcess, reader.section("pool"), ("pool",), left=POOL)
     try:
         pool: InProcess = made(clients, devices, None)
     except BayesfedError as problem:
-        raise file.error(("pool",), problem) from problem
+        raise file.error(("pool",), problem=problem) from problem
     return pool

@@ -4,33 +4,67 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.data.partition import Homes, Partition
 from bayesfed.errors import ArgumentError, BayesfedError, complain
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
+from bayesfed.federated import Algorithm, Link, Sampler, everyone
 from bayesfed.federated.engine.reports import OnClientError
-from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.running.experiments import own
-from bayesfed.running.experiments.lines import Path as KeyPath
-from bayesfed.running.experiments.lines import line_of
-from bayesfed.running.further_scores import Further
-from bayesfed.wireless.devices import Device
+from bayesfed.running.scores import Further
+from bayesfed.wireless import Device
+
+Place = tuple[str | int, ...]
+
+MARK = "a-mark-that-no-file-has"
+
+
+def line_of(text: str, path: Place) -> int | None:
+    """Return the line, from 1, of a key or of a table in an array of tables; None if the text does
+    not have it there, as it has entries of other arrays.
+    """
+    *above, last = path
+    if isinstance(last, str):
+        # The first place where the key's name can be exchanged for the mark, so that the mark
+        # stands where the key stood.
+        for one in re.finditer(re.escape(last), text):
+            if _has(text[: one.start()] + MARK + text[one.end() :], (*above, MARK)):
+                return text.count("\n", 0, one.start()) + 1
+        return None
+    # The first header below which the mark falls into the entry.
+    lines = text.splitlines()
+    for number in range(1, len(lines) + 1):
+        if _has("\n".join([*lines[:number], f"{MARK} = 0", *lines[number:]]), (*path, MARK)):
+            return number
+    return None
+
+
+def _has(text: str, path: Place) -> bool:
+    try:
+        tree: Any = tomllib.loads(text)
+        reduce(getitem, path, tree)
+    except (tomllib.TOMLDecodeError, KeyError, IndexError, TypeError):
+        return False
+    return True
+
 
 Split = tuple[Dataset, Dataset]
 
 
 class ExperimentError(ArgumentError):
-    """An experiment file that cannot be built; the message begins with the file and the line, which are attributes as well.
+    """An experiment file that cannot be built; the message begins with the file and the line, which
+    are attributes as well.
 
     Parameters
     ----------
@@ -39,7 +73,7 @@ class ExperimentError(ArgumentError):
     """
 
     def __init__(self, text: str, file: str = "", line: int | None = None, key: str = "") -> None:
-        super().__init__(text, file, line, key)
+        ValueError.__init__(self, text, file, line, key)
         self.file, self.line, self.key = file, line, key
 
     def __str__(self) -> str:
@@ -48,12 +82,14 @@ class ExperimentError(ArgumentError):
 
 @dataclass(frozen=True)
 class Settings:
-    """Keys at the top of an experiment file: the signature of this class is the schema of the file, with those of what it names below.
+    """Keys at the top of an experiment file: the signature of this class is the schema of the file,
+    with those of what it names below.
 
     Parameters
     ----------
     data
-        Rows to train and to test on. Of a single set a fifth of every class is held out; `split_rows` takes another share.
+        Rows to train and to test on. Of a single set a fifth of every class is held out;
+        `split_rows` takes another share.
     recipe
         The method and its arguments.
     rounds
@@ -79,11 +115,11 @@ class Settings:
     save_every
         Number of rounds between two checkpoints.
     own_rows
-        Share of each client's rows that are held out to score what that client predicts with, its own model where the method is personal. Default:
-        none, and no such scores.
+        Share of each client's rows that are held out to score what that client predicts with, its
+        own model where the method is personal. Default: none, and no such scores.
     scores
-        Further scores after the last round, of "calibration", "selective", "detection" (data of images) and "conformal" (with `own_rows`); see
-        `bayesfed.running.further_scores`.
+        Further scores after the last round, of "calibration", "selective", "detection" (data of
+        images) and "conformal" (with `own_rows`); see `bayesfed.running.scores`.
     """
 
     data: Split | Dataset
@@ -125,29 +161,51 @@ class ExperimentFile:
 
     @property
     def digest(self) -> str:
-        """Digest of the settings and of the user's own files that they name; comments and spaces do not count."""
+        """Digest of the settings and of the user's own files that they name; comments and spaces do
+        not count.
+        """
         text = json.dumps(self.tree, sort_keys=True, default=str).encode()
-        return hashlib.blake2b(b"".join([text, *(path.read_bytes() for path in own.files(self.tree, self.path.parent))]), digest_size=8).hexdigest()
+        return hashlib.blake2b(
+            b"".join(
+                [text, *(path.read_bytes() for path in own.files(self.tree, self.path.parent))]
+            ),
+            digest_size=8,
+        ).hexdigest()
 
-    def error(self, path: KeyPath, problem: BayesfedError | None = None, **parts: Any) -> ExperimentError:
+    def error(
+        self,
+        path: Place,
+        expected: object = None,
+        actual: object = None,
+        hint: object = None,
+        *,
+        problem: BayesfedError | None = None,
+    ) -> ExperimentError:
         """Return the error that says what is wrong with a key.
 
         Parameters
         ----------
         path
             Path of the key.
+        expected, actual, hint
+            The parts of `complain`; they replace those of `problem`.
         problem
             Error of whatever the key was given to. Its parts are taken over.
-        parts
-            `expected`, `actual` and `hint`, of `complain`; they replace those of `problem`.
         """
         lines = (line_of(self.text, path[:length]) for length in range(len(path), 0, -1))
         line = next((number for number in lines if number is not None), None)
-        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
-        where = ", ".join([self.path.name, *([f"line {line}"] if line else []), *([key] if key else [])])
+        key = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in path
+        ).removeprefix(".")
+        where = ", ".join(
+            [self.path.name, *([f"line {line}"] if line else []), *([key] if key else [])]
+        )
         if problem is not None and (told := problem.complaint) is not None:
-            where, parts = f"{where}: {told.where}", {"expected": told.expected, "actual": told.actual, "hint": told.hint} | parts
-        text = complain(where, **parts) if "expected" in parts else f"{where}: {problem}"
+            where = f"{where}: {told.where}"
+            expected, actual, hint = told.expected, told.actual, hint or told.hint
+        text = (
+            f"{where}: {problem}" if expected is None else complain(where, expected, actual, hint)
+        )
         return ExperimentError(text, self.path.name, line, key)
 
 
@@ -164,8 +222,14 @@ def parse(text: str, path: str | Path = "experiment.toml") -> ExperimentFile:
         return ExperimentFile(path, text, tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:
         twice = any(word in str(problem) for word in ("twice", "overwrite", "Cannot mutate"))
-        hint = "every key and every [table] once" if twice else "text in quotes, numbers without, tables as [name] or { key = value }"
-        raise ExperimentError(complain(path.name, expected="a TOML file", actual=problem, hint=hint), path.name) from problem
+        hint = (
+            "every key and every [table] once"
+            if twice
+            else "text in quotes, numbers without, tables as [name] or { key = value }"
+        )
+        raise ExperimentError(
+            complain(path.name, "a TOML file", problem, hint), path.name
+        ) from problem
 
 
 def read(path: str | Path) -> ExperimentFile:
@@ -182,22 +246,37 @@ def read(path: str | Path) -> ExperimentFile:
     except (OSError, UnicodeDecodeError) as problem:
         missing = isinstance(problem, FileNotFoundError | IsADirectoryError)
         actual = ("a folder" if path.is_dir() else "no such file") if missing else problem
-        hint = _instead(path / "x.toml" if path.is_dir() else path) if missing else "a text file in UTF-8 that may be read"
-        raise ExperimentError(complain(str(path), expected=expected, actual=actual, hint=hint), path.name) from problem
+        hint = (
+            _instead(path / "x.toml" if path.is_dir() else path)
+            if missing
+            else "a text file in UTF-8 that may be read"
+        )
+        raise ExperimentError(complain(str(path), expected, actual, hint), path.name) from problem
     file = parse(text, path)
     if not {"data", "recipe", "rounds"} & file.tree.keys():
         actual = "none of them" if file.tree else "nothing in it"
         expected = f"{expected}, with data, recipe and rounds"
-        raise ExperimentError(complain(str(path), expected=expected, actual=actual, hint=_instead(path)), path.name)
+        raise ExperimentError(complain(str(path), expected, actual, _instead(path)), path.name)
     return file
 
 
 def _instead(path: Path) -> str:
-    """Return the experiments beside a path, here and in a folder ``experiments``, the nearest names first; or how one begins."""
+    """Return the experiments beside a path, here and in a folder ``experiments``, the nearest names
+    first; or how one begins.
+    """
     places = dict.fromkeys([path.parent, Path(), Path("experiments"), Path("examples/experiments")])
-    there = dict.fromkeys(one for place in places if place.is_dir() for one in sorted(place.glob("*.toml")) if _is_experiment(one))
+    there = dict.fromkeys(
+        one
+        for place in places
+        if place.is_dir()
+        for one in sorted(place.glob("*.toml"))
+        if _is_experiment(one)
+    )
     close = sorted(there, key=lambda one: -SequenceMatcher(None, one.stem, path.stem).ratio())
-    beginning = "`bayesfed list`, which says what a file may say; at the least rounds, data, [net] and [recipe]"
+    beginning = (
+        "`bayesfed list`, which says what a file may say; at the least rounds, data, [net] and "
+        "[recipe]"
+    )
     return " or ".join(map(str, close[:3])) or beginning
 
 

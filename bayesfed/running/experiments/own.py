@@ -1,4 +1,5 @@
-"""Functions of a user's own files: ``kind = "my_method.py:recipe"``, a path that begins at the folder of the experiment, and a name.
+"""Functions of a user's own files: ``kind = "my_method.py:recipe"``, a path that begins at the
+folder of the experiment, and a name.
 
 This is the only way by which a file has something imported.
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 import cloudpickle
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 
 def is_own(kind: object) -> bool:
@@ -32,7 +33,9 @@ def located(kind: str, folder: Path) -> Path:
 
 def files(raw: Any, folder: Path) -> Iterator[Path]:
     """Yield the user's own files that an experiment names, those that are there."""
-    for name, value in raw.items() if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else ():
+    for name, value in (
+        raw.items() if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else ()
+    ):
         if name == "kind" and is_own(value) and located(value, folder).is_file():
             yield located(value, folder)
         yield from files(value, folder)
@@ -49,16 +52,22 @@ def load(kind: str, folder: Path) -> Callable[..., Any]:
     path, name = located(kind, folder), kind.rpartition(":")[2]
     if not path.is_file():
         there = sorted(one.name for one in path.parent.glob("*.py"))
-        near = get_close_matches(path.name, there, n=1, cutoff=0.3) or [f"a path that begins at {folder.resolve()}"]
-        raise ArgumentError(complain(kind, expected="a Python file", actual=f"no file {path}", hint=near[0]))
+        near = get_close_matches(path.name, there, n=1, cutoff=0.3) or [
+            f"a path that begins at {folder.resolve()}"
+        ]
+        raise ArgumentError(kind, "a Python file", f"no file {path}", near[0])
     module = _module(path, path.read_bytes())
     function: Callable[..., Any] | None = getattr(module, name, None)
     if function is None or not callable(function):
-        there = [one for one, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module.__name__]
+        there = [
+            one
+            for one, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__
+        ]
         near = get_close_matches(name, there, n=1, cutoff=0.3) or there[:1] or [f"def {name}(...)"]
         hint = f'"{kind.rpartition(":")[0]}:{near[0]}"' if there else near[0]
         expected = f"a function of {path.name}: {', '.join(there) or 'it has none'}"
-        raise ArgumentError(complain(kind, expected=expected, actual=f"no function `{name}`", hint=hint))
+        raise ArgumentError(kind, expected, f"no function `{name}`", hint)
     return function
 
 
@@ -73,7 +82,7 @@ def _module(path: Path, text: bytes) -> ModuleType:
     except Exception as problem:
         del sys.modules[name]
         actual, hint = f"{type(problem).__name__}: {problem}", f"python {path}, which shows where"
-        raise ArgumentError(complain(path.name, expected="a Python file that runs", actual=actual, hint=hint)) from problem
+        raise ArgumentError(path.name, "a Python file that runs", actual, hint) from problem
     # Spawned workers cannot import it by its name: it travels with what they are given.
     cloudpickle.register_pickle_by_value(module)
     return module

@@ -1,26 +1,25 @@
-"""What the run itself knows, for parameters that a file does not write: by a parameter's name and type, never by the recipe it belongs to."""
+"""What the run itself knows, for parameters that a file does not write: by a parameter's name and
+type, never by the recipe it belongs to.
+"""
 
 from __future__ import annotations
 
-import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.descent import Descent, draws_globally
-from bayesfed.federated.training.optimisers import Sgd
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.data import Dataset
+from bayesfed.errors import DataError
+from bayesfed.federated import Descent, Link, LocalOptions, Sgd
+from bayesfed.federated.training.descent import draws_globally
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.running.experiments.lines import Path
+from bayesfed.models import Categorical, Likelihood
+from bayesfed.running.experiments.experiment import Place
+from bayesfed.running.experiments.names import of_parameter
 from bayesfed.trees import Tree, parameters
 
 MISSING: Any = object()
@@ -28,7 +27,8 @@ MISSING: Any = object()
 
 @dataclass
 class Scope:
-    """Values known when an argument is asked for; they are filled in from the top of the file to its bottom.
+    """Values known when an argument is asked for; they are filled in from the top of the file to
+    its bottom.
 
     Parameters
     ----------
@@ -46,21 +46,23 @@ class Scope:
     net: nn.Module | None = None
     link: Link | None = None
     likelihood: Likelihood | None = None
-    sizes: int = 0
+    sizes: int | None = None
     used: set[str] = field(default_factory=set)
 
     @property
     def rows(self) -> Dataset:
         """Rows to train on."""
         if self.train is None:
-            raise DataError(complain("experiment", expected="data", actual="none yet", hint='data = "digits"'))
+            raise DataError("experiment", "data", "none yet", 'data = "digits"')
         return self.train
 
     @property
     def labels(self) -> Tensor:
         """Classes of the rows to train on."""
         if self.rows.targets.is_floating_point():
-            raise DataError(complain("partition by class", expected="targets that are classes", actual="real numbers", hint='kind = "iid"'))
+            raise DataError(
+                "partition by class", "targets that are classes", "real numbers", 'kind = "iid"'
+            )
         return self.rows.targets
 
     @property
@@ -68,7 +70,7 @@ class Scope:
         """Domain of each row to train on."""
         if not self.rows.domains:
             hint = 'data that know them, such as { kind = "split_texts", ... }, or kind = "iid"'
-            raise DataError(complain("partition by domain", expected="rows with domains", actual="none", hint=hint))
+            raise DataError("partition by domain", "rows with domains", "none", hint)
         return self.rows.domains
 
     @property
@@ -76,81 +78,113 @@ class Scope:
         """Number of classes, or of numbers in a target."""
         if self.rows.targets.is_floating_point():
             return self.rows.targets[0].numel()
-        return 1 + max(int(part.targets.max()) for part in (self.train, self.test) if part is not None and len(part))
+        return 1 + max(
+            int(part.targets.max())
+            for part in (self.train, self.test)
+            if part is not None and len(part)
+        )
 
     @property
     def image(self) -> tuple[int, ...]:
         """Channels, height and width of a row."""
         shape = tuple(self.rows.inputs.shape[1:])
         if len(shape) not in (2, 3):
-            raise DataError(complain("net", expected="images (height, width) or (channels, height, width)", actual=f"rows of {shape}", hint="mlp"))
+            raise DataError(
+                "net",
+                "images (height, width) or (channels, height, width)",
+                f"rows of {shape}",
+                "mlp",
+            )
         return shape if len(shape) == 3 else (1, *shape)
 
     @property
     def network(self) -> nn.Module:
         """The network."""
         if self.net is None:
-            raise DataError(complain("experiment", expected="a network", actual="none", hint="[net]"))
+            raise DataError("experiment", "a network", "none", "[net]")
         return self.net
 
     @property
     def updates(self) -> list[Tree]:
         """Change of the network that sixteen public rows make, as `public_settings` fits it."""
-        public = self.rows[slice(0, 16)]
+        public = self.public
         objective = MaximumLikelihood(self.network, self.likelihood or Categorical())
         local = Descent(objective, Sgd(), 20, len(public), "delta", draws_globally(self.network))
-        return [local.fit(parameters(self.network), {}, public, Key(self.seed, "public"), LocalOptions()).payload]
+        return [
+            local.fit(
+                parameters(self.network), {}, public, Key(self.seed, "public"), LocalOptions()
+            ).payload
+        ]
+
+    @property
+    def observations(self) -> int:
+        """Number of rows to train on."""
+        return len(self.rows)
+
+    @property
+    def sample(self) -> Tensor:
+        """Inputs of one row."""
+        return self.rows.inputs[:1]
+
+    @property
+    def example(self) -> Dataset:
+        """Two rows."""
+        return self.rows[slice(0, 2)]
+
+    @property
+    def public(self) -> Dataset:
+        """Sixteen rows that are no secret."""
+        return self.rows[slice(0, 16)]
 
     @property
     def pair(self) -> Tensor:
         """Inputs of two rows, to try a network on."""
-        return self.rows.inputs[:2] if len(self.rows) > 1 else torch.cat([self.rows.inputs, self.rows.inputs])
+        return (
+            self.rows.inputs[:2]
+            if len(self.rows) > 1
+            else torch.cat([self.rows.inputs, self.rows.inputs])
+        )
 
 
-# A file may write those that are numbers; then the file's value counts. A place's key is ``Key(seed, *path)``: ``Key(seed, "net")``.
-_GIVEN: dict[tuple[str, Any], Callable[[Scope, Path], Any]] = {
-    ("net", nn.Module): lambda scope, path: MISSING if scope.net is None else scope.net,
-    ("link", Link): lambda scope, path: MISSING if scope.link is None else scope.link,
-    ("key", Key): lambda scope, path: Key(scope.seed, *path),
-    ("labels", Tensor): lambda scope, path: scope.labels,
-    ("domains", Sequence[str]): lambda scope, path: scope.domains,
-    ("domains", Sequence[str | int]): lambda scope, path: scope.domains,
-    ("rows", int): lambda scope, path: len(scope.rows),
-    ("observations", int): lambda scope, path: len(scope.rows),
-    ("rounds", int): lambda scope, path: scope.rounds,
-    ("classes", int): lambda scope, path: scope.classes,
-    ("image", tuple[int, int, int]): lambda scope, path: scope.image,
-    ("count", int): lambda scope, path: scope.sizes or MISSING,
-    ("clients", Sequence[str]): lambda scope, path: scope.clients,
-    ("names", Sequence[str]): lambda scope, path: scope.clients,
-    ("sample", Tensor): lambda scope, path: scope.rows.inputs[:1],
-    ("example", Tensor): lambda scope, path: scope.rows.inputs[:1],
-    ("example", Dataset): lambda scope, path: scope.rows[slice(0, 2)],
-    ("public", Dataset): lambda scope, path: scope.rows[slice(0, 16)],
-    ("updates", Sequence[Mapping[str, Tensor]]): lambda scope, path: scope.updates,
+# The property of the scope that a parameter of this name and type is. A file may write those that
+# are numbers; then the file's value counts. A key is that of its place: ``Key(seed, "net")``.
+_GIVEN: dict[tuple[str, Any], str] = {
+    ("net", nn.Module): "net",
+    ("link", Link): "link",
+    ("key", Key): "seed",
+    ("labels", Tensor): "labels",
+    ("domains", Sequence[str]): "domains",
+    ("domains", Sequence[str | int]): "domains",
+    ("rows", int): "observations",
+    ("observations", int): "observations",
+    ("rounds", int): "rounds",
+    ("classes", int): "classes",
+    ("image", tuple[int, int, int]): "image",
+    ("count", int): "sizes",
+    ("clients", Sequence[str]): "clients",
+    ("names", Sequence[str]): "clients",
+    ("sample", Tensor): "sample",
+    ("example", Tensor): "sample",
+    ("example", Dataset): "example",
+    ("public", Dataset): "public",
+    ("updates", Sequence[Mapping[str, Tensor]]): "updates",
 }
-
-
-def members(hint: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the type itself."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-
-
-def _entry(name: str, hint: Any) -> tuple[str, Any] | None:
-    kinds = [one for one in members(hint) if one is not type(None)]
-    known = (pair for pair in _GIVEN if pair[0] == name and (hint is object or kinds == [pair[1]]))
-    return next(known, None)
 
 
 def is_given(name: str, hint: Any) -> bool:
     """Return whether the run knows a parameter of this name and type."""
-    return _entry(name, hint) is not None
+    return of_parameter(_GIVEN, name, hint) is not None
 
 
-def given(scope: Scope, name: str, hint: Any, path: Path, *, optional: bool) -> Any:
-    """Return what the run knows of a parameter, or `MISSING`; of optional ones only the link, and the keys of networks."""
+def given(scope: Scope, name: str, hint: Any, path: Place, *, optional: bool) -> Any:
+    """Return what the run knows of a parameter, or `MISSING`; of optional ones only the link, and
+    the keys of networks.
+    """
     wanted = not optional or name == "link" or (name == "key" and path[:1] == ("net",))
-    if not wanted or (entry := _entry(name, hint)) is None:
+    if not wanted or (entry := of_parameter(_GIVEN, name, hint)) is None:
         return MISSING
     scope.used.add(name)
-    return _GIVEN[entry](scope, path)
+    if name == "key":
+        return Key(scope.seed, *path)
+    found = getattr(scope, entry)
+    return MISSING if found is None else found

@@ -1,17 +1,23 @@
-"""Words for what a file may say and for what it says: read off the JSON schema that pydantic makes of a signature."""
+"""Words for what a file may say, for what it says and for what is wrong with it: read off the JSON
+schema that pydantic makes of a signature.
+"""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from functools import reduce
+from operator import getitem
+from typing import Any, cast
 
 from bayesfed.running.experiments import names
-from bayesfed.running.experiments.kinds import ready
-from bayesfed.running.experiments.lines import Path
+from bayesfed.running.experiments.experiment import Place, Settings
+from bayesfed.running.experiments.kinds import keys, reader_of, ready
 
 Schema = Mapping[str, Any]
+# What was expected, what was found and what to try.
+Parts = tuple[str, str, str]
 _WORDS = {
     "boolean": "true or false",
     "integer": "a whole number",
@@ -20,8 +26,22 @@ _WORDS = {
     "path": "text in quotes or a path in quotes",
     "value": "any value",
 }
-_EXAMPLES = {"boolean": "true", "integer": "10", "number": "0.1", "string": '"..."', "path": '"data"', "object": "{ ... }"}
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list", dict: "a table"}
+_EXAMPLES = {
+    "boolean": "true",
+    "integer": "10",
+    "number": "0.1",
+    "string": '"..."',
+    "path": '"data"',
+    "object": "{ ... }",
+}
+_KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a table",
+}
 
 
 def choices(schema: Schema) -> list[Schema]:
@@ -44,7 +64,11 @@ def _words(schema: Schema, short: bool) -> str:  # noqa: PLR0911
             return " or ".join(f'{{ kind = "{one}" }}' for one in kinds)
         if len(kinds) == 1 and not short:
             return f"a table with the keys of {kinds[0]}"
-        return "one of " + ", ".join(f'"{one}"' for one in kinds) + ("" if short else ", as text or as { kind = ..., ... }")
+        return (
+            "one of "
+            + ", ".join(f'"{one}"' for one in kinds)
+            + ("" if short else ", as text or as { kind = ..., ... }")
+        )
     if parts := schema.get("prefixItems"):
         return f"a list of {len(parts)}: " + ", ".join(words(one, short=short) for one in parts)
     if schema.get("type") == "array":
@@ -60,11 +84,17 @@ def example(schema: Schema, raw: Any = None) -> str:
     if said := literals(one):
         return f'"{said[0]}"'
     if kinds := one.get("kinds"):
-        number = next(iter(one["numbers"].items()), None) if isinstance(raw, int | float) and not isinstance(raw, bool) else None
+        number = (
+            next(iter(one["numbers"].items()), None)
+            if isinstance(raw, int | float) and not isinstance(raw, bool)
+            else None
+        )
         return f'{{ kind = "{number[0]}", {number[1]} = {raw} }}' if number else f'"{kinds[0]}"'
     if one.get("type") == "array":
         inner = one["prefixItems"][0] if "prefixItems" in one else one["items"]
-        several = {"integer": "8, 4", "number": "1.0, 0.5"}.get(inner.get("type", ""), example(inner))
+        several = {"integer": "8, 4", "number": "1.0, 0.5"}.get(
+            inner.get("type", ""), example(inner)
+        )
         return f"[{several if raw is None or isinstance(raw, str | dict | list) else raw}]"
     if one.get("type") == "integer" and isinstance(raw, float):
         return str(max(1, round(raw)))
@@ -73,30 +103,58 @@ def example(schema: Schema, raw: Any = None) -> str:
 
 def literals(schema: Schema) -> list[Any]:
     """Return the words that may stand for a value."""
-    return [said for one in choices(schema) for said in one.get("enum", [one["const"]] if "const" in one else [])]
+    return [
+        said
+        for one in choices(schema)
+        for said in one.get("enum", [one["const"]] if "const" in one else [])
+    ]
 
 
-def place(loc: Path, table: Any) -> Path:
-    """Return the place in a table that an error of pydantic is about, without the parts that name a member of a union."""
-    path: Path = ()
+def place(loc: Place, table: Any) -> Place:
+    """Return the place in a table that an error of pydantic is about, without the parts that name a
+    member of a union.
+    """
+    path: Place = ()
     for part in loc:
-        if part in (table if isinstance(table, dict) else range(len(table)) if isinstance(table, list) else ()):
+        if part in (
+            table
+            if isinstance(table, dict)
+            else range(len(table))
+            if isinstance(table, list)
+            else ()
+        ):
             path, table = (*path, part), table[part]
     return path
 
 
-def inside(schema: Schema, path: Path) -> Schema:
+def inside(schema: Schema, path: Place) -> Schema:
     """Return the schema of an entry of a list or of a table."""
     for part in path:
-        inner = [one["prefixItems"][part] if "prefixItems" in one else one.get("items", one.get("additionalProperties")) for one in choices(schema)]
+        inner = [
+            one["prefixItems"][part]
+            if "prefixItems" in one
+            else one.get("items", one.get("additionalProperties"))
+            for one in choices(schema)
+        ]
         schema = next(one for one in inner if one)
     return schema
 
 
 def shown(raw: Any) -> str:
     """Return a value as the file has it, shortened, and what it is."""
-    text = "true" if raw is True else "false" if raw is False else f'"{raw}"' if isinstance(raw, str) else str(raw)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({_KINDS.get(type(raw), type(raw).__name__)})"
+    text = (
+        "true"
+        if raw is True
+        else "false"
+        if raw is False
+        else f'"{raw}"'
+        if isinstance(raw, str)
+        else str(raw)
+    )
+    return (
+        f"{text if len(text) <= 60 else text[:57] + '...'} "
+        f"({_KINDS.get(type(raw), type(raw).__name__)})"
+    )
 
 
 def unquoted(raw: Any) -> str:
@@ -110,35 +168,90 @@ def unquoted(raw: Any) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name nearest to one that was written, or nothing."""
     lower = {one.lower().replace("-", "_"): one for one in known}
-    if same := [one for key, one in lower.items() if key.replace("_", "") == name.lower().replace("-", "").replace("_", "")]:
+    if same := [
+        one
+        for key, one in lower.items()
+        if key.replace("_", "") == name.lower().replace("-", "").replace("_", "")
+    ]:
         return same[0]
     close = get_close_matches(name.lower().replace("-", "_"), list(lower), n=1, cutoff=0.6)
     return lower[close[0]] if close else ""
 
 
 def in_a_file(hint: str) -> str:
-    """Add to a hint that calls a function what stands for the call in a file: what is a number or text there becomes a key."""
-    places = {one: hint.find(f"{one}(") for one in ready()}
-    called = [(at, one) for one, at in places.items() if at >= 0 and not hint[max(at - 1, 0) : at].isidentifier()]
-    if not called:
+    """Add to a hint that calls a function what stands for the call in a file: what is a number or
+    text there becomes a key.
+    """
+    calls = re.finditer(r"(?<!\w)(\w+)\(([^()]*)", hint)
+    if (call := next((one for one in calls if one[1] in ready()), None)) is None:
         return hint
-    at, name = min(called)
-    call = _call(hint[at:])
-    arguments = dict(zip(names.parameters(names.public()[name]), call.args, strict=False))
-    arguments |= {one.arg: one.value for one in call.keywords if one.arg}
-    plain = {key: ast.unparse(one) for key, one in arguments.items() if isinstance(one, ast.UnaryOp | ast.Constant)}
-    said = [f"{key} = {text}" for key, text in plain.items() if text not in ("...", "None", "True", "False")]
-    table = ", ".join([f'kind = "{name}"', *said, *(["..."] if len(said) < max(1, len(arguments)) else [])])
-    return f"{hint}, which is {{ {table} }} in a file"
+    keys, said = iter(names.parameters(names.public()[call[1]])), [f'kind = "{call[1]}"']
+    arguments = call[2].split(",")
+    for argument in arguments:
+        key, _, value = argument.rpartition("=")
+        key = key.strip() or next(keys, "")
+        if re.fullmatch(r"""-?[\d.]+(e-?\d+)?|'.*'|".*\"""", value.strip()):
+            said.append(f"{key} = {value.strip()}")
+    if len(said) <= len(arguments):
+        said.append("...")
+    return f"{hint}, which is {{ {', '.join(said)} }} in a file"
 
 
-def _call(text: str) -> ast.Call:
-    """Return the call that a text begins with, without arguments if it is not one."""
-    for end in (place + 1 for place, letter in enumerate(text) if letter == ")"):
-        try:
-            call = ast.parse(text[:end], mode="eval").body
-        except SyntaxError:
-            continue
-        if isinstance(call, ast.Call):
-            return call
-    return ast.Call(ast.Name(""), [], [])
+def wrong(
+    schemas: Mapping[str, Schema], errors: Sequence[Any], table: Mapping[str, Any]
+) -> tuple[Place, Parts]:
+    """Return the place of a value of another type, and the parts of its error.
+
+    Parameters
+    ----------
+    schemas
+        JSON schemas of the table's keys.
+    errors
+        Pydantic's errors.
+    """
+    # Of the members of a union the one that got deepest into the table is meant. Parts of a place
+    # that name a member are left out.
+    at = max((place(error["loc"], table) for error in errors), key=len)
+    schema, raw = inside(schemas[str(at[0])], at[1:]), reduce(getitem, at, cast(Any, table))
+    near = nearest(raw, map(str, literals(schema))) if isinstance(raw, str) else ""
+    expected = words(schema)
+    hint = "" if expected.startswith("a list") else unquoted(raw)
+    return at, (expected, shown(raw), f'"{near}"' if near else hint or example(schema, raw))
+
+
+def unknown(name: str, made_by: Any, known: Sequence[str], file: Mapping[str, Any]) -> Parts:
+    """Return the parts of the error of a key that a callable does not have."""
+    recipe = file.get("recipe")
+    kind = recipe.get("kind") if isinstance(recipe, dict) else recipe
+    expected = "a key" if made_by is Settings else f"a key of {made_by.__name__}"
+    if made_by is Settings:
+        public = names.public()
+        below = isinstance(kind, str) and kind in public and name in keys(public[kind])
+        place = f"`{name}` below [recipe]" if below else ""
+    elif name in (own := names.parameters(made_by)):
+        place = (
+            f"a type of `{name}` in the signature"
+            if own[name].annotation is object
+            else "leaving it out, or Python: a file cannot write this one"
+        )
+    else:
+        top = name in names.parameters(Settings)
+        place = f"`{name}` at the top of the file, above the first [table]" if top else ""
+    near = f"`{nearest(name, known) or known[0]}`" if known else ""
+    return (
+        f"{expected}: {', '.join(known) or 'no more keys'}",
+        f"`{name}`",
+        place or near or "`bayesfed list`, which says what there is",
+    )
+
+
+def missing(name: str, made_by: Any) -> Parts:
+    """Return the parts of the error of a key that is required."""
+    schema = reader_of(made_by).json_schema()["properties"].get(name)
+    wanted, near = (
+        (words(schema), f"{name} = {example(schema)}")
+        if schema
+        else ("a Python value, which no file can write", "Python")
+    )
+    hint = {"net": '[net] with kind = "mlp"', "count": "count = 2"}.get(name, near)
+    return f"`{name}`: {wanted}", "nothing", hint

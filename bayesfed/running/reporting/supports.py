@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.engine.reports import Record
+from bayesfed.errors import ArgumentError, needs
+from bayesfed.federated import Record
 from bayesfed.running.folders import Folder
 
 # Largest number of layers, and of pixels along a side.
 LAYERS, SIDE = 12, 256
-# Viridis at five places: readable on a dark page and on a light one.
-COLOURS = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=float)
 
 
 @dataclass(frozen=True)
 class Map:
-    """A layer's support: probabilities that weights are active, or the mask of the transmitted model."""
+    """A layer's support: probabilities that weights are active, or the mask of the transmitted
+    model.
+    """
 
     layer: str
     units: int
@@ -32,11 +31,21 @@ class Map:
     picture: str
 
 
-def support_maps(folder: Folder, seed: int, history: Sequence[Record]) -> tuple[str, list[Map], int]:
-    """Return what the maps of a seed show, the maps of the first layers, and the number of layers that are left out; none without a support."""
-    what, layers = "inclusion probabilities of the posterior", dict(_inclusions(folder.seed(seed) / "posterior.nc"))
+def support_maps(
+    folder: Folder, seed: int, history: Sequence[Record]
+) -> tuple[str, list[Map], int]:
+    """Return what the maps of a seed show, the maps of the first layers, and the number of layers
+    that are left out; none without a support.
+    """
+    what, layers = (
+        "inclusion probabilities of the posterior",
+        dict(_inclusions(folder.seed(seed) / "posterior.nc")),
+    )
     if not layers and any("density" in record.server for record in history):
-        what, layers = "weights that the transmitted model has", dict(_masks(folder.seed(seed) / "model.safetensors"))
+        what, layers = (
+            "weights that the transmitted model has",
+            dict(_masks(folder.seed(seed) / "model.safetensors")),
+        )
     shown = list(layers.items())[:LAYERS]
     return what, [_map(name, shares) for name, shares in shown], len(layers) - len(shown)
 
@@ -47,24 +56,28 @@ def _map(layer: str, shares: np.ndarray) -> Map:
 
 
 def picture(shares: np.ndarray) -> str:
-    """Return a matrix of numbers in [0, 1] as the data URI of a PNG, averaged over blocks where it is too large."""
+    """Return a matrix of numbers in [0, 1] as the data URI of a PNG, averaged over blocks where it
+    is too large.
+    """
     for axis in (0, 1):
-        starts = np.unique(np.linspace(0, shares.shape[axis], min(shares.shape[axis], SIDE), endpoint=False).astype(int))
+        starts = np.unique(
+            np.linspace(
+                0, shares.shape[axis], min(shares.shape[axis], SIDE), endpoint=False
+            ).astype(int)
+        )
         lengths = np.diff([*starts, shares.shape[axis]])
-        shares = np.add.reduceat(shares, starts, axis=axis) / (lengths[:, None] if axis == 0 else lengths)
-    places = np.linspace(0, 1, len(COLOURS))
-    palette = np.stack([np.interp(np.linspace(0, 1, 256), places, colour) for colour in COLOURS.T], axis=1).astype(np.uint8)
-    pixels = (np.clip(shares, 0, 1) * 255).round().astype(np.uint8)
-    # A filter byte of 0 begins every line.
-    lines = np.pad(pixels, ((0, 0), (1, 0))).tobytes()
-    header = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 3, 0, 0, 0)
-    chunks = [(b"IHDR", header), (b"PLTE", palette.tobytes()), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b"")]
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in chunks)
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+        shares = np.add.reduceat(shares, starts, axis=axis) / (
+            lengths[:, None] if axis == 0 else lengths
+        )
+    drawn, images = BytesIO(), needs("matplotlib.image", "examples", "matplotlib")
+    # Viridis is readable on a dark page and on a light one.
+    images.imsave(drawn, shares, vmin=0, vmax=1, cmap="viridis", format="png")
+    return address(drawn)
 
 
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+def address(png: BytesIO) -> str:
+    """Return a picture as a data URI."""
+    return "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
 
 
 def _inclusions(path: Path) -> Iterator[tuple[str, np.ndarray]]:
@@ -82,7 +95,9 @@ def _inclusions(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         # A posterior without constants.
         return
     except (OSError, ValueError) as problem:
-        raise ArgumentError(complain(str(path), expected="an exported posterior", actual=problem, hint="a copy, or leaving it out")) from problem
+        raise ArgumentError(
+            str(path), "an exported posterior", problem, "a copy, or leaving it out"
+        ) from problem
 
 
 def _masks(path: Path) -> Iterator[tuple[str, np.ndarray]]:

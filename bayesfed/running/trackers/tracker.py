@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
-from bayesfed.federated.engine.ledger import bits, channel_uses, energy_j, latency_s
-from bayesfed.federated.engine.reports import Record, RoundReport
+from bayesfed.federated import Record, RoundReport, bits, channel_uses, energy_j, latency_s
 from bayesfed.running.folders import installed
 from bayesfed.running.settings import Setting, settings_of
 
@@ -16,7 +16,9 @@ class Sink(Protocol):
     """Where a tracker writes: the door to one library."""
 
     def open(self, report: RoundReport, settings: Mapping[str, Setting]) -> tuple[str, int]:
-        """Begin a run or go on with one; return its id, and the number of rounds that it has already."""
+        """Begin a run or go on with one; return its id, and the number of rounds that it has
+        already.
+        """
         ...
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
@@ -28,10 +30,11 @@ class Sink(Protocol):
         ...
 
 
-class Tracker:
+class Tracker(AbstractContextManager["Tracker"]):
     """A callback that records every round, made by `tensorboard`, `mlflow` or `wandb`.
 
-    `run` calls it after the callbacks that enter metrics, and closes it at the end, also after an error. In a loop over `rounds`, use ``with``.
+    `run` calls it after the callbacks that enter metrics, and closes it at the end, also after an
+    error. In a loop over `rounds`, use ``with``.
 
     Parameters
     ----------
@@ -49,16 +52,19 @@ class Tracker:
         """Id of the run that was last written to, with which a later run can go on."""
 
     def __call__(self, report: RoundReport) -> None:
-        """Record a round; before the first one, the settings and the earlier rounds that are not there yet."""
+        """Record a round; before the first one, the settings and the earlier rounds that are not
+        there yet.
+        """
         if self._next != report.round:
             self._open(report)
         self._record(report)
 
-    def __enter__(self) -> Tracker:
-        """Do nothing: the run begins with its first round."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         """End the run."""
         if self._next is not None:
             self._next = None
@@ -66,8 +72,14 @@ class Tracker:
 
     def _open(self, report: RoundReport) -> None:
         self.__exit__(None, None, None)
-        own: dict[str, Setting] = {"seed": report.snapshot.seed, "bayesfed": installed("bayesfed"), "torch": installed("torch")}
-        self.run_id, self._there = self._sink.open(report, settings_of(report.algorithm) | own | self._config)
+        own: dict[str, Setting] = {
+            "seed": report.snapshot.seed,
+            "bayesfed": installed("bayesfed"),
+            "torch": installed("torch"),
+        }
+        self.run_id, self._there = self._sink.open(
+            report, settings_of(report.algorithm) | own | self._config
+        )
         self._megabytes = self._joules = 0.0
         for record in report.snapshot.history:
             self._record(record)
@@ -77,17 +89,24 @@ class Tracker:
         self._megabytes += bits(record.rows) / 8e6
         self._joules += energy_j(record.rows)
         if record.round >= self._there:
-            totals = {"total/megabytes": self._megabytes} | ({"total/joules": self._joules} if self._joules else {})
+            totals = {"total/megabytes": self._megabytes} | (
+                {"total/joules": self._joules} if self._joules else {}
+            )
             self._sink.write(record.round + 1, figures_of(record) | totals)
 
 
 def figures_of(record: Record) -> dict[str, float]:
-    """Return the figures of a round by name: ``metrics/...``, ``server/...``, and what it took as ``round/...``.
+    """Return the figures of a round by name: ``metrics/...``, ``server/...``, and what it took as
+    ``round/...``.
 
     Channel uses, joules and seconds of devices are there only if the run has a channel or devices.
     """
     rows = record.rows
-    physical = {"channel_uses": channel_uses(rows), "energy_j": energy_j(rows), "latency_s": latency_s(rows)}
+    physical = {
+        "channel_uses": channel_uses(rows),
+        "energy_j": energy_j(rows),
+        "latency_s": latency_s(rows),
+    }
     taken = {
         "bits_down": bits(rows, "down"),
         "bits_up": bits(rows, "up"),
@@ -97,4 +116,8 @@ def figures_of(record: Record) -> dict[str, float]:
         "left_out": len(record.refused),
     }
     groups = {"metrics": record.metrics, "server": record.server, "round": taken}
-    return {f"{group}/{name}": float(value) for group, figures in groups.items() for name, value in figures.items()}
+    return {
+        f"{group}/{name}": float(value)
+        for group, figures in groups.items()
+        for name, value in figures.items()
+    }

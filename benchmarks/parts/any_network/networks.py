@@ -1,4 +1,6 @@
-"""Twelve small networks of different kinds for 8 x 8 images, as `benchmarks/any_network.py` trains them."""
+"""Twelve small networks of different kinds for 8 x 8 images, as `benchmarks/any_network.py` trains
+them.
+"""
 
 from __future__ import annotations
 
@@ -65,22 +67,39 @@ class Transformer(nn.Module):
         """Make the layers."""
         super().__init__()
         self.heads, half = heads, width // heads // 2
-        self.embed, self.projections, self.out = nn.Linear(8, width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.embed, self.projections, self.out = (
+            nn.Linear(8, width),
+            nn.Linear(width, 3 * width),
+            nn.Linear(width, width),
+        )
         self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.up, self.down, self.head = nn.Linear(width, 2 * width), nn.Linear(2 * width, width), nn.Linear(width, 10)
+        self.up, self.down, self.head = (
+            nn.Linear(width, 2 * width),
+            nn.Linear(2 * width, width),
+            nn.Linear(width, 10),
+        )
         self.register_buffer("frequencies", 1 / 100 ** (torch.arange(half) / half))
 
     def turned(self, tokens: Tensor) -> Tensor:
         """Rotate pairs of features by angles that grow with the position."""
         angle = torch.arange(tokens.shape[-2])[:, None] * self.frequencies
         left, right = tokens.chunk(2, -1)
-        return torch.cat([left * angle.cos() - right * angle.sin(), left * angle.sin() + right * angle.cos()], -1)
+        return torch.cat(
+            [left * angle.cos() - right * angle.sin(), left * angle.sin() + right * angle.cos()], -1
+        )
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the logits."""
         hidden = self.embed(rows.reshape(len(rows), 8, 8))
-        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.projections(self.first_norm(hidden)).chunk(3, -1))
-        mixed = scaled_dot_product_attention(self.turned(query), self.turned(key), value).transpose(1, 2).flatten(2)
+        query, key, value = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.projections(self.first_norm(hidden)).chunk(3, -1)
+        )
+        mixed = (
+            scaled_dot_product_attention(self.turned(query), self.turned(key), value)
+            .transpose(1, 2)
+            .flatten(2)
+        )
         hidden = hidden + self.out(mixed)
         hidden = hidden + self.down(torch.relu(self.up(self.second_norm(hidden))))
         result: Tensor = self.head(hidden.mean(1))
@@ -93,7 +112,12 @@ class Tied(nn.Module):
     def __init__(self) -> None:
         """Make the layers."""
         super().__init__()
-        self.encode, self.first, self.second, self.head = nn.Linear(64, 32), nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 10)
+        self.encode, self.first, self.second, self.head = (
+            nn.Linear(64, 32),
+            nn.Linear(32, 32),
+            nn.Linear(32, 32),
+            nn.Linear(32, 10),
+        )
         self.second.weight = self.first.weight
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -109,7 +133,11 @@ class Bag(nn.Module):
     def __init__(self) -> None:
         """Make the layers."""
         super().__init__()
-        self.words, self.hidden, self.head = nn.EmbeddingBag(64 * 17, 32, mode="sum"), nn.Linear(32, 32), nn.Linear(32, 10)
+        self.words, self.hidden, self.head = (
+            nn.EmbeddingBag(64 * 17, 32, mode="sum"),
+            nn.Linear(32, 32),
+            nn.Linear(32, 10),
+        )
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the logits."""
@@ -135,13 +163,22 @@ class Residual(nn.Module):
 
 def separable(inputs: int, outputs: int) -> list[nn.Module]:
     """Return a depthwise and a pointwise convolution with norms, as MobileNet has them."""
-    depthwise = [nn.Conv2d(inputs, inputs, 3, padding=1, groups=inputs), nn.GroupNorm(4, inputs), nn.ReLU()]
+    depthwise = [
+        nn.Conv2d(inputs, inputs, 3, padding=1, groups=inputs),
+        nn.GroupNorm(4, inputs),
+        nn.ReLU(),
+    ]
     return [*depthwise, nn.Conv2d(inputs, outputs, 1), nn.GroupNorm(4, outputs), nn.ReLU()]
 
 
 def convolution(inputs: int, outputs: int) -> list[nn.Module]:
     """Return a convolution, a batch norm without running statistics, and a pool."""
-    return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs, track_running_stats=False), nn.ReLU(), nn.MaxPool2d(2)]
+    return [
+        nn.Conv2d(inputs, outputs, 3, padding=1),
+        nn.BatchNorm2d(outputs, track_running_stats=False),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    ]
 
 
 def perceptron(*widths: int) -> nn.Module:
@@ -155,13 +192,24 @@ def perceptron(*widths: int) -> nn.Module:
 def transposed() -> nn.Module:
     """Return a network with a transposed convolution."""
     grow = nn.ConvTranspose2d(8, 16, 3, stride=2, padding=1, output_padding=1)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Unflatten(1, (8, 2, 2)), grow, nn.ReLU(), nn.Flatten(), nn.Linear(256, 10))
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(64, 32),
+        nn.ReLU(),
+        nn.Unflatten(1, (8, 2, 2)),
+        grow,
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(256, 10),
+    )
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "MLP": lambda: perceptron(64, 128, 64, 10),
     "small MLP, 400 rows": lambda: perceptron(64, 20, 10),
-    "CNN, batch norm": lambda: Images(*convolution(1, 16), *convolution(16, 32), nn.Flatten(), nn.Linear(128, 10)),
+    "CNN, batch norm": lambda: Images(
+        *convolution(1, 16), *convolution(16, 32), nn.Flatten(), nn.Linear(128, 10)
+    ),
     "transposed convolution": transposed,
     "residual": lambda: Images(
         nn.Conv2d(1, 16, 3, padding=1),

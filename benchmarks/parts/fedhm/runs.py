@@ -1,4 +1,6 @@
-"""The runs of `fedhm.py`: a case's settings, the algorithm they make, and its finished run, kept on disk."""
+"""The runs of `fedhm.py`: a case's settings, the algorithm they make, and its finished run, kept on
+disk.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,10 @@ from bayesfed.errors import BayesfedError
 from bayesfed.federated.core.algorithm import Algorithm, Predictor
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.engine.callbacks import score
-from bayesfed.federated.engine.ledger import bits
-from bayesfed.federated.engine.reports import RoundReport
+from bayesfed.federated.engine.reports import RoundReport, bits
 from bayesfed.federated.engine.samplers import fraction
 from bayesfed.federated.training.model_sizes import Capacity, dynamic, fixed
-from bayesfed.federated.training.schedules import Schedule
+from bayesfed.federated.training.optimisers import Schedule
 from bayesfed.models.low_rank.hybrid import hybrid, whole_first
 from bayesfed.models.nets.resnet import resnet18
 
@@ -48,7 +49,8 @@ class Data:
 
 @dataclass(frozen=True)
 class Finished:
-    """One run: its sizes, largest first, and (round, bytes so far, accuracy of the server's model and of every size) where it was scored.
+    """One run: its sizes, largest first, and (round, bytes so far, accuracy of the server's model
+    and of every size) where it was scored.
 
     Parameters
     ----------
@@ -69,7 +71,9 @@ class Finished:
     refused: int = 0
 
     def last(self, size: int, count: int) -> float:
-        """Return the mean accuracy at the last scores: of size -1 the smallest, 1 the largest, 0 the server's model; chance if it diverged."""
+        """Return the mean accuracy at the last scores: of size -1 the smallest, 1 the largest, 0
+        the server's model; chance if it diverged.
+        """
         if self.failure or not self.rows:
             return 1 / CLASSES
         return statistics.mean(accuracies[size] for _, _, accuracies in self.rows[-count:])
@@ -81,19 +85,41 @@ class Finished:
 
 
 def finished(name: str, settings: Settings, seed: int, data: Data, out: Path) -> Finished:
-    """Return a run, from its file if it was made before with the same settings; a run that diverges keeps the rounds before."""
+    """Return a run, from its file if it was made before with the same settings; a run that diverges
+    keeps the rounds before.
+    """
     # All clients have one size: nothing depends on how sizes are dealt.
-    mattering = {key: value for key, value in settings.items() if key != "heterogeneity" or settings["capacities"] == "unlike"}
-    digest = hashlib.sha256(json.dumps([mattering, len(data.scored)], sort_keys=True).encode()).hexdigest()[:12]
+    mattering = {
+        key: value
+        for key, value in settings.items()
+        if key != "heterogeneity" or settings["capacities"] == "unlike"
+    }
+    digest = hashlib.sha256(
+        json.dumps([mattering, len(data.scored)], sort_keys=True).encode()
+    ).hexdigest()[:12]
     found = kept(out / "runs" / f"{digest}_{seed}.json", lambda: _made(name, settings, seed, data))
-    return Finished(name, seed, settings, found["counts"], found["rows"], found["failure"], found.get("refused", 0))
+    return Finished(
+        name,
+        seed,
+        settings,
+        found["counts"],
+        found["rows"],
+        found["failure"],
+        found.get("refused", 0),
+    )
 
 
 def _made(name: str, settings: Settings, seed: int, data: Data) -> dict[str, Any]:
     clients, algorithm = parts(settings, seed, data.train), recipe(settings, seed)
     sizes = {"server": algorithm.predictor, **(algorithm.sizes or {"whole": algorithm.predictor})}
     counts = [numbers(of(algorithm.initial)) for of in sizes.values()]
-    rows, spent, refused, failure, start = list[tuple[int, float, list[float]]](), [0.0], [0], "", time.perf_counter()
+    rows, spent, refused, failure, start = (
+        list[tuple[int, float, list[float]]](),
+        [0.0],
+        [0],
+        "",
+        time.perf_counter(),
+    )
 
     def note(report: RoundReport) -> None:
         spent[0] += bits(report.rows) / 8
@@ -102,14 +128,25 @@ def _made(name: str, settings: Settings, seed: int, data: Data) -> dict[str, Any
         if number % settings["every"] and number < settings["rounds"]:
             return
         measured = [score(of(report.state), data.scored) for of in list(sizes.values())[1:]]
-        # The server's model is the largest size, unless clients that train the largest are left out.
-        server = measured[0] if counts[0] == counts[1] else score(algorithm.predictor(report.state), data.scored)
+        # The server's model is the largest size, unless clients that train the largest are left
+        # out.
+        server = (
+            measured[0]
+            if counts[0] == counts[1]
+            else score(algorithm.predictor(report.state), data.scored)
+        )
         rows.append((number, spent[0], [server, *measured]))
         report.metrics["smallest"] = measured[-1]
 
     try:
         bf.run(
-            algorithm, clients, rounds=settings["rounds"], seed=seed, sampler=fraction(settings["share"]), callbacks=[note], on_client_error="drop"
+            algorithm,
+            clients,
+            rounds=settings["rounds"],
+            seed=seed,
+            sampler=fraction(settings["share"]),
+            callbacks=[note],
+            on_client_error="drop",
         )
     except BayesfedError as problem:
         # Divergence is a finding here; anything else is a fault of this program.
@@ -127,8 +164,17 @@ def numbers(model: Predictor) -> int:
 
 def parts(settings: Settings, seed: int, train: bf.Dataset) -> dict[str, bf.Dataset]:
     """Return the clients' rows."""
-    data, key, count = train[slice(0, settings["images"])], bf.Key(seed, "partition"), settings["clients"]
-    return bf.federate(data, bf.dirichlet(data.targets, count, settings["alpha"], key) if settings["alpha"] else bf.iid(len(data), count, key))
+    data, key, count = (
+        train[slice(0, settings["images"])],
+        bf.Key(seed, "partition"),
+        settings["clients"],
+    )
+    return bf.federate(
+        data,
+        bf.dirichlet(data.targets, count, settings["alpha"], key)
+        if settings["alpha"]
+        else bf.iid(len(data), count, key),
+    )
 
 
 @cache
@@ -147,7 +193,9 @@ def net(settings: Settings, number: int, seed: int) -> torch.nn.Module:
 
 
 def capacity(settings: Settings, left_out: int) -> Capacity:
-    """Return who trains which size; those who could train one that is left out train the largest there is."""
+    """Return who trains which size; those who could train one that is left out train the largest
+    there is.
+    """
     names = sorted(bf.federate(_nobody(), [torch.arange(0) for _ in range(settings["clients"])]))
     count = len(settings["ratios"])
     dealt = dynamic(count) if settings["heterogeneity"] == "dynamic" else fixed(names, count)
@@ -163,7 +211,9 @@ def _nobody() -> bf.Dataset:
 
 
 def milestones(settings: Settings) -> Schedule:
-    """Return the paper's schedule, a tenth of the rate after each of these shares of the rounds, after a warm-up."""
+    """Return the paper's schedule, a tenth of the rate after each of these shares of the rounds,
+    after a warm-up.
+    """
     at = [round(share * settings["rounds"]) for share in settings["milestones"]]
     slow = settings.get("warm_up", 0) + 1
     return lambda round: min(1.0, (round + 1) / slow) * 0.1 ** sum(round >= mark for mark in at)
@@ -174,14 +224,20 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
     left_out, rate, decay = settings["left_out"], settings["learning_rate"], settings["decay"]
     optimiser = bf.Sgd(rate, settings["momentum"], 0.0 if settings["recipe"] == "fed_hm" else decay)
     common: dict[str, Any] = {
-        "training": bf.Training(settings["steps"], settings["batch_size"], optimiser, milestones(settings)),
+        "training": bf.Training(
+            settings["steps"], settings["batch_size"], optimiser, milestones(settings)
+        ),
         "masked": settings["masked"],
     }
     if settings["recipe"] == "fed_hm":
         whole = net(settings, 0, seed)
         alike = settings["capacities"] == "alike"
-        ratios = settings["ratios"][settings["size"] :][:1] if alike else settings["ratios"][left_out:]
-        temperature = settings["temperature"] if settings["heterogeneity"] == "dynamic" else float("inf")
+        ratios = (
+            settings["ratios"][settings["size"] :][:1] if alike else settings["ratios"][left_out:]
+        )
+        temperature = (
+            settings["temperature"] if settings["heterogeneity"] == "dynamic" else float("inf")
+        )
         keep = None if settings["whole_first"] < 0 else whole_first(whole, settings["whole_first"])
         own = {
             "whole": keep,
@@ -191,7 +247,9 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
             "by_rows": settings["by_rows"],
             "residual": round(settings["residual"] * settings["rounds"]),
         }
-        return fed_hm(whole, ratios, dynamic(1) if alike else capacity(settings, left_out), **own, **common)
+        return fed_hm(
+            whole, ratios, dynamic(1) if alike else capacity(settings, left_out), **own, **common
+        )
     if settings["recipe"] == "hetero_fl":
         nets = [net(settings, number, seed) for number in range(left_out, len(settings["ratios"]))]
         return hetero_fl(nets, capacity(settings, left_out), **common)
@@ -207,7 +265,12 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
         return split_mix(narrow, settings["narrow"], share, key=bf.Key(seed, "narrow"), **common)
     if settings["recipe"] == "factored":
         whole = net(settings, 0, seed)
-        start = {"initial": settings["initial"], "key": bf.Key(seed, "factors") if settings["initial"] == "random" else None}
+        start = {
+            "initial": settings["initial"],
+            "key": bf.Key(seed, "factors") if settings["initial"] == "random" else None,
+        }
         keep = whole_first(whole, settings["whole_first"])
-        return bf.fed_avg(hybrid(whole, settings["ratios"][settings["size"]], whole=keep, **start), **common)
+        return bf.fed_avg(
+            hybrid(whole, settings["ratios"][settings["size"]], whole=keep, **start), **common
+        )
     return bf.fed_avg(net(settings, settings["size"], seed), **common)

@@ -24,18 +24,37 @@ def spread(runs: Sequence[Finished], count: int) -> tuple[float, float]:
     return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def curves(groups: Groups, path: Path, *, title: str, against: str = "round", marks: Sequence[float] = (), window: int = 1) -> None:
-    """Draw accuracy against rounds or channel uses, one line a case, each point the mean of the last rounds of a window."""
+def curves(
+    groups: Groups,
+    path: Path,
+    *,
+    title: str,
+    against: str = "round",
+    marks: Sequence[float] = (),
+    window: int = 1,
+) -> None:
+    """Draw accuracy against rounds or channel uses, one line a case, each point the mean of the
+    last rounds of a window.
+    """
     axes: Axes = Figure(figsize=(7.5, 4.6), layout="constrained").subplots()
     for number, (label, runs) in enumerate(groups.items()):
         length = min(len(run.rounds) for run in runs)
         if not length:
             continue
         columns = list(zip(*(run.rounds[:length] for run in runs), strict=True))
-        points = list(zip(*(_smooth([row[1] for row in run.rounds[:length]], window) for run in runs), strict=True))
+        points = list(
+            zip(
+                *(_smooth([row[1] for row in run.rounds[:length]], window) for run in runs),
+                strict=True,
+            )
+        )
         mean = [statistics.mean(values) for values in points]
         sd = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in points]
-        at = [statistics.mean(row[0] for row in column) for column in columns] if against == "uses" else list(range(1, length + 1))
+        at = (
+            [statistics.mean(row[0] for row in column) for column in columns]
+            if against == "uses"
+            else list(range(1, length + 1))
+        )
         # Curves lie on each other: thick ones first.
         width = 1.2 + 2.4 * (len(groups) - 1 - number) / len(groups)
         note = f", diverges after round {length}" if any(run.failure for run in runs) else ""
@@ -56,17 +75,37 @@ def curves(groups: Groups, path: Path, *, title: str, against: str = "round", ma
 
 
 def _smooth(values: Sequence[float], window: int) -> list[float]:
-    return [statistics.mean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]
+    return [
+        statistics.mean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)
+    ]
 
 
-def compression(groups: Mapping[str, Mapping[float, Sequence[Finished]]], path: Path, *, title: str, count: int) -> None:
-    """Draw final accuracy against how many times fewer channel uses a round takes than a dense model, Fig. 9."""
+def compression(
+    groups: Mapping[str, Mapping[float, Sequence[Finished]]], path: Path, *, title: str, count: int
+) -> None:
+    """Draw final accuracy against how many times fewer channel uses a round takes than a dense
+    model, Fig. 9.
+    """
     axes: Axes = Figure(figsize=(7.5, 4.4), layout="constrained").subplots()
     for label, found in groups.items():
         at = sorted(found)
         values = [spread(found[x], count) for x in at]
-        axes.errorbar(at, [mean for mean, _ in values], [sd for _, sd in values], marker="o", markersize=4, capsize=3, linewidth=1.2, label=label)
-    axes.set(xscale="log", xlabel=f"compression: {DENSE:,} / channel uses of a round", ylabel="accuracy", ylim=(0, 0.9))
+        axes.errorbar(
+            at,
+            [mean for mean, _ in values],
+            [sd for _, sd in values],
+            marker="o",
+            markersize=4,
+            capsize=3,
+            linewidth=1.2,
+            label=label,
+        )
+    axes.set(
+        xscale="log",
+        xlabel=f"compression: {DENSE:,} / channel uses of a round",
+        ylabel="accuracy",
+        ylim=(0, 0.9),
+    )
     axes.set_title(fill(title, 75), fontsize=9)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3, which="both")
@@ -82,7 +121,12 @@ def rank_pictures(found: Mapping[str, Ranks], wanted: int, path: Path, *, title:
         steps, width = range(1, len(run.ranks) + 1), 1.2 + 1.4 * (len(found) - 1 - number)
         left.plot(steps, run.ranks, linewidth=width, label=name)
         right.plot(steps, run.errors, linewidth=width, label=name)
-    left.set(xlabel="step", ylabel="rank", yscale="log", yticks=[wanted, 2 * wanted, 5 * wanted, 10 * wanted])
+    left.set(
+        xlabel="step",
+        ylabel="rank",
+        yscale="log",
+        yticks=[wanted, 2 * wanted, 5 * wanted, 10 * wanted],
+    )
     left.yaxis.set_major_formatter("{x:g}")
     left.yaxis.set_minor_locator(NullLocator())
     right.set(xlabel="step", ylabel="relative error", ylim=(0, None))
@@ -97,11 +141,25 @@ def rank_pictures(found: Mapping[str, Ranks], wanted: int, path: Path, *, title:
 def times(found: Sequence[Inference], path: Path) -> None:
     """Draw milliseconds a batch, dense and thin side by side, Fig. 10."""
     batches = sorted({case.batch for case in found})
-    plots = Figure(figsize=(3.8 * len(batches), 3.4), layout="constrained").subplots(1, len(batches), squeeze=False)[0]
+    plots = Figure(figsize=(3.8 * len(batches), 3.4), layout="constrained").subplots(
+        1, len(batches), squeeze=False
+    )[0]
     for axes, batch in zip(plots, batches, strict=True):
         mine = [case for case in found if case.batch == batch]
-        bars = axes.bar([case.network for case in mine], [case.milliseconds for case in mine], 0.6, color=["0.6", *["C1"] * (len(mine) - 1)])
-        labels = [f"{case.milliseconds:.2f} ms" + (f"\n{case.ratio:.1f} x" if number else "") for number, case in enumerate(mine)]
+        bars = axes.bar(
+            [case.network for case in mine],
+            [case.milliseconds for case in mine],
+            0.6,
+            color=["0.6", *["C1"] * (len(mine) - 1)],
+        )
+        labels = [
+            f"{case.milliseconds:.2f} ms" + (f"\n{case.ratio:.1f} x" if number else "")
+            for number, case in enumerate(mine)
+        ]
         axes.bar_label(bars, labels, fontsize=8)
-        axes.set(title=f"batch {batch}", ylabel="ms a batch, median", ylim=(0, 1.2 * max(case.milliseconds for case in mine)))
+        axes.set(
+            title=f"batch {batch}",
+            ylabel="ms a batch, median",
+            ylim=(0, 1.2 * max(case.milliseconds for case in mine)),
+        )
     save(plots[0], path)

@@ -1,4 +1,6 @@
-"""Two figures of `fedrlr.py` without a federation: ranks by step (Fig. 2) and inference time (Fig. 10)."""
+"""Two figures of `fedrlr.py` without a federation: ranks by step (Fig. 2) and inference time (Fig.
+10).
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,21 @@ class Ranks:
 
 
 def ranks(settings: Mapping[str, Any]) -> dict[str, Ranks]:
-    """Recover one matrix of low rank from noisy random entries by proximal and by Riemannian gradient steps; return their ranks by step.
+    """Recover one matrix of low rank from noisy random entries by proximal and by Riemannian
+    gradient steps; return their ranks by step.
 
-    Minimises ``1/2 ||mask (X - Y)||^2 / share`` from the same point, the share of entries being seen; Y has rank R and noise on top. The rank is
-    that of the matrix of every iterate, counted by singular values above rounding.
+    Minimises ``1/2 ||mask (X - Y)||^2 / share`` from the same point, the share of entries being
+    seen; Y has rank R and noise on top. The rank is that of the matrix of every iterate, counted by
+    singular values above rounding.
     """
     rows, columns, rank, steps = (settings[name] for name in ("rows", "columns", "rank", "steps"))
     key, share = bf.Key(settings["seed"], "ranks"), float(settings["share"])
     truth = to_dense(random_point(rows, columns, rank, key.child("truth"), std=1.0))
     generator = key.child("seen").generator()
     mask: Tensor = (torch.rand(rows, columns, generator=generator) < share).float()
-    seen: Tensor = mask * (truth + settings["noise"] * torch.randn(rows, columns, generator=generator))
+    seen: Tensor = mask * (
+        truth + settings["noise"] * torch.randn(rows, columns, generator=generator)
+    )
 
     def gradient(matrix: Tensor) -> Tensor:
         slope: Tensor = (mask * matrix - seen) / share
@@ -59,7 +65,9 @@ def ranks(settings: Mapping[str, Any]) -> dict[str, Ranks]:
     point, run = start, Ranks([], [])
     for _ in trange(steps, desc="manifold", unit="step"):
         slope = gradient(to_dense(point))
-        point = metric_retraction(point, -rate * project(point, slope @ point.v, slope.mT @ point.u))
+        point = metric_retraction(
+            point, -rate * project(point, slope @ point.v, slope.mT @ point.u)
+        )
         run.ranks.append(int(torch.linalg.matrix_rank(to_dense(point))))
         run.errors.append(error(to_dense(point)))
     found[f"manifold of rank {rank}"] = run
@@ -68,7 +76,9 @@ def ranks(settings: Mapping[str, Any]) -> dict[str, Ranks]:
 
 @dataclass(frozen=True)
 class Inference:
-    """Milliseconds a batch of one network, and how many times longer the dense one takes, the median over pairs."""
+    """Milliseconds a batch of one network, and how many times longer the dense one takes, the
+    median over pairs.
+    """
 
     network: str
     batch: int
@@ -76,16 +86,34 @@ class Inference:
     ratio: float
 
 
-def inference(settings: Mapping[str, Any], ranked: Sequence[int], batches: Sequence[int], samples: Tensor, repeats: int) -> list[Inference]:
-    """Time the dense network and those of fixed rank in turn, on one thread; a time is that of enough calls to last milliseconds."""
+def inference(
+    settings: Mapping[str, Any],
+    ranked: Sequence[int],
+    batches: Sequence[int],
+    samples: Tensor,
+    repeats: int,
+) -> list[Inference]:
+    """Time the dense network and those of fixed rank in turn, on one thread; a time is that of
+    enough calls to last milliseconds.
+    """
     nets = {"dense": network(tuple(settings["widths"]), 0)}
     nets |= {f"R = {rank}": model({**settings, "rank": rank}, 0) for rank in ranked}
     found = list[Inference]()
     for batch in batches:
         calls = max(1, 16384 // batch)
-        seconds = interleaved({name: partial(_often, net, samples[:batch], calls) for name, net in nets.items()}, repeats)
+        seconds = interleaved(
+            {name: partial(_often, net, samples[:batch], calls) for name, net in nets.items()},
+            repeats,
+        )
         for name, values in seconds.items():
-            found.append(Inference(name, batch, 1e3 * statistics.median(values) / calls, ratio(seconds["dense"], values)))
+            found.append(
+                Inference(
+                    name,
+                    batch,
+                    1e3 * statistics.median(values) / calls,
+                    ratio(seconds["dense"], values),
+                )
+            )
     return found
 
 

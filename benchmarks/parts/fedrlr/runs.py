@@ -1,4 +1,6 @@
-"""The runs of `fedrlr.py`: a case's settings, the algorithm they make, and its finished run, kept on disk."""
+"""The runs of `fedrlr.py`: a case's settings, the algorithm they make, and its finished run, kept
+on disk.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +25,29 @@ from bayesfed.algorithms.fed_rlr.encodings import Factors, Points, Tangents, Tra
 from bayesfed.algorithms.fed_rlr.local import sent_shapes
 from bayesfed.algorithms.fed_rlr.recipe import fed_rlr
 from bayesfed.compress.lossless.bits import Fixed
-from bayesfed.compress.quantisers.uniform import Uniform
+from bayesfed.compress.quantisers.floats import Uniform
 from bayesfed.errors import BayesfedError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.engine.callbacks import score
-from bayesfed.federated.engine.ledger import channel_uses
-from bayesfed.federated.engine.reports import RoundReport
+from bayesfed.federated.engine.reports import RoundReport, channel_uses
 from bayesfed.federated.links.compressed_sensing import Compressed, Plain
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.links.over_the_air import OverTheAir
-from bayesfed.federated.training.schedules import Schedule, constant, inverse
+from bayesfed.federated.training.optimisers import Schedule, constant, inverse
 from bayesfed.models import fixed_rank, layer_matrices
 from bayesfed.wireless.power_control import ChannelInversion, Gbma, PowerControl
 
 Settings = Mapping[str, Any]
-# The paper's Table II: 75.00 rounds of digital FedAvg, one model of 268,800 weights and 522 biases a round.
+# The paper's Table II: 75.00 rounds of digital FedAvg, one model of 268,800 weights and 522 biases
+# a round.
 DENSE, REFERENCE = 269_322, 2.02e7
-# Rows that are trained on and scored: the paper's, and a search's, which takes neither from the test rows.
-ROWS = {"test": (slice(0, 50_000), slice(50_000, 60_000)), "search": (slice(0, 40_000), slice(40_000, 42_000))}
+# Rows that are trained on and scored: the paper's, and a search's, which takes neither from the
+# test rows.
+ROWS = {
+    "test": (slice(0, 50_000), slice(50_000, 60_000)),
+    "search": (slice(0, 40_000), slice(40_000, 42_000)),
+}
 
 
 @dataclass(frozen=True)
@@ -69,20 +75,33 @@ class Finished:
 
     def reached(self, goal: float) -> int | None:
         """Return the number of rounds after which an accuracy was first reached."""
-        return next((number for number, (_, accuracy, _) in enumerate(self.rounds, 1) if accuracy >= goal), None)
+        return next(
+            (number for number, (_, accuracy, _) in enumerate(self.rounds, 1) if accuracy >= goal),
+            None,
+        )
 
     def last(self, count: int) -> float:
-        """Return the mean accuracy after the last rounds; that of chance for a run that diverged."""
-        return 0.1 if self.failure or not self.rounds else sum(row[1] for row in self.rounds[-count:]) / len(self.rounds[-count:])
+        """Return the mean accuracy after the last rounds; that of chance for a run that
+        diverged.
+        """
+        return (
+            0.1
+            if self.failure or not self.rounds
+            else sum(row[1] for row in self.rounds[-count:]) / len(self.rounds[-count:])
+        )
 
     @property
     def uses_a_round(self) -> float:
         """Channel uses of a round in which anybody sends: silent ones cost nothing."""
-        return max((after[0] - before[0] for before, after in pairwise([[0.0], *self.rounds])), default=0.0)
+        return max(
+            (after[0] - before[0] for before, after in pairwise([[0.0], *self.rounds])), default=0.0
+        )
 
 
 def resolved(document: Settings, name: str) -> dict[str, Any]:
-    """Return all settings of a case: the task's, those of its local work, those of the case it is like, its own."""
+    """Return all settings of a case: the task's, those of its local work, those of the case it is
+    like, its own.
+    """
     own = dict(document["cases"][name])
     base = resolved(document, own.pop("like")) if "like" in own else dict(document["task"])
     work = document["work"][own["work"]] if "work" in own else {}
@@ -90,19 +109,44 @@ def resolved(document: Settings, name: str) -> dict[str, Any]:
 
 
 def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, out: Path) -> Finished:
-    """Return a run, from its file if it was made before with the same settings; a run that diverges keeps the rounds before."""
+    """Return a run, from its file if it was made before with the same settings; a run that diverges
+    keeps the rounds before.
+    """
     # Nothing in a run depends on how many rounds follow, so a longer one serves.
-    rounds, shared = settings["rounds"], {key: value for key, value in settings.items() if key != "rounds"}
+    rounds, shared = (
+        settings["rounds"],
+        {key: value for key, value in settings.items() if key != "rounds"},
+    )
     digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:10]
     file = out / "runs" / f"{digest}_{seed}.json"
-    if file.exists() and ((found := json.loads(file.read_text()))["failure"] or len(found["rounds"]) >= rounds):
+    if file.exists() and (
+        (found := json.loads(file.read_text()))["failure"] or len(found["rounds"]) >= rounds
+    ):
         short, whole = len(found["rounds"]) < rounds, len(found["rounds"]) == rounds
-        return Finished(name, seed, settings, found["rounds"][:rounds], found["failure"] if short else "", found.get("own") if whole else None)
+        return Finished(
+            name,
+            seed,
+            settings,
+            found["rounds"][:rounds],
+            found["failure"] if short else "",
+            found.get("own") if whole else None,
+        )
     print(f"seed {seed}, {name}", flush=True)
-    data, scored = (train[chosen] for chosen in ROWS["search" if settings.get("search") else "test"])
+    data, scored = (
+        train[chosen] for chosen in ROWS["search" if settings.get("search") else "test"]
+    )
     key, clients = bf.Key(seed, "partition"), settings["clients"]
-    parts = bf.dirichlet(data.targets, clients, settings["alpha"], key) if settings["alpha"] else bf.iid(len(data), clients, key)
-    algorithm, rows, failure, start = recipe(settings, seed), list[list[float]](), "", time.perf_counter()
+    parts = (
+        bf.dirichlet(data.targets, clients, settings["alpha"], key)
+        if settings["alpha"]
+        else bf.iid(len(data), clients, key)
+    )
+    algorithm, rows, failure, start = (
+        recipe(settings, seed),
+        list[list[float]](),
+        "",
+        time.perf_counter(),
+    )
     digital = 0 if settings["link"] != "digital" else sent(settings, algorithm)
 
     own = list[float]()
@@ -110,12 +154,28 @@ def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, out: P
     def note(report: RoundReport) -> None:
         uses = (rows[-1][0] if rows else 0) + (digital or channel_uses(report.rows))
         infos = report.clients.values()
-        rows.append([uses, report.metrics["accuracy"], sum(info["loss"] for info in infos) / max(1, len(infos))])
+        rows.append(
+            [
+                uses,
+                report.metrics["accuracy"],
+                sum(info["loss"] for info in infos) / max(1, len(infos)),
+            ]
+        )
         if not settings.get("reset", True) and len(rows) == rounds:
-            own.extend(score(algorithm.predictor(memory), scored) for memory in report.snapshot.memories.values())
+            own.extend(
+                score(algorithm.predictor(memory), scored)
+                for memory in report.snapshot.memories.values()
+            )
 
     try:
-        bf.run(algorithm, bf.federate(data, parts), rounds=rounds, test=scored, seed=seed, callbacks=[note])
+        bf.run(
+            algorithm,
+            bf.federate(data, parts),
+            rounds=rounds,
+            test=scored,
+            seed=seed,
+            callbacks=[note],
+        )
     except BayesfedError as problem:
         # Divergence is a finding here; anything else is a fault of this program.
         if not any(word in str(problem) for word in ("finite", "norm", "NaN")):
@@ -123,16 +183,28 @@ def finished(name: str, settings: Settings, seed: int, train: bf.Dataset, out: P
         failure = str(problem)
     file.parent.mkdir(parents=True, exist_ok=True)
     mean = statistics.mean(own) if own else None
-    content = {"case": name, "settings": settings, "seconds": time.perf_counter() - start, "rounds": rows, "failure": failure, "own": mean}
+    content = {
+        "case": name,
+        "settings": settings,
+        "seconds": time.perf_counter() - start,
+        "rounds": rows,
+        "failure": failure,
+        "own": mean,
+    }
     file.write_text(json.dumps(content) + "\n")
     return Finished(name, seed, settings, rows, failure, mean)
 
 
 def sent(settings: Settings, algorithm: Algorithm) -> int:
-    """Return the real numbers of one client's payload: what a digital link is charged a round, one number a sub-carrier, as in the paper."""
+    """Return the real numbers of one client's payload: what a digital link is charged a round, one
+    number a sub-carrier, as in the paper.
+    """
     if settings["recipe"] != "fed_rlr":
         return sum(leaf.numel() for leaf in algorithm.initial.values())
-    return sum(torch.Size(shape).numel() for shape in sent_shapes(algorithm.initial, transmission(settings)).values())
+    return sum(
+        torch.Size(shape).numel()
+        for shape in sent_shapes(algorithm.initial, transmission(settings)).values()
+    )
 
 
 @cache
@@ -145,13 +217,21 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
     """Return a case's algorithm."""
     net = network(tuple(settings["widths"]), seed)
     schedule: Schedule = inverse(settings["nu"]) if settings["nu"] else constant
-    training = bf.Training(settings["steps"], settings["batch_size"], bf.Sgd(settings["learning_rate"]), schedule)
+    training = bf.Training(
+        settings["steps"], settings["batch_size"], bf.Sgd(settings["learning_rate"]), schedule
+    )
     common: dict[str, Any] = {"training": training, "link": link(settings)}
     if settings["recipe"] == "fed_rlr":
         pull = settings["consensus"]
-        # A constant mu: the share eta mu / K shrinks with eta. The paper's mu = c_1 / eta: it stays.
+        # A constant mu: the share eta mu / K shrinks with eta. The paper's mu = c_1 / eta: it
+        # stays.
         consensus = (lambda round: pull * schedule(round)) if settings["constant_mu"] else pull
-        own = {"consensus": consensus, "reset": settings["reset"], "transmission": transmission(settings), "clip": settings.get("clip", math.inf)}
+        own = {
+            "consensus": consensus,
+            "reset": settings["reset"],
+            "transmission": transmission(settings),
+            "clip": settings.get("clip", math.inf),
+        }
         return fed_rlr(model(settings, seed), None, **own, **common)
     if settings["recipe"] == "fed_mid":
         return fed_mid(net, strength=settings["strength"], **common)
@@ -169,7 +249,9 @@ def link(settings: Settings) -> Link:
         return Digital()
     # Products of two sums need a link that is unbiased for products.
     gbma = Gbma("product" if settings["transmission"] == "factors" else "sum")
-    power: PowerControl = gbma if settings["link"] == "gbma" else ChannelInversion(settings["threshold"])
+    power: PowerControl = (
+        gbma if settings["link"] == "gbma" else ChannelInversion(settings["threshold"])
+    )
     sensing = Compressed(settings["sensing_rows"], 256) if settings["sensing_rows"] else Plain()
     return OverTheAir(power, snr_db=settings["snr_db"], per=settings["per"], sensing=sensing)
 
@@ -182,7 +264,11 @@ def transmission(settings: Settings) -> Transmission:
 
 
 def model(settings: Settings, seed: int) -> torch.nn.Module:
-    """Return a case's network of fixed rank as it begins; a layer smaller than the rank keeps its own."""
+    """Return a case's network of fixed rank as it begins; a layer smaller than the rank keeps its
+    own.
+    """
     net = network(tuple(settings["widths"]), seed)
-    ranks = {name: min(settings["rank"], *matrix.shape) for name, matrix in layer_matrices(net).items()}
+    ranks = {
+        name: min(settings["rank"], *matrix.shape) for name, matrix in layer_matrices(net).items()
+    }
     return fixed_rank(net, ranks, initial=settings["initial"], key=bf.Key(seed, "fixed rank"))

@@ -1,4 +1,6 @@
-"""Calibration of a Bayesian network on real digits for `fidelity.py`: ten clients of like or unlike digits beside all rows in one place."""
+"""Calibration of a Bayesian network on real digits for `fidelity.py`: ten clients of like or unlike
+digits beside all rows in one place.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ def fitted(alpha: float | str) -> dict[str, float]:
     if isinstance(alpha, str):
         clients, steps = {"all": train}, CLIENTS * STEPS
     else:
-        clients, steps = bf.federate(train, bf.dirichlet(train.targets, CLIENTS, alpha, bf.Key(SEED, "partition"))), STEPS
+        clients, steps = (
+            bf.federate(
+                train, bf.dirichlet(train.targets, CLIENTS, alpha, bf.Key(SEED, "partition"))
+            ),
+            STEPS,
+        )
     algorithm = bf.federated_svi(
         bf.bayesian(net, bf.Gaussian(0.5)),
         partial(AutoNormal, init_scale=0.05, init_loc_fn=init_to_value(values=start)),
@@ -43,15 +50,30 @@ def fitted(alpha: float | str) -> dict[str, float]:
 
 
 def digits(found: Mapping[float | str, Scores], alphas: Sequence[float] = ALPHAS) -> bool:
-    """F10: print the scores; at Dirichlet 100 the federated network is the centralised one, within a point, 5 % of its NLL and 0.01 of its ECE."""
+    """F10: print the scores; at Dirichlet 100 the federated network is the centralised one, within
+    a point, 5 % of its NLL and 0.01 of its ECE.
+    """
     columns = ("accuracy", "nll", "ece")
     fits: list[float | str] = [*alphas, CENTRAL]
-    print(table(["digits, Dirichlet", *columns], [[str(fit), *(found[fit][name] for name in columns)] for fit in fits]))
+    print(
+        table(
+            ["digits, Dirichlet", *columns],
+            [[str(fit), *(found[fit][name] for name in columns)] for fit in fits],
+        )
+    )
     alike, central = found[100.0], found[CENTRAL]
     return min(
         [
-            target("F10 digits at 100, points of accuracy from the centralised", 100 * abs(alike["accuracy"] - central["accuracy"]), 1),
-            target("F10 digits at 100, relative distance of NLL", abs(alike["nll"] / central["nll"] - 1), 0.05),
+            target(
+                "F10 digits at 100, points of accuracy from the centralised",
+                100 * abs(alike["accuracy"] - central["accuracy"]),
+                1,
+            ),
+            target(
+                "F10 digits at 100, relative distance of NLL",
+                abs(alike["nll"] / central["nll"] - 1),
+                0.05,
+            ),
             target("F10 digits at 100, distance of ECE", abs(alike["ece"] - central["ece"]), 0.01),
         ]
     )

@@ -1,4 +1,6 @@
-"""Fits of `fidelity.py`: how each fusion rule is run on each problem, through the engine, in two processes."""
+"""Fits of `fidelity.py`: how each fusion rule is run on each problem, through the engine, in two
+processes.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,22 @@ from functools import partial
 from typing import Any
 
 import torch
-from parts.fidelity.problems import Gaussian, linear, linear_model, logistic, logistic_model, odd, pooled, schools, schools_model
+from parts.fidelity.problems import (
+    Gaussian,
+    linear,
+    linear_model,
+    logistic,
+    logistic_model,
+    odd,
+    pooled,
+    schools,
+    schools_model,
+)
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from tqdm import tqdm
 
 import bayesfed as bf
-from bayesfed.federated.training.schedules import Schedule, constant
+from bayesfed.federated.training.optimisers import Schedule, constant
 from bayesfed.inference.variational.fusion import Fusion
 from bayesfed.inference.variational.posterior import FittedGuide
 
@@ -62,17 +74,25 @@ PROBLEMS: dict[str, tuple[Callable[[str, int], Clients], Callable[..., None]]] =
 
 
 def falling(steps: int, start: int) -> Schedule:
-    """Keep a natural-gradient rate of 0.15 for some rounds, then let it fall as 2 / steps since: noise averages out over all these rounds."""
-    return lambda round: 1.0 if round < start else min(1.0, 2 / (0.15 * steps * (round - start + 1)))
+    """Keep a natural-gradient rate of 0.15 for some rounds, then let it fall as 2 / steps since:
+    noise averages out over all these rounds.
+    """
+    return lambda round: (
+        1.0 if round < start else min(1.0, 2 / (0.15 * steps * (round - start + 1)))
+    )
 
 
 def careful(fusion: Fusion, rounds: int, steps: int) -> Plan:
-    """Natural-gradient steps, three fifths of the rounds at a fixed rate, the others at a falling one."""
+    """Natural-gradient steps, three fifths of the rounds at a fixed rate, the others at a falling
+    one.
+    """
     return Plan(fusion, rounds, steps, bf.NaturalGradient(0.15), falling(steps, 3 * rounds // 5))
 
 
 def plan(job: Job) -> Plan:
-    """Return how a rule is run on a problem; the work of all clients together hardly depends on their number."""
+    """Return how a rule is run on a problem; the work of all clients together hardly depends on
+    their number.
+    """
     steps = 200 * job.effort // job.count if job.problem == "linear" else 40
     match job.rule:
         case "PVI" if job.problem == "schools":
@@ -86,7 +106,11 @@ def plan(job: Job) -> Plan:
         case "product of experts":
             return careful(bf.ProductOfExperts(), 3, 60)
         case rule:
-            rules: dict[str, Fusion] = {"Wasserstein": bf.Wasserstein(), "reverse KL": bf.ReverseKL(), "mean parameters": bf.MeanParameters()}
+            rules: dict[str, Fusion] = {
+                "Wasserstein": bf.Wasserstein(),
+                "reverse KL": bf.ReverseKL(),
+                "mean parameters": bf.MeanParameters(),
+            }
             return careful(rules[rule.partition(",")[0]], 10, 20)
 
 
@@ -103,12 +127,16 @@ RULES = {
 
 
 def solve(job: Job) -> Gaussian:
-    """Fit through the engine; return the Gaussian over the shared draws in the guide's space, blocks in the model's order."""
+    """Fit through the engine; return the Gaussian over the shared draws in the guide's space,
+    blocks in the model's order.
+    """
     torch.set_num_threads(1)
     make, model = PROBLEMS[job.problem]
     clients = make(job.split, job.count)
     rows = pooled(clients)
-    guide: Any = partial(AutoMultivariateNormal, init_scale=0.3) if "full" in job.rule else AutoNormal
+    guide: Any = (
+        partial(AutoMultivariateNormal, init_scale=0.3) if "full" in job.rule else AutoNormal
+    )
     how = plan(job)
     algorithm = bf.federated_svi(
         model,
@@ -117,7 +145,9 @@ def solve(job: Job) -> Gaussian:
         scale="global" if job.rule.endswith("global") else "local",
         observations=len(rows),
         example=rows[:3],
-        training=bf.Training(steps=how.steps, batch_size=None, optimiser=how.optimiser, schedule=how.schedule),
+        training=bf.Training(
+            steps=how.steps, batch_size=None, optimiser=how.optimiser, schedule=how.schedule
+        ),
     )
     return gaussian(bf.run(algorithm, clients, rounds=how.rounds, progress=False).posterior)
 
@@ -126,7 +156,9 @@ def gaussian(posterior: Any) -> Gaussian:
     """Return the Gaussian of a fitted guide's blocks."""
     assert isinstance(posterior, FittedGuide)
     usual = [block.read(posterior.pair, posterior.parameters) for block in posterior.layout.blocks]
-    factors = [u["scale_tril"] if "scale_tril" in u else u["scale"].reshape(-1).diag() for u in usual]
+    factors = [
+        u["scale_tril"] if "scale_tril" in u else u["scale"].reshape(-1).diag() for u in usual
+    ]
     covariance = torch.block_diag(*(factor.double() @ factor.double().T for factor in factors))
     return Gaussian(torch.cat([u["loc"].double().reshape(-1) for u in usual]), covariance)
 

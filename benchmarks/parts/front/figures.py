@@ -1,4 +1,6 @@
-"""Every figure of README by its key, computed from `benchmarks/records`; those of benchmarks that keep no runs are in `records/printed.toml`."""
+"""Every figure of README by its key, computed from `benchmarks/records`; those of benchmarks that
+keep no runs are in `records/printed.toml`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """What a line of README may say: the values, as they are printed, and the setting that stands in the same line."""
+    """What a line of README may say: the values, as they are printed, and the setting that stands
+    in the same line.
+    """
 
     values: tuple[str, ...]
     setting: str
@@ -39,8 +43,14 @@ def figures() -> dict[str, Figure]:
 
 
 def curves() -> dict[str, list[list[float]]]:
-    """Return (megabytes up, down, accuracy, density) after each round of seed 0, by file name of the method."""
-    return {name.removesuffix("_0.json"): run["rounds"] for name, run in runs(BITS) if name.endswith("_0.json")}
+    """Return (megabytes up, down, accuracy, density) after each round of seed 0, by file name of
+    the method.
+    """
+    return {
+        name.removesuffix("_0.json"): run["rounds"]
+        for name, run in runs(BITS)
+        if name.endswith("_0.json")
+    }
 
 
 def _bits() -> Iterator[tuple[str, Figure]]:
@@ -50,7 +60,12 @@ def _bits() -> Iterator[tuple[str, Figure]]:
         for goal in (84, 86):
             spent = [up + down for up, down, accuracy, _ in rounds if accuracy >= goal / 100]
             if spent:
-                yield f"bits.{key}.to_{goal}", Figure((f"{spent[0]:.1f}" if spent[0] < 100 else f"{spent[0]:.0f}",), setting, BITS)
+                yield (
+                    f"bits.{key}.to_{goal}",
+                    Figure(
+                        (f"{spent[0]:.1f}" if spent[0] < 100 else f"{spent[0]:.0f}",), setting, BITS
+                    ),
+                )
         yield f"bits.{key}.last", Figure((f"{100 * rounds[-1][2]:.1f}",), setting, BITS)
         yield f"bits.{key}.density", Figure((f"{100 * rounds[-1][3]:.1f}",), setting, BITS)
     first = curves()["STC"][0]
@@ -65,26 +80,47 @@ def corrupted(reading: Run) -> float:
     return statistics.fmean(value for values in reading["corrupted"].values() for value in values)
 
 
-def readings(rows: int = 2000, seeds: Sequence[int] = (0, 1, 2, 3, 4), concentration: float = 0.5) -> dict[str, list[Run]]:
-    """Return the scores at so many rows by method, "fed_avg", "fed_avg.temperature", "prior.laplace" and so on, one a seed, with megabytes.
+def readings(
+    rows: int = 2000, seeds: Sequence[int] = (0, 1, 2, 3, 4), concentration: float = 0.5
+) -> dict[str, list[Run]]:
+    """Return the scores at so many rows by method, "fed_avg", "fed_avg.temperature",
+    "prior.laplace" and so on, one a seed, with megabytes.
 
-    The prior is the one with the least NLL on held-out rows. Clients have rows by Dirichlet(`concentration`).
+    The prior is the one with the least NLL on held-out rows. Clients have rows by
+    Dirichlet(`concentration`).
     """
-    chosen = [run for _, run in runs("uncertainty") if run["settings"]["rows"] == rows and run["seed"] in seeds]
+    chosen = [
+        run
+        for _, run in runs("uncertainty")
+        if run["settings"]["rows"] == rows and run["seed"] in seeds
+    ]
     chosen = [run for run in chosen if run["settings"]["concentration"] == concentration]
     precisions: dict[float, list[float]] = {}
     for run in chosen:
         if "prior_precision" in run["settings"]:
-            precisions.setdefault(run["settings"]["prior_precision"], []).append(run["readings"][""]["held_nll"])
+            precisions.setdefault(run["settings"]["prior_precision"], []).append(
+                run["readings"][""]["held_nll"]
+            )
     prior = min(precisions, key=lambda one: statistics.fmean(precisions[one]))
     found: dict[str, list[Run]] = {}
     for run in sorted(chosen, key=lambda run: run["seed"]):
         settings = run["settings"]
         if settings.get("prior_precision", prior) == prior:
-            own = next((name for name in ("prior_precision", "dropout", "members", "central") if name in settings), "")
-            case = {"": settings["method"], "prior_precision": "prior", "members": "ensemble"}.get(own, own)
+            own = next(
+                (
+                    name
+                    for name in ("prior_precision", "dropout", "members", "central")
+                    if name in settings
+                ),
+                "",
+            )
+            case = {"": settings["method"], "prior_precision": "prior", "members": "ensemble"}.get(
+                own, own
+            )
             for name, reading in run["readings"].items():
-                found.setdefault(".".join(part for part in (case, name.lower()) if part), []).append({**reading, "megabytes": run["megabytes"]})
+                found.setdefault(
+                    ".".join(part for part in (case, name.lower()) if part), []
+                ).append({**reading, "megabytes": run["megabytes"]})
     return found
 
 
@@ -93,17 +129,38 @@ def _uncertainty() -> Iterator[tuple[str, Figure]]:
     every = readings()
     for name, several in every.items():
         share = 100 * several[0]["megabytes"] / every["fed_avg"][0]["megabytes"]
-        yield f"corrupted.{name}", Figure((f"{statistics.fmean(map(corrupted, several)):.2f}",), setting, "uncertainty")
+        yield (
+            f"corrupted.{name}",
+            Figure((f"{statistics.fmean(map(corrupted, several)):.2f}",), setting, "uncertainty"),
+        )
         yield f"corrupted.{name}.bytes", Figure((f"{share:.0f}",), setting, "uncertainty")
         for score in ("nll", "ece"):
-            yield f"clean.{name}.{score}", Figure((f"{statistics.fmean(one[score] for one in several):.3f}",), setting, "uncertainty")
-    # What the recipe takes where the likelihood leaves it open: a tenth of the rows that are trained on, for each weight of the MLP.
+            yield (
+                f"clean.{name}.{score}",
+                Figure(
+                    (f"{statistics.fmean(one[score] for one in several):.3f}",),
+                    setting,
+                    "uncertainty",
+                ),
+            )
+    # What the recipe takes where the likelihood leaves it open: a tenth of the rows that are
+    # trained on, for each weight of the MLP.
     rows, weights = 2000, 784 * 256 + 256 * 256 + 256 * 10
     yield "corrupted.temperature", Figure((f"{0.1 * rows / weights:.4f}",), setting, "uncertainty")
     whole = "Fashion-MNIST, 54,000 rows of ten clients, Dirichlet 0.5, five seeds"
     for name, several in readings(54000).items():
-        yield f"whole.{name}", Figure((f"{statistics.fmean(map(corrupted, several)):.2f}",), whole, "uncertainty")
-        yield f"whole.{name}.accuracy", Figure((f"{100 * statistics.fmean(one['accuracy'] for one in several):.1f}",), whole, "uncertainty")
+        yield (
+            f"whole.{name}",
+            Figure((f"{statistics.fmean(map(corrupted, several)):.2f}",), whole, "uncertainty"),
+        )
+        yield (
+            f"whole.{name}.accuracy",
+            Figure(
+                (f"{100 * statistics.fmean(one['accuracy'] for one in several):.1f}",),
+                whole,
+                "uncertainty",
+            ),
+        )
 
 
 def _sizes() -> Iterator[tuple[str, Figure]]:
@@ -111,17 +168,27 @@ def _sizes() -> Iterator[tuple[str, Figure]]:
     found: dict[str, list[Run]] = {}
     for _, run in runs("fedhm"):
         chosen = run["settings"]
-        if (chosen["alpha"], chosen["heterogeneity"], run["case"]) in [(0.5, "fixed", case) for case in _SIZES]:
+        if (chosen["alpha"], chosen["heterogeneity"], run["case"]) in [
+            (0.5, "fixed", case) for case in _SIZES
+        ]:
             found.setdefault(run["case"], []).append(run)
     for case, several in found.items():
         last = several[0]["settings"]["last"]
-        smallest = statistics.fmean(statistics.fmean(row[2][-1] for row in run["rows"][-last:]) for run in several)
+        smallest = statistics.fmean(
+            statistics.fmean(row[2][-1] for row in run["rows"][-last:]) for run in several
+        )
         yield f"sizes.{_SIZES[case]}", Figure((f"{100 * smallest:.1f}",), setting, "fedhm")
     counts = found["FedHM"][0]["counts"]
     yield "sizes.share", Figure((f"{100 * counts[-1] / counts[1]:.0f}",), setting, "fedhm")
 
 
-_SIZES = {"FedHM": "fed_hm", "residual dropped": "fed_hm_dropped", "HeteroFL": "hetero_fl", "Split-Mix": "split_mix", "FedAvg, smallest": "fed_avg"}
+_SIZES = {
+    "FedHM": "fed_hm",
+    "residual dropped": "fed_hm_dropped",
+    "HeteroFL": "hetero_fl",
+    "Split-Mix": "split_mix",
+    "FedAvg, smallest": "fed_avg",
+}
 
 
 def _budgets() -> Iterator[tuple[str, Figure]]:
@@ -129,7 +196,11 @@ def _budgets() -> Iterator[tuple[str, Figure]]:
     joules: dict[str, list[float]] = {}
     for _, run in runs("anycostfl"):
         chosen = run["settings"]
-        if chosen["alpha"] == 0.5 and "goal" in chosen and not chosen.keys() & {"epsilon_variance", "distance_variance"}:
+        if (
+            chosen["alpha"] == 0.5
+            and "goal" in chosen
+            and not chosen.keys() & {"epsilon_variance", "distance_variance"}
+        ):
             rows = run["rows"]
             reached = next((row for row in rows if row[0] >= chosen["goal"]), rows[-1])
             joules.setdefault(run["case"], []).append(reached[1])
@@ -142,7 +213,10 @@ def _budgets() -> Iterator[tuple[str, Figure]]:
 
 def _package() -> Iterator[tuple[str, Figure]]:
     project = tomllib.loads((RECORDS.parents[1] / "pyproject.toml").read_text())["project"]
-    yield "python", Figure((project["requires-python"].removeprefix(">="),), "or later", "pyproject.toml")
+    yield (
+        "python",
+        Figure((project["requires-python"].removeprefix(">="),), "or later", "pyproject.toml"),
+    )
 
 
 def _printed() -> Iterator[tuple[str, Figure]]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
-# A number, but not part of a name (UVeQFed-3) or of a shape (784-256-256-10); ranges are two numbers.
+# A number, but not part of a name (UVeQFed-3) or of a shape (784-256-256-10); ranges are two
+# numbers.
 NUMBER = re.compile(r"(?<![\w.,-])[-+\u2212]?\d[\d,]*(?:\.\d+)?(?![\w-])")
 KEYS = re.compile(r"<!-- figures: (.*?) -->")
 LINK = re.compile(r"\]\(([^()\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
@@ -35,7 +36,9 @@ class Page:
 
     @property
     def lines(self) -> list[tuple[str, list[str]]]:
-        """Every line of the source outside of fenced blocks, with the keys that its comment names."""
+        """Every line of the source outside of fenced blocks, with the keys that its comment
+        names.
+        """
         lines = FENCE.sub("", self.text).splitlines()
         return [(line, found[1].split() if (found := KEYS.search(line)) else []) for line in lines]
 
@@ -44,13 +47,23 @@ class Page:
         """The sentences of paragraphs and lists; tables and headings have none."""
         kept = [line for line in self.prose.splitlines() if not re.match(r"\s*(\||#|\[!\[)", line)]
         blocks = re.split(r"\n\s*\n|\n(?=- )", "\n".join(kept))
-        parts = [part for block in blocks for part in re.split(r"(?<=[.!?])\s+", block.replace("*", "")) if "·" not in part]
+        parts = [
+            part
+            for block in blocks
+            for part in re.split(r"(?<=[.!?])\s+", block.replace("*", ""))
+            if "·" not in part
+        ]
         return [part for part in parts if len(part.split()) > 1]
 
     @property
     def pictures(self) -> list[str]:
         """The pictures that it shows."""
-        return [first or second for first, second in re.findall(r"!\[[^\]]*\]\(([^)]+)\)|<img[^>]*src=\"([^\"]+)\"", FENCE.sub("", self.text))]
+        return [
+            first or second
+            for first, second in re.findall(
+                r"!\[[^\]]*\]\(([^)]+)\)|<img[^>]*src=\"([^\"]+)\"", FENCE.sub("", self.text)
+            )
+        ]
 
     @cached_property
     def anchors(self) -> set[str]:
@@ -69,7 +82,9 @@ class Page:
                 continue
             name, _, anchor = address.partition("#")
             target = (self.path.parent / name).resolve() if name else self.path
-            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in Page(target).anchors):
+            if not target.exists() or (
+                anchor and target.suffix == ".md" and anchor not in Page(target).anchors
+            ):
                 found.append(f"{self.path.relative_to(ROOT)}: {address}")
         return found
 

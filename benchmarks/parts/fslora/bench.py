@@ -32,7 +32,11 @@ class Bench:
         # One alpha / r for all ranks: a learning rate belongs to it.
         if "rank" in own:
             own = {**own, "alpha": found["alpha"] * own["rank"] / found["rank"]}
-        return {name: value for name, value in {**found, **own}.items() if name not in ("seeds", "alike")}
+        return {
+            name: value
+            for name, value in {**found, **own}.items()
+            if name not in ("seeds", "alike")
+        }
 
     @property
     def base(self) -> dict[str, Any]:
@@ -43,13 +47,18 @@ class Bench:
     def task(self) -> Task:
         """Texts and network, made when first asked for."""
         if not self.tasks:
-            self.tasks["only"] = task(self.base, self.data, self.out / "cache", held_out=self.held_out)
+            self.tasks["only"] = task(
+                self.base, self.data, self.out / "cache", held_out=self.held_out
+            )
         return self.tasks["only"]
 
     def runs(self, case: str, **own: Any) -> list[Finished]:
         """Return a case's runs, one a seed."""
         settings = self.settings(case, own)
-        return [finished(case, settings, seed, self.task, self.out / self.scale, self.workers) for seed in self.seeds]
+        return [
+            finished(case, settings, seed, self.task, self.out / self.scale, self.workers)
+            for seed in self.seeds
+        ]
 
     def mean(self, case: str, **own: Any) -> float:
         """Return accuracy in per cent, over domains, last scores and seeds."""

@@ -1,4 +1,6 @@
-"""What a sketch costs and what it biases, by measurement and by shape: parts of `fslora.py` on images."""
+"""What a sketch costs and what it biases, by measurement and by shape: parts of `fslora.py` on
+images.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ LAYERS, WIDTH, WORDS = 12, 768, 30522
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a client with few slices and of one with all; `counts` if there is a target on the ratio."""
+    """A figure of a client with few slices and of one with all; `counts` if there is a target on
+    the ratio.
+    """
 
     small: float
     whole: float
@@ -40,28 +44,52 @@ class Figure:
 
 
 def biases(settings: Settings, place: Place) -> Iterator[tuple[str | float | int, ...]]:
-    """Yield mode, optimiser, steps, and distance, cosine and length of the mean update against that of whole adapters.
+    """Yield mode, optimiser, steps, and distance, cosine and length of the mean update against that
+    of whole adapters.
 
-    The client's batches are the same in all fits. Sets of slices are the parts of random partitions, so that every slice is drawn equally often, and
-    what is left is no sampling error.
+    The client's batches are the same in all fits. Sets of slices are the parts of random
+    partitions, so that every slice is drawn equally often, and what is left is no sampling error.
     """
     task = task_of(settings, place)
     clients = task.clients(settings, 0)
     net = adapted(settings, 0, task.net)
-    work = bf.Training(settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]))
-    state = bf.run(bf.fed_lora(net, training=work), clients, rounds=BEGUN, progress=False).snapshot.state
+    work = bf.Training(
+        settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"])
+    )
+    state = bf.run(
+        bf.fed_lora(net, training=work), clients, rounds=BEGUN, progress=False
+    ).snapshot.state
     data = max(clients.values(), key=len)
     for anchored in (False, True):
-        for name, optimiser in (("SGD", bf.Sgd(0.01)), ("Adam", bf.Adam(settings["learning_rate"]))):
+        for name, optimiser in (
+            ("SGD", bf.Sgd(0.01)),
+            ("Adam", bf.Adam(settings["learning_rate"])),
+        ):
             for steps in (1, settings["steps"]):
                 training = bf.Training(steps, settings["batch_size"], optimiser)
-                make = partial(bf.fs_lora, net, capacity=lambda profile, round, key: 0, training=training, anchored=anchored, broadcast=True)
+                make = partial(
+                    bf.fs_lora,
+                    net,
+                    capacity=lambda profile, round, key: 0,
+                    training=training,
+                    anchored=anchored,
+                    broadcast=True,
+                )
                 whole = _update(make([settings["rank"]]), state, data, None)
-                parts = [_update(make([SMALL]), state, data, view) for view in _views(net, state, named=anchored)]
+                parts = [
+                    _update(make([SMALL]), state, data, view)
+                    for view in _views(net, state, named=anchored)
+                ]
                 mean = torch.stack(parts).mean(0)
                 along = mean @ whole / (mean @ mean)
-                distance, cosine = (along * mean - whole).norm() / whole.norm(), mean @ whole / (mean.norm() * whole.norm())
-                figures = [f"{float(value):.3f}" for value in (distance, cosine, mean.norm() / whole.norm())]
+                distance, cosine = (
+                    (along * mean - whole).norm() / whole.norm(),
+                    mean @ whole / (mean.norm() * whole.norm()),
+                )
+                figures = [
+                    f"{float(value):.3f}"
+                    for value in (distance, cosine, mean.norm() / whole.norm())
+                ]
                 yield ("anchored" if anchored else "printed", name, steps, *figures)
 
 
@@ -69,9 +97,15 @@ def _views(net: nn.Module, state: Tree, *, named: bool) -> Iterator[Slices]:
     layers = sorted(adapters(net))
     rank = adapters(net)[layers[0]].rank
     for number in range(PARTITIONS):
-        orders = {name: torch.randperm(rank, generator=bf.Key(0, "partition", number, name).generator()) for name in layers}
+        orders = {
+            name: torch.randperm(rank, generator=bf.Key(0, "partition", number, name).generator())
+            for name in layers
+        }
         for part in range(rank // SMALL):
-            chosen = {name: order[part * SMALL : (part + 1) * SMALL].sort().values for name, order in orders.items()}
+            chosen = {
+                name: order[part * SMALL : (part + 1) * SMALL].sort().values
+                for name, order in orders.items()
+            }
             drawn = {name: Drawn(indices, torch.ones(SMALL)) for name, indices in chosen.items()}
             yield Slices(drawn, shapes(state), broadcast=named, named=named)
 
@@ -79,9 +113,13 @@ def _views(net: nn.Module, state: Tree, *, named: bool) -> Iterator[Slices]:
 def _update(algorithm: Algorithm, state: Tree, data: bf.Dataset, view: Slices | None) -> Tensor:
     """Return a client's change of the adapters, zeros where it has no slices, as one vector."""
     local = algorithm.phases[0].local
-    fit = local.fit(view.restrict(state) if view else state, {}, data, bf.Key(0, "fit"), bf.LocalOptions())
+    fit = local.fit(
+        view.restrict(state) if view else state, {}, data, bf.Key(0, "fit"), bf.LocalOptions()
+    )
     change = view.lift(fit.payload, 1.0, "delta").total if view else fit.payload
-    return torch.cat([leaf.flatten() for name, leaf in sorted(change.items()) if "lora" in name]).double()
+    return torch.cat(
+        [leaf.flatten() for name, leaf in sorted(change.items()) if "lora" in name]
+    ).double()
 
 
 def shares(settings: Settings, place: Place) -> dict[str, Figure]:
@@ -92,12 +130,22 @@ def shares(settings: Settings, place: Place) -> dict[str, Figure]:
 def large(settings: Settings) -> dict[str, Figure]:
     """Return what clients of a network of 10^8 parameters hold and compute, by shape alone."""
     with torch.device("meta"):
-        block = {"query": (WIDTH, WIDTH), "key": (WIDTH, WIDTH), "value": (WIDTH, WIDTH), "output": (WIDTH, WIDTH)}
+        block = {
+            "query": (WIDTH, WIDTH),
+            "key": (WIDTH, WIDTH),
+            "value": (WIDTH, WIDTH),
+            "output": (WIDTH, WIDTH),
+        }
         block |= {"up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
-        layers = [nn.ModuleDict({name: nn.Linear(*sizes) for name, sizes in block.items()}) for _ in range(LAYERS)]
+        layers = [
+            nn.ModuleDict({name: nn.Linear(*sizes) for name, sizes in block.items()})
+            for _ in range(LAYERS)
+        ]
         net = nn.Sequential(nn.Embedding(WORDS, WIDTH), *layers, nn.Linear(WIDTH, 2))
     count = sum(leaf.numel() for leaf in net.parameters())
-    made = bf.lora(net, settings["rank"], bf.Key(0, "lora"), where=_query_or_value, head=[str(len(layers) + 1)])
+    made = bf.lora(
+        net, settings["rank"], bf.Key(0, "lora"), where=_query_or_value, head=[str(len(layers) + 1)]
+    )
     return _figures(made, f"{count / 1e6:.0f} million parameters", head=True)
 
 
@@ -113,7 +161,9 @@ def _figures(whole: nn.Module, said: str, *, head: bool = False) -> dict[str, Fi
         return {f"{said}, {figure}": Figure(of(small), of(whole), counts)}
 
     def macs(net: nn.Module) -> float:
-        return float(sum(layer.lora_b.numel() + layer.lora_a.numel() for layer in adapters(net).values()))
+        return float(
+            sum(layer.lora_b.numel() + layer.lora_a.numel() for layer in adapters(net).values())
+        )
 
     def trained(net: nn.Module) -> float:
         return float(sum(leaf.numel() for leaf in net.parameters() if leaf.requires_grad))
@@ -121,7 +171,9 @@ def _figures(whole: nn.Module, said: str, *, head: bool = False) -> dict[str, Fi
     # 32-bit weights, gradients, and Adam's two moments.
     return {
         **pair("adapters' multiply-accumulates a row", True, macs),
-        **pair("weights, gradients and moments of adapters, MB", True, lambda net: 16 * macs(net) / 1e6),
+        **pair(
+            "weights, gradients and moments of adapters, MB", True, lambda net: 16 * macs(net) / 1e6
+        ),
         **pair("the same with the head, MB", head, lambda net: 16 * trained(net) / 1e6),
         **pair("up a round, MB", head, lambda net: 4 * trained(net) / 1e6),
     }

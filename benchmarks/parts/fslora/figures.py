@@ -30,7 +30,13 @@ def bars(found: Groups, path: Path, *, title: str, label: str) -> None:
     axes = Figure(figsize=(5.2, 3.6), layout="constrained").subplots()
     values = [[100 * run.last() for run in runs] for runs in found.values()]
     means = [statistics.mean(each) for each in values]
-    axes.errorbar(range(len(found)), means, [statistics.stdev(each) if len(each) > 1 else 0.0 for each in values], marker="o", capsize=3)
+    axes.errorbar(
+        range(len(found)),
+        means,
+        [statistics.stdev(each) if len(each) > 1 else 0.0 for each in values],
+        marker="o",
+        capsize=3,
+    )
     axes.set_xticks(range(len(found)), list(found))
     # Less than two points is drawn as the little it is.
     (low, high), middle = axes.get_ylim(), statistics.mean(axes.get_ylim())
@@ -44,13 +50,21 @@ def bars(found: Groups, path: Path, *, title: str, label: str) -> None:
 def _curves(found: Groups, path: Path, *, title: str, column: int, label: str) -> None:
     axes = Figure(figsize=(6.8, 4.2), layout="constrained").subplots()
     for number, (case, runs) in enumerate(found.items()):
-        spent = [statistics.mean(row[column] for row in rows) for rows in zip(*(run.rows for run in runs), strict=True)]
-        accuracies = [[100 * statistics.mean(row[3:]) for row in rows] for rows in zip(*(run.rows for run in runs), strict=True)]
+        spent = [
+            statistics.mean(row[column] for row in rows)
+            for rows in zip(*(run.rows for run in runs), strict=True)
+        ]
+        accuracies = [
+            [100 * statistics.mean(row[3:]) for row in rows]
+            for rows in zip(*(run.rows for run in runs), strict=True)
+        ]
         means = [statistics.mean(each) for each in accuracies]
         (line,) = axes.plot(spent, means, _LINES[number % 4], linewidth=1.6, label=case)
         if len(runs) > 1:
             sds = [statistics.stdev(each) for each in accuracies]
-            low, high = ([mean + sign * sd for mean, sd in zip(means, sds, strict=True)] for sign in (-1, 1))
+            low, high = (
+                [mean + sign * sd for mean, sd in zip(means, sds, strict=True)] for sign in (-1, 1)
+            )
             axes.fill_between(spent, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
     axes.set(xlabel=label, ylabel="accuracy, %, mean over domains", title=title)
     axes.title.set_fontsize(9)

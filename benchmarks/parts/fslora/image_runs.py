@@ -1,4 +1,6 @@
-"""The runs of `fslora.py` on images: a case's settings, the algorithm they make, and its finished run, kept on disk."""
+"""The runs of `fslora.py` on images: a case's settings, the algorithm they make, and its finished
+run, kept on disk.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ from tqdm import tqdm
 import bayesfed as bf
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.callbacks import score
-from bayesfed.federated.engine.ledger import bits
+from bayesfed.federated.engine.reports import bits
 from bayesfed.federated.engine.round_loop import rounds
-from bayesfed.federated.training.schedules import constant
+from bayesfed.federated.training.optimisers import constant
 
 Settings = Mapping[str, Any]
 WHOLE = ("fed_lora", "ffa_lora")
@@ -32,7 +34,9 @@ WHOLE = ("fed_lora", "ffa_lora")
 
 @dataclass(frozen=True)
 class Run:
-    """One run: (round, MB up of a client so far, MB down, accuracy in per cent) where it was scored."""
+    """One run: (round, MB up of a client so far, MB down, accuracy in per cent) where it was
+    scored.
+    """
 
     settings: Settings
     seed: int
@@ -67,7 +71,11 @@ class Place:
 
     def run(self, settings: Settings, seed: int) -> Run:
         """Return a run, from its file if it was made before with the same settings."""
-        return Run(settings, seed, kept(self.file(settings, seed), lambda: _made(settings, seed, self))["rows"])
+        return Run(
+            settings,
+            seed,
+            kept(self.file(settings, seed), lambda: _made(settings, seed, self))["rows"],
+        )
 
     def prepare(self, jobs: Sequence[tuple[Settings, int]], workers: int) -> None:
         """Make the runs that are missing, several at once."""
@@ -76,14 +84,25 @@ class Place:
             return
         # Once, before there are several processes.
         task_of(missing[0][0], self)
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=partial(torch.set_num_threads, 1)) as pool:
-            for _ in tqdm(pool.map(self.run, *zip(*missing, strict=True)), total=len(missing), desc="runs", unit="run"):
+        with ProcessPoolExecutor(
+            workers,
+            multiprocessing.get_context("spawn"),
+            initializer=partial(torch.set_num_threads, 1),
+        ) as pool:
+            for _ in tqdm(
+                pool.map(self.run, *zip(*missing, strict=True)),
+                total=len(missing),
+                desc="runs",
+                unit="run",
+            ):
                 pass
 
 
 def task_of(settings: Settings, place: Place) -> ImageTask:
     """Return the task of some settings."""
-    return image_task(settings["task"], place.folder, place.out / "cache", held_out=settings["held_out"])
+    return image_task(
+        settings["task"], place.folder, place.out / "cache", held_out=settings["held_out"]
+    )
 
 
 def _made(settings: Settings, seed: int, place: Place) -> dict[str, Any]:
@@ -91,27 +110,61 @@ def _made(settings: Settings, seed: int, place: Place) -> dict[str, Any]:
     clients = task.clients(settings, seed)
     up, down, scored = 0.0, 0.0, list[list[float]]()
     with bf.InProcess(clients) as pool:
-        for report in rounds(algorithm(settings, seed, task.net, sorted(clients)), pool, rounds=settings["rounds"], seed=seed):
+        for report in rounds(
+            algorithm(settings, seed, task.net, sorted(clients)),
+            pool,
+            rounds=settings["rounds"],
+            seed=seed,
+        ):
             up += bits(report.rows, "up") / 8e6 / len(clients)
             down += bits(report.rows, "down") / 8e6 / len(clients)
             number = report.snapshot.round
             if not number % settings["every"] or number == settings["rounds"]:
-                scored.append([number, round(up, 4), round(down, 4), round(100 * score(report.model, task.test), 2)])
+                scored.append(
+                    [
+                        number,
+                        round(up, 4),
+                        round(down, 4),
+                        round(100 * score(report.model, task.test), 2),
+                    ]
+                )
     return {"settings": dict(settings), "seed": seed, "rows": scored}
 
 
 def adapted(settings: Settings, seed: int, net: nn.Module) -> nn.Module:
-    """Return the network with adapters in both hidden layers at scale 2, its head trained as well."""
-    return bf.lora(net, settings["rank"], bf.Key(seed, "lora"), alpha=settings["scale"] * settings["rank"], head=[HEAD])
+    """Return the network with adapters in both hidden layers at scale 2, its head trained
+    as well.
+    """
+    return bf.lora(
+        net,
+        settings["rank"],
+        bf.Key(seed, "lora"),
+        alpha=settings["scale"] * settings["rank"],
+        head=[HEAD],
+    )
 
 
 def algorithm(settings: Settings, seed: int, net: nn.Module, clients: Sequence[str]) -> Algorithm:
     """Return a case's algorithm."""
-    schedule = bf.cosine(settings["falling"], settings["rounds"]) if "falling" in settings else constant
-    work = bf.Training(settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]), schedule)
+    schedule = (
+        bf.cosine(settings["falling"], settings["rounds"]) if "falling" in settings else constant
+    )
+    work = bf.Training(
+        settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]), schedule
+    )
     ranks = settings["ranks"]
     sized = () if settings["recipe"] in WHOLE else (ranks, bf.fixed(clients, len(ranks)))
-    own = {name: settings[name] for name in ("anchored", "broadcast", "by_coverage", "sampling", "train_a") if name in settings}
-    made: Algorithm = getattr(bf, settings["recipe"])(adapted(settings, seed, net), *sized, training=work, **own)
-    moved = bf.server_optimised(made, bf.FedAvgM(1.0, settings["momentum"])) if settings["momentum"] else made
+    own = {
+        name: settings[name]
+        for name in ("anchored", "broadcast", "by_coverage", "sampling", "train_a")
+        if name in settings
+    }
+    made: Algorithm = getattr(bf, settings["recipe"])(
+        adapted(settings, seed, net), *sized, training=work, **own
+    )
+    moved = (
+        bf.server_optimised(made, bf.FedAvgM(1.0, settings["momentum"]))
+        if settings["momentum"]
+        else made
+    )
     return bf.averaged(moved, begin=settings["averaged"]) if "averaged" in settings else moved

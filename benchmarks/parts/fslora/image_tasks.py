@@ -1,7 +1,9 @@
-"""The image tasks of `fslora.py`: a small network that knows Fashion-MNIST, and the same labels under transformations that it does not know.
+"""The image tasks of `fslora.py`: a small network that knows Fashion-MNIST, and the same labels
+under transformations that it does not know.
 
-An MLP 196-256-256-10 is trained on Fashion-MNIST at 14 x 14 pixels and then frozen. "dihedral" has 16 domains (rotations, mirrored or not, inverted
-or not), "permutations" 20 (orders of the pixels). Clients have rows of all domains ("mixed") or of one ("apart").
+An MLP 196-256-256-10 is trained on Fashion-MNIST at 14 x 14 pixels and then frozen. "dihedral" has
+16 domains (rotations, mirrored or not, inverted or not), "permutations" 20 (orders of the pixels).
+Clients have rows of all domains ("mixed") or of one ("apart").
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from parts.fslora.domains import dihedral, permutations
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 
 import bayesfed as bf
-from bayesfed.data import by_domain, dihedral, permutations
+from bayesfed.data import by_domain
 from bayesfed.trees import parameters
 
 SIZES, PERMUTED, HEAD = [196, 256, 256, 10], 20, "5"
@@ -41,7 +44,10 @@ class ImageTask:
         if settings["split"] == "apart":
             return bf.federate(self.train, by_domain(self.train.domains))
         key = bf.Key(seed, "partition")
-        return bf.federate(self.train, bf.dirichlet(self.train.targets, settings["clients"], settings["concentration"], key))
+        return bf.federate(
+            self.train,
+            bf.dirichlet(self.train.targets, settings["clients"], settings["concentration"], key),
+        )
 
 
 @cache

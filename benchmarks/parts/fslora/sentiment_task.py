@@ -1,7 +1,9 @@
-"""The texts and the pretrained network of `fslora.py`: four domains' sentiment, MiniLM, and its lower layers' states computed once.
+"""The texts and the pretrained network of `fslora.py`: four domains' sentiment, MiniLM, and its
+lower layers' states computed once.
 
-Where only the top is adapted, what lies below never changes: a row is then its states before the first adapted layer, ``(L, 385)``, or before the
-last layer's output, ``(L, 1921)``, the mask in the last column, and the network is what is from there on. Logits are those of the whole network.
+Where only the top is adapted, what lies below never changes: a row is then its states before the
+first adapted layer, ``(L, 385)``, or before the last layer's output, ``(L, 1921)``, the mask in the
+last column, and the network is what is from there on. Logits are those of the whole network.
 """
 
 from __future__ import annotations
@@ -52,12 +54,16 @@ class Tail(nn.Module):
 
     def below(self, whole: TextClassifier, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the states that come in, ``(B, L, width)``."""
-        found: Tensor = whole.encoder(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[-1 - len(self.layers)]
+        found: Tensor = whole.encoder(
+            input_ids=ids, attention_mask=mask, output_hidden_states=True
+        ).hidden_states[-1 - len(self.layers)]
         return found
 
 
 class Output(nn.Module):
-    """The second half of the last layer's feed-forward part, the mean over tokens and the classifier: what `last_output` adapts, and above."""
+    """The second half of the last layer's feed-forward part, the mean over tokens and the
+    classifier: what `last_output` adapts, and above.
+    """
 
     def __init__(self, whole: TextClassifier) -> None:
         super().__init__()
@@ -66,15 +72,21 @@ class Output(nn.Module):
         self.classifier = whole.classifier
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Map what goes into it, what it is added to and masks, ``(B, L, 4 width + width + 1)``, to logits."""
+        """Map what goes into it, what it is added to and masks, ``(B, L, 4 width + width + 1)``, to
+        logits.
+        """
         states, mask = _used(rows)
         width = self.classifier.in_features
-        return _logits(self.classifier, self.output(states[..., :-width], states[..., -width:]), mask)
+        return _logits(
+            self.classifier, self.output(states[..., :-width], states[..., -width:]), mask
+        )
 
     def below(self, whole: TextClassifier, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the states that come in, ``(B, L, 4 width + width)``."""
         found = list[Tensor]()
-        hook = self.output.register_forward_pre_hook(lambda module, given: found.append(torch.cat(given, -1)))
+        hook = self.output.register_forward_pre_hook(
+            lambda module, given: found.append(torch.cat(given, -1))
+        )
         try:
             whole.encoder(input_ids=ids, attention_mask=mask)
         finally:
@@ -121,20 +133,38 @@ def last_output(name: str, module: nn.Module) -> bool:
 
 
 def task(settings: dict[str, Any], folder: Path, cache: Path, *, held_out: bool = False) -> Task:
-    """Return a scale's network and rows, the same for every seed; with `held_out` the rows that are scored are taken from the training rows."""
+    """Return a scale's network and rows, the same for every seed; with `held_out` the rows that are
+    scored are taken from the training rows.
+    """
     model = bf.minilm_folder()
     whole = bf.text_classifier(model, 2, bf.Key(0, "classifier"), dropout=0.0)
-    train, test = bf.sentiment(folder, threshold=settings["threshold"]).split(settings["tested"], bf.Key(0, "test"))
+    train, test = bf.sentiment(folder, threshold=settings["threshold"]).split(
+        settings["tested"], bf.Key(0, "test")
+    )
     if held_out:
         train, test = train.split(settings["tested"], bf.Key(0, "held out"))
     top: Tail | Output | None = Output(whole) if settings.get("where") == "last output" else None
     if top is None and settings["layers"]:
         top = Tail(whole, settings["layers"])
     rows = []
-    for name, texts, count in (("train", train, settings["rows"]), ("test", test, settings["scored"])):
-        chosen = texts[torch.cat([_some(part, count, bf.Key(0, name, domain)) for domain, part in by_domain(texts.domains).items()])]
+    for name, texts, count in (
+        ("train", train, settings["rows"]),
+        ("test", test, settings["scored"]),
+    ):
+        chosen = texts[
+            torch.cat(
+                [
+                    _some(part, count, bf.Key(0, name, domain))
+                    for domain, part in by_domain(texts.domains).items()
+                ]
+            )
+        ]
         tokens = bf.tokenised(chosen, model, length=settings["length"], cache=cache)
-        data = tokens if top is None else bf.Dataset(_states(whole, tokens.inputs, top, cache, name), tokens.targets)
+        data = (
+            tokens
+            if top is None
+            else bf.Dataset(_states(whole, tokens.inputs, top, cache, name), tokens.targets)
+        )
         rows.append(Rows(data, chosen.domains))
     return Task(whole if top is None else top, rows[0], rows[1])
 
@@ -152,9 +182,15 @@ def _layers(whole: TextClassifier) -> nn.ModuleList:
 
 
 @torch.no_grad()
-def _states(whole: TextClassifier, tokens: Tensor, top: Tail | Output, cache: Path, name: str) -> Tensor:
-    """Return the states that come into the top, their masks in the last column, from the cache if they were computed before."""
-    digest = hashlib.blake2b(tokens.contiguous().numpy().data, digest_size=8, key=top.name.encode()).hexdigest()
+def _states(
+    whole: TextClassifier, tokens: Tensor, top: Tail | Output, cache: Path, name: str
+) -> Tensor:
+    """Return the states that come into the top, their masks in the last column, from the cache if
+    they were computed before.
+    """
+    digest = hashlib.blake2b(
+        tokens.contiguous().numpy().data, digest_size=8, key=top.name.encode()
+    ).hexdigest()
     file = cache / f"states_{digest}.safetensors"
     if file.exists():
         return load_file(file)["states"]
@@ -162,12 +198,17 @@ def _states(whole: TextClassifier, tokens: Tensor, top: Tail | Output, cache: Pa
     width = top.below(whole, ids[:1], mask[:1]).shape[-1]
     states = torch.zeros(*ids.shape, width + 1)
     states[..., -1] = mask.float()
-    for part in tqdm(mask.sum(1).argsort().split(_CHUNK), f"frozen layers, {name} rows", unit="batch"):
+    for part in tqdm(
+        mask.sum(1).argsort().split(_CHUNK), f"frozen layers, {name} rows", unit="batch"
+    ):
         used = int(mask[part].sum(1).max())
         states[part, :used, :width] = top.below(whole, ids[part, :used], mask[part, :used])
     largest = (top(states[:_CHUNK]) - whole(tokens[:_CHUNK])).abs().max()
     if not largest < 1e-4:
-        raise RuntimeError(f"logits of the last layers are off by {float(largest):.1e}: these layers are not a BERT's")
+        raise RuntimeError(
+            f"logits of the last layers are off by {float(largest):.1e}: these layers are "
+            "not a BERT's"
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file({"states": states}, file.with_suffix(".part"))
     file.with_suffix(".part").replace(file)

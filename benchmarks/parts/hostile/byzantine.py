@@ -2,11 +2,14 @@
 
     python benchmarks/hostile.py --only byzantine [--check] [--data digits | fashion]
 
-FedAvg on twenty clients, Dirichlet 1.0; four of them send their own change with its signs flipped, times 100, or both. A column is an attack, a row
-what the server makes of the updates; figures are test accuracy in percent after the last round, the mean over seeds. "mean" takes what comes; "mean,
-bound" refuses leaves of a norm above 30 at the link, about twice what honest ones have. The rest go without that bound and know nothing but how many
-clients are hostile. A run that ends for want of clients, since numbers overflow, counts with the model it had. `--check` has one seed of three, on
-digits; its targets are the points that median, trimmed mean and multi-Krum lose against the mean without an attack: at most 3, in every attack.
+FedAvg on twenty clients, Dirichlet 1.0; four of them send their own change with its signs flipped,
+times 100, or both. A column is an attack, a row what the server makes of the updates; figures are
+test accuracy in percent after the last round, the mean over seeds. "mean" takes what comes; "mean,
+bound" refuses leaves of a norm above 30 at the link, about twice what honest ones have. The rest go
+without that bound and know nothing but how many clients are hostile. A run that ends for want of
+clients, since numbers overflow, counts with the model it had. `--check` has one seed of three, on
+digits; its targets are the points that median, trimmed mean and multi-Krum lose against the mean
+without an attack: at most 3, in every attack.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import bayesfed as bf
 from bayesfed.errors import ClientError
 from bayesfed.federated import Digital, Rule, rounds, score
 from bayesfed.inspect import table
-from bayesfed.testing.hostile.byzantine import byzantine
+from tests.support.hostile.byzantine import byzantine
 
 CLIENTS, HOSTILE, ROUNDS, BOUND = 20, 4, 15, 30.0
 ATTACKS = {"none": 1.0, "signs": -1.0, "x 100": 100.0, "signs x 100": -100.0}
@@ -66,10 +69,18 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
             problem = made(data, seed)
             for rule in RULES:
                 for attack in ATTACKS:
-                    found[rule, attack] = found.get((rule, attack), 0.0) + 100 * accuracy(problem, rule, attack, seed) / seeds
+                    found[rule, attack] = (
+                        found.get((rule, attack), 0.0)
+                        + 100 * accuracy(problem, rule, attack, seed) / seeds
+                    )
                     bar.update()
     print(f"{data}, seeds: {seeds}, {HOSTILE} of {CLIENTS} clients hostile, accuracy in percent")
-    print(table(["", *ATTACKS], [[rule, *(f"{found[rule, attack]:.1f}" for attack in ATTACKS)] for rule in RULES]))
+    print(
+        table(
+            ["", *ATTACKS],
+            [[rule, *(f"{found[rule, attack]:.1f}" for attack in ATTACKS)] for rule in RULES],
+        )
+    )
     attacks, whole = [attack for attack in ATTACKS if attack != "none"], found["mean", "none"]
     for rule in HELD:
         for attack in attacks:
@@ -79,19 +90,33 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
 def made(data: str, seed: int) -> Problem:
     """Return the problem of a seed."""
     train, test = bf.digits() if data == "digits" else bf.fashion_mnist()
-    clients = bf.federate(train, bf.dirichlet(train.targets, CLIENTS, 1.0, bf.Key(seed, "partition")))
+    clients = bf.federate(
+        train, bf.dirichlet(train.targets, CLIENTS, 1.0, bf.Key(seed, "partition"))
+    )
     return Problem(clients, test, bf.mlp([train.inputs[0].numel(), 64, 10], bf.Key(seed, "net")))
 
 
 def accuracy(problem: Problem, rule: str, attack: str, seed: int) -> float:
     """Return the test accuracy after the last round that there was."""
     instead, max_norm = RULES[rule]
-    algorithm = bf.fed_avg(problem.net, training=bf.Training(steps=10, batch_size=32, optimiser=bf.Sgd(0.2)), link=Digital(max_norm=max_norm))
-    algorithm = byzantine(algorithm, problem.bad, ATTACKS[attack]) if attack != "none" else algorithm
+    algorithm = bf.fed_avg(
+        problem.net,
+        training=bf.Training(steps=10, batch_size=32, optimiser=bf.Sgd(0.2)),
+        link=Digital(max_norm=max_norm),
+    )
+    algorithm = (
+        byzantine(algorithm, problem.bad, ATTACKS[attack]) if attack != "none" else algorithm
+    )
     algorithm = bf.robust(algorithm, instead) if instead else algorithm
     model = algorithm.predictor(algorithm.initial)
     try:
-        for report in rounds(algorithm, bf.InProcess(problem.clients), rounds=ROUNDS, seed=seed, on_client_error="drop"):
+        for report in rounds(
+            algorithm,
+            bf.InProcess(problem.clients),
+            rounds=ROUNDS,
+            seed=seed,
+            on_client_error="drop",
+        ):
             model = report.model
     except ClientError:
         # Overflow at every client.

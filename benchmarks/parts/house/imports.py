@@ -1,7 +1,8 @@
 """Which files of a package import which, read from the source: the graph behind `house.py`.
 
-A name that an ``__init__`` passes on, in its stub or by an import of its own, leads to the file that defines it. A package is no file: importing one
-whose ``__init__`` is lazy loads nothing, so only the attributes that are then used of it count.
+A name that an ``__init__`` passes on, in its stub or by an import of its own, leads to the file
+that defines it. A package is no file: importing one whose ``__init__`` is lazy loads nothing, so
+only the attributes that are then used of it count.
 """
 
 from __future__ import annotations
@@ -55,15 +56,21 @@ class Imports:
         return graph
 
     def names(self, file: Path) -> Iterator[tuple[int, str]]:
-        """Yield the line and the whole name of everything that a file imports anywhere, types included."""
+        """Yield the line and the whole name of everything that a file imports anywhere, types
+        included.
+        """
         for node in ast.walk(self.trees[file]):
             if isinstance(node, ast.Import):
                 yield from ((node.lineno, alias.name) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
-                yield from ((node.lineno, f"{absolute(file, node)}.{alias.name}") for alias in node.names)
+                yield from (
+                    (node.lineno, f"{absolute(file, node)}.{alias.name}") for alias in node.names
+                )
 
     def defined(self, home: str, name: str) -> str | None:
-        """Return the module that defines a name of another, the module itself if it is one; None for a package and what is not this package's."""
+        """Return the module that defines a name of another, the module itself if it is one; None
+        for a package and what is not this package's.
+        """
         seen = set[Binding]()
         while (home, name) not in seen:
             seen.add((home, name))
@@ -98,7 +105,11 @@ class Imports:
                     bound[alias.asname or alias.name] = module
         # What is used of a package by its attributes.
         for part in ast.walk(self.trees[file]):
-            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id in bound:
+            if (
+                isinstance(part, ast.Attribute)
+                and isinstance(part.value, ast.Name)
+                and part.value.id in bound
+            ):
                 other = self.defined(bound[part.value.id], part.attr)
                 if other is not None:
                     yield other
@@ -115,7 +126,10 @@ class Imports:
                         for alias in node.names:
                             if alias.name == "*":
                                 found |= {name: (source, name) for name in self._exported(source)}
-                            elif source in self.files and (source, alias.name) != (home, alias.name):
+                            elif source in self.files and (source, alias.name) != (
+                                home,
+                                alias.name,
+                            ):
                                 found[alias.asname or alias.name] = (source, alias.name)
             self.exports[home] = found
         return self.exports[home]
@@ -139,11 +153,16 @@ def absolute(file: Path, node: ast.ImportFrom) -> str:
 
 
 def imports_in(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the imports of a file that are made when it runs, those inside of functions included."""
+    """Yield the imports of a file that are made when it runs, those inside of functions
+    included.
+    """
     if isinstance(tree, ast.Import | ast.ImportFrom):
         yield tree
         return
-    types = isinstance(tree, ast.If) and ast.unparse(tree.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    types = isinstance(tree, ast.If) and ast.unparse(tree.test) in (
+        "TYPE_CHECKING",
+        "typing.TYPE_CHECKING",
+    )
     for node in tree.orelse if isinstance(tree, ast.If) and types else ast.iter_child_nodes(tree):
         yield from imports_in(node)
 

@@ -1,4 +1,6 @@
-"""What `infer` makes of graphs with cycles that others use: the table and the targets of `accuracy.py`."""
+"""What `infer` makes of graphs with cycles that others use: the table and the targets of
+`accuracy.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,19 @@ from bayesfed.errors import ArgumentError
 from bayesfed.inference import Inferred, infer
 from bayesfed.inspect import table
 
-COLUMNS = ("graph", "observed", "method", "trust", "error", "ms", "pgmpy ms", "bp: error", "trust", "bound", "warned")
+COLUMNS = (
+    "graph",
+    "observed",
+    "method",
+    "trust",
+    "error",
+    "ms",
+    "pgmpy ms",
+    "bp: error",
+    "trust",
+    "bound",
+    "warned",
+)
 REPEATS = 15
 # What grids that stay loopy have besides belief propagation.
 GRIDS: tuple[Literal["gbp", "strip"], ...] = ("gbp", "strip")
@@ -46,7 +60,9 @@ def deviation(result: Inferred, truth: list[NDArray[np.float64]]) -> float:
     """Return the largest absolute error of a marginal."""
     marginals = result.marginals.double()
     marginals = marginals if marginals.ndim == 2 else torch.stack([1 - marginals, marginals], dim=1)
-    return max(float(np.abs(marginals[i, : len(row)].numpy() - row).max()) for i, row in enumerate(truth))
+    return max(
+        float(np.abs(marginals[i, : len(row)].numpy() - row).max()) for i, row in enumerate(truth)
+    )
 
 
 def measure(case: Case) -> Run:
@@ -96,23 +112,53 @@ def report() -> Iterator[bool]:
     runs = [measure(case) for case in cases()]
     rows = [
         [
-            run.case.name, run.case.observed, run.method, run.trust, f"{run.error:.1e}", f"{run.milliseconds:.2f}", f"{run.reference:.0f}",
-            f"{run.loopy_error:.4f}", run.loopy_trust, f"{run.bound:.2f}", "yes" if run.warned else "no",
+            run.case.name,
+            run.case.observed,
+            run.method,
+            run.trust,
+            f"{run.error:.1e}",
+            f"{run.milliseconds:.2f}",
+            f"{run.reference:.0f}",
+            f"{run.loopy_error:.4f}",
+            run.loopy_trust,
+            f"{run.bound:.2f}",
+            "yes" if run.warned else "no",
         ]
         for run in runs
-    ]  # fmt: skip
+    ]
     print(table(COLUMNS, rows))
     print()
-    yield tiny("exact against pgmpy's elimination, worst of all graphs", max(run.error for run in runs), 1e-10)
-    silent = [run for run in runs if max(run.loopy_error, run.error) > 0.01 and (run.loopy_trust == "unique" or not run.warned)]
-    yield target("graphs on which bp errs by more than 0.01 and is 'unique' or silent", float(len(silent)), 0.0)
+    yield tiny(
+        "exact against pgmpy's elimination, worst of all graphs",
+        max(run.error for run in runs),
+        1e-10,
+    )
+    silent = [
+        run
+        for run in runs
+        if max(run.loopy_error, run.error) > 0.01
+        and (run.loopy_trust == "unique" or not run.warned)
+    ]
+    yield target(
+        "graphs on which bp errs by more than 0.01 and is 'unique' or silent",
+        float(len(silent)),
+        0.0,
+    )
     yield target("ways to serve a contradiction", float(contradictions_served()), 0.0)
     for name in ("Potts", "spin glass"):
         run = next(run for run in runs if run.case.name.startswith(name))
         for method in GRIDS:
             result = infer(run.case.graph, method=method, max_sweeps=3000, warn=False)
             error = deviation(result, run.truth)
-            yield at_least(f"{name}: error of bp over that of {method} ({error:.5f}, {result.sweeps} sweeps)", run.loopy_error / error, 5.0)
+            yield at_least(
+                f"{name}: error of bp over that of {method} ({error:.5f}, {result.sweeps} sweeps)",
+                run.loopy_error / error,
+                5.0,
+            )
     nine = next(run for run in runs if run.case.name.startswith("K9"))
     yield target("K9 after the first call, ms", nine.milliseconds, 5.0)
-    yield target("slowest network after the first call, ms", max(run.milliseconds for run in runs if run.case.name in NAMES), 50.0)
+    yield target(
+        "slowest network after the first call, ms",
+        max(run.milliseconds for run in runs if run.case.name in NAMES),
+        50.0,
+    )

@@ -1,7 +1,8 @@
 """Graphs with cycles that others use, and their exact marginals by pgmpy's variable elimination.
 
-The eight networks are those of pgmpy (bnlearn's), without evidence and with a fifth of the variables observed as one joint draw has them. pgmpy
-eliminates on the same tables: some networks' tables are rounded and sum to 1 only to 1e-8, and its elimination on the Bayesian network leaves out
+The eight networks are those of pgmpy (bnlearn's), without evidence and with a fifth of the
+variables observed as one joint draw has them. pgmpy eliminates on the same tables: some networks'
+tables are rounded and sum to 1 only to 1e-8, and its elimination on the Bayesian network leaves out
 what would sum to 1.
 """
 
@@ -57,19 +58,27 @@ def network(name: str) -> FactorGraph:
 
 
 def observe(graph: FactorGraph, share: float = 0.2) -> tuple[Tensor, int]:
-    """Return log weights ``(n, C)`` in which a share of the variables has the state of a joint draw, and how many that is."""
+    """Return log weights ``(n, C)`` in which a share of the variables has the state of a joint
+    draw, and how many that is.
+    """
     state = infer(graph).sample(1, KEY.child("state"))[0]
     count = len(graph.variables)
     shape = infer(graph).marginals.shape
     evidence = torch.zeros(shape, dtype=torch.float64)
-    chosen = torch.randperm(count, generator=KEY.child("observed").generator())[: max(1, int(share * count))]
+    chosen = torch.randperm(count, generator=KEY.child("observed").generator())[
+        : max(1, int(share * count))
+    ]
     evidence[chosen] = -math.inf
     evidence[chosen, state[chosen]] = 0.0
     return evidence, len(chosen)
 
 
-def by_pgmpy(graph: FactorGraph, evidence: Tensor | None) -> tuple[list[NDArray[np.float64]], float]:
-    """Return the marginals of all variables by pgmpy's variable elimination, a query for each, and the time in ms."""
+def by_pgmpy(
+    graph: FactorGraph, evidence: Tensor | None
+) -> tuple[list[NDArray[np.float64]], float]:
+    """Return the marginals of all variables by pgmpy's variable elimination, a query for each, and
+    the time in ms.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         from pgmpy.factors.discrete import DiscreteFactor
@@ -80,14 +89,31 @@ def by_pgmpy(graph: FactorGraph, evidence: Tensor | None) -> tuple[list[NDArray[
     model, cards = DiscreteMarkovNetwork(), [drawn.nodes[i].get("card", 2) for i in range(count)]
     model.add_nodes_from(range(count))
     factors = [([i], torch.zeros(card)) for i, card in enumerate(cards)]
-    factors += [(list(data["scope"]), torch.as_tensor(data["factor"])) for _, data in drawn.nodes(data=True) if data["type"] == "factor"]
+    factors += [
+        (list(data["scope"]), torch.as_tensor(data["factor"]))
+        for _, data in drawn.nodes(data=True)
+        if data["type"] == "factor"
+    ]
     for scope, logs in factors:
         model.add_edges_from(combinations(scope, 2))
-        model.add_factors(DiscreteFactor(scope, [cards[i] for i in scope], logs.double().exp().numpy()))
-    known = {} if evidence is None else {i: int(row.argmax()) for i, row in enumerate(evidence) if bool(torch.isneginf(row).any())}
+        model.add_factors(
+            DiscreteFactor(scope, [cards[i] for i in scope], logs.double().exp().numpy())
+        )
+    known = (
+        {}
+        if evidence is None
+        else {
+            i: int(row.argmax())
+            for i, row in enumerate(evidence)
+            if bool(torch.isneginf(row).any())
+        }
+    )
     elimination, start = VariableElimination(model), time.perf_counter()
     marginals = [
-        np.eye(card)[known[i]] if i in known else elimination.query([i], evidence=known, show_progress=False).values for i, card in enumerate(cards)
+        np.eye(card)[known[i]]
+        if i in known
+        else elimination.query([i], evidence=known, show_progress=False).values
+        for i, card in enumerate(cards)
     ]
     milliseconds = 1e3 * (time.perf_counter() - start)
     # It does not normalise what it sums in a Markov network.
@@ -95,12 +121,16 @@ def by_pgmpy(graph: FactorGraph, evidence: Tensor | None) -> tuple[list[NDArray[
 
 
 def potts(side: int, states: int, coupling: float) -> FactorGraph:
-    """Return a square Potts model: neighbours in the same state gain `coupling`; fields are standard normal."""
+    """Return a square Potts model: neighbours in the same state gain `coupling`; fields are
+    standard normal.
+    """
     random = KEY.child("potts").numpy()
     graph: nx.Graph[Any] = nx.Graph()
     for place in product(range(side), repeat=2):
         graph.add_node(place, type="variable", card=states)
-        graph.add_node(("field", place), type="factor", scope=(place,), factor=random.normal(size=states))
+        graph.add_node(
+            ("field", place), type="factor", scope=(place,), factor=random.normal(size=states)
+        )
         graph.add_edge(("field", place), place)
     for ends in nx.grid_2d_graph(side, side).edges:
         graph.add_node(ends, type="factor", scope=ends, factor=coupling * np.eye(states))
@@ -109,22 +139,36 @@ def potts(side: int, states: int, coupling: float) -> FactorGraph:
 
 
 def machine(visible: int, hidden: int, scale: float) -> FactorGraph:
-    """Return a restricted Boltzmann machine with normal couplings and fields of that standard deviation."""
+    """Return a restricted Boltzmann machine with normal couplings and fields of that standard
+    deviation.
+    """
     random = KEY.child("machine").numpy()
     graph: nx.Graph[Any] = nx.Graph()
     graph.add_nodes_from(range(visible + hidden))
     nx.set_node_attributes(graph, {node: float(scale * random.normal()) for node in graph}, "field")
-    graph.add_edges_from((i, visible + j, {"coupling": float(scale * random.normal())}) for i in range(visible) for j in range(hidden))
+    graph.add_edges_from(
+        (i, visible + j, {"coupling": float(scale * random.normal())})
+        for i in range(visible)
+        for j in range(hidden)
+    )
     return FactorGraph.pairwise(graph)
 
 
 def glass(side: int, scale: float = 1.0) -> FactorGraph:
-    """Return a square spin glass: normal couplings J of that standard deviation between spins, and weak normal fields."""
+    """Return a square spin glass: normal couplings J of that standard deviation between spins, and
+    weak normal fields.
+    """
     random = KEY.child("glass").numpy()
     graph: nx.Graph[Any] = nx.grid_2d_graph(side, side)
-    nx.set_edge_attributes(graph, {edge: float(4 * scale * random.normal()) for edge in graph.edges}, "coupling")
+    nx.set_edge_attributes(
+        graph, {edge: float(4 * scale * random.normal()) for edge in graph.edges}, "coupling"
+    )
     # Half of each coupling is taken from its ends: a spin model has no field of its own.
-    pull = {node: 0.4 * float(random.normal()) - sum(data["coupling"] for *_, data in graph.edges(node, data=True)) / 2 for node in graph}
+    pull = {
+        node: 0.4 * float(random.normal())
+        - sum(data["coupling"] for *_, data in graph.edges(node, data=True)) / 2
+        for node in graph
+    }
     nx.set_node_attributes(graph, pull, "field")
     return FactorGraph.pairwise(graph)
 
@@ -147,9 +191,17 @@ def cases() -> Iterator[Case]:
         yield Case(name, graph, *observe(graph))
     yield Case("Potts 5 x 5, 3 states, J 1.2", potts(5, 3, 1.2))
     for count in (9, 10):
-        yield Case(f"K{count}, coupling 1.2", FactorGraph.pairwise(nx.complete_graph(count), coupling=1.2, field=-0.6 * (count - 1) + 0.02))
+        yield Case(
+            f"K{count}, coupling 1.2",
+            FactorGraph.pairwise(
+                nx.complete_graph(count), coupling=1.2, field=-0.6 * (count - 1) + 0.02
+            ),
+        )
     yield Case("RBM 20 x 10, sd 1", machine(20, 10, 1.0))
     yield Case("spin glass 8 x 8", glass(8))
-    # a + b + c, a + b + d and c + d + e are even, so e is 0; no single table says so, and e's own weights say 1.
+    # a + b + c, a + b + d and c + d + e are even, so e is 0; no single table says so, and e's own
+    # weights say 1.
     even = [[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]]
-    yield Case("three exclusive ors", forced(["abc", "abd", "cde", "e"], [even, even, even, [0.14, 0.86]]))
+    yield Case(
+        "three exclusive ors", forced(["abc", "abd", "cde", "e"], [even, even, even, [0.14, 0.86]])
+    )

@@ -1,11 +1,14 @@
-"""The ordering of FedAvg, IVON with averages (FedIvon), FedLap-Cov and BayesADMM on a tenth of Fashion-MNIST.
+"""The ordering of FedAvg, IVON with averages (FedIvon), FedLap-Cov and BayesADMM on a tenth of
+Fashion-MNIST.
 
     python benchmarks/network_svi.py --only bayes_admm [--check]
 
-After Moellenhoff et al. (2025) and Swaroop et al. (2025): 6,000 rows, ten clients of unlike sizes and classes, MLP 784-200-100-10, batches of 32.
-They have 50 rounds of 10 epochs, here are 20 rounds of 60 steps; sizes and classes come from one Dirichlet distribution by class (0.5), not from two.
-All methods have the same falling schedule, and nothing is tuned, the three settings of `PVI` included. `--check` has one seed of two. No ordering is
-a target: it prints what is measured, and checks that every method learns.
+After Moellenhoff et al. (2025) and Swaroop et al. (2025): 6,000 rows, ten clients of unlike sizes
+and classes, MLP 784-200-100-10, batches of 32. They have 50 rounds of 10 epochs, here are 20 rounds
+of 60 steps; sizes and classes come from one Dirichlet distribution by class (0.5), not from two.
+All methods have the same falling schedule, and nothing is tuned, the three settings of `PVI`
+included. `--check` has one seed of two. No ordering is a target: it prints what is measured, and
+checks that every method learns.
 """
 
 from __future__ import annotations
@@ -40,9 +43,19 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
     for seed in seeds:
         for name in METHODS:
             runs[name].append(fitted(name, seed))
-            print(f"seed {seed}, {name}:", ", ".join(f"{what} {value:.4g}" for what, value in runs[name][-1].items()), flush=True)
+            print(
+                f"seed {seed}, {name}:",
+                ", ".join(f"{what} {value:.4g}" for what, value in runs[name][-1].items()),
+                flush=True,
+            )
     means = {name: statistics.mean(run["accuracy"] for run in runs[name]) for name in METHODS}
-    print("in order:", ", ".join(f"{name} {100 * means[name]:.1f} %" for name in sorted(METHODS, key=lambda name: -means[name])))
+    print(
+        "in order:",
+        ", ".join(
+            f"{name} {100 * means[name]:.1f} %"
+            for name in sorted(METHODS, key=lambda name: -means[name])
+        ),
+    )
     yield at_least("accuracy of the last of them", min(means.values()), 0.75)
 
 
@@ -50,19 +63,29 @@ def fitted(name: str, seed: int) -> dict[str, float]:
     """Return the test scores of a method."""
     train, test = bf.fashion_mnist()
     rows = train[torch.randperm(len(train), generator=bf.Key(seed, "rows").generator())[:ROWS]]
-    clients = bf.federate(rows, bf.dirichlet(rows.targets, CLIENTS, 0.5, bf.Key(seed, "partition"), minimum=1))
+    clients = bf.federate(
+        rows, bf.dirichlet(rows.targets, CLIENTS, 0.5, bf.Key(seed, "partition"), minimum=1)
+    )
     start = time.process_time()
     result = bf.run(method(name, rows, seed), clients, rounds=ROUNDS, seed=seed, progress=False)
     seconds = time.process_time() - start
     if name == "FedAvg":
         return {**scored(result.model(test.inputs), test.targets), "seconds": seconds}
     scores = result.predictive(test.inputs, draws=20).scores(test.targets)
-    return {"accuracy": scores["accuracy"], "nll": scores["nll"], "ece": scores["ece"], "seconds": seconds}
+    return {
+        "accuracy": scores["accuracy"],
+        "nll": scores["nll"],
+        "ece": scores["ece"],
+        "seconds": seconds,
+    }
 
 
 def scored(logits: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
     """Return accuracy and NLL of a network's outputs."""
-    return {"accuracy": float((logits.argmax(1) == targets).float().mean()), "nll": float(functional.cross_entropy(logits, targets))}
+    return {
+        "accuracy": float((logits.argmax(1) == targets).float().mean()),
+        "nll": float(functional.cross_entropy(logits, targets)),
+    }
 
 
 def method(name: str, rows: bf.Dataset, seed: int) -> Algorithm:
@@ -77,4 +100,10 @@ def method(name: str, rows: bf.Dataset, seed: int) -> Algorithm:
         "BayesADMM": bf.PVI(damping=0.3, proximal=PROXIMAL, mixing=1 / (1 + CLIENTS * PROXIMAL)),
     }
     training = bf.Training(optimiser=bf.Ivon(noise=name != "FedLap-Cov"), **work)
-    return bf.federated_svi(bf.bayesian(net), fusion=rules[name], observations=len(rows), example=rows[:2], training=training)
+    return bf.federated_svi(
+        bf.bayesian(net),
+        fusion=rules[name],
+        observations=len(rows),
+        example=rows[:2],
+        training=training,
+    )

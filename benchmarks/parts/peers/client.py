@@ -39,7 +39,9 @@ class Peer:
     def marginals(self, shape: tuple[int, ...]) -> Tensor:
         """Return P(s = 1) after the peer's last run."""
         self.ask("marginals", path=str(self.folder / "marginals.npy"))
-        return torch.from_numpy(np.load(self.folder / "marginals.npy").astype(np.float64)).reshape(shape)
+        return torch.from_numpy(np.load(self.folder / "marginals.npy").astype(np.float64)).reshape(
+            shape
+        )
 
 
 @contextmanager
@@ -50,7 +52,9 @@ def peer(python: Path, which: str, values: Tensor, u: Tensor) -> Iterator[Peer]:
         np.save(f"{folder}/evidence.npy", u.numpy())
         command = [str(python), "-I", str(HERE / "serve.py"), which]
         variables = {**os.environ, "JAX_PLATFORMS": "cpu"}
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables) as process:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
+        ) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             server = Peer(process.stdin, process.stdout, Path(folder))
@@ -59,7 +63,9 @@ def peer(python: Path, which: str, values: Tensor, u: Tensor) -> Iterator[Peer]:
 
 
 def environment(folder: Path) -> Path:
-    """Return the Python of the peers' environment, made first where it is missing or has other pins."""
+    """Return the Python of the peers' environment, made first where it is missing or has other
+    pins.
+    """
     wanted = HERE / "requirements.txt"
     made, python = folder / "made-of.txt", folder.absolute() / "bin" / "python"
     if made.exists() and made.read_bytes() == wanted.read_bytes():
@@ -69,7 +75,18 @@ def environment(folder: Path) -> Path:
     say(f"making the peers' environment in {folder}")
     start = time.perf_counter()
     venv.create(folder, with_pip=True)
-    command = [str(python), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "-r", str(wanted)]
+    command = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "-r",
+        str(wanted),
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr[-2000:]}")

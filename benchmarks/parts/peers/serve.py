@@ -1,11 +1,13 @@
-"""A peer in a process of its own: one JSON request a line on stdin, one JSON answer a line on stdout.
+"""A peer in a process of its own: one JSON request a line on stdin, one JSON answer a line on
+stdout.
 
     python serve.py {pgmax,fbgbp}
 
 Runs in the environment of `requirements.txt`, not in that of bayesfed. Requests, in this order:
 
 ``{"do": "build", "table": [...], "evidence": "u.npy"}``
-    One shared log table on a grid like the evidence: 4 numbers couple right and lower neighbours, 16 couple the 2 x 2 cells.
+    One shared log table on a grid like the evidence: 4 numbers couple right and lower neighbours,
+    16 couple the 2 x 2 cells.
 ``{"do": "sweeps", "count": n}``
     Time n sweeps, compiling left out.
 ``{"do": "settle", "tol": t, "at_most": n}``
@@ -47,10 +49,14 @@ class Peer(Protocol):
 
 
 class PgMax:
-    """PGMax: sum-product is temperature 1. PairwiseFactorGroup makes the same wiring as EnumFactorGroup and is no faster."""
+    """PGMax: sum-product is temperature 1. PairwiseFactorGroup makes the same wiring as
+    EnumFactorGroup and is no faster.
+    """
 
     def __init__(self, table: NDArray[np.float64], evidence: NDArray[np.float64]) -> None:
-        graphs, groups, infer, variables = (import_module(f"pgmax.{name}") for name in ("fgraph", "fgroup", "infer", "vgroup"))
+        graphs, groups, infer, variables = (
+            import_module(f"pgmax.{name}") for name in ("fgraph", "fgroup", "infer", "vgroup")
+        )
         rows, columns = evidence.shape
         self.variables = v = variables.NDVarArray(num_states=2, shape=evidence.shape)
         if table.size == 4:
@@ -61,12 +67,22 @@ class PgMax:
             scopes = [[v[i, j], v[i, j + 1], v[i + 1, j], v[i + 1, j + 1]] for i, j in cells]
         states = np.array(list(product((0, 1), repeat=len(scopes[0]))))
         graph = graphs.FactorGraph(variable_groups=v)
-        graph.add_factors(groups.EnumFactorGroup(variables_for_factors=scopes, factor_configs=states, log_potentials=table))
+        graph.add_factors(
+            groups.EnumFactorGroup(
+                variables_for_factors=scopes, factor_configs=states, log_potentials=table
+            )
+        )
         self.infer, self.jax = infer, import_module("jax")
         self.passing = infer.build_inferer(graph.bp_state, backend="bp")
-        self.start = self.passing.init(evidence_updates={v: np.stack([np.zeros_like(evidence), evidence], -1).astype(np.float32)})
+        self.start = self.passing.init(
+            evidence_updates={
+                v: np.stack([np.zeros_like(evidence), evidence], -1).astype(np.float32)
+            }
+        )
         self.reached = self.start
-        self.run = self.jax.jit(lambda arrays, count: self.passing.run(arrays, count, 0.0, 1.0), static_argnums=1)
+        self.run = self.jax.jit(
+            lambda arrays, count: self.passing.run(arrays, count, 0.0, 1.0), static_argnums=1
+        )
         self.settled = self.jax.jit(self._settled)
         self.compiled: set[int] = set()
 
@@ -86,12 +102,20 @@ class PgMax:
             self.jax.block_until_ready(self.settled(self.start, tol, 0))
             self.compiled.add(0)
         start = time.perf_counter()
-        self.reached, change, sweeps = self.jax.block_until_ready(self.settled(self.start, tol, at_most))
-        return {"seconds": time.perf_counter() - start, "sweeps": int(sweeps), "change": float(change)}
+        self.reached, change, sweeps = self.jax.block_until_ready(
+            self.settled(self.start, tol, at_most)
+        )
+        return {
+            "seconds": time.perf_counter() - start,
+            "sweeps": int(sweeps),
+            "change": float(change),
+        }
 
     def marginals(self) -> NDArray[np.float64]:
         """Return P(s = 1)."""
-        return np.asarray(self.infer.get_marginals(self.passing.get_beliefs(self.reached))[self.variables])[..., 1]
+        return np.asarray(
+            self.infer.get_marginals(self.passing.get_beliefs(self.reached))[self.variables]
+        )[..., 1]
 
     def _settled(self, arrays: Any, tol: float, at_most: int) -> Any:
         def more(state: Any) -> Any:
@@ -105,7 +129,9 @@ class PgMax:
 
 
 class Fbgbp:
-    """fbgbp: C++ flooding on a binary grid with one coupling, on all cores. Its stop rule is the mean square change."""
+    """fbgbp: C++ flooding on a binary grid with one coupling, on all cores. Its stop rule is the
+    mean square change.
+    """
 
     def __init__(self, table: NDArray[np.float64], evidence: NDArray[np.float64]) -> None:
         self.agree, self.differ = float(np.exp(table[0])), float(np.exp(table[1]))
@@ -117,7 +143,9 @@ class Fbgbp:
         shape = np.array(self.evidence.shape, dtype=np.uint32)
         neighbours = np.array([[0, 1], [0, -1], [1, 0], [-1, 0]], dtype=np.int16)
         on = 1 / (1 + np.exp(-self.evidence.reshape(-1)))
-        return import_module("fbgbp").FastBinaryGridBeliefPropagation(shape, neighbours, 1 - on, on, self.agree, self.differ)
+        return import_module("fbgbp").FastBinaryGridBeliefPropagation(
+            shape, neighbours, 1 - on, on, self.agree, self.differ
+        )
 
     def sweeps(self, count: int) -> dict[str, float]:
         """Time sweeps from wherever the messages are."""
@@ -152,7 +180,9 @@ def main() -> None:
         answer: dict[str, float] = {}
         if action == "build":
             start = time.perf_counter()
-            peer = PEERS[sys.argv[1]](np.array(request["table"]), np.load(request["evidence"]).astype(np.float64))
+            peer = PEERS[sys.argv[1]](
+                np.array(request["table"]), np.load(request["evidence"]).astype(np.float64)
+            )
             answer = {"seconds": time.perf_counter() - start}
         elif peer is None:
             raise SystemExit(f"{action!r} before 'build'")

@@ -22,10 +22,22 @@ def measure_quickstart() -> None:
     net = bf.mlp([64, 128, 64, 10], bf.Key(0, "net"))
     prior = bf.Prior(support=bf.MarkovGrid(row=0.6, column=0.6), precision=bf.BernoulliGamma())
     work = bf.Training(steps=25, optimiser=bf.Adam(5e-3))
-    ours = bf.d_turbo_vbi(bf.declare(net, prior), observations=len(train), density=0.2, training=work)
+    ours = bf.d_turbo_vbi(
+        bf.declare(net, prior), observations=len(train), density=0.2, training=work
+    )
     frames: dict[int, torch.Tensor] = {}
-    result = bf.run(ours, clients, rounds=30, test=test, callbacks=[keep("1.weight.log_odds", frames, every=10)], progress=False)
-    masks = {str(number + 1): np.packbits((leaf > 0).numpy()).tobytes().hex() for number, leaf in frames.items()}
+    result = bf.run(
+        ours,
+        clients,
+        rounds=30,
+        test=test,
+        callbacks=[keep("1.weight.log_odds", frames, every=10)],
+        progress=False,
+    )
+    masks = {
+        str(number + 1): np.packbits((leaf > 0).numpy()).tobytes().hex()
+        for number, leaf in frames.items()
+    }
     run = {"shape": [128, 64], "masks": masks, "table": result.table(every=10)}
     (RECORDS / "quickstart.jsonl").write_text(json.dumps({"name": "quickstart", "run": run}) + "\n")
 
@@ -42,8 +54,19 @@ def _supports() -> Figure:
     whole = figure(8.4, 4.2)
     panels = whole.subplots(1, len(run["masks"]), sharey=True)
     for axes, (number, packed) in zip(panels, run["masks"].items(), strict=True):
-        mask = np.unpackbits(np.frombuffer(bytes.fromhex(packed), dtype=np.uint8))[: height * width].reshape(height, width)
-        axes.imshow(mask, cmap=ListedColormap(["none", BLUE]), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-        axes.set(title=f"round {number}: {100 * mask.mean():.0f} %", xlabel="input", xticks=[0, 31, 63])
+        mask = np.unpackbits(np.frombuffer(bytes.fromhex(packed), dtype=np.uint8))[
+            : height * width
+        ].reshape(height, width)
+        axes.imshow(
+            mask,
+            cmap=ListedColormap(["none", BLUE]),
+            vmin=0,
+            vmax=1,
+            aspect="auto",
+            interpolation="nearest",
+        )
+        axes.set(
+            title=f"round {number}: {100 * mask.mean():.0f} %", xlabel="input", xticks=[0, 31, 63]
+        )
     panels[0].set(ylabel="hidden unit", yticks=[0, 63, 127])
     return whole

@@ -1,4 +1,6 @@
-"""README's first picture: what an accuracy costs, and what a posterior is worth when images are corrupted."""
+"""README's first picture: what an accuracy costs, and what a posterior is worth when images are
+corrupted.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,27 @@ def costs(axes: Axes, found: Mapping[str, Sequence[Sequence[float]]]) -> None:
     """Draw accuracy against megabytes."""
     for method, (name, colour, at) in LINES.items():
         if method in found:
-            points = [(up + down, 100 * accuracy) for up, down, accuracy, _ in found[method] if accuracy >= 0.6]
-            line(axes, points, name, colour, at, bold=name == "D-Turbo-VBI", dashed=method == "random_support")
-    tidy(axes).set(xscale="log", xlim=(0.25, 1100), ylim=(75, 88.7), xlabel="megabytes of all messages, down and up (log)", ylabel="test accuracy, %")
+            points = [
+                (up + down, 100 * accuracy)
+                for up, down, accuracy, _ in found[method]
+                if accuracy >= 0.6
+            ]
+            line(
+                axes,
+                points,
+                name,
+                colour,
+                at,
+                bold=name == "D-Turbo-VBI",
+                dashed=method == "random_support",
+            )
+    tidy(axes).set(
+        xscale="log",
+        xlim=(0.25, 1100),
+        ylim=(75, 88.7),
+        xlabel="megabytes of all messages, down and up (log)",
+        ylabel="test accuracy, %",
+    )
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_title("What an accuracy costs", fontsize=10, loc="left", fontweight="bold")
 
@@ -54,8 +74,19 @@ def worth(axes: Axes) -> None:
     """Draw NLL against the severity of corruption, the mean of five kinds."""
     found = readings()
     for method, (name, colour, at) in POSTERIORS.items():
-        levels = zip(*[kind for one in found[method] for kind in one["corrupted"].values()], strict=True)
-        means = [statistics.fmean(one["nll"] for one in found[method]), *map(statistics.fmean, levels)]
+        levels = zip(
+            *[kind for one in found[method] for kind in one["corrupted"].values()], strict=True
+        )
+        means = [
+            statistics.fmean(one["nll"] for one in found[method]),
+            *map(statistics.fmean, levels),
+        ]
         line(axes, list(enumerate(means)), name, colour, at, bold=name == "D-Turbo-VBI")
-    tidy(axes).set(xlim=(0, 7.2), ylim=(0, 4.6), xticks=range(6), xlabel="severity of corruption", ylabel="test NLL, nats a row")
+    tidy(axes).set(
+        xlim=(0, 7.2),
+        ylim=(0, 4.6),
+        xticks=range(6),
+        xlabel="severity of corruption",
+        ylabel="test NLL, nats a row",
+    )
     axes.set_title("What a posterior is worth", fontsize=10, loc="left", fontweight="bold")

@@ -1,4 +1,6 @@
-"""Accuracy by round of FedAvg, of tangents over three links and of the paper's factors: runs of `fedrlr.py --only fig8`, mean and range of seeds."""
+"""Accuracy by round of FedAvg, of tangents over three links and of the paper's factors: runs of
+`fedrlr.py --only fig8`, mean and range of seeds.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,18 @@ from matplotlib.figure import Figure
 from parts.front.figures import runs
 from parts.pictures.style import BLUE, GREY, RED, figure, save, tidy
 
-# Cases as the settings name them: what the picture says, its colour, where. Three lines coincide and have one name.
+# Cases as the settings name them: what the picture says, its colour, where. Three lines coincide
+# and have one name.
 LINES = {
     "FedAvg": ("FedAvg, digital, 269,322 numbers a client", GREY, 87.5),
-    "tangents, digital": ("rank 4, three lines that coincide: noiseless digital,\nphase correction (GBMA), channel inversion", BLUE, 62.5),
+    "tangents, digital": (
+        (
+            "rank 4, three lines that coincide: noiseless digital,\nphase correction (GBMA), "
+            "channel inversion"
+        ),
+        BLUE,
+        62.5,
+    ),
     "tangents, GBMA": ("", BLUE, 0.0),
     "tangents, CI": ("", BLUE, 0.0),
     "factors, local work": ("the paper's precoded factors over GBMA", RED, 42.0),

@@ -1,4 +1,6 @@
-"""What posteriors are worth by the number of training rows: NLL of corrupted images, and detection of images of no class."""
+"""What posteriors are worth by the number of training rows: NLL of corrupted images, and detection
+of images of no class.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def _drawn() -> Figure:
     left.set(ylim=(0.9, 3.0), ylabel="test NLL, nats a row")
     right.set(ylim=(0.3, 1.0), ylabel="mean AUROC, images of no class")
     for axes, title in ((left, "Corrupted images"), (right, "Images of no class")):
-        tidy(axes).set(xscale="log", xlim=(500, 2_500_000), xticks=ROWS, xlabel="training rows of all clients")
+        tidy(axes).set(
+            xscale="log", xlim=(500, 2_500_000), xticks=ROWS, xlabel="training rows of all clients"
+        )
         axes.set_xticklabels([f"{rows:,}" for rows in ROWS])
         axes.minorticks_off()
         axes.set_title(title, fontsize=10, loc="left", fontweight="bold")
@@ -61,7 +65,9 @@ def _line(
     height: float,
 ) -> None:
     """Draw a score by the number of rows, the mean of all seeds."""
-    points = [(float(rows), statistics.fmean(map(score, runs[method]))) for rows, runs in found.items()]
+    points = [
+        (float(rows), statistics.fmean(map(score, runs[method]))) for rows, runs in found.items()
+    ]
     line(axes, points, name, colour, (66_000, height), bold=colour == BLUE)
 
 

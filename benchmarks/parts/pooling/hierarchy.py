@@ -1,4 +1,6 @@
-"""How often intervals cover the truth: 100 regressions of numbers or of two classes, with parameters of their own."""
+"""How often intervals cover the truth: 100 regressions of numbers or of two classes, with
+parameters of their own.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,31 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
 
 
 def coverage(seed: int, classes: bool) -> float:
-    """Return how many of the true parameters of all clients lie in the central 90 % intervals of the clients' posteriors."""
+    """Return how many of the true parameters of all clients lie in the central 90 % intervals of
+    the clients' posteriors.
+    """
     data, truth = problems.hierarchy(seed, classes)
     net: nn.Module = problems.Logistic() if classes else nn.Linear(4, 1)
     likelihood = bf.Categorical() if classes else bf.Normal(problems.NOISE)
     training = bf.Training(steps=30, batch_size=None, optimiser=bf.Sgd(1.0 if classes else 0.1))
-    algorithm = bf.pooled(net, local=everything, prior="layer", initial_sd=1.0, likelihood=likelihood, training=training, approximation="variational")
+    algorithm = bf.pooled(
+        net,
+        local=everything,
+        prior="layer",
+        initial_sd=1.0,
+        likelihood=likelihood,
+        training=training,
+        approximation="variational",
+    )
     result = bf.run(algorithm, data, rounds=6, progress=False)
     inside = []
     for name, theta in zip(data, truth, strict=True):
         posterior = result.clients[name].posterior
         assert isinstance(posterior, PartPosterior)
-        centre, sd = (torch.cat([leaf.flatten() for leaf in tree.values()]) for tree in (posterior.mean, posterior.sd))
+        centre, sd = (
+            torch.cat([leaf.flatten() for leaf in tree.values()])
+            for tree in (posterior.mean, posterior.sd)
+        )
         inside.append(((centre - theta).abs() <= 1.6449 * sd).double().mean())
     return float(torch.stack(inside).mean())
 

@@ -1,4 +1,6 @@
-"""One round: ten clients of Fashion-MNIST by Dirichlet(0.1) that train from the same network until they are fused once."""
+"""One round: ten clients of Fashion-MNIST by Dirichlet(0.1) that train from the same network until
+they are fused once.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,17 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
     means = {name: statistics.fmean(values) for name, values in accuracies.items()}
     print(table(["fusion", "test %"], [[name, f"{value:.1f}"] for name, value in means.items()]))
     averages = max(value for name, value in means.items() if "average" in name)
-    yield at_least("one round: points of fused Laplace above the better average", means["laplace"] - averages, 10.0)
+    yield at_least(
+        "one round: points of fused Laplace above the better average",
+        means["laplace"] - averages,
+        10.0,
+    )
 
 
 def fused(seed: int) -> dict[str, float]:
-    """Return test accuracies after one round, each at the strength that the held-out rows of all clients chose."""
+    """Return test accuracies after one round, each at the strength that the held-out rows of all
+    clients chose.
+    """
     train, held, test, net = problems.skewed(seed)
 
     def score(algorithm: Algorithm) -> tuple[float, float]:
@@ -41,10 +49,20 @@ def fused(seed: int) -> dict[str, float]:
 
     lengths = (30, 100, 300)
     tried = {
-        "average": [bf.one_round(net, fusion="average", training=work(steps, 0.1)) for steps in lengths],
-        "average of last layers": [bf.one_round(last_alone(net), fusion="average", training=work(steps, 0.3)) for steps in lengths],
-        "fisher": [bf.one_round(net, fusion="fisher", training=work(steps, 0.1)) for steps in lengths],
-        "laplace": [bf.one_round(net, prior_precision=one, training=work(100, 0.3)) for one in (0.1, 1.0, 10.0)],
+        "average": [
+            bf.one_round(net, fusion="average", training=work(steps, 0.1)) for steps in lengths
+        ],
+        "average of last layers": [
+            bf.one_round(last_alone(net), fusion="average", training=work(steps, 0.3))
+            for steps in lengths
+        ],
+        "fisher": [
+            bf.one_round(net, fusion="fisher", training=work(steps, 0.1)) for steps in lengths
+        ],
+        "laplace": [
+            bf.one_round(net, prior_precision=one, training=work(100, 0.3))
+            for one in (0.1, 1.0, 10.0)
+        ],
     }
     return {name: max(map(score, algorithms))[1] for name, algorithms in tried.items()}
 

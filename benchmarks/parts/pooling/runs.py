@@ -19,7 +19,9 @@ Scores = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Chosen:
-    """One method at its chosen strength: NLL on held-out rows, and NLL of every client on test rows."""
+    """One method at its chosen strength: NLL on held-out rows, and NLL of every client on test
+    rows.
+    """
 
     strength: str
     held: float
@@ -47,10 +49,15 @@ def with_parameters(net: nn.Module, result: bf.Result) -> nn.Module:
 
 def nll(result: bf.Result, rows: Mapping[str, bf.Dataset]) -> dict[str, float]:
     """Return the NLL of every client on its rows."""
-    return {name: scores["nll"] for name, scores in result.personal_scores(rows, draws=DRAWS).clients.items()}
+    return {
+        name: scores["nll"]
+        for name, scores in result.personal_scores(rows, draws=DRAWS).clients.items()
+    }
 
 
-def best(candidates: Iterable[tuple[str, Callable[[], bf.Result]]], problem: Problem) -> tuple[Chosen, bf.Result]:
+def best(
+    candidates: Iterable[tuple[str, Callable[[], bf.Result]]], problem: Problem
+) -> tuple[Chosen, bf.Result]:
     """Return the candidate with the least NLL on held-out rows, every client counting alike."""
     tried = []
     for strength, make in candidates:

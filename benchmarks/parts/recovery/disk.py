@@ -12,46 +12,70 @@ from tqdm import tqdm
 import bayesfed as bf
 from bayesfed.errors import CheckpointError, CheckpointWarning
 from bayesfed.federated import RoundReport, Snapshot, checkpoint, load, rounds, save
-from bayesfed.federated.engine.records import to_line
-from bayesfed.testing.codecs.damage import damaged
+from bayesfed.federated.engine.files.records import to_line
+from tests.support.codecs.damage import damaged
 
 
 def reports(number: int) -> list[RoundReport]:
     """Return the reports of a small run whose clients keep something."""
     train, _ = bf.digits()
-    clients = {name: train[slice(start, start + 20)] for name, start in (("a", 0), ("b", 50), ("c", 100))}
-    algorithm = bf.stc(bf.mlp([64, 8, 10], bf.Key(0, "net")), share=0.05, training=bf.Training(steps=2, batch_size=8))
+    clients = {
+        name: train[slice(start, start + 20)] for name, start in (("a", 0), ("b", 50), ("c", 100))
+    }
+    algorithm = bf.stc(
+        bf.mlp([64, 8, 10], bf.Key(0, "net")),
+        share=0.05,
+        training=bf.Training(steps=2, batch_size=8),
+    )
     return list(rounds(algorithm, bf.InProcess(clients), rounds=number))
 
 
 def same(left: Snapshot, right: Snapshot) -> bool:
     """Compare states and client memories, bit for bit."""
-    trees = [(left.state, right.state), *((left.memories.get(name, {}), memory) for name, memory in right.memories.items())]
-    alike = all(a.keys() == b.keys() and all(torch.equal(leaf, b[name]) for name, leaf in a.items()) for a, b in trees)
+    trees = [
+        (left.state, right.state),
+        *((left.memories.get(name, {}), memory) for name, memory in right.memories.items()),
+    ]
+    alike = all(
+        a.keys() == b.keys() and all(torch.equal(leaf, b[name]) for name, leaf in a.items())
+        for a, b in trees
+    )
     return alike and left.memories.keys() == right.memories.keys() and left.round == right.round
 
 
 def damages(folder: Path, number: int) -> int:
-    """Damage the newest checkpoint in `number` seeded ways; return how often it was found out and the previous one used."""
+    """Damage the newest checkpoint in `number` seeded ways; return how often it was found out and
+    the previous one used.
+    """
     made, saver, found = reports(3), checkpoint(folder), 0
     for report in made:
         saver(report)
     newest, before = made[-1].snapshot.round, made[-2]
     # The first and the third save wrote to the first of the two history files.
-    hurt = [folder / f"{newest:08d}.json", next(folder.glob(f"{newest:08d}-*.safetensors")), folder / "history-0.jsonl"]
+    hurt = [
+        folder / f"{newest:08d}.json",
+        next(folder.glob(f"{newest:08d}-*.safetensors")),
+        folder / "history-0.jsonl",
+    ]
     sound = {path: path.read_bytes() for path in hurt}
     for trial in tqdm(range(number), desc="damages"):
         random = bf.Key(trial, "damage").numpy()
         path = hurt[int(random.integers(len(hurt)))]
         content: bytes | None = None
         # What only follows a history is no part of the checkpoint: the next one overwrites it.
-        while content is None or content == sound[path] or (path.suffix == ".jsonl" and content.startswith(sound[path])):
+        while (
+            content is None
+            or content == sound[path]
+            or (path.suffix == ".jsonl" and content.startswith(sound[path]))
+        ):
             content = damaged(sound[path], random)
         path.write_bytes(content) if random.random() < 0.95 else path.unlink()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             loaded = load(folder)
-        history = [to_line(record) for record in loaded.history] == [to_line(report.record) for report in made[:-1]]
+        history = [to_line(record) for record in loaded.history] == [
+            to_line(report.record) for report in made[:-1]
+        ]
         warned = any(issubclass(warning.category, CheckpointWarning) for warning in said)
         found += warned and history and same(loaded, before.snapshot)
         path.write_bytes(sound[path])
@@ -59,7 +83,9 @@ def damages(folder: Path, number: int) -> int:
 
 
 def full_disks(folder: Path, number: int) -> int:
-    """Let the disk be full from a seeded byte of a save on; return how often that was said and the previous checkpoint whole."""
+    """Let the disk be full from a seeded byte of a save on; return how often that was said and the
+    previous checkpoint whole.
+    """
     first, second = (report.snapshot for report in reports(2))
     save(folder / "whole", first)
     with Full(1 << 60) as meter:
@@ -73,7 +99,9 @@ def full_disks(folder: Path, number: int) -> int:
                 save(here, second)
             continue
         except CheckpointError as problem:
-            said = "No space left on device" in str(problem) and f"the checkpoint of round {first.round} is whole" in str(problem)
+            said = "No space left on device" in str(
+                problem
+            ) and f"the checkpoint of round {first.round} is whole" in str(problem)
         with warnings.catch_warnings():
             # Tensors may be there, whose record did not fit any more.
             warnings.simplefilter("ignore", CheckpointWarning)

@@ -18,7 +18,7 @@ from tqdm import tqdm
 import bayesfed as bf
 from bayesfed.errors import CheckpointWarning
 from bayesfed.federated import checkpoint, newest, untimed
-from bayesfed.federated.engine.records import to_line
+from bayesfed.federated.engine.files.records import to_line
 from bayesfed.running.result import Result
 
 ROUNDS, CLIENTS = 8, 4
@@ -27,18 +27,31 @@ KINDS = ("at a call", "at a call", "in a write", "with workers")
 
 
 def kills(folder: Path, number: int) -> dict[str, list[int]]:
-    """Return how many runs of each kind were killed and resumed, and how many of them ended in the same bits."""
+    """Return how many runs of each kind were killed and resumed, and how many of them ended in the
+    same bits.
+    """
     train, _ = bf.digits()
     clients = bf.federate(train, bf.iid(len(train), CLIENTS, bf.Key(0, "partition")))
     # STC's clients keep what their messages left out.
-    algorithm = bf.stc(bf.mlp([64, 16, 10], bf.Key(0, "net")), share=0.05, training=bf.Training(steps=3, batch_size=16))
+    algorithm = bf.stc(
+        bf.mlp([64, 16, 10], bf.Key(0, "net")),
+        share=0.05,
+        training=bf.Training(steps=3, batch_size=16),
+    )
 
     def run(here: Path, workers: int = 0) -> None:
         """Start or go on, and leave a digest of all there is at the end."""
         with bf.InProcess(clients, workers=workers) as pool, warnings.catch_warnings():
             # Tensors whose record was not written yet: said each time, and as it should be.
             warnings.simplefilter("ignore", CheckpointWarning)
-            result = bf.run(algorithm, pool, rounds=ROUNDS, progress=False, callbacks=[checkpoint(here)], resume=newest(here))
+            result = bf.run(
+                algorithm,
+                pool,
+                rounds=ROUNDS,
+                progress=False,
+                callbacks=[checkpoint(here)],
+                resume=newest(here),
+            )
         here.with_suffix(".digest").write_text(digest(result))
 
     folder.mkdir()
@@ -50,9 +63,16 @@ def kills(folder: Path, number: int) -> dict[str, list[int]]:
     seconds, wanted = time.perf_counter() - start, (folder / "whole.digest").read_text()
     counts = {kind: [0, 0] for kind in dict.fromkeys(KINDS)}
     for trial in tqdm(range(number), desc="kills"):
-        random, kind, here = bf.Key(trial, "kill").numpy(), KINDS[trial % len(KINDS)], folder / str(trial)
+        random, kind, here = (
+            bf.Key(trial, "kill").numpy(),
+            KINDS[trial % len(KINDS)],
+            folder / str(trial),
+        )
         if kind == "with workers":
-            status = forked(lambda here=here: run(here, 2), after=float(random.uniform(0.02, 1)) * seconds)  # type: ignore[misc]
+            status = forked(
+                lambda here=here: run(here, 2),  # type: ignore[misc]
+                after=float(random.uniform(0.02, 1)) * seconds,
+            )
         else:
             at = int(random.integers(calls.count if kind == "at a call" else writes.count))
             killer = Counter(at) if kind == "at a call" else Writes(at)
@@ -68,11 +88,18 @@ def kills(folder: Path, number: int) -> dict[str, list[int]]:
 def digest(result: Result) -> str:
     """Return one digest of parameters, client memories, versions and history."""
     found = blake2b()
-    trees = {"state": result.snapshot.state, **{f"memory {name}": tree for name, tree in result.snapshot.memories.items()}}
+    trees = {
+        "state": result.snapshot.state,
+        **{f"memory {name}": tree for name, tree in result.snapshot.memories.items()},
+    }
     for owner, tree in trees.items():
         for name, leaf in tree.items():
             found.update(f"{owner} {name} {leaf.dtype} {tuple(leaf.shape)}".encode())
-            found.update(leaf.contiguous().view(torch.uint8).numpy().tobytes() if leaf.dim() else str(leaf.item()).encode())
+            found.update(
+                leaf.contiguous().view(torch.uint8).numpy().tobytes()
+                if leaf.dim()
+                else str(leaf.item()).encode()
+            )
     found.update(repr((sorted(result.snapshot.versions.items()), result.snapshot.round)).encode())
     for record in result.history:
         found.update(to_line(untimed(record)))
@@ -80,7 +107,9 @@ def digest(result: Result) -> str:
 
 
 def forked(work: Callable[[], None], after: float | None = None) -> int:
-    """Run in a child and return its exit code, killed after so many seconds if any; no process of its group stays."""
+    """Run in a child and return its exit code, killed after so many seconds if any; no process of
+    its group stays.
+    """
     child = os.fork()
     if not child:
         os.setpgid(0, 0)
@@ -140,7 +169,9 @@ class Counter:
 
 
 class Writes:
-    """Counts the calls that write files, and kills the process at one of them: half of the bytes have gone out."""
+    """Counts the calls that write files, and kills the process at one of them: half of the bytes
+    have gone out.
+    """
 
     def __init__(self, at: int = -1) -> None:
         self.count, self.at = 0, at
@@ -148,7 +179,11 @@ class Writes:
     def __enter__(self) -> None:
         self._real = {name: getattr(os, name) for name in WRITES}
         for name, real in self._real.items():
-            setattr(os, name, lambda *arguments, name=name, real=real: self._called(name, real, *arguments))
+            setattr(
+                os,
+                name,
+                lambda *arguments, name=name, real=real: self._called(name, real, *arguments),
+            )
 
     def __exit__(self, *error: object) -> None:
         for name, real in self._real.items():

@@ -2,10 +2,12 @@
 
     python benchmarks/scale_out.py --only flower [--check] [--out results/flower]
 
-A SuperLink and three SuperNodes on loopback, handwritten digits. Parity: the states after the last round of FedAvg, D-Turbo-VBI and FSLoRA over
-Flower and in process, entry by entry. Seconds: the median round (the first left out) of FedAvg, an MLP 64-64-10 of 20 local steps, in process, over
-Flower, over Flower with a worker beside each node, and of Flower's own FedAvg strategy with the same model, rows and steps, without any of our checks
-or ledger. Bytes: what is really sent for each byte in the ledger. A process a message and Flower's polls are most of a round over it.
+A SuperLink and three SuperNodes on loopback, handwritten digits. Parity: the states after the last
+round of FedAvg, D-Turbo-VBI and FSLoRA over Flower and in process, entry by entry. Seconds: the
+median round (the first left out) of FedAvg, an MLP 64-64-10 of 20 local steps, in process, over
+Flower, over Flower with a worker beside each node, and of Flower's own FedAvg strategy with the
+same model, rows and steps, without any of our checks or ledger. Bytes: what is really sent for each
+byte in the ledger. A process a message and Flower's polls are most of a round over it.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.federated import load, rounds
-from bayesfed.flower import Experiment, Loopback
+from bayesfed.flower import Experiment
 from bayesfed.flower.experiment import load as experiment_of
 from bayesfed.inspect import table
+from examples.flower.loopback import Loopback
 
 APP = Path(__file__).parent / "flower_app"
 NAMES = ("client-000", "client-001", "client-002")
@@ -61,36 +64,64 @@ def measure(folder: Path, out: Path) -> Iterator[bool]:
             seconds[f"{name}, Flower"] = [line["seconds"] for line in lines(folder / name)]
             bar.update()
         net.run(folder / "own", {"out": str(folder / "strategy")})
-        seconds["fed_avg, Flower's own strategy"] = json.loads((folder / "strategy" / "seconds.json").read_text())
+        seconds["fed_avg, Flower's own strategy"] = json.loads(
+            (folder / "strategy" / "seconds.json").read_text()
+        )
         bar.update()
     with Loopback(folder / "worked", NAMES, worker="recipes:fed_avg", path=APP) as net:
         net.run(folder / "app", {"experiment": "recipes:fed_avg", "out": str(folder / "worker")})
-        seconds["fed_avg, Flower and workers"] = [line["seconds"] for line in lines(folder / "worker")]
+        seconds["fed_avg, Flower and workers"] = [
+            line["seconds"] for line in lines(folder / "worker")
+        ]
         bar.update()
     bar.close()
     medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
-    print(table(["round", "median s", "lowest", "highest"], [[name, medians[name], min(v[1:]), max(v[1:])] for name, v in seconds.items()]))
+    print(
+        table(
+            ["round", "median s", "lowest", "highest"],
+            [[name, medians[name], min(v[1:]), max(v[1:])] for name, v in seconds.items()],
+        )
+    )
     sent = lines(folder / "fed_avg")
     overhead = sent[-1]["bytes_sent"] / (sum(line["bits_down"] for line in sent) / 8)
     print(f"bytes sent to clients over those in the ledger, greetings included: {overhead:.3f}")
     out.mkdir(parents=True, exist_ok=True)
-    (out / "parity.json").write_text(json.dumps({"entries apart": apart, "seconds": seconds, "bytes over ledger": overhead}, indent=1) + "\n")
+    (out / "parity.json").write_text(
+        json.dumps(
+            {"entries apart": apart, "seconds": seconds, "bytes over ledger": overhead}, indent=1
+        )
+        + "\n"
+    )
     own = medians["fed_avg, Flower's own strategy"]
     for name, value in apart.items():
         yield target(f"entries apart, {name}", value, 0.0)
-    yield target("round over Flower / round of Flower's own strategy", medians["fed_avg, Flower"] / own, 1.25)
-    yield target("round with workers / round of Flower's own strategy", medians["fed_avg, Flower and workers"] / own, 0.9)
+    yield target(
+        "round over Flower / round of Flower's own strategy", medians["fed_avg, Flower"] / own, 1.25
+    )
+    yield target(
+        "round with workers / round of Flower's own strategy",
+        medians["fed_avg, Flower and workers"] / own,
+        0.9,
+    )
 
 
 def in_process(experiment: Experiment) -> tuple[dict[str, torch.Tensor], list[float]]:
     """Return the last state and the seconds of every round."""
-    reports = list(rounds(experiment.algorithm, bf.InProcess({name: experiment.data(name) for name in NAMES}), rounds=experiment.rounds))
+    reports = list(
+        rounds(
+            experiment.algorithm,
+            bf.InProcess({name: experiment.data(name) for name in NAMES}),
+            rounds=experiment.rounds,
+        )
+    )
     return reports[-1].state, [report.seconds for report in reports]
 
 
 def entries_apart(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> int:
     """Return how many entries of two states differ; a leaf that only one has counts as one."""
-    return len(left.keys() ^ right.keys()) + sum(int((left[name] != right[name]).sum()) for name in left.keys() & right.keys())
+    return len(left.keys() ^ right.keys()) + sum(
+        int((left[name] != right[name]).sum()) for name in left.keys() & right.keys()
+    )
 
 
 def lines(folder: Path) -> list[dict[str, float]]:

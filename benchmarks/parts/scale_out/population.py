@@ -1,11 +1,14 @@
-"""A million clients of 16 rows: start, a round of a hundred, and the memory that a million answers leave behind.
+"""A million clients of 16 rows: start, a round of a hundred, and the memory that a million answers
+leave behind.
 
     python benchmarks/scale_out.py --only population --check
 
-Seconds are processor seconds of one thread, since the machine is shared. Memory is the resident set over that of the same process after a run of two
-clients. For the million answers, `run` asks a thousand clients a round; each keeps a memory, and answers at once, without training. The records and
-what is beyond the bound of memories are on disk. With `--check`, a hundred thousand answers pass through versions, memories and records as the engine
-hands them over, and the growth is multiplied by ten where it grows with the answers.
+Seconds are processor seconds of one thread, since the machine is shared. Memory is the resident set
+over that of the same process after a run of two clients. For the million answers, `run` asks a
+thousand clients a round; each keeps a memory, and answers at once, without training. The records
+and what is beyond the bound of memories are on disk. With `--check`, a hundred thousand answers
+pass through versions, memories and records as the engine hands them over, and the growth is
+multiplied by ten where it grows with the answers.
 """
 
 from __future__ import annotations
@@ -24,11 +27,10 @@ import bayesfed as bf
 from bayesfed.data.population import Names
 from bayesfed.federated import Fit, Kind, RoundReport, rounds
 from bayesfed.federated.clients.memory.table import Memories
-from bayesfed.federated.clients.rosters import Versions
+from bayesfed.federated.clients.rosters import Numbers
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.engine.files.records import history_in
-from bayesfed.federated.engine.ledger import Row
-from bayesfed.federated.engine.reports import Record
+from bayesfed.federated.engine.reports import Record, Row
 from bayesfed.trees import Tree
 
 CLIENTS, ROWS, ASKED = 1_000_000, 16, 100
@@ -76,37 +78,71 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
 
 
 class Answering:
-    """Clients that answer at once: no change of the model, and a memory that counts their answers."""
+    """Clients that answer at once: no change of the model, and a memory that counts their
+    answers.
+    """
 
     kind: Kind = "delta"
     uses_global_randomness = False
 
-    def fit(self, message: Tree, memory: Tree, data: bf.Dataset, key: bf.Key, options: object) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: bf.Dataset, key: bf.Key, options: object
+    ) -> Fit:
         """Return zeros."""
         count = memory.get("count", torch.zeros(32)) + 1
-        return Fit({name: torch.zeros_like(leaf) for name, leaf in message.items()}, {"count": count}, {"loss": 0.5})
+        return Fit(
+            {name: torch.zeros_like(leaf) for name, leaf in message.items()},
+            {"count": count},
+            {"loss": 0.5},
+        )
 
 
 def answered(folder: Path) -> float:
-    """Let a million clients answer in a run, and return the megabytes by which the process has grown since its first round."""
-    algorithm, one, after = bf.compose("answering", torch.nn.Linear(10, 2, bias=False), Answering()), rows("any"), list[float]()
+    """Let a million clients answer in a run, and return the megabytes by which the process has
+    grown since its first round.
+    """
+    algorithm, one, after = (
+        bf.compose("answering", torch.nn.Linear(10, 2, bias=False), Answering()),
+        rows("any"),
+        list[float](),
+    )
     pool = bf.InProcess(bf.Population(CLIENTS, ROWS, lambda name: one), memory_bytes=1 << 24)
 
     def note(report: RoundReport) -> None:
         if report.round % 100 in (0, 99):
             after.append(resident())
-            print(f"  after {report.round + 1:,} rounds of 1,000 answers: {after[-1] - after[0]:.1f} MB more", flush=True)
+            print(
+                (
+                    f"  after {report.round + 1:,} rounds of 1,000 answers: "
+                    f"{after[-1] - after[0]:.1f} MB more"
+                ),
+                flush=True,
+            )
 
-    result = bf.run(algorithm, pool, rounds=1000, sampler=bf.fraction(1e-3), callbacks=[note], records=folder, progress=False)
+    result = bf.run(
+        algorithm,
+        pool,
+        rounds=1000,
+        sampler=bf.fraction(1e-3),
+        callbacks=[note],
+        records=folder,
+        progress=False,
+    )
     assert len(result.history) == 1000
     return after[-1] - after[0]
 
 
 def passed_on(folder: Path, count: int) -> tuple[float, float]:
-    """Pass answers of ever new clients on as the engine does; return megabytes of what is there from the first round on, and of the growth."""
+    """Pass answers of ever new clients on as the engine does; return megabytes of what is there
+    from the first round on, and of the growth.
+    """
     names, bound = Names(CLIENTS), 1 << 24
     before = resident()
-    memories, versions, history = Memories(names, bound, folder), Versions(names), history_in(folder)
+    memories, versions, history = (
+        Memories(names, bound, folder),
+        Numbers(names),
+        history_in(folder),
+    )
     snapshots: list[object] = []
 
     def one(number: int) -> None:
@@ -116,8 +152,20 @@ def passed_on(folder: Path, count: int) -> tuple[float, float]:
             memories.pend(name, {"site": torch.full((32,), float(number))})
             memories.settle(name, True)
         versions = versions.updated(dict.fromkeys(chosen, number))
-        both = tuple(Row(name, number, "train", way, Cost(10_000), 0.001) for name in sorted(chosen) for way in ("down", "up"))
-        history.append(Record(round=number, rows=both, clients={name: {"loss": 0.5} for name in chosen}, server={}, seconds=0.1))
+        both = tuple(
+            Row(name, number, "train", way, Cost(10_000), 0.001)
+            for name in sorted(chosen)
+            for way in ("down", "up")
+        )
+        history.append(
+            Record(
+                round=number,
+                rows=both,
+                clients={name: {"loss": 0.5} for name in chosen},
+                server={},
+                seconds=0.1,
+            )
+        )
         # The last snapshot is kept, as a run does.
         snapshots[:] = [versions, memories.taken()]
 

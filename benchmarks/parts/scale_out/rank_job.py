@@ -1,4 +1,6 @@
-"""What every process of a timed job runs: ``torchrun ... benchmarks/parts/scale_out/rank_job.py FILE REPEATS``."""
+"""What every process of a timed job runs: ``torchrun ... benchmarks/parts/scale_out/rank_job.py
+FILE REPEATS``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ def main(file: Path, repeats: int) -> None:
     """Time rounds on all ranks and, before each, the bare loop on rank 0 alone; write both."""
     torch.set_num_threads(1)
     data = federation(WIDTHS, CLIENTS, STEPS * BATCH)
-    algorithm = bf.fed_avg(bf.mlp(list(WIDTHS), bf.Key(0, "net")), training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05)))
+    algorithm = bf.fed_avg(
+        bf.mlp(list(WIDTHS), bf.Key(0, "net")),
+        training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05)),
+    )
     seconds: dict[str, list[float]] = {"bare": [], "ranks": []}
     with bf.Ranks(data) as pool:
         for _ in range(repeats + 1):

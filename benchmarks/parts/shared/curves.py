@@ -1,4 +1,6 @@
-"""Curves of accuracy against what was spent: what was reached within a budget, and what an accuracy cost."""
+"""Curves of accuracy against what was spent: what was reached within a budget, and what an accuracy
+cost.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def reached(curve: Curve, goal: float) -> float | None:
 
 
 def above(ours: Curve, theirs: Curve, start: float) -> float:
-    """Return the smallest lead over the budgets from `start` to the last of ours, at every point where either curve moves."""
+    """Return the smallest lead over the budgets from `start` to the last of ours, at every point
+    where either curve moves.
+    """
     end = ours[-1][0]
     budgets = [start, *(spent for spent, _ in (*ours, *theirs) if start <= spent <= end)]
     return min(within(ours, budget) - within(theirs, budget) for budget in budgets)

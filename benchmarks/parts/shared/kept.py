@@ -1,4 +1,6 @@
-"""Finished runs on disk: made once, whole or not at all; packed into one file of `records`, and unpacked again."""
+"""Finished runs on disk: made once, whole or not at all; packed into one file of `records`, and
+unpacked again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from typing import Any
 
 
 def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return a run's content from its file, or make it and keep it; a run that is interrupted leaves no file."""
+    """Return a run's content from its file, or make it and keep it; a run that is interrupted
+    leaves no file.
+    """
     if not file.exists():
         _write(file, make())
     found: dict[str, Any] = json.loads(file.read_text())
@@ -17,8 +21,13 @@ def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def pack(folder: Path, file: Path) -> int:
-    """Write all runs of a folder as lines of one file, in the order of their names; return how many there are."""
-    lines = [json.dumps({"name": found.name, "run": json.loads(found.read_text())}) for found in sorted(folder.glob("*.json"))]
+    """Write all runs of a folder as lines of one file, in the order of their names; return how many
+    there are.
+    """
+    lines = [
+        json.dumps({"name": found.name, "run": json.loads(found.read_text())})
+        for found in sorted(folder.glob("*.json"))
+    ]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(f"{line}\n" for line in lines))
     return len(lines)

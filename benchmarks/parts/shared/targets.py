@@ -9,8 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 
-def interleaved(work: Mapping[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.perf_counter) -> dict[str, list[float]]:
-    """Time each function `repeats` times in turn, A B A B ..., after one warm-up each; return seconds by name.
+def interleaved(
+    work: Mapping[str, Callable[[], object]],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Time each function `repeats` times in turn, A B A B ..., after one warm-up each; return
+    seconds by name.
 
     `time.process_time` as `clock` leaves out the time that others had the core.
     """
@@ -53,26 +58,38 @@ def ratio(above: list[float], below: list[float]) -> float:
 def at_least(name: str, measured: float, wanted: float) -> bool:
     """Print the line of a target that is to be reached from below, and return whether it is met."""
     met = measured >= wanted
-    print(f"target {name}: measured {measured:.3f}, wanted >= {wanted:g}, {'met' if met else 'missed'}")
+    print(
+        f"target {name}: measured {measured:.3f}, wanted >= {wanted:g}, "
+        f"{'met' if met else 'missed'}"
+    )
     return met
 
 
 def target(name: str, measured: float, at_most: float) -> bool:
     """Print one target's line and return whether it is met."""
     met = measured <= at_most
-    print(f"target {name}: measured {measured:.3f}, wanted <= {at_most:g}, {'met' if met else 'missed'}")
+    print(
+        f"target {name}: measured {measured:.3f}, wanted <= {at_most:g}, "
+        f"{'met' if met else 'missed'}"
+    )
     return met
 
 
 def tiny(name: str, measured: float, at_most: float) -> bool:
     """Print the line of a target that is near rounding, and return whether it is met."""
     met = measured <= at_most
-    print(f"target {name}: measured {measured:.1e}, wanted <= {at_most:g}, {'met' if met else 'missed'}")
+    print(
+        f"target {name}: measured {measured:.1e}, wanted <= {at_most:g}, "
+        f"{'met' if met else 'missed'}"
+    )
     return met
 
 
 def between(name: str, measured: float, low: float, high: float) -> bool:
     """Print the line of a target with two ends, and return whether it is met."""
     met = low <= measured <= high
-    print(f"target {name}: measured {measured:.3f}, wanted {low:g} to {high:g}, {'met' if met else 'missed'}")
+    print(
+        f"target {name}: measured {measured:.3f}, wanted {low:g} to {high:g}, "
+        f"{'met' if met else 'missed'}"
+    )
     return met

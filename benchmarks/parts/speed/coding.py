@@ -1,12 +1,14 @@
-"""How fast codecs are: encode and decode of a million-weight update, in MB/s of the float32 that goes in.
+"""How fast codecs are: encode and decode of a million-weight update, in MB/s of the float32 that
+goes in.
 
     python benchmarks/speed.py --only coding [--check]
 
-The update is an MLP's, 784-1000-215-10: Gaussian, of another sd in every leaf. `PosteriorGrid` has the means of that as dense leaves with one
-sd; D-Turbo-VBI's message is the 15 % of them that lie in a support of clusters, and the support, whole or as what changed of it since the
-last round; the whole one travels once and has no target. Each runs on one thread; MB/s are the input's bytes over the shortest encode and the
-shortest decode together, beside a plain copy of the update in the same run. Then the ledger: the rows of a round and their sums against one
-FedAvg round of `engine.py`.
+The update is an MLP's, 784-1000-215-10: Gaussian, of another sd in every leaf. `PosteriorGrid` has
+the means of that as dense leaves with one sd; D-Turbo-VBI's message is the 15 % of them that lie in
+a support of clusters, and the support, whole or as what changed of it since the last round; the
+whole one travels once and has no target. Each runs on one thread; MB/s are the input's bytes over
+the shortest encode and the shortest decode together, beside a plain copy of the update in the same
+run. Then the ledger: the rows of a round and their sums against one FedAvg round of `engine.py`.
 """
 
 from __future__ import annotations
@@ -27,15 +29,23 @@ from bayesfed.compress import Cast, Codec, Coded, Float, Lattice, PosteriorGrid,
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.federated import rounds
 from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.engine.ledger import Row, bits
+from bayesfed.federated.engine.reports import Row, bits
 from bayesfed.inspect import table
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
-SHAPES = {"0.weight": (1000, 784), "0.bias": (1000,), "2.weight": (215, 1000), "2.bias": (215,), "4.weight": (10, 215), "4.bias": (10,)}
+SHAPES = {
+    "0.weight": (1000, 784),
+    "0.bias": (1000,),
+    "2.weight": (215, 1000),
+    "2.bias": (215,),
+    "4.weight": (10, 215),
+    "4.bias": (10,),
+}
 SDS = (0.002, 0.01, 0.004, 0.01, 0.02, 0.03)
 DENSITY, WANTED, ROWS = 0.15, 50.0, 3000
-# Sent once to a client, an arithmetic code entry by entry: the coder alone takes a third of the time. It has no target.
+# Sent once to a client, an arithmetic code entry by entry: the coder alone takes a third of the
+# time. It has no target.
 WHOLE = "D-Turbo-VBI, support"
 
 
@@ -46,7 +56,9 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
     cases = messages()
     size = 4 * sum(torch.Size(shape).numel() for shape in SHAPES.values())
     update = cases["Cast(16)"][1]
-    work: dict[str, Callable[[], object]] = {"copy": lambda: {name: leaf.clone() for name, leaf in update.items()}}
+    work: dict[str, Callable[[], object]] = {
+        "copy": lambda: {name: leaf.clone() for name, leaf in update.items()}
+    }
     sent = {}
     for name, (codec, tree) in cases.items():
         sent[name] = codec.encode(tree, {}, Key(0))
@@ -57,7 +69,9 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
     for name, message in sent.items():
         there, back = seconds[f"{name} encode"], seconds[f"{name} decode"]
         speeds[name] = size / (there + back) / 1e6
-        rows.append([name, 32 * len(message) / size, size / there / 1e6, size / back / 1e6, speeds[name]])
+        rows.append(
+            [name, 32 * len(message) / size, size / there / 1e6, size / back / 1e6, speeds[name]]
+        )
     print(table(["codec", "bits a weight", "encode, MB/s", "decode, MB/s", "both, MB/s"], rows))
     print(f"copying the update: {size / seconds['copy'] / 1e6:.0f} MB/s\n")
     for name, speed in speeds.items():
@@ -69,16 +83,25 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
 def messages() -> dict[str, tuple[Codec, Tree]]:
     """Return codecs and what they encode."""
     generator = Key(0, "update").generator()
-    update = {name: sd * torch.randn(shape, generator=generator) for (name, shape), sd in zip(SHAPES.items(), SDS, strict=True)}
-    dense = {f"{name}.mean" if leaf.ndim > 1 else name: leaf for name, leaf in update.items()} | {"sd": torch.tensor(0.002)}
+    update = {
+        name: sd * torch.randn(shape, generator=generator)
+        for (name, shape), sd in zip(SHAPES.items(), SDS, strict=True)
+    }
+    dense = {f"mean/{name}" if leaf.ndim > 1 else name: leaf for name, leaf in update.items()} | {
+        "sd": torch.tensor(0.002)
+    }
     first, later = dict(dense), dict(dense)
     for name, shape in SHAPES.items():
         if len(shape) > 1:
-            noise = torch.nn.functional.avg_pool2d(torch.randn(1, *shape, generator=generator), 5, 1, 2)[0]
+            noise = torch.nn.functional.avg_pool2d(
+                torch.randn(1, *shape, generator=generator), 5, 1, 2
+            )[0]
             support = noise > noise.flatten().kthvalue(int((1 - DENSITY) * noise.numel())).values
-            moved = (noise > noise.flatten().kthvalue(int((1 - DENSITY + 0.002) * noise.numel())).values) ^ support
-            first[f"{name}.mean"] = later[f"{name}.mean"] = update[name][support]
-            first[f"{name}.support"], later[f"{name}.support"] = support, moved
+            moved = (
+                noise > noise.flatten().kthvalue(int((1 - DENSITY + 0.002) * noise.numel())).values
+            ) ^ support
+            first[f"mean/{name}"] = later[f"mean/{name}"] = update[name][support]
+            first[f"support/{name}"], later[f"support/{name}"] = support, moved
     return {
         "Cast(16)": (Cast(16), update),
         "Coded(Float(16))": (Coded(Float(16)), update),
@@ -96,18 +119,31 @@ def messages() -> dict[str, tuple[Codec, Tree]]:
 def ledger(check: bool) -> bool:
     """Time the rows of a round and their sums against a round; return whether the target is met."""
     data = federation(WIDTHS, CLIENTS, ROWS)
-    algorithm = bf.fed_avg(bf.mlp(list(WIDTHS), Key(0, "net")), training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05)))
+    algorithm = bf.fed_avg(
+        bf.mlp(list(WIDTHS), Key(0, "net")),
+        training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05)),
+    )
     pool, message = bf.InProcess(data), bytes(1000)
     start = time.perf_counter()
     list(rounds(algorithm, pool, rounds=1))
     print(f"\na round of FedAvg: {time.perf_counter() - start:.3f} s")
 
     def account() -> int:
-        found = [Row(client, 0, "train", direction, Cost(8 * len(message)), 0.1) for client in data for direction in ("down", "up")]
+        found = [
+            Row(client, 0, "train", direction, Cost(8 * len(message)), 0.1)
+            for client in data
+            for direction in ("down", "up")
+        ]
         return bits(found, "down") + bits(found, "up")
 
-    work = {"rows": lambda: [account() for _ in range(1000)], "round": lambda: list(rounds(algorithm, pool, rounds=1))}
+    work = {
+        "rows": lambda: [account() for _ in range(1000)],
+        "round": lambda: list(rounds(algorithm, pool, rounds=1)),
+    }
     seconds = interleaved(work, 2 if check else 7)
     share = ratio(seconds["rows"], seconds["round"]) / 1000
-    print(f"the ledger of {CLIENTS} clients: {1e3 * statistics.median(seconds['rows']):.1f} microseconds a round")
+    print(
+        f"the ledger of {CLIENTS} clients: {1e3 * statistics.median(seconds['rows']):.1f} "
+        "microseconds a round"
+    )
     return target("ledger / round", share, 0.01)

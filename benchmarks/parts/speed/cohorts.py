@@ -2,10 +2,12 @@
 
     python benchmarks/speed.py --only cohorts [--check]
 
-Cohort: a FedAvg round of 100 clients, an MLP 64-32-10 and 100 steps of 16 each, by ``InProcess(data, cohort="auto")``, one by one, and by a bare
-PyTorch loop, with bytes, digests and checks in the first two. Choice: what "auto" does there and with an MLP 784-256-256-10 and batches of 64.
-Table: seconds of a round with a cohort over those without, by network, rows a step and clients; the rule of `bayesfed.federated.clients.cohorts`
-was read from it (left out by --check). One thread, processor seconds, so that others at work disturb little.
+Cohort: a FedAvg round of 100 clients, an MLP 64-32-10 and 100 steps of 16 each, by
+``InProcess(data, cohort="auto")``, one by one, and by a bare PyTorch loop, with bytes, digests and
+checks in the first two. Choice: what "auto" does there and with an MLP 784-256-256-10 and batches
+of 64. Table: seconds of a round with a cohort over those without, by network, rows a step and
+clients; the rule of `bayesfed.federated.clients.cohorts` was read from it (left out by --check).
+One thread, processor seconds, so that others at work disturb little.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ from bayesfed.federated import rounds
 from bayesfed.inspect import table
 
 SMALL, LARGE = (64, 32, 10), (784, 256, 256, 10)
-NETS = (SMALL, (64, 128, 10), (64, 128, 64, 10), (784, 32, 10), (784, 64, 10), (784, 256, 10), LARGE)
+NETS = (
+    SMALL,
+    (64, 128, 10),
+    (64, 128, 64, 10),
+    (784, 32, 10),
+    (784, 64, 10),
+    (784, 256, 10),
+    LARGE,
+)
 CLIENTS, STEPS, BATCH, RATE = 100, 100, 16, 0.05
 CROWDS, ROWS = (8, 16, 64), (16, 64)
 
@@ -36,7 +46,9 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
     check = options.check
     torch.set_num_threads(1)
     data, net = federation(SMALL, CLIENTS, 4 * BATCH), bf.mlp(list(SMALL), bf.Key(0, "net"))
-    algorithm = bf.fed_avg(net, training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(RATE)))
+    algorithm = bf.fed_avg(
+        net, training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(RATE))
+    )
     alone, cohort = bf.InProcess(data), bf.InProcess(data, cohort="auto")
     states = [list(rounds(algorithm, pool, rounds=3))[-1].state for pool in (alone, cohort)]
     apart = max(float((left - states[1][name]).abs().max()) for name, left in states[0].items())
@@ -47,14 +59,21 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
     }
     seconds = interleaved(work, 5 if check else 15, clock=time.process_time)
     for name, values in seconds.items():
-        found = f"{statistics.median(values):6.3f} s a round, {ratio(values, seconds['bare']):.3f} of the bare loop"
+        found = (
+            f"{statistics.median(values):6.3f} s a round, {ratio(values, seconds['bare']):.3f} "
+            "of the bare loop"
+        )
         print(f"{CLIENTS} clients of {'-'.join(map(str, SMALL))}, {name:<10} {found}")
     chosen = {"small": shares(algorithm, cohort), "large": large()}
     for name, counts in chosen.items():
         print(f"{name}: {counts}")
     yield target("cohort / bare loop", ratio(seconds["cohort"], seconds["bare"]), 0.2)
     yield tiny("cohort, one by one: entries apart after 3 rounds", apart, 1e-6)
-    yield target("small networks not batched", float(sum(chosen["small"].values()) - chosen["small"]["batched"]), 0)
+    yield target(
+        "small networks not batched",
+        float(sum(chosen["small"].values()) - chosen["small"]["batched"]),
+        0,
+    )
     yield target("large networks batched", float(chosen["large"]["batched"]), 0)
     if not check:
         print(grid())
@@ -64,18 +83,25 @@ def federation(widths: tuple[int, ...], clients: int, rows: int) -> dict[str, bf
     """Return random rows for each client."""
     generator = bf.Key(0, "rows").generator()
     return {
-        f"client-{k:04d}": bf.Dataset(torch.rand(rows, widths[0], generator=generator), torch.randint(0, widths[-1], (rows,), generator=generator))
+        f"client-{k:04d}": bf.Dataset(
+            torch.rand(rows, widths[0], generator=generator),
+            torch.randint(0, widths[-1], (rows,), generator=generator),
+        )
         for k in range(clients)
     }
 
 
-def bare(widths: tuple[int, ...], data: list[bf.Dataset], steps: int = STEPS, batch: int = BATCH) -> None:
+def bare(
+    widths: tuple[int, ...], data: list[bf.Dataset], steps: int = STEPS, batch: int = BATCH
+) -> None:
     """Run one FedAvg round by hand."""
     for _ in bare_turns(widths, data, steps, batch):
         pass
 
 
-def bare_turns(widths: tuple[int, ...], data: list[bf.Dataset], steps: int, batch: int) -> Iterator[dict[str, torch.Tensor]]:
+def bare_turns(
+    widths: tuple[int, ...], data: list[bf.Dataset], steps: int, batch: int
+) -> Iterator[dict[str, torch.Tensor]]:
     """Yield the weighted sum of what was trained, after every client."""
     twin = bf.mlp(list(widths), bf.Key(0, "net"))
     initial = {name: value.detach().clone() for name, value in twin.named_parameters()}
@@ -107,7 +133,9 @@ def shares(algorithm: bf.federated.Algorithm, pool: bf.InProcess) -> dict[str, i
 
 def large() -> dict[str, int]:
     """Return what "auto" does with networks that keep a core busy by themselves."""
-    algorithm = bf.fed_avg(bf.mlp(list(LARGE), bf.Key(0, "net")), training=bf.Training(steps=1, batch_size=64))
+    algorithm = bf.fed_avg(
+        bf.mlp(list(LARGE), bf.Key(0, "net")), training=bf.Training(steps=1, batch_size=64)
+    )
     return shares(algorithm, bf.InProcess(federation(LARGE, 16, 64), cohort="auto"))
 
 
@@ -118,15 +146,31 @@ def grid() -> str:
         parameters = sum(above * below + below for above, below in pairwise(widths))
         for rows in ROWS:
             found = [relative(widths, rows, clients) for clients in CROWDS]
-            lines.append(["-".join(map(str, widths)), f"{parameters:,}", rows, f"{parameters * rows:,}", *(f"{value:.2f}" for value in found)])
-    return table(["network", "parameters", "rows", "product", *(f"{clients} clients" for clients in CROWDS)], lines)
+            lines.append(
+                [
+                    "-".join(map(str, widths)),
+                    f"{parameters:,}",
+                    rows,
+                    f"{parameters * rows:,}",
+                    *(f"{value:.2f}" for value in found),
+                ]
+            )
+    return table(
+        ["network", "parameters", "rows", "product", *(f"{clients} clients" for clients in CROWDS)],
+        lines,
+    )
 
 
 def relative(widths: tuple[int, ...], rows: int, clients: int) -> float:
     """Return the seconds of a round with a cohort over those without."""
     data, steps = federation(widths, clients, 4 * rows), max(4, 200 // clients)
-    algorithm = bf.fed_avg(bf.mlp(list(widths), bf.Key(0, "net")), training=bf.Training(steps=steps, batch_size=rows))
+    algorithm = bf.fed_avg(
+        bf.mlp(list(widths), bf.Key(0, "net")), training=bf.Training(steps=steps, batch_size=rows)
+    )
     alone, cohort = bf.InProcess(data), bf.InProcess(data, cohort=clients)
-    work = {"alone": lambda: list(rounds(algorithm, alone, rounds=1)), "cohort": lambda: list(rounds(algorithm, cohort, rounds=1))}
+    work = {
+        "alone": lambda: list(rounds(algorithm, alone, rounds=1)),
+        "cohort": lambda: list(rounds(algorithm, cohort, rounds=1)),
+    }
     seconds = interleaved(work, 3, clock=time.process_time)
     return ratio(seconds["cohort"], seconds["alone"])

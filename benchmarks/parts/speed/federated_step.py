@@ -1,9 +1,11 @@
-"""What a federated SVI step costs beside Pyro's own `SVI.step`, with the same AutoNormal, model, rows and optimiser.
+"""What a federated SVI step costs beside Pyro's own `SVI.step`, with the same AutoNormal, model,
+rows and optimiser.
 
     python benchmarks/speed.py --only federated_step [--check]
 
-A client's whole `fit` of 100 steps, tilting, parameter scoping, averaging and all, against 100 calls of `SVI.step`; one thread. The regression has 8
-weights and 400 rows, so that nothing but overhead is measured; the network is an MLP 64-32-10 under Gaussian priors, 64 rows.
+A client's whole `fit` of 100 steps, tilting, parameter scoping, averaging and all, against 100
+calls of `SVI.step`; one thread. The regression has 8 weights and 400 rows, so that nothing but
+overhead is measured; the network is an MLP 64-32-10 under Gaussian priors, 64 rows.
 """
 
 from __future__ import annotations
@@ -22,11 +24,15 @@ from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 
 import bayesfed as bf
-from bayesfed.federated.core.algorithm import published
+from bayesfed.federated import published
 from bayesfed.inference.variational.fusion import Fusion
 
 STEPS, RATE = 100, 0.01
-RULES: dict[str, Fusion] = {"plain": bf.MeanParameters(), "summed gradients": bf.SummedGradients(), "PVI": bf.PVI(damping=0.5)}
+RULES: dict[str, Fusion] = {
+    "plain": bf.MeanParameters(),
+    "summed gradients": bf.SummedGradients(),
+    "PVI": bf.PVI(damping=0.5),
+}
 
 
 def targets(options: argparse.Namespace) -> Iterator[bool]:
@@ -35,19 +41,31 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
     torch.set_num_threads(1)
     train, _ = bf.digits()
     net = bf.bayesian(bf.mlp([64, 32, 10], bf.Key(0, "net")), bf.Gaussian(0.5))
-    for name, model, data in (("regression", linear_model, pooled(linear(0, 1, "iid"))), ("network", net, train[:64])):
-        work: dict[str, Callable[[], object]] = {"Pyro": own(model, data)} | {rule: federated(model, data, fusion) for rule, fusion in RULES.items()}
+    for name, model, data in (
+        ("regression", linear_model, pooled(linear(0, 1, "iid"))),
+        ("network", net, train[:64]),
+    ):
+        work: dict[str, Callable[[], object]] = {"Pyro": own(model, data)} | {
+            rule: federated(model, data, fusion) for rule, fusion in RULES.items()
+        }
         seconds = interleaved(work, 15 if check else 60)
         for rule, values in seconds.items():
-            print(f"{name:<11} {rule:<17} median {1e3 * statistics.median(values) / STEPS:6.3f} ms a step")
+            print(
+                f"{name:<11} {rule:<17} median "
+                f"{1e3 * statistics.median(values) / STEPS:6.3f} ms a step"
+            )
         for rule in RULES:
-            yield target(f"{name}, {rule} / Pyro's SVI step", ratio(seconds[rule], seconds["Pyro"]), 1.1)
+            yield target(
+                f"{name}, {rule} / Pyro's SVI step", ratio(seconds[rule], seconds["Pyro"]), 1.1
+            )
 
 
 def own(model: Callable[..., object], data: bf.Dataset) -> Callable[[], None]:
     """Return 100 of Pyro's steps."""
     pyro.clear_param_store()
-    svi = SVI(model, AutoNormal(model), optim.PyroOptim(torch.optim.Adam, {"lr": RATE}), Trace_ELBO())
+    svi = SVI(
+        model, AutoNormal(model), optim.PyroOptim(torch.optim.Adam, {"lr": RATE}), Trace_ELBO()
+    )
 
     def steps() -> None:
         for _ in range(STEPS):
@@ -56,8 +74,12 @@ def own(model: Callable[..., object], data: bf.Dataset) -> Callable[[], None]:
     return steps
 
 
-def federated(model: Callable[..., object], data: bf.Dataset, fusion: Fusion) -> Callable[[], object]:
-    """Return a client's round, its cavity in place: the client holds half of the federation's rows."""
+def federated(
+    model: Callable[..., object], data: bf.Dataset, fusion: Fusion
+) -> Callable[[], object]:
+    """Return a client's round, its cavity in place: the client holds half of the
+    federation's rows.
+    """
     algorithm = bf.federated_svi(
         model,
         AutoNormal,
@@ -68,6 +90,9 @@ def federated(model: Callable[..., object], data: bf.Dataset, fusion: Fusion) ->
         training=bf.Training(steps=STEPS, batch_size=None, optimiser=bf.Adam(RATE)),
     )
     phase = algorithm.phases[0]
-    message = published(phase.server, algorithm.initial, 0, None)
+    core, _ = phase.scope.parted(algorithm.initial)
+    message = published(phase.server, core, 0, None)
     share = 0.5 if fusion.adds else 1.0
-    return partial(phase.local.fit, message, {}, data, bf.Key(0, "step"), bf.LocalOptions(share=share))
+    return partial(
+        phase.local.fit, message, {}, data, bf.Key(0, "step"), bf.LocalOptions(share=share)
+    )

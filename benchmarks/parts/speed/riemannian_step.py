@@ -1,10 +1,13 @@
-"""What a Riemannian step on one layer costs beside a step that forms the gradient and truncates by an SVD.
+"""What a Riemannian step on one layer costs beside a step that forms the gradient and truncates by
+an SVD.
 
     python benchmarks/speed.py --only riemannian_step [--check]
 
-4096 x 4096, rank 16, batch 64, one thread. The Riemannian step reads ``G V`` and ``G^T U`` from autograd on thin factors, projects and retracts; the
-dense one takes ``W - eta G`` and keeps its best rank-16 approximation, by `torch.linalg.svd` and by `torch.svd_lowrank`. With small steps all three
-do the same to first order, which is printed. Memory is what PyTorch's operations formed in a step; workspaces within LAPACK are not seen.
+4096 x 4096, rank 16, batch 64, one thread. The Riemannian step reads ``G V`` and ``G^T U`` from
+autograd on thin factors, projects and retracts; the dense one takes ``W - eta G`` and keeps its
+best rank-16 approximation, by `torch.linalg.svd` and by `torch.svd_lowrank`. With small steps all
+three do the same to first order, which is printed. Memory is what PyTorch's operations formed in a
+step; workspaces within LAPACK are not seen.
 """
 
 from __future__ import annotations
@@ -21,7 +24,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import bayesfed as bf
-from bayesfed.geometry import FixedRank, apply, apply_tangent, distance, metric_retraction, project, random_point, to_dense, zero_tangent
+from bayesfed.geometry import (
+    FixedRank,
+    apply,
+    apply_tangent,
+    distance,
+    metric_retraction,
+    project,
+    random_point,
+    to_dense,
+    zero_tangent,
+)
 
 ROWS, COLUMNS, RANK, BATCH, STEPS, RATE = 4096, 4096, 16, 64, 20, 1e-3
 THIN, FULL, LOW = "Riemannian", "dense gradient, full SVD", "dense gradient, svd_lowrank"
@@ -35,7 +48,11 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
     generator = bf.Key(0, "batch").generator()
     inputs, wanted = (torch.randn(BATCH, size, generator=generator) for size in (COLUMNS, ROWS))
     point = random_point(ROWS, COLUMNS, RANK, bf.Key(0, "point"), dtype=torch.float32)
-    steps = {THIN: riemannian(point, inputs, wanted), FULL: dense(point, inputs, wanted, svd), LOW: dense(point, inputs, wanted, svd_lowrank)}
+    steps = {
+        THIN: riemannian(point, inputs, wanted),
+        FULL: dense(point, inputs, wanted, svd),
+        LOW: dense(point, inputs, wanted, svd_lowrank),
+    }
 
     found = {}
     formed = {name: Formed() for name in steps}
@@ -45,17 +62,31 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
     length = float(distance(point, found[THIN]))
     unit = (ROWS + COLUMNS) * RANK
     for name, seen in formed.items():
-        apart = "" if name == THIN else f"; ends {float(distance(found[name], found[THIN])) / length:.1e} of a step away"
-        print(f"{name:<28} largest {seen.largest / unit:6.2f}, all {seen.total / unit:6.2f} times (M + N) R{apart}")
+        apart = (
+            ""
+            if name == THIN
+            else f"; ends {float(distance(found[name], found[THIN])) / length:.1e} of a step away"
+        )
+        print(
+            f"{name:<28} largest {seen.largest / unit:6.2f}, all {seen.total / unit:6.2f} "
+            f"times (M + N) R{apart}"
+        )
 
-    many = {name: (lambda step=step: [step() for _ in range(STEPS)]) if name == THIN else step for name, step in steps.items()}
+    many = {
+        name: (lambda step=step: [step() for _ in range(STEPS)]) if name == THIN else step
+        for name, step in steps.items()
+    }
     seconds = interleaved(many, 1 if check else 3)
     seconds[THIN] = [value / STEPS for value in seconds[THIN]]
     for name, values in seconds.items():
         print(f"{name:<28} median {1e3 * statistics.median(values):10.2f} ms a step")
     print(f"Riemannian step / svd_lowrank step: {ratio(seconds[THIN], seconds[LOW]):.4f}")
-    yield tiny("Riemannian step / dense step with full SVD", ratio(seconds[THIN], seconds[FULL]), 0.1)
-    yield target("largest tensor of a Riemannian step / (M + N) R numbers", formed[THIN].largest / unit, 4.0)
+    yield tiny(
+        "Riemannian step / dense step with full SVD", ratio(seconds[THIN], seconds[FULL]), 0.1
+    )
+    yield target(
+        "largest tensor of a Riemannian step / (M + N) R numbers", formed[THIN].largest / unit, 4.0
+    )
 
 
 def riemannian(point: FixedRank, inputs: Tensor, wanted: Tensor) -> Step:
@@ -72,7 +103,12 @@ def riemannian(point: FixedRank, inputs: Tensor, wanted: Tensor) -> Step:
     return step
 
 
-def dense(point: FixedRank, inputs: Tensor, wanted: Tensor, truncated: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]) -> Step:
+def dense(
+    point: FixedRank,
+    inputs: Tensor,
+    wanted: Tensor,
+    truncated: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]],
+) -> Step:
     """Return a step on the whole matrix."""
     weight = to_dense(point).requires_grad_()
 
@@ -103,16 +139,28 @@ def svd_lowrank(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class Formed(TorchDispatchMode):
-    """Note the numbers in new memory of every operation's results, backward included: the largest, and all of them, which no peak exceeds."""
+    """Note the numbers in new memory of every operation's results, backward included: the largest,
+    and all of them, which no peak exceeds.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.largest = self.total = 0
 
-    def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         """Run the operation and look at what is new."""
         result = func(*args, **(kwargs or {}))
-        held = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        held = {
+            leaf.untyped_storage().data_ptr()
+            for leaf in tree_leaves((args, kwargs))
+            if isinstance(leaf, Tensor)
+        }
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in held:
                 count = leaf.untyped_storage().nbytes() // leaf.element_size()

@@ -1,4 +1,6 @@
-"""What `uncertainty.py` scores: rows of the test set, corrupted ones, rows of no class, and prediction sets of clients."""
+"""What `uncertainty.py` scores: rows of the test set, corrupted ones, rows of no class, and
+prediction sets of clients.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,23 @@ from torch.nn import functional
 import bayesfed as bf
 from bayesfed.data import concatenated
 from bayesfed.data.corrupted import STRENGTHS
-from bayesfed.inference.evaluation.detection import detection, scores_of_probabilities, uncertainties
+from bayesfed.inference.evaluation.detection import (
+    detection,
+    scores_of_classes,
+    uncertainties,
+)
 
 PART = 1000
+
+
+def scores_of_probabilities(probabilities: Tensor, targets: Tensor) -> dict[str, float]:
+    """Return the scores of one probability for each class ``(B, C)``, however it was made."""
+    likely = probabilities.double().gather(1, targets[:, None])[:, 0].clamp_min(1e-300).log()
+    scores = scores_of_classes(probabilities[None], targets)
+    return {
+        "nll": -float(likely.mean()),
+        **{name: scores[name] for name in scores if name not in ("entropy", "mutual_information")},
+    }
 
 
 class Reading(Protocol):
@@ -43,17 +59,23 @@ class Reading(Protocol):
 
 @dataclass(frozen=True)
 class Sets:
-    """Rows to score: the test set, its part that is corrupted, rows of every client like those held out, and its rows of the test set."""
+    """Rows to score: the test set, its part that is corrupted, rows of every client like those held
+    out, and its rows of the test set.
+    """
 
     test: bf.Dataset
     corrupted: bf.Dataset
     clients: Mapping[str, bf.Dataset]
     of_test: Mapping[str, bf.Dataset]
 
-    def covered(self, calibrated: bf.Result, held: bf.Dataset, level: float = 0.9) -> dict[str, Any]:
-        """Return coverage and size of prediction sets: of all rows, under label shift, and of clients by one threshold, their own, those by class.
+    def covered(
+        self, calibrated: bf.Result, held: bf.Dataset, level: float = 0.9
+    ) -> dict[str, Any]:
+        """Return coverage and size of prediction sets: of all rows, under label shift, and of
+        clients by one threshold, their own, those by class.
 
-        With all rows, also the mean coverage over draws of as many held-out rows: what one draw gives is this, with an sd that the rule has anyway.
+        With all rows, also the mean coverage over draws of as many held-out rows: what one draw
+        gives is this, with an sd that the rule has anyway.
         """
         shared, pooled = calibrated.model, concatenated(list(self.clients.values()))
         shares = torch.arange(1.0, 11.0)
@@ -75,13 +97,28 @@ class Sets:
         return sets
 
 
-def _held(model: Any, rows: bf.Dataset, level: float, shares: Tensor | None = None, *, by_class: bool = False) -> list[float]:
+def _held(
+    model: Any,
+    rows: bf.Dataset,
+    level: float,
+    shares: Tensor | None = None,
+    *,
+    by_class: bool = False,
+) -> list[float]:
     member = model.sets(rows.inputs, level, shares=shares, by_class=by_class)
-    return [len(rows), float(member.gather(1, rows.targets[:, None]).double().mean()), float(member.double().sum(1).mean())]
+    return [
+        len(rows),
+        float(member.gather(1, rows.targets[:, None]).double().mean()),
+        float(member.double().sum(1).mean()),
+    ]
 
 
-def _redrawn(model: Any, rows: bf.Dataset, count: int, level: float, draws: int = 200) -> list[float]:
-    """Return the number of rows, and mean and sd of the coverage where others of them are held out."""
+def _redrawn(
+    model: Any, rows: bf.Dataset, count: int, level: float, draws: int = 200
+) -> list[float]:
+    """Return the number of rows, and mean and sd of the coverage where others of them are
+    held out.
+    """
     scores = 1 - model.probabilities(rows.inputs).double().gather(1, rows.targets[:, None])[:, 0]
     generator, found = bf.Key(0, "redrawn").generator(), []
     for _ in range(draws):
@@ -92,15 +129,21 @@ def _redrawn(model: Any, rows: bf.Dataset, count: int, level: float, draws: int 
 
 
 def outsiders(images: bf.Dataset) -> dict[str, Tensor]:
-    """Return inputs of no class: scikit-learn's digits at 28 x 28 pixels, and images flipped, inverted and of noise."""
+    """Return inputs of no class: scikit-learn's digits at 28 x 28 pixels, and images flipped,
+    inverted and of noise.
+    """
     digits = bf.digits()[0].inputs.reshape(-1, 1, 8, 8)[: len(images)]
     larger = functional.interpolate(digits / digits.max(), size=(28, 28), mode="bilinear")[:, 0]
     made = bf.out_of_distribution(images, bf.Key(0, "outside"))
     return {"digits": larger, **{name: made[name] for name in ("flipped", "inverted", "noise")}}
 
 
-def scored(reading: Reading, sets: Sets, held: bf.Dataset, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scores of a reading, of the test set and held-out rows by `draws` draws, of the many other rows by `fewer_draws`."""
+def scored(
+    reading: Reading, sets: Sets, held: bf.Dataset, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the scores of a reading, of the test set and held-out rows by `draws` draws, of the
+    many other rows by `fewer_draws`.
+    """
     many, few = settings["draws"], settings["fewer_draws"]
     drawn, labels = _drawn(reading, sets.test.inputs, many), sets.test.targets
     scores = dict(scores_of_probabilities(drawn.mean(0), labels))
@@ -109,12 +152,21 @@ def scored(reading: Reading, sets: Sets, held: bf.Dataset, settings: Mapping[str
     by_severity: dict[str, list[float]] = {}
     for corruption in STRENGTHS:
         made = [bf.corrupted(sets.corrupted, corruption, severity) for severity in range(1, 6)]
-        by_severity[corruption] = [scores_of_probabilities(_drawn(reading, one.inputs, few).mean(0), one.targets)["nll"] for one in made]
+        by_severity[corruption] = [
+            scores_of_probabilities(_drawn(reading, one.inputs, few).mean(0), one.targets)["nll"]
+            for one in made
+        ]
     inside, areas = _uncertain(reading, sets.test.inputs, few), dict[str, dict[str, float]]()
     for name, rows in outsiders(sets.corrupted).items():
         outside = _uncertain(reading, rows, few)
         areas[name] = {kind: detection(inside[kind], outside[kind])["auroc"] for kind in inside}
-    return {**scores, "held_nll": own, "corrupted": by_severity, "auroc": areas, "rows_nll": packed(nll)}
+    return {
+        **scores,
+        "held_nll": own,
+        "corrupted": by_severity,
+        "auroc": areas,
+        "rows_nll": packed(nll),
+    }
 
 
 def _drawn(reading: Reading, inputs: Tensor, count: int) -> Tensor:
@@ -122,7 +174,9 @@ def _drawn(reading: Reading, inputs: Tensor, count: int) -> Tensor:
 
 
 def _uncertain(reading: Reading, inputs: Tensor, count: int) -> dict[str, Tensor]:
-    given = uncertainties(_drawn(reading, inputs, count), reading.logits(inputs) if reading.logits else None)
+    given = uncertainties(
+        _drawn(reading, inputs, count), reading.logits(inputs) if reading.logits else None
+    )
     return given | ({"feature_density": reading.distance(inputs)} if reading.distance else {})
 
 

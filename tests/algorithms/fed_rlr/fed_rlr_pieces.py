@@ -3,8 +3,10 @@
 import torch
 
 import bayesfed as bf
+from bayesfed.algorithms.fed_rlr import Adapt, RiemannianSgd
 from bayesfed.algorithms.fed_rlr.local import free
-from bayesfed.federated import Adapt, RiemannianSgd, rounds
+from bayesfed.federated import rounds
+from bayesfed.federated.core.owners import owned
 from bayesfed.geometry import (
     metric_retraction,
     orthographic_retraction,
@@ -15,7 +17,14 @@ from bayesfed.models.low_rank.fixed_rank_trees import points
 WORK = bf.Training(steps=3, batch_size=16, optimiser=bf.Sgd(0.05))
 
 
-ALL = [bf.Tangents(), bf.Tangents(orthographic_retraction), bf.Factors(), bf.Factors("orthogonal"), bf.Factors("none"), bf.Points()]
+ALL = [
+    bf.Tangents(),
+    bf.Tangents(orthographic_retraction),
+    bf.Factors(),
+    bf.Factors("orthogonal"),
+    bf.Factors("none"),
+    bf.Points(),
+]
 
 
 def doubled(clients):
@@ -23,14 +32,21 @@ def doubled(clients):
 
 
 def full_ranks(net):
-    return {name: min(weight.shape[0], weight[0].numel()) for name, weight in dense_weights(net).items()}
+    return {
+        name: min(weight.shape[0], weight[0].numel()) for name, weight in dense_weights(net).items()
+    }
 
 
 def dense_weights(net):
-    return {name.removesuffix(".weight"): value for name, value in net.named_parameters() if value.ndim > 1}
+    return {
+        name.removesuffix(".weight"): value
+        for name, value in net.named_parameters()
+        if value.ndim > 1
+    }
 
 
 def dense_state(state):
+    state = owned(state, "model")
     return {name: to_dense(point) for name, point in points(state).items()} | free(state)
 
 
@@ -51,7 +67,13 @@ class Spy:
 
 
 def rlr_local(net, retraction=metric_retraction, **changes):
-    arguments = {"transmission": bf.Tangents(), "learning_rate": 0.1, "steps": 1, "batch_size": 16, "reset": False}
+    arguments = {
+        "transmission": bf.Tangents(),
+        "learning_rate": 0.1,
+        "steps": 1,
+        "batch_size": 16,
+        "reset": False,
+    }
     return RiemannianSgd(net, bf.Categorical(), **{**arguments, **changes}, retraction=retraction)
 
 
@@ -59,8 +81,13 @@ def regressions(count=4, rows=40):
     found = {}
     for number in range(count):
         generator = bf.Key(number, "regression").generator()
-        x, w = torch.randn(rows, 12, generator=generator).double(), torch.randn(12, 8, generator=generator).double()
-        found[f"c{number}"] = bf.Dataset(x, x @ w + 0.1 * torch.randn(rows, 8, generator=generator).double())
+        x, w = (
+            torch.randn(rows, 12, generator=generator).double(),
+            torch.randn(12, 8, generator=generator).double(),
+        )
+        found[f"c{number}"] = bf.Dataset(
+            x, x @ w + 0.1 * torch.randn(rows, 8, generator=generator).double()
+        )
     return found
 
 

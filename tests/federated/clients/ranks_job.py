@@ -1,4 +1,5 @@
-"""What the tests of ranks run in one process, and in every process of a job: ``torchrun ... ranks_job.py OUT FOLDER WHAT ...``.
+"""What the tests of ranks run in one process, and in every process of a job:
+``torchrun ... ranks_job.py OUT FOLDER WHAT ...``.
 
 WHAT is "cases", "paced", "until" and a number of rounds, or names of recipes.
 """
@@ -16,15 +17,20 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import BayesfedError
 from bayesfed.federated import Digital, checkpoint, newest, untimed
-from bayesfed.testing import recipes
+from tests.support import recipes
 
-# Methods whose sums are added over ranks, with memories and without, and methods whose replies are sent to rank 0.
+# Methods whose sums are added over ranks, with memories and without, and methods whose replies are
+# sent to rank 0.
 SAMPLE = ("stc", "hetero_fl", "fed_avg on air", "flex_lora")
 
 
 def plain(run):
     """What of a run must not depend on the number of ranks."""
-    return run.snapshot.state, dict(run.snapshot.memories), [untimed(record) for record in run.history]
+    return (
+        run.snapshot.state,
+        dict(run.snapshot.memories),
+        [untimed(record) for record in run.history],
+    )
 
 
 def whole_runs(wrap, names, *, rounds=2):
@@ -32,12 +38,22 @@ def whole_runs(wrap, names, *, rounds=2):
     made, result = recipes.tiny_recipes(), {}
     for name in names:
         tiny = made[name]()
-        result[name] = plain(bf.run(tiny.algorithm, wrap(tiny.pool()), rounds=rounds, progress=False, on_client_error="drop"))
+        result[name] = plain(
+            bf.run(
+                tiny.algorithm,
+                wrap(tiny.pool()),
+                rounds=rounds,
+                progress=False,
+                on_client_error="drop",
+            )
+        )
     return result
 
 
 def hard_cases(wrap, folder):
-    """An idle rank, failing clients and callbacks, a callback that stops, clients that diverge, and a run resumed with memories."""
+    """An idle rank, failing clients and callbacks, a callback that stops, clients that diverge, and
+    a run resumed with memories.
+    """
     tiny, result = recipes.tiny_recipes()["stc"](), {}
     clients = dict(tiny.pool().data)
 
@@ -52,14 +68,21 @@ def hard_cases(wrap, folder):
 
     first, *others = clients
     result["idle"] = ran(data={first: clients[first]})
-    narrow = clients | {name: replace(clients[name], inputs=clients[name].inputs[:, :1]) for name in others[:2]}
+    narrow = clients | {
+        name: replace(clients[name], inputs=clients[name].inputs[:, :1]) for name in others[:2]
+    }
     result["raise"] = ran(data=narrow)
     result["drop"] = ran(data=narrow, on_client_error="drop")
     result["callback fails"] = ran(callbacks=[lambda report: 1 // 0])
     plainly = recipes.tiny_recipes()["fed_avg"]().algorithm
-    unchecked = replace(plainly, phases=tuple(replace(phase, link=Digital(max_norm=math.inf)) for phase in plainly.phases))
+    unchecked = replace(
+        plainly,
+        phases=tuple(replace(phase, link=Digital(max_norm=math.inf)) for phase in plainly.phases),
+    )
     for name, size in {"NaN": 1e30, "overflow": 1e10}.items():
-        large = clients | {others[0]: replace(clients[others[0]], inputs=clients[others[0]].inputs * size)}
+        large = clients | {
+            others[0]: replace(clients[others[0]], inputs=clients[others[0]].inputs * size)
+        }
         result[name] = ran(unchecked, data=large, on_client_error="drop")
 
     def stop(report):
@@ -72,7 +95,9 @@ def hard_cases(wrap, folder):
     masked = bf.secure(plainly, participants=4, largest=8.0, heaviest=100.0)
     result["secure"] = ran(masked, on_client_error="drop")
     # What is resumed from is on rank 0's disk, and rank 0 alone has it.
-    lazy = bf.Population(list(clients), {name: len(rows) for name, rows in clients.items()}, clients.__getitem__)
+    lazy = bf.Population(
+        list(clients), {name: len(rows) for name, rows in clients.items()}, clients.__getitem__
+    )
     saved = {"callbacks": [checkpoint(folder / "lazy")], "records": folder / "records"}
     leads = os.environ.get("RANK", "0") == "0"
     for rounds in (2, 4):
@@ -85,7 +110,16 @@ def until(wrap, folder, rounds):
     """Rounds with memories and checkpoints, from the last checkpoint there is."""
     tiny = recipes.tiny_recipes()["stc"]()
     callbacks = [checkpoint(folder / "saved")]
-    return plain(bf.run(tiny.algorithm, wrap(tiny.pool()), rounds=rounds, progress=False, callbacks=callbacks, resume=newest(folder / "saved")))
+    return plain(
+        bf.run(
+            tiny.algorithm,
+            wrap(tiny.pool()),
+            rounds=rounds,
+            progress=False,
+            callbacks=callbacks,
+            resume=newest(folder / "saved"),
+        )
+    )
 
 
 def paced(folder, rounds):
@@ -98,7 +132,14 @@ def paced(folder, rounds):
         time.sleep(0.3)
 
     (folder / f"process-{pool.group.rank}").write_text(str(os.getpid()))
-    run = bf.run(tiny.algorithm, pool, rounds=rounds, progress=False, callbacks=[note, checkpoint(folder / "saved")], resume=newest(folder / "saved"))
+    run = bf.run(
+        tiny.algorithm,
+        pool,
+        rounds=rounds,
+        progress=False,
+        callbacks=[note, checkpoint(folder / "saved")],
+        resume=newest(folder / "saved"),
+    )
     return plain(run)
 
 
@@ -110,7 +151,11 @@ def main(out, folder, *what):
     elif what[0] == "until":
         outcome = until(bf.Ranks, folder, int(what[1]))
     else:
-        outcome = whole_runs(bf.Ranks, SAMPLE) | hard_cases(bf.Ranks, folder) if what == ("cases",) else whole_runs(bf.Ranks, what)
+        outcome = (
+            whole_runs(bf.Ranks, SAMPLE) | hard_cases(bf.Ranks, folder)
+            if what == ("cases",)
+            else whole_runs(bf.Ranks, what)
+        )
     out.with_suffix(f".{os.environ['RANK']}").write_bytes(pickle.dumps(outcome))
 
 

@@ -1,4 +1,6 @@
-"""Cohorts: clients whose steps are batched end where they would one by one, and fail alone; what cannot be batched says so."""
+"""Cohorts: clients whose steps are batched end where they would one by one, and fail alone; what
+cannot be batched says so.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -11,8 +13,9 @@ import bayesfed as bf
 from bayesfed.compress import Coded, ErrorFeedback, Uniform
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError
-from bayesfed.federated import rounds
+from bayesfed.federated import feedback, layered, rounds
 from bayesfed.federated.clients.cohorts import MOST, PARAMETERS, WORK, pays
+from bayesfed.federated.core.owners import owned
 from tests.conftest import tree_equal
 
 WORK_OF = bf.Training(steps=8, batch_size=8)
@@ -44,7 +47,13 @@ def apart(left, right):
 
 
 def norms(net):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16, track_running_stats=False), nn.ReLU(), nn.Linear(16, 10))
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(64, 16),
+        nn.BatchNorm1d(16, track_running_stats=False),
+        nn.ReLU(),
+        nn.Linear(16, 10),
+    )
 
 
 class Branches(nn.Module):
@@ -63,15 +72,28 @@ class Branches(nn.Module):
 
 RECIPES = {
     "fed_avg": lambda net: bf.fed_avg(net, training=WORK_OF),
-    "momentum and decay": lambda net: bf.fed_avg(net, training=replace(WORK_OF, optimiser=bf.Sgd(0.05, momentum=0.9, weight_decay=0.01))),
-    "schedule": lambda net: bf.fed_avg(net, training=replace(WORK_OF, schedule=bf.cosine(0.1, ROUNDS))),
+    "momentum and decay": lambda net: bf.fed_avg(
+        net, training=replace(WORK_OF, optimiser=bf.Sgd(0.05, momentum=0.9, weight_decay=0.01))
+    ),
+    "schedule": lambda net: bf.fed_avg(
+        net, training=replace(WORK_OF, schedule=bf.cosine(0.1, ROUNDS))
+    ),
     "adam": lambda net: bf.fed_avg(net, training=replace(WORK_OF, optimiser=bf.Adam(1e-3))),
     "fed_prox": lambda net: bf.fed_prox(net, strength=0.1, training=WORK_OF),
     "convolutions": lambda net: bf.fed_avg(
-        nn.Sequential(nn.Flatten(), nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)),
+        nn.Sequential(
+            nn.Flatten(),
+            nn.Unflatten(1, (1, 8, 8)),
+            nn.Conv2d(1, 4, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(144, 10),
+        ),
         training=bf.Training(steps=4, batch_size=8),
     ),
-    "a parameter out of use": lambda net: bf.fed_avg(Spare(net), training=replace(WORK_OF, optimiser=bf.Sgd(0.05, weight_decay=0.1))),
+    "a parameter out of use": lambda net: bf.fed_avg(
+        Spare(net), training=replace(WORK_OF, optimiser=bf.Sgd(0.05, weight_decay=0.1))
+    ),
     "tied and frozen": lambda net: bf.fed_avg(tied(net), training=WORK_OF),
 }
 
@@ -104,19 +126,33 @@ def test_a_cohort_ends_where_its_clients_would_alone(net, clients, recipe):
     for left, right in zip(alone, at_once, strict=True):
         assert apart(left.state, right.state) <= 1e-6
         assert left.clients.keys() == right.clients.keys()
-        assert all(abs(left.clients[name]["loss"] - right.clients[name]["loss"]) <= 1e-5 for name in left.clients)
-        assert [(row.client, row.direction, row.bits) for row in left.rows] == [(row.client, row.direction, row.bits) for row in right.rows]
+        assert all(
+            abs(left.clients[name]["loss"] - right.clients[name]["loss"]) <= 1e-5
+            for name in left.clients
+        )
+        assert [(row.client, row.direction, row.bits) for row in left.rows] == [
+            (row.client, row.direction, row.bits) for row in right.rows
+        ]
     assert not tree_equal(algorithm.initial, at_once[-1].state)
-    assert pool.cohorts.turns == {"train": {"batched": 30, "one by one: no others of its shape": 3, "one by one: no rows": 3}}
-    assert {name: info.get("cohort") for name, info in at_once[-1].clients.items() if name != "client-00"} == {
-        **{f"client-{k:02d}": 10.0 for k in range(1, 10)}, "few": None, "none": None
-    }  # fmt: skip
+    assert pool.cohorts.turns == {
+        "train": {"batched": 30, "one by one: no others of its shape": 3, "one by one: no rows": 3}
+    }
+    assert {
+        name: info.get("cohort")
+        for name, info in at_once[-1].clients.items()
+        if name != "client-00"
+    } == {**{f"client-{k:02d}": 10.0 for k in range(1, 10)}, "few": None, "none": None}
 
 
 def test_regressions_are_batched(clients):
-    parts = {name: Dataset(data.inputs, data.inputs.flatten(1).sum(1, keepdim=True) / 10) for name, data in clients.items()}
+    parts = {
+        name: Dataset(data.inputs, data.inputs.flatten(1).sum(1, keepdim=True) / 10)
+        for name, data in clients.items()
+    }
     algorithm = bf.fed_avg(
-        bf.mlp([64, 8, 1], bf.Key(0, "net")), likelihood=bf.Normal(1.0), training=bf.Training(steps=5, batch_size=8, optimiser=bf.Sgd(0.01))
+        bf.mlp([64, 8, 1], bf.Key(0, "net")),
+        likelihood=bf.Normal(1.0),
+        training=bf.Training(steps=5, batch_size=8, optimiser=bf.Sgd(0.01)),
     )
     alone, _ = run(algorithm, parts)
     at_once, pool = run(algorithm, parts, pool={"cohort": 20})
@@ -130,7 +166,9 @@ def test_large_cohorts_come_in_parts_and_resume_to_the_same_bits(net, clients):
     assert all(info["cohort"] <= 4 for info in whole[-1].clients.values() if "cohort" in info)
     assert pool.cohorts.turns["train"]["batched"] > 0
     first, _ = run(algorithm, clients, 1, pool={"cohort": 4}, sampler=bf.fraction(0.75))
-    again, _ = run(algorithm, clients, pool={"cohort": 4}, sampler=bf.fraction(0.75), resume=first[-1].snapshot)
+    again, _ = run(
+        algorithm, clients, pool={"cohort": 4}, sampler=bf.fraction(0.75), resume=first[-1].snapshot
+    )
     assert tree_equal(whole[-1].state, again[-1].state)
 
 
@@ -141,13 +179,19 @@ def test_error_feedback_keeps_what_was_not_sent(net, clients):
     base = bf.fed_paq(net, training=WORK_OF)
     (phase,) = base.phases
 
-    def assign(state, round, profile, key):
-        return replace(phase.assign(state, round, profile, key), up=ErrorFeedback(Coded(Uniform(4))))
+    def coding(up):
+        def assign(state, round, profile, key):
+            return replace(phase.assign(state, round, profile, key), up=up)
 
-    algorithm = replace(base, phases=(replace(phase, assign=assign),))
+        return replace(base, phases=(replace(phase, assign=assign),))
+
+    with pytest.raises(ArgumentError, match=r"a plain codec.*try layered\(algorithm, feedback"):
+        run(coding(ErrorFeedback(Coded(Uniform(4)))), clients, 1)
+    algorithm = layered(coding(Coded(Uniform(4))), feedback())
     alone, _ = run(algorithm, clients, 1)
     at_once, _ = run(algorithm, clients, 1, pool={"cohort": 20})
-    # A last bit may round a code the other way; what was sent and what is kept add up to what was trained.
+    # A last bit may round a code the other way; what was sent and what is kept add up to what was
+    # trained.
     assert apart(_complete(alone[0], clients), _complete(at_once[0], clients)) <= 1e-6
     later, _ = run(algorithm, clients, pool={"cohort": 20})
     assert not any(report.refused for report in later)
@@ -159,8 +203,8 @@ def _complete(report, clients):
     assert memories
     state = dict(report.state)
     for client, memory in memories.items():
-        for name, leaf in memory.items():
-            base = name.rpartition("/")[2]
+        for name, leaf in owned(memory, "feedback/error").items():
+            base = f"model/{name}"
             state[base] = state[base] + leaf * (len(clients[client]) / total)
     return state
 
@@ -172,8 +216,17 @@ def test_keyed_messages(net, clients):
     keyed, _ = run(algorithm, clients, pool={"cohort": 20, "secrets": secrets}, secrets=secrets)
     assert tree_equal(plain[-1].state, keyed[-1].state)
     wrong = secrets | {"client-03": b"another secret.."}
-    reports, _ = run(algorithm, clients, pool={"cohort": 20, "secrets": wrong}, secrets=secrets, on_client_error="drop")
-    assert all(report.refused.keys() == {"client-03"} and "decode" in report.refused["client-03"] for report in reports)
+    reports, _ = run(
+        algorithm,
+        clients,
+        pool={"cohort": 20, "secrets": wrong},
+        secrets=secrets,
+        on_client_error="drop",
+    )
+    assert all(
+        report.refused.keys() == {"client-03"} and "decode" in report.refused["client-03"]
+        for report in reports
+    )
 
 
 # Failures
@@ -183,7 +236,11 @@ def test_keyed_messages(net, clients):
 def test_a_client_fails_alone(net, clients, policy):
     bad, parts = "client-04", dict(clients)
     data, optimiser = clients[bad], bf.Sgd(0.05)
-    parts[bad] = Dataset(data.inputs * 1e30, data.targets) if policy == "diverges" else Dataset(data.inputs, data.targets + 10)
+    parts[bad] = (
+        Dataset(data.inputs * 1e30, data.targets)
+        if policy == "diverges"
+        else Dataset(data.inputs, data.targets + 10)
+    )
     algorithm = bf.fed_avg(net, training=replace(WORK_OF, optimiser=optimiser))
     alone, _ = run(algorithm, parts, on_client_error="drop")
     at_once, pool = run(algorithm, parts, pool={"cohort": 20}, on_client_error="drop")
@@ -202,12 +259,20 @@ def test_a_client_fails_alone(net, clients, policy):
 
 
 OBSTACLES = {
-    "dropout": (lambda net: bf.fed_avg(nn.Sequential(net, nn.Dropout(0.2)), training=WORK_OF), "dropout"),
+    "dropout": (
+        lambda net: bf.fed_avg(nn.Sequential(net, nn.Dropout(0.2)), training=WORK_OF),
+        "dropout",
+    ),
     "batch norm": (lambda net: bf.fed_avg(norms(net), training=WORK_OF), "batch norm"),
-    "own classes": (lambda net: bf.fed_avg(net, masked=True, training=WORK_OF), "LocalClasses does more than gradient steps"),
+    "own classes": (
+        lambda net: bf.fed_avg(net, masked=True, training=WORK_OF),
+        "LocalClasses does more than gradient steps",
+    ),
     "posterior": (
-        lambda net: bf.d_turbo_vbi(bf.declare(net), observations=100, training=bf.Training(steps=2)),
-        "DeltaUplink does more than gradient steps",
+        lambda net: bf.d_turbo_vbi(
+            bf.declare(net), observations=100, training=bf.Training(steps=2)
+        ),
+        "Scored does more than gradient steps",
     ),
     "branches": (lambda net: bf.fed_avg(Branches(net), training=WORK_OF), "vmap"),
 }
@@ -226,7 +291,9 @@ def test_what_cannot_be_batched_is_refused_or_goes_on_alone_and_says_so(net, cli
     assert tree_equal(alone[-1].state, auto[-1].state)
     assert not any("cohort" in info for report in auto for info in report.clients.values())
     (counted,) = pool.cohorts.turns.values()
-    assert sum(count for reason, count in counted.items() if words in reason) == counted.total() == 24
+    assert (
+        sum(count for reason, count in counted.items() if words in reason) == counted.total() == 24
+    )
 
 
 @pytest.mark.parametrize("cohort", [0, -1, True, 2.5, "all", None])
@@ -258,7 +325,16 @@ def test_auto_batches_small_networks_and_enough_clients(net, clients):
     few = {name: clients[name] for name in list(clients)[:3]}
     reports, pool = run(bf.fed_avg(net, training=WORK_OF), few, pool={"cohort": "auto"})
     assert tree_equal(run(bf.fed_avg(net, training=WORK_OF), few)[0][-1].state, reports[-1].state)
-    assert pool.cohorts.turns == {"train": Counter({"one by one: nothing is won by batching 3 clients of 1,210 parameters and 8 rows a step": 9})}
+    assert pool.cohorts.turns == {
+        "train": Counter(
+            {
+                (
+                    "one by one: nothing is won by batching 3 clients of 1,210 parameters and "
+                    "8 rows a step"
+                ): 9
+            }
+        )
+    }
 
 
 def test_auto_leaves_large_networks_alone():

@@ -1,4 +1,6 @@
-"""Pools and memories: clients that raise, hang or die cost themselves alone; what was not accepted is not remembered."""
+"""Pools and memories: clients that raise, hang or die cost themselves alone; what was not accepted
+is not remembered.
+"""
 
 import multiprocessing
 import os
@@ -17,7 +19,7 @@ import bayesfed as bf
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError
 from bayesfed.federated import ClientMemory, InFolder, Slot, rounds, untimed
-from bayesfed.federated.clients.worker_threads import wait_until_gone
+from bayesfed.federated.clients.workers import wait_until_gone
 from tests.conftest import tree_equal
 
 WORK = {"training": bf.Training(steps=1, batch_size=8)}
@@ -26,7 +28,9 @@ BAD = "b"
 
 @pytest.fixture(scope="module")
 def clients(digits):
-    return {name: digits[0][slice(20 * index, 20 * index + 8)] for index, name in enumerate("abcde")}
+    return {
+        name: digits[0][slice(20 * index, 20 * index + 8)] for index, name in enumerate("abcde")
+    }
 
 
 @pytest.fixture
@@ -53,7 +57,10 @@ class Failing:
 
 def failing(net, act):
     algorithm = bf.fed_avg(net, **WORK)
-    return replace(algorithm, phases=(replace(algorithm.phases[0], local=Failing(algorithm.phases[0].local, act)),))
+    return replace(
+        algorithm,
+        phases=(replace(algorithm.phases[0], local=Failing(algorithm.phases[0].local, act)),),
+    )
 
 
 def raises():
@@ -114,12 +121,19 @@ def run(algorithm, pool, **changes):
 def check_second_round(reports, words):
     assert [sorted(report.refused) for report in reports] == [[], [BAD], []]
     assert words in reports[1].refused[BAD]
-    counts = {name: float(memory["fits"]) for name, memory in reports[-1].snapshot.memories.items()}
+    counts = {
+        name: float(memory["model/fits"]) for name, memory in reports[-1].snapshot.memories.items()
+    }
     assert counts == {"a": 3, BAD: 2, "c": 3, "d": 3, "e": 3}
 
 
-@pytest.mark.parametrize("pool", [{}, {"workers": 2, "kind": "thread"}, {"workers": 2}, {"workers": 1, "deadline_s": 600.0}])
-@pytest.mark.parametrize(("act", "words"), [(raises, "fit: ValueError: told to fail"), (leaves, "fit: SystemExit: 3")])
+@pytest.mark.parametrize(
+    "pool",
+    [{}, {"workers": 2, "kind": "thread"}, {"workers": 2}, {"workers": 1, "deadline_s": 600.0}],
+)
+@pytest.mark.parametrize(
+    ("act", "words"), [(raises, "fit: ValueError: told to fail"), (leaves, "fit: SystemExit: 3")]
+)
 def test_a_client_that_raises_is_named_in_every_pool(net, clients, pool, act, words):
     with bf.InProcess(clients, **pool) as crew:
         check_second_round(run(failing(net, act), crew), words)
@@ -149,11 +163,18 @@ def test_the_threads_of_a_closed_pool_are_gone_before_anything_may_fork(net, cli
         (hangs, 2.0, "deadline: no answer within 2 s; its worker process was stopped"),
         pytest.param(is_deaf, 2.0, "deadline: no answer within 2 s", marks=pytest.mark.slow),
         (partial(breaks_off, signal.SIGKILL), None, "a fresh one (signal 9; out of memory?)"),
-        pytest.param(partial(breaks_off, signal.SIGSTOP), 2.0, "deadline: no answer within 2 s", marks=pytest.mark.slow),
+        pytest.param(
+            partial(breaks_off, signal.SIGSTOP),
+            2.0,
+            "deadline: no answer within 2 s",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_worker_that_dies_or_hangs_is_replaced(net, clients, act, deadline_s, words, workers, monkeypatch):
+def test_a_worker_that_dies_or_hangs_is_replaced(
+    net, clients, act, deadline_s, words, workers, monkeypatch
+):
     monkeypatch.setattr("bayesfed.federated.clients.worker.GRACE_S", 0.5)
     before, handles = children(), len(os.listdir("/proc/self/fd"))
     with bf.InProcess(clients, workers=workers, deadline_s=deadline_s) as pool:
@@ -162,7 +183,11 @@ def test_a_worker_that_dies_or_hangs_is_replaced(net, clients, act, deadline_s, 
     check_second_round(reports, words)
     assert children() == before
     assert len(os.listdir("/proc/self/fd")) == handles
-    honest = run(failing(net, lambda: None), bf.InProcess(clients), sampler=lambda number, names, key: [n for n in names if (number, n) != (1, BAD)])
+    honest = run(
+        failing(net, lambda: None),
+        bf.InProcess(clients),
+        sampler=lambda number, names, key: [n for n in names if (number, n) != (1, BAD)],
+    )
     assert tree_equal(reports[-1].state, honest[-1].state)
 
 
@@ -186,7 +211,9 @@ def test_a_worker_that_dies_idle_costs_nobody(net, clients):
     with bf.InProcess(clients, workers=2) as pool:
         reports = run(failing(net, lambda: None), pool, sampler=killing)
     assert not any(report.refused for report in reports)
-    assert tree_equal(reports[-1].state, run(failing(net, lambda: None), bf.InProcess(clients))[-1].state)
+    assert tree_equal(
+        reports[-1].state, run(failing(net, lambda: None), bf.InProcess(clients))[-1].state
+    )
 
 
 @pytest.mark.slow
@@ -266,18 +293,29 @@ def test_any_number_of_workers_gives_the_same_history(net, clients, workers):
     whole = run(algorithm, bf.InProcess(clients))
     with bf.InProcess(dict(reversed(clients.items())), workers=workers) as pool:
         found = run(algorithm, pool)
-    assert [untimed(report.record) for report in found] == [untimed(report.record) for report in whole]
-    assert all(tree_equal(found[-1].snapshot.memories[name], memory) for name, memory in whole[-1].snapshot.memories.items())
+    assert [untimed(report.record) for report in found] == [
+        untimed(report.record) for report in whole
+    ]
+    assert all(
+        tree_equal(found[-1].snapshot.memories[name], memory)
+        for name, memory in whole[-1].snapshot.memories.items()
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"deadline_s": 1.0}, r"process workers, which can be stopped, found kind='process', workers=0"),
+        (
+            {"deadline_s": 1.0},
+            r"process workers, which can be stopped, found kind='process', workers=0",
+        ),
         ({"deadline_s": 1.0, "workers": 2, "kind": "thread"}, "kind='thread', workers=2"),
-        ({"deadline_s": 0.0, "workers": 2}, "seconds above 0"),
-        ({"deadline_s": float("nan"), "workers": 2}, "seconds above 0"),
-        ({"start": "thread", "workers": 2}, "InProcess.start: expected one of .*'spawn'.*, those of this system, found thread"),
+        ({"deadline_s": 0.0, "workers": 2}, "deadline_s: expected a number in"),
+        ({"deadline_s": float("nan"), "workers": 2}, "deadline_s: expected a number in"),
+        (
+            {"start": "thread", "workers": 2},
+            "InProcess, start: expected .*'spawn'.*, found 'thread'",
+        ),
     ],
 )
 def test_pools_that_cannot_be_had_are_refused(clients, options, words):
@@ -287,7 +325,10 @@ def test_pools_that_cannot_be_had_are_refused(clients, options, words):
 
 def test_a_message_that_reaches_no_process_is_said(net, clients):
     algorithm = bf.fed_avg(net, codec=Unsendable(), **WORK)
-    with bf.InProcess(clients, workers=1) as pool, pytest.raises(ArgumentError, match="codecs and links that reach a process"):
+    with (
+        bf.InProcess(clients, workers=1) as pool,
+        pytest.raises(ArgumentError, match="codecs and links that reach a process"),
+    ):
         run(algorithm, pool)
 
 
@@ -304,18 +345,18 @@ class Unsendable(bf.Cast):
 # Memories
 
 
-@pytest.fixture(params=["ram", "folder"])
-def make(request, tmp_path):
-    """Make a memory; that in a folder is opened anew for every call, as another process would."""
+@pytest.fixture
+def make(tmp_path):
+    """Make a memory that is opened anew for every call, as another process would."""
 
     class Reopened:
-        def __init__(self, keep):
+        def __init__(self, keep=1):
             self.keep = keep
 
         def __getattr__(self, name):
             return getattr(ClientMemory(InFolder(tmp_path), keep=self.keep), name)
 
-    return (lambda keep=1: ClientMemory(keep=keep)) if request.param == "ram" else (lambda keep=1: Reopened(keep))
+    return Reopened
 
 
 def slot(round, phase="train"):
@@ -356,7 +397,11 @@ def test_a_client_agrees_with_what_the_server_says(make):
         memory.pend(slot(number), value(number))
         for _ in range(2):
             memory.agree(slot(number))
-            assert (memory.read(), memory.accepted, memory.pending) == (value(number), slot(number), None)
+            assert (memory.read(), memory.accepted, memory.pending) == (
+                value(number),
+                slot(number),
+                None,
+            )
     memory.pend(slot(4), value(4))
     for _ in range(2):
         memory.agree(slot(3))
@@ -395,19 +440,33 @@ def test_a_damaged_memory_is_refused(tmp_path):
 
 def test_rows_of_none_are_a_client_too(net, clients):
     """An empty client in worker processes: nothing to learn from, nothing to crash on."""
-    with bf.InProcess({**clients, "empty": Dataset(torch.empty(0, 8, 8), torch.empty(0).long())}, workers=2) as pool:
+    with bf.InProcess(
+        {**clients, "empty": Dataset(torch.empty(0, 8, 8), torch.empty(0).long())}, workers=2
+    ) as pool:
         assert not run(bf.fed_avg(net, **WORK), pool)[-1].refused
 
 
 @pytest.mark.parametrize("name", ["fed_hm", "flex_lora", "fed_rlr"])
 def test_servers_give_the_same_bits_on_any_number_of_threads(name, digits):
-    """Products of matrices, which the servers of these take, differ in their last bits between thread counts."""
+    """Products of matrices, which the servers of these take, differ in their last bits between
+    thread counts.
+    """
     net = bf.mlp([64, 128, 64, 10], bf.Key(0, "net"))
     parts = bf.federate(digits[0], bf.iid(len(digits[0]), 4, bf.Key(0, "parts")))
     recipes = {
-        "fed_hm": lambda: bf.fed_hm(net, [1, 1 / 2], bf.fixed(sorted(parts), 2), whole=["5"], convention="matrix", training=bf.Training(steps=3)),
+        "fed_hm": lambda: bf.fed_hm(
+            net,
+            [1, 1 / 2],
+            bf.fixed(sorted(parts), 2),
+            whole=["5"],
+            convention="matrix",
+            training=bf.Training(steps=3),
+        ),
         "flex_lora": lambda: bf.flex_lora(
-            bf.lora(net, 8, bf.Key(0, "lora")), [8, 4], bf.fixed(sorted(parts), 2), training=bf.Training(steps=3, batch_size=16)
+            bf.lora(net, 8, bf.Key(0, "lora")),
+            [8, 4],
+            bf.fixed(sorted(parts), 2),
+            training=bf.Training(steps=3, batch_size=16),
         ),
         "fed_rlr": lambda: bf.fed_rlr(net, 8, training=bf.Training(steps=3)),
     }

@@ -1,4 +1,6 @@
-"""Populations: the same bits as mappings of the same clients, nothing loaded before it is asked for, memories and records on disk."""
+"""Populations: the same bits as mappings of the same clients, nothing loaded before it is asked
+for, memories and records on disk.
+"""
 
 import functools
 from dataclasses import replace
@@ -12,17 +14,18 @@ from bayesfed.data.population import Names
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError
 from bayesfed.federated import RecordFile, checkpoint, load, rounds, untimed
 from bayesfed.federated.clients.memory import table as memory_table
-from bayesfed.federated.clients.memory.log import StoredMemories
-from bayesfed.federated.clients.memory.table import Memories
+from bayesfed.federated.clients.memory.table import Memories, StoredMemories
 from bayesfed.federated.engine.files import snapshots
-from bayesfed.federated.engine.records import to_line
-from bayesfed.testing.recipes import tiny_recipes
+from bayesfed.federated.engine.files.records import to_line
+from tests.support.recipes import tiny_recipes
 
 RECIPES = ["fed_avg", "stc", "scaffold", "federated_svi pvi"]
 
 
 def tree_equal(left, right):
-    return left.keys() == right.keys() and all(torch.equal(leaf, right[name]) for name, leaf in left.items())
+    return left.keys() == right.keys() and all(
+        torch.equal(leaf, right[name]) for name, leaf in left.items()
+    )
 
 
 def population(data):
@@ -34,23 +37,40 @@ def population(data):
 def same(left, right):
     assert tree_equal(left.snapshot.state, right.snapshot.state)
     assert list(left.snapshot.memories) == list(right.snapshot.memories)
-    assert all(tree_equal(tree, right.snapshot.memories[name]) for name, tree in left.snapshot.memories.items())
+    assert all(
+        tree_equal(tree, right.snapshot.memories[name])
+        for name, tree in left.snapshot.memories.items()
+    )
     assert left.snapshot.versions == right.snapshot.versions
     assert left.snapshot.settings == right.snapshot.settings
-    assert [to_line(untimed(record)) for record in left.history] == [to_line(untimed(record)) for record in right.history]
+    assert [to_line(untimed(record)) for record in left.history] == [
+        to_line(untimed(record)) for record in right.history
+    ]
 
 
 def check_recipe(name, folder):
     tiny = tiny_recipes()[name]()
-    run = functools.partial(bf.run, tiny.algorithm, on_client_error="drop", progress=False, sampler=bf.fraction(0.75))
-    pool = functools.partial(bf.InProcess, population(tiny.data), devices=lambda client: tiny.devices.get(client, {}))
+    run = functools.partial(
+        bf.run, tiny.algorithm, on_client_error="drop", progress=False, sampler=bf.fraction(0.75)
+    )
+    pool = functools.partial(
+        bf.InProcess, population(tiny.data), devices=lambda client: tiny.devices.get(client, {})
+    )
     whole = run(tiny.pool(), rounds=3)
     same(whole, run(pool(), rounds=3))
     saved = {"callbacks": [checkpoint(folder / "checkpoints")], "records": folder / "records"}
     half = run(pool(memory_bytes=0), rounds=2, **saved)
     assert isinstance(half.snapshot.memories, StoredMemories) == bool(half.snapshot.memories)
     # From a checkpoint of memories on disk, to memories on disk, and to memories in this process.
-    same(whole, run(pool(memory_bytes=0), rounds=3, **saved | {"callbacks": []}, resume=load(folder / "checkpoints")))
+    same(
+        whole,
+        run(
+            pool(memory_bytes=0),
+            rounds=3,
+            **saved | {"callbacks": []},
+            resume=load(folder / "checkpoints"),
+        ),
+    )
     same(whole, run(tiny.pool(), rounds=3, resume=load(folder / "checkpoints")))
     return half
 
@@ -71,7 +91,10 @@ def test_every_recipe_has_the_bits_of_a_mapping(name, tmp_path):
 
 
 def blobs(clients=6):
-    return {name: bf.Dataset(torch.full((4, 2), float(i)), torch.arange(4) % 2) for i, name in enumerate(Names(clients))}
+    return {
+        name: bf.Dataset(torch.full((4, 2), float(i)), torch.arange(4) % 2)
+        for i, name in enumerate(Names(clients))
+    }
 
 
 def avg():
@@ -86,7 +109,9 @@ def test_nothing_is_loaded_before_it_is_sampled():
         return data[name]
 
     lazy = bf.Population(6, 4, read)
-    result = bf.run(avg(), lazy, rounds=2, sampler=bf.fraction(0.34), test=data["client-000"], progress=False)
+    result = bf.run(
+        avg(), lazy, rounds=2, sampler=bf.fraction(0.34), test=data["client-000"], progress=False
+    )
     assert len(asked) == 4
     assert asked == [row.client for row in result.ledger if row.direction == "up"]
     assert len(lazy) == 6
@@ -94,13 +119,21 @@ def test_nothing_is_loaded_before_it_is_sampled():
     assert "client-006" not in lazy
     assert list(lazy) == sorted(data)
     assert result.data is lazy
-    bf.run(avg(), bf.InProcess(lazy, samples=dict.fromkeys(data, 4)), rounds=1, sampler=bf.in_turn, progress=False)
+    bf.run(
+        avg(),
+        bf.InProcess(lazy, samples=dict.fromkeys(data, 4)),
+        rounds=1,
+        sampler=bf.in_turn,
+        progress=False,
+    )
     assert len(asked) == 5
     repr(lazy), lazy == bf.Population(6, 4, read)
     assert len(asked) == 5
 
 
-@pytest.mark.parametrize("options", [{}, {"cohort": 2}, {"workers": 1, "kind": "thread"}, {"workers": 1}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"cohort": 2}, {"workers": 1, "kind": "thread"}, {"workers": 1}], ids=str
+)
 def test_rows_that_cannot_be_loaded_cost_their_client_only(options):
     data = blobs()
     data["client-001"] = data["client-001"][:3]
@@ -134,8 +167,18 @@ def test_records_are_on_disk_and_go_on(tmp_path):
     # The process ended after the checkpoint of round 3 and before the record was whole.
     path, kept = folder / "records.jsonl", tuple(first.history)
     path.write_bytes(path.read_bytes()[:-9])
-    again = bf.run(avg(), data, rounds=4, callbacks=[watched], progress=False, records=folder, resume=replace(first.snapshot, history=kept))
-    assert [to_line(untimed(record)) for record in again.history] == [to_line(untimed(record)) for record in whole.history]
+    again = bf.run(
+        avg(),
+        data,
+        rounds=4,
+        callbacks=[watched],
+        progress=False,
+        records=folder,
+        resume=replace(first.snapshot, history=kept),
+    )
+    assert [to_line(untimed(record)) for record in again.history] == [
+        to_line(untimed(record)) for record in whole.history
+    ]
     again.save(tmp_path / "saved")
     with pytest.raises(CheckpointError, match="expected no records, found 4 records"):
         bf.run(avg(), data, rounds=1, progress=False, records=folder)
@@ -149,18 +192,28 @@ def test_memories_beyond_the_bound_are_on_disk_and_snapshots_stay_what_they_are(
     memories = Memories(names, bound=4 * 2000)
     for turn in range(6):
         for number, name in enumerate(names):
-            memories.pend(name, {"x": torch.full((100,), float(turn * 100 + number), dtype=torch.float64)} if number % 3 else {})
+            memories.pend(
+                name,
+                {"x": torch.full((100,), float(turn * 100 + number), dtype=torch.float64)}
+                if number % 3
+                else {},
+            )
             memories.settle(name, accepted=turn < 5 or number == 1)
         if turn == 2:
             before = memories.taken()
     now = memories.taken()
     assert isinstance(now, StoredMemories)
     assert list(now) == list(before) == [name for i, name in enumerate(names) if i % 3]
-    assert {float(tree["x"][0]) - number % 100 for number, tree in zip([i for i in range(20) if i % 3], now.values(), strict=True)} >= {400.0}
+    assert {
+        float(tree["x"][0]) - number % 100
+        for number, tree in zip([i for i in range(20) if i % 3], now.values(), strict=True)
+    } >= {400.0}
     assert float(now["client-001"]["x"][0]) == 501
     assert float(before["client-001"]["x"][-1]) == 201
     assert "client-000" not in now
-    assert [float(tree["x"][0]) for tree in before.values()] == [200.0 + i for i in range(20) if i % 3]
+    assert [float(tree["x"][0]) for tree in before.values()] == [
+        200.0 + i for i in range(20) if i % 3
+    ]
     memories.restore({"client-004": {}, "stranger": {"x": torch.ones(2000)}})
     assert list(memories.taken()) == ["stranger"]
     assert memories.read("client-001") == {}
@@ -193,13 +246,16 @@ def test_names_sizes_and_unseen_clients():
         (lambda: bf.Population(0, 1, blobs), "a number of clients, or their names"),
         (lambda: bf.Population(["a", "b", "a"], 1, blobs), r"distinct names, found twice \['a'\]"),
         (lambda: bf.Population(["a", "b"], [1, -1], blobs), "2 whole numbers from 0"),
-        (lambda: bf.Population(["a", "b"], {"a": 1}, blobs), r"one for each name, found none for \['b'\]"),
+        (
+            lambda: bf.Population(["a", "b"], {"a": 1}, blobs),
+            r"one for each name, found none for \['b'\]",
+        ),
         (lambda: bf.Population(["a", 3], 1, blobs), "texts"),
         (lambda: bf.Population(3, 1, None), "a function"),
         (lambda: bf.power_law(3, bf.Key(0), exponent=1.0), "a number above 1"),
         (lambda: bf.power_law(3, bf.Key(0), least=5, most=4), "1 <= least <= most"),
         (lambda: bf.split_clients({"a": blobs()["client-000"]}, 0.5), "at least two clients"),
-        (lambda: bf.InProcess(blobs(), memory_bytes=-1), "a number of bytes"),
+        (lambda: bf.InProcess(blobs(), memory_bytes=-1), "InProcess, memory_bytes"),
     ],
 )
 def test_what_does_not_fit_is_said(call, words):

@@ -1,4 +1,6 @@
-"""Worker processes that are not forked: the same bits as forked ones, closures included, and what cannot reach them is said."""
+"""Worker processes that are not forked: the same bits as forked ones, closures included, and what
+cannot reach them is said.
+"""
 
 import multiprocessing
 import subprocess
@@ -11,9 +13,16 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import rounds
-from bayesfed.testing.recipes import tiny_recipes
 from tests.conftest import tree_equal
-from tests.federated.clients.test_pools import WORK, check_second_round, clients, dies, failing, hangs, net, run  # noqa: F401
+from tests.federated.clients.test_pools import (
+    WORK,
+    check_second_round,
+    dies,
+    failing,
+    hangs,
+    run,
+)
+from tests.support.recipes import tiny_recipes
 
 # With error feedback in the clients' memories, with Pyro, with adapters over a frozen base.
 RECIPES = ["stc", "federated_svi pvi", "fs_lora"]
@@ -33,7 +42,9 @@ def test_recipes_give_the_same_bits(name, start):
     assert tree_equal(there.state, here.state)
     assert there.memories.keys() == here.memories.keys()
     assert here.memories or name == "fs_lora"
-    assert all(tree_equal(there.memories[client], memory) for client, memory in here.memories.items())
+    assert all(
+        tree_equal(there.memories[client], memory) for client, memory in here.memories.items()
+    )
 
 
 @pytest.mark.parametrize("start", [pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
@@ -65,8 +76,11 @@ def test_closures_and_settings_travel(start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("act", "words"), [(dies, "and so did a fresh one (exit code 7)"), (hangs, "no answer within 2 s")])
-def test_a_worker_that_dies_or_hangs_is_replaced(net, clients, act, words):  # noqa: F811
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [(dies, "and so did a fresh one (exit code 7)"), (hangs, "no answer within 2 s")],
+)
+def test_a_worker_that_dies_or_hangs_is_replaced(net, clients, act, words):
     with bf.InProcess(clients, workers=2, start="forkserver", deadline_s=2.0) as pool:
         check_second_round(run(failing(net, act), pool), words)
 
@@ -89,11 +103,17 @@ class Unsendable:
     ("extra", "words"),
     [
         (Unreadable, "data that a worker process can unpickle, found ValueError: invalid literal"),
-        (Unsendable, "data that can be pickled, found not this one; try start='fork' on Linux, kind='thread', or workers=0"),
+        (
+            Unsendable,
+            (
+                "data that can be pickled, found not this one; try start='fork' on Linux, "
+                "kind='thread', or workers=0"
+            ),
+        ),
     ],
 )
 @pytest.mark.slow
-def test_a_site_that_cannot_travel_is_said(net, clients, extra, words):  # noqa: F811
+def test_a_site_that_cannot_travel_is_said(net, clients, extra, words):
     with bf.InProcess(clients, workers=2, start="forkserver") as pool:
         run(bf.fed_avg(net, **WORK), pool)
         with pytest.raises(ArgumentError, match=words):
@@ -111,13 +131,16 @@ class Own(torch.nn.Linear):
 
 rows = bf.Dataset(torch.ones(8, 6), torch.zeros(8, dtype=torch.long))
 pool = bf.InProcess({"a": rows}, workers=1, start="spawn")
-result = bf.run(bf.fed_avg(Own(6, 3), training=bf.Training(steps=1)), pool, rounds=1, progress=False)
+algorithm = bf.fed_avg(Own(6, 3), training=bf.Training(steps=1))
+result = bf.run(algorithm, pool, rounds=1, progress=False)
 print("rounds", result.snapshot.round)
 """
 
 
 def python(*arguments):
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 @pytest.mark.slow
@@ -125,7 +148,10 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     ended = python(str(tmp_path / "script.py"))
     assert ended.returncode == 1
-    assert "InProcess: expected worker processes that start, found one that ended while it started (exit code 1)" in ended.stderr
+    assert (
+        "InProcess: expected worker processes that start, found one that ended while it "
+        "started (exit code 1)"
+    ) in ended.stderr
     assert "run the script's work under `if __name__ == '__main__':`" in ended.stderr
 
 

@@ -1,4 +1,6 @@
-"""Jobs under torchrun on this machine, for tests and benchmarks: how they are started, and what can happen to them."""
+"""Jobs under torchrun on this machine, for tests and benchmarks: how they are started, and what can
+happen to them.
+"""
 
 import os
 import pickle
@@ -18,11 +20,34 @@ FAULTS = ("killed", "hung", "agent")
 Job = subprocess.Popen[str]
 
 
-def start(ranks: int, *arguments: object, script: Path = JOB, options: Sequence[str] = ("--standalone",)) -> Job:
+def start(
+    ranks: int, *arguments: object, script: Path = JOB, options: Sequence[str] = ("--standalone",)
+) -> Job:
     """Start a job, or an agent of one, of so many processes."""
-    command = [sys.executable, "-m", "torch.distributed.run", *options, f"--nproc-per-node={ranks}", str(script), *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        *options,
+        f"--nproc-per-node={ranks}",
+        str(script),
+        *map(str, arguments),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def finished(process: Job, out: Path, ranks: int) -> list[Any]:
@@ -37,9 +62,11 @@ def finished(process: Job, out: Path, ranks: int) -> list[Any]:
 
 
 def disturbed(fault: str, folder: Path) -> list[Any]:
-    """Start the paced job on two ranks, lose one after some rounds, and return what the ranks that finish the job wrote.
+    """Start the paced job on two ranks, lose one after some rounds, and return what the ranks that
+    finish the job wrote.
 
-    A rank is "killed" or "hung", or a whole "agent" with its rank is killed, as if its machine were lost: the other one goes on alone.
+    A rank is "killed" or "hung", or a whole "agent" with its rank is killed, as if its machine were
+    lost: the other one goes on alone.
     """
     given = (folder / "out", folder, "paced")
     if fault != "agent":
@@ -52,10 +79,20 @@ def disturbed(fault: str, folder: Path) -> list[Any]:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         endpoint = f"localhost:{free.getsockname()[1]}"
-    rendezvous = ("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=lost", "--nnodes=1:2", "--max-restarts=3")
-    first, second = (start(1, *given, options=(*rendezvous, f"--rdzv-conf=last_call_timeout=10,is_host={host}")) for host in (1, 0))
+    rendezvous = (
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={endpoint}",
+        "--rdzv-id=lost",
+        "--nnodes=1:2",
+        "--max-restarts=3",
+    )
+    first, second = (
+        start(1, *given, options=(*rendezvous, f"--rdzv-conf=last_call_timeout=10,is_host={host}"))
+        for host in (1, 0)
+    )
     lost = _under_way(folder, second, first)
-    # The rank has a session of its own. It is stopped first, so that it does not live to see its agent die.
+    # The rank has a session of its own. It is stopped first, so that it does not live to see its
+    # agent die.
     os.kill(lost, signal.SIGSTOP)
     for process in (second.pid, lost):
         os.kill(process, signal.SIGKILL)
@@ -64,7 +101,9 @@ def disturbed(fault: str, folder: Path) -> list[Any]:
 
 
 def _under_way(folder: Path, *agents: Job) -> int:
-    """Wait until both ranks have begun and some rounds are made; return the process of the first agent's last rank."""
+    """Wait until both ranks have begun and some rounds are made; return the process of the first
+    agent's last rank.
+    """
     until = time.monotonic() + LIMIT_S
     while not ((folder / "round-3").exists() and (folder / "process-1").exists()):
         if time.monotonic() > until or any(agent.poll() is not None for agent in agents):

@@ -1,4 +1,6 @@
-"""The query of static batch norms' statistics after training: `recipe`, and the `moments` that clients send."""
+"""The query of static batch norms' statistics after training: `recipe`, and the `moments` that
+clients send.
+"""
 
 import lazy_loader
 

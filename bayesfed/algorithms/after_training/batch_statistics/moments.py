@@ -1,8 +1,10 @@
-"""Moments of the inputs of a batch norm: `BatchMoments` computes those of a client, `PooledStatistics` pools them at the server.
+"""Moments of the inputs of a batch norm: `BatchMoments` computes those of a client,
+`PooledStatistics` pools them at the server.
 
-Moments about zero add, so the server needs only a sum: ``mean = sum_k n_k m_k / n`` and ``variance = sum_k n_k s_k / n - mean^2`` are those of all
-rows together. The subtraction loses ``mean^2 / variance`` times the rounding error, hence double precision. Within a client, batches are merged
-about their means (Chan, Golub and LeVeque, 1983, (2.1)).
+Moments about zero add, so the server needs only a sum: ``mean = sum_k n_k m_k / n`` and
+``variance = sum_k n_k s_k / n - mean^2`` are those of all rows together. The subtraction loses
+``mean^2 / variance`` times the rounding error, hence double precision. Within a client, batches are
+merged about their means (Chan, Golub and LeVeque, 1983, (2.1)).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Info
@@ -32,15 +34,17 @@ class _Reached(Exception):
 
 @dataclass(frozen=True)
 class BatchMoments:
-    """Run all rows up to a batch norm and return the moments about zero of its inputs, for each channel: over rows and pixels, in float64.
+    """Run all rows up to a batch norm and return the moments about zero of its inputs, for each
+    channel: over rows and pixels, in float64.
 
-    Payload: ``NORM.mean`` and ``NORM.square``, ``(channels,)``; a client without rows has zeros. Its weight is its number of rows: every row has
-    as many pixels.
+    Payload: ``mean`` and ``square``, ``(channels,)``; a client without rows has zeros.
+    Its weight is its number of rows: every row has as many pixels.
 
     Parameters
     ----------
     net
-        The network in evaluation mode, its norms with running statistics. The message holds its parameters and these statistics.
+        The network in evaluation mode, its norms with running statistics. The message holds its
+        parameters and these statistics.
     norm
         Name of the batch norm.
     channels
@@ -56,7 +60,9 @@ class BatchMoments:
     kind: Kind = "moments"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Return the moments; remember nothing.
 
         Raises
@@ -68,14 +74,23 @@ class BatchMoments:
         mean = torch.zeros(self.channels, dtype=torch.float64, device=data.inputs.device)
         scatter = torch.zeros_like(mean)
         for start in range(0, len(data), self.batch_size):
-            values = self._inputs(message, data.inputs[start : start + self.batch_size]).double().transpose(0, 1).flatten(1)
+            values = (
+                self._inputs(message, data.inputs[start : start + self.batch_size])
+                .double()
+                .transpose(0, 1)
+                .flatten(1)
+            )
             more, total = values.shape[1], count + values.shape[1]
             variance, centre = torch.var_mean(values, dim=1, correction=0)
             scatter += more * variance + (centre - mean).square() * (count * more / total)
             mean += (centre - mean) * (more / total)
             count = total
         square = scatter / max(count, 1) + mean.square()
-        return Fit({leaf_of(self.norm, "mean"): mean, leaf_of(self.norm, "square"): square}, {}, {"samples": float(len(data))})
+        return Fit(
+            {"mean": mean, "square": square},
+            {},
+            {"samples": float(len(data))},
+        )
 
     def _inputs(self, message: Tree, rows: Tensor) -> Tensor:
         def stop(norm: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -89,14 +104,21 @@ class BatchMoments:
             return reached.inputs
         finally:
             handle.remove()
-        raise DataError(complain(f"batch norm {self.norm!r}", expected="rows that come to it", actual="a forward pass without it", hint="one path"))
+        raise DataError(
+            f"batch norm {self.norm!r}",
+            "rows that come to it",
+            "a forward pass without it",
+            "one path",
+        )
 
 
 @dataclass(frozen=True)
 class PooledStatistics:
-    """Set the running statistics of a norm to the mean and the variance (without Bessel's correction) of all clients' rows together.
+    """Set the running statistics of a norm to the mean and the variance (without Bessel's
+    correction) of all clients' rows together.
 
-    With the variance of the rows themselves, evaluation equals training mode on all rows as one batch.
+    With the variance of the rows themselves, evaluation equals training mode on all rows as one
+    batch.
     """
 
     norm: str
@@ -110,7 +132,11 @@ class PooledStatistics:
             If no client with rows took part.
         """
         moments = summed(reducer, "moments").mean()
-        mean, square = moments[leaf_of(self.norm, "mean")], moments[leaf_of(self.norm, "square")]
+        mean, square = moments["mean"], moments["square"]
         # Rounding may leave a channel that never varies just below 0.
         statistics = {"running_mean": mean, "running_var": (square - mean.square()).clamp_min(0)}
-        return state | {name: leaf.to(state[name]) for part, leaf in statistics.items() for name in [leaf_of(self.norm, part)]}, {}
+        return state | {
+            name: leaf.to(state[name])
+            for part, leaf in statistics.items()
+            for name in [leaf_of(self.norm, part)]
+        }, {}

@@ -1,14 +1,17 @@
-"""The statistics of static batch norm, queried from clients after training (HeteroFL, Diao, Ding and Tarokh, 2021; FedHM, Yao et al.).
+"""The statistics of static batch norm, queried from clients after training (HeteroFL, Diao, Ding
+and Tarokh, 2021; FedHM, Yao et al.).
 
 ======================  ==============================================
 HeteroFL                here
 ======================  ==============================================
 static batch norm       ``norm="static"``: training normalises by the batch
 query of statistics     one phase for each norm, in the order in which a forward pass comes to them
-global statistics       mean and variance of all clients' rows, exactly: the papers average those of batches
+global statistics       mean and variance of all clients' rows, exactly: the papers average those of
+                        batches
 ======================  ==============================================
 
-The inputs of a norm depend on the norms before it, so each is queried with the global statistics of those before it in place.
+The inputs of a norm depend on the norms before it, so each is queried with the global statistics of
+those before it in place.
 """
 
 from __future__ import annotations
@@ -19,12 +22,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.algorithms.after_training.batch_statistics.moments import BatchMoments, PooledStatistics
+from bayesfed.algorithms.after_training.batch_statistics.moments import (
+    BatchMoments,
+    PooledStatistics,
+)
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.protocols import Assignment, Profile
 from bayesfed.federated.links.digital import Digital
 from bayesfed.keys import Key
@@ -34,58 +41,85 @@ from bayesfed.trees import parameters as parameters_of
 
 
 @recipe(cites=("diao2021heterofl",))
-def batch_statistics(net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor, *, batch_size: int = 128) -> Algorithm:
-    """Query the statistics of a trained network's static batch norms in one round, ``bf.run(algorithm, clients, rounds=1).model``.
+def batch_statistics(
+    net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor, *, batch_size: int = 128
+) -> Algorithm:
+    """Query the statistics of a trained network's static batch norms in one round,
+    ``bf.run(algorithm, clients, rounds=1).model``.
 
-    The round has a phase for each norm. Clients get the parameters and the statistics so far in 32 bits a number, run their rows up to the norm in
-    evaluation mode, and send two 64-bit numbers a channel. The result does not depend on the partition of rows over clients and batches: the
-    network normalises by all rows as training does by a batch. Clients without rows do not count, and one that fails under
-    ``on_client_error="drop"`` does not count for that norm. The predictor has running statistics, so a row's output does not depend on others.
+    The round has a phase for each norm. Clients get the parameters and the statistics so far in 32
+    bits a number, run their rows up to the norm in evaluation mode, and send two 64-bit numbers a
+    channel. The result does not depend on the partition of rows over clients and batches: the
+    network normalises by all rows as training does by a batch. Clients without rows do not count,
+    and one that fails under ``on_client_error="drop"`` does not count for that norm. The predictor
+    has running statistics, so a row's output does not depend on others.
 
     Parameters
     ----------
     net, parameters
-        Network and parameters of a `Model`, also of a size of `fed_hm` or `hetero_fl`. They are not changed. Batch norms with statistics keep them.
+        Network and parameters of a `Model`, also of a size of `fed_hm` or `hetero_fl`. They are not
+        changed. Batch norms with statistics keep them.
     sample
-        Inputs of the network, ``(B, ...)``; one row or zeros will do, since only the order of the norms is read from them.
+        Inputs of the network, ``(B, ...)``; one row or zeros will do, since only the order of the
+        norms is read from them.
     batch_size
         Number of rows of a forward pass.
 
     Raises
     ------
     ArgumentError
-        If every batch norm has statistics, a forward pass reaches a norm not exactly once, the parameters are not the network's, or `batch_size` is
-        below 1.
+        If every batch norm has statistics, a forward pass reaches a norm not exactly once, the
+        parameters are not the network's, or `batch_size` is below 1.
     UpdateError
         In the run, if no client with rows takes part.
     """
     if batch_size < 1:
-        raise ArgumentError(complain("batch_statistics", expected="batch_size >= 1", actual=batch_size, hint="128"))
-    norms = {name: norm.num_features for name, norm in batch_norms(net).items() if norm.running_mean is None}
+        raise ArgumentError("batch_statistics", "batch_size >= 1", batch_size, "128")
+    norms = {
+        name: norm.num_features
+        for name, norm in batch_norms(net).items()
+        if norm.running_mean is None
+    }
     if not norms:
         actual = "running statistics" if batch_norms(net) else "no batch norm"
-        raise ArgumentError(complain("batch_statistics", expected="static batch norms", actual=actual, hint="bayesfed.models.untracked(net)"))
+        raise ArgumentError(
+            "batch_statistics", "static batch norms", actual, "bayesfed.models.untracked(net)"
+        )
     try:
         check(parameters, shapes(parameters_of(net)), where="batch_statistics")
     except UpdateError as error:
         raise ArgumentError(str(error)) from None
     twin = tracked(net).eval()
     queried = {leaf_of(name, part) for name in norms for part in ("running_mean", "running_var")}
-    initial = {**parameters, **{name: value for name, value in twin.named_buffers() if name in queried}}
+    initial = {
+        **parameters,
+        **{name: value for name, value in twin.named_buffers() if name in queried},
+    }
     down = Cast(64 if any(leaf.dtype == torch.float64 for leaf in initial.values()) else 32)
 
     def phase(norm: str) -> Phase:
-        view = Whole({leaf_of(norm, part): (norms[norm],) for part in ("mean", "square")})
+        view = Whole(dict.fromkeys(("mean", "square"), (norms[norm],)))
 
         def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
             return Assignment(view, float(profile.samples), down, Cast(64))
 
         # The squares of a layer's outputs may be larger than a model's parameters.
         link = Digital(max_norm=1e20)
-        return Phase(norm or "norm", assign, BatchMoments(twin, norm, norms[norm], batch_size), PooledStatistics(norm), link)
+        return Phase(
+            norm or "norm",
+            assign,
+            BatchMoments(twin, norm, norms[norm], batch_size),
+            PooledStatistics(norm),
+            link,
+        )
 
     order = _order(twin, initial, sorted(norms), sample)
-    return Algorithm("batch_statistics", initial, tuple(phase(norm) for norm in order), lambda state: Model(twin, state))
+    return of_core(
+        "batch_statistics",
+        initial,
+        tuple(phase(norm) for norm in order),
+        lambda state: Model(twin, state),
+    )
 
 
 def _order(net: nn.Module, state: Tree, norms: list[str], sample: Tensor) -> list[str]:
@@ -95,7 +129,10 @@ def _order(net: nn.Module, state: Tree, norms: list[str], sample: Tensor) -> lis
     def note(name: str) -> None:
         order.append(name)
 
-    handles = [net.get_submodule(name).register_forward_pre_hook(lambda norm, given, name=name: note(name)) for name in norms]
+    handles = [
+        net.get_submodule(name).register_forward_pre_hook(lambda norm, given, name=name: note(name))
+        for name in norms
+    ]
     try:
         with torch.no_grad():
             functional_call(net, state, (sample,))
@@ -104,5 +141,10 @@ def _order(net: nn.Module, state: Tree, norms: list[str], sample: Tensor) -> lis
             handle.remove()
     if sorted(order) != norms:
         odd = {name: order.count(name) for name in norms if order.count(name) != 1}
-        raise ArgumentError(complain("batch_statistics", expected="a forward pass that uses each norm once", actual=odd, hint="a norm for each use"))
+        raise ArgumentError(
+            "batch_statistics",
+            "a forward pass that uses each norm once",
+            odd,
+            "a norm for each use",
+        )
     return order

@@ -1,4 +1,6 @@
-"""Calibration after training, on rows that clients held out: `recipe`, the `sums` that they send, and the model that comes of it."""
+"""Calibration after training, on rows that clients held out: `recipe`, the `sums` that they send,
+and the model that comes of it.
+"""
 
 import lazy_loader
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.inference.evaluation import conformal
@@ -45,7 +45,13 @@ class CalibratedModel:
         """Return the probabilities of the classes, ``(B, C)``."""
         return self(inputs).softmax(1)
 
-    def threshold(self, level: float = 0.9, *, shares: Tensor | Sequence[float] | None = None, cautious: bool = False) -> float:
+    def threshold(
+        self,
+        level: float = 0.9,
+        *,
+        shares: Tensor | Sequence[float] | None = None,
+        cautious: bool = False,
+    ) -> float:
         """Return the largest ``1 - p`` of a class in a set.
 
         Parameters
@@ -53,33 +59,44 @@ class CalibratedModel:
         level
             Share of the rows whose set shall hold the right class.
         shares
-            ``(C,)``: shares of the classes where the sets are used, if they are others than those of the held-out rows (label shift). The result is
-            then the largest of the `thresholds`, which all sets may use; those of `sets` are smaller.
+            ``(C,)``: shares of the classes where the sets are used, if they are others than those
+            of the held-out rows (label shift). The result is then the largest of the `thresholds`,
+            which all sets may use; those of `sets` are smaller.
         cautious
-            Whether every client counts as one more row of an unknown score, ``N + K`` rows for ``N + 1``, so that the promise holds for a new row of
-            a client drawn in any shares that held-out rows have (Lu et al., 2023). With few rows a client the sets are then much too large for the
-            rows of all clients together.
+            Whether every client counts as one more row of an unknown score, ``N + K`` rows for
+            ``N + 1``, so that the promise holds for a new row of a client drawn in any shares that
+            held-out rows have (Lu et al., 2023). With few rows a client the sets are then much too
+            large for the rows of all clients together.
 
         Raises
         ------
         ArgumentError
-            If the level is not in (0, 1), no row was held out, or the shares are not C finite numbers from 0 on, of which one is above 0.
+            If the level is not in (0, 1), no row was held out, or the shares are not C finite
+            numbers from 0 on, of which one is above 0.
         """
         extra = self.clients if cautious else 1
         if shares is None:
             return conformal.threshold(self.histograms.sum(0), level, clients=extra)
-        return float(conformal.shifted_thresholds(self.histograms, _tensor(shares), level, clients=extra).max())
+        return float(
+            conformal.shifted_thresholds(
+                self.histograms, _tensor(shares), level, clients=extra
+            ).max()
+        )
 
-    def thresholds(self, level: float = 0.9, *, shares: Tensor | Sequence[float] | None = None) -> Tensor:
-        """Return a threshold for every class, ``(C,)``: `conformal.class_thresholds` of the sums, or `conformal.shifted_thresholds`.
+    def thresholds(
+        self, level: float = 0.9, *, shares: Tensor | Sequence[float] | None = None
+    ) -> Tensor:
+        """Return a threshold for every class, ``(C,)``: `conformal.class_thresholds` of the sums,
+        or `conformal.shifted_thresholds`.
 
         Parameters
         ----------
         level
-            Share of the rows whose set shall hold the right class: without shares of every single class, by its own held-out rows.
+            Share of the rows whose set shall hold the right class: without shares of every single
+            class, by its own held-out rows.
         shares
-            ``(C,)``: the share is then that of all rows, where the classes have these shares. A class of a share above 0 without held-out rows is in
-            every set.
+            ``(C,)``: the share is then that of all rows, where the classes have these shares. A
+            class of a share above 0 without held-out rows is in every set.
 
         Raises
         ------
@@ -90,7 +107,14 @@ class CalibratedModel:
             return conformal.class_thresholds(self.histograms, level)
         return conformal.shifted_thresholds(self.histograms, _tensor(shares), level)
 
-    def sets(self, inputs: Tensor, level: float = 0.9, *, shares: Tensor | Sequence[float] | None = None, by_class: bool = False) -> Tensor:
+    def sets(
+        self,
+        inputs: Tensor,
+        level: float = 0.9,
+        *,
+        shares: Tensor | Sequence[float] | None = None,
+        by_class: bool = False,
+    ) -> Tensor:
         """Return which classes are in the set of each row, ``(B, C)`` booleans.
 
         Parameters
@@ -98,20 +122,26 @@ class CalibratedModel:
         inputs
             ``(B, ...)``.
         level, shares
-            As for `threshold`. With shares every class has a threshold of its own too, by weights (Podkopaev and Ramdas, 2021).
+            As for `threshold`. With shares every class has a threshold of its own too, by weights
+            (Podkopaev and Ramdas, 2021).
         by_class
-            Whether every class has a threshold of its own (`thresholds`). Then the sets cover whatever the shares of the classes are, those of each
-            client included, and are larger.
+            Whether every class has a threshold of its own (`thresholds`). Then the sets cover
+            whatever the shares of the classes are, those of each client included, and are larger.
 
         Raises
         ------
         ArgumentError
-            If the level is not in (0, 1), no row was held out, or shares are wrong or given as well as `by_class`.
+            If the level is not in (0, 1), no row was held out, or shares are wrong or given as well
+            as `by_class`.
         """
         if by_class and shares is not None:
             hint = "leave out shares=: sets by class cover under any shares"
-            raise ArgumentError(complain("sets", expected="either shares or by_class", actual="both", hint=hint))
-        limit = self.threshold(level) if shares is None and not by_class else self.thresholds(level, shares=shares)
+            raise ArgumentError("sets", "either shares or by_class", "both", hint)
+        limit = (
+            self.threshold(level)
+            if shares is None and not by_class
+            else self.thresholds(level, shares=shares)
+        )
         return conformal.prediction_sets(self.probabilities(inputs), limit)
 
 
@@ -121,4 +151,6 @@ def _tensor(shares: Tensor | Sequence[float]) -> Tensor:
         return torch.as_tensor(shares, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         actual, hint = shown(shares), "shares=[0.7, 0.2, 0.1]"
-        raise ArgumentError(complain("shares of the classes", expected="a number for each class", actual=actual, hint=hint)) from None
+        raise ArgumentError(
+            "shares of the classes", "a number for each class", actual, hint
+        ) from None

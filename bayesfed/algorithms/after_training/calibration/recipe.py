@@ -1,4 +1,6 @@
-"""Calibration on held-out rows after training: a temperature (Guo et al., 2017) and conformal prediction sets (Lu et al., 2023)."""
+"""Calibration on held-out rows after training: a temperature (Guo et al., 2017) and conformal
+prediction sets (Lu et al., 2023).
+"""
 
 from __future__ import annotations
 
@@ -11,28 +13,28 @@ from torch import Tensor, nn
 from bayesfed.algorithms.after_training.calibration.model import CalibratedModel
 from bayesfed.algorithms.after_training.calibration.sums import (
     CLIENTS,
-    OWN,
     SCORES,
     TEMPERATURE,
     BestTemperature,
     GridOfTemperatures,
-    Only,
     ScoreHistograms,
     SumOfHistograms,
 )
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check, shown, whole
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Assign, Personal, Phase, Predictor
+from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Assignment, Link, Profile
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.evaluation.conformal import BINS
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import check_tracked
-from bayesfed.trees import Tree, without
+from bayesfed.trees import Tree
 
 # 50 temperatures from 0.25 to 4.
 GRID = tuple(float(one) for one in torch.logspace(-2, 2, 50, base=2, dtype=torch.float64))
@@ -48,12 +50,15 @@ def calibrated(
     bins: int = BINS,
     link: Link | None = None,
 ) -> Algorithm:
-    """Calibrate a trained classifier on rows that clients held out, in one round: ``bf.run(bf.calibrated(result.model), held_out, rounds=1).model``.
+    """Calibrate a trained classifier on rows that clients held out, in one round:
+    ``bf.run(bf.calibrated(result.model), held_out, rounds=1).model``.
 
-    The rows must not have been trained on (`split_rows`). In a first phase clients send the summed NLL of their rows at each temperature; in a
-    second, histograms of ``1 - p_y`` by class, of which the quantiles for prediction sets are read: marginal ones, and under a shift of labels.
-    The model of ``result.clients[name]`` has a client's own histogram, for sets that cover the rows of this client. A temperature changes no
-    prediction, and the price is a message of the network down and ``50 + 1000 C`` numbers up.
+    The rows must not have been trained on (`split_rows`). In a first phase clients send the summed
+    NLL of their rows at each temperature; in a second, histograms of ``1 - p_y`` by class, of which
+    the quantiles for prediction sets are read: marginal ones, and under a shift of labels. The
+    model of ``result.clients[name]`` has a client's own histogram, for sets that cover the rows of
+    this client. A temperature changes no prediction, and the price is a message of the network down
+    and ``50 + 1000 C`` numbers up.
 
     Parameters
     ----------
@@ -73,10 +78,12 @@ def calibrated(
     Raises
     ------
     ArgumentError
-        If the model is none or has batch norm without running statistics, the parameters are not the network's, a temperature is no positive
-        number, `classes` or `bins` is no whole number from 1 on, or no `classes` are given and the network has no linear layer.
+        If the model is none or has batch norm without running statistics, the parameters are not
+        the network's, a temperature is no positive number, `classes` or `bins` is no whole number
+        from 1 on, or no `classes` are given and the network has no linear layer.
     DataError
-        In the round, if the network has another number of outputs than `classes`, or a label lies outside.
+        In the round, if the network has another number of outputs than `classes`, or a label lies
+        outside.
 
     Warns
     -----
@@ -86,7 +93,8 @@ def calibrated(
     Examples
     --------
     >>> train, held = bf.split_rows(clients, 0.1)
-    >>> model = bf.run(bf.calibrated(bf.run(bf.fed_avg(net), train, rounds=30).model), held, rounds=1).model
+    >>> trained = bf.run(bf.fed_avg(net), train, rounds=30).model
+    >>> model = bf.run(bf.calibrated(trained), held, rounds=1).model
     >>> model.probabilities(inputs), model.sets(inputs, level=0.9)
     """
     net, begun = network_and_parameters("calibrated", model, parameters)
@@ -96,30 +104,57 @@ def calibrated(
     for name, value, hint in (("classes", classes, "10"), ("bins", bins, "1000")):
         check(f"calibrated, {name}", value, whole(1, hint))
     wide = Cast(64 if any(leaf.dtype == torch.float64 for leaf in begun.values()) else 32)
-    zeros = {TEMPERATURE: torch.ones(1, dtype=torch.float64), SCORES: torch.zeros(classes, bins, dtype=torch.float64), CLIENTS: torch.zeros(1)}
+    zeros = {
+        TEMPERATURE: torch.ones(1, dtype=torch.float64),
+        SCORES: torch.zeros(classes, bins, dtype=torch.float64),
+        CLIENTS: torch.zeros(1),
+    }
 
-    def asking(view: Whole, names: Sequence[str]) -> Assign:
-        sent = Only(view, frozenset([*begun, *names]))
-
+    def asking(view: Whole) -> Assign:
         def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-            return Assignment(sent, 1.0, wide, wide)
+            return Assignment(view, 1.0, wide, wide)
 
         return assign
 
     # Sums over many rows are larger than the parameters of a model.
     over = link or Digital(max_norm=1e20)
-    first = Phase("temperature", asking(Whole({"nll": (len(grid),)}), []), GridOfTemperatures(net, grid), BestTemperature(grid), over)
+    first = Phase(
+        "temperature",
+        asking(Whole({"nll": (len(grid),)})),
+        GridOfTemperatures(net, grid),
+        BestTemperature(grid),
+        over,
+        owner="",
+    )
     counts = Whole({"scores": (classes, bins), "clients": (1,)})
-    second = Phase("scores", asking(counts, [TEMPERATURE]), ScoreHistograms(net, classes, bins), SumOfHistograms(), over)
+    second = Phase(
+        "scores",
+        asking(counts),
+        ScoreHistograms(net, classes, bins),
+        SumOfHistograms(),
+        over,
+        owner="",
+    )
 
     def predictor(state: Tree) -> CalibratedModel:
-        return CalibratedModel(net, without(state, OWN), float(state[TEMPERATURE]), state[SCORES], int(state[CLIENTS]))
+        return CalibratedModel(
+            net,
+            owned(state, MODEL),
+            float(state[TEMPERATURE]),
+            state[SCORES],
+            int(state[CLIENTS]),
+        )
 
     def personal(state: Tree, memory: Tree) -> Personal:
         shared = predictor(state)
-        return Personal(CalibratedModel(net, shared.parameters, shared.temperature, memory[SCORES], 1) if SCORES in memory else shared)
+        return Personal(
+            CalibratedModel(net, shared.parameters, shared.temperature, memory[SCORES], 1)
+            if SCORES in memory
+            else shared
+        )
 
-    return Algorithm("calibrated", begun | zeros, (first, second), predictor, personal=personal)
+    phases = first, second
+    return of_core("calibrated", of(MODEL, begun) | zeros, phases, predictor, personal=personal)
 
 
 def _grid(temperatures: Sequence[float]) -> tuple[float, ...]:
@@ -131,14 +166,24 @@ def _grid(temperatures: Sequence[float]) -> tuple[float, ...]:
     except (TypeError, ValueError, RuntimeError):
         grid = ()
     if not grid or not all(0 < one < math.inf for one in grid):
-        raise ArgumentError(complain("calibrated, temperatures", expected="positive numbers", actual=shown(temperatures), hint="[0.5, 1.0, 2.0]"))
+        raise ArgumentError(
+            "calibrated, temperatures", "positive numbers", shown(temperatures), "[0.5, 1.0, 2.0]"
+        )
     return grid
 
 
 def _outputs(net: nn.Module) -> int:
-    """Return the number of outputs of a network's last linear layer, low-rank ones and those with adapters included; `ArgumentError` without any."""
-    found = [outputs for module in net.modules() if isinstance(outputs := getattr(module, "out_features", None), int)]
+    """Return the number of outputs of a network's last linear layer, low-rank ones and those with
+    adapters included; `ArgumentError` without any.
+    """
+    found = [
+        outputs
+        for module in net.modules()
+        if isinstance(outputs := getattr(module, "out_features", None), int)
+    ]
     if not found:
         actual = f"{type(net).__name__}, without a linear layer"
-        raise ArgumentError(complain("calibrated", expected="a network that tells its number of classes", actual=actual, hint="classes=10"))
+        raise ArgumentError(
+            "calibrated", "a network that tells its number of classes", actual, "classes=10"
+        )
     return found[-1]

@@ -1,4 +1,6 @@
-"""How usual a row's features are, from sums over the clients' rows: `recipe`, and the `model` that scores rows."""
+"""How usual a row's features are, from sums over the clients' rows: `recipe`, and the `model` that
+scores rows.
+"""
 
 import lazy_loader
 

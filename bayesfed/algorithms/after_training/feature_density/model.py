@@ -1,4 +1,5 @@
-"""`FeatureDensity`: a network, and Gaussians of the classes in the space of its last layer's inputs.
+"""`FeatureDensity`: a network, and Gaussians of the classes in the space of its last layer's
+inputs.
 
 ======================  ===========================================================
 notation                here
@@ -11,8 +12,9 @@ log p(phi(x))           `log_density`: ``log sum_c pi_c N(phi; mu_c, Sigma)``
 
 References
 ----------
-Lee et al., "A simple unified framework for detecting out-of-distribution samples and adversarial attacks" (2018), (2); Mukhoti et al., "Deep
-deterministic uncertainty" (2023), with one covariance for all classes.
+Lee et al., "A simple unified framework for detecting out-of-distribution samples and adversarial
+attacks" (2018), (2); Mukhoti et al., "Deep deterministic uncertainty" (2023), with one covariance
+for all classes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.models.modules import evaluating
 from bayesfed.trees import Tree, to
@@ -42,7 +44,8 @@ class FeatureDensity:
     counts
         ``(C,)``: number of rows by class.
     sums, products
-        ``(C, d)`` and ``(d, d)``: sums of the features by class, and of their outer products over all rows.
+        ``(C, d)`` and ``(d, d)``: sums of the features by class, and of their outer products over
+        all rows.
     shrinkage
         Share of a multiple of the identity in the covariance, whose trace it keeps.
     """
@@ -74,16 +77,21 @@ class FeatureDensity:
         """Return the Cholesky factor of the mixed covariance."""
         size = len(self.covariance)
         eye = torch.eye(size, dtype=self.covariance.dtype)
-        mixed = (1 - self.shrinkage) * self.covariance + self.shrinkage * self.covariance.trace() / size * eye
+        mixed = (
+            1 - self.shrinkage
+        ) * self.covariance + self.shrinkage * self.covariance.trace() / size * eye
         factor: Tensor
         factor, failed = torch.linalg.cholesky_ex(mixed)
         if int(failed):
             actual, hint = "one that is singular", "a larger shrinkage, or more rows"
-            raise ArgumentError(complain("feature_density", expected="a covariance that can be inverted", actual=actual, hint=hint))
+            raise ArgumentError(
+                "feature_density", "a covariance that can be inverted", actual, hint
+            )
         return factor
 
     def distance(self, inputs: Tensor) -> Tensor:
-        """Return the squared Mahalanobis distance to the nearest class, ``(B,)``: larger means less certain.
+        """Return the squared Mahalanobis distance to the nearest class, ``(B,)``: larger means less
+        certain.
 
         Raises
         ------
@@ -93,16 +101,27 @@ class FeatureDensity:
         return self._distances(inputs).amin(1)
 
     def log_density(self, inputs: Tensor) -> Tensor:
-        """Return the logarithm of the density of the features, ``(B,)``; errors as for `distance`."""
+        """Return the logarithm of the density of the features, ``(B,)``; errors as for
+        `distance`.
+        """
         size = len(self.covariance)
-        normal = -(self._distances(inputs) + size * math.log(2 * math.pi)) / 2 - self._root.diagonal().log().sum()
+        normal = (
+            -(self._distances(inputs) + size * math.log(2 * math.pi)) / 2
+            - self._root.diagonal().log().sum()
+        )
         return torch.logsumexp(normal + (self.counts[self.counts > 0] / self.counts.sum()).log(), 1)
 
     def _distances(self, inputs: Tensor) -> Tensor:
         """Return the squared distances to the classes with rows, ``(B, C)``."""
-        rows = torch.cat([features(self.net, self.parameters, part) for part in inputs.split(2000)]).double().cpu()
+        rows = (
+            torch.cat([features(self.net, self.parameters, part) for part in inputs.split(2000)])
+            .double()
+            .cpu()
+        )
         whitened = torch.linalg.solve_triangular(self._root, rows.mT, upper=False).mT
-        centres = torch.linalg.solve_triangular(self._root, self.means[self.counts > 0].mT, upper=False).mT
+        centres = torch.linalg.solve_triangular(
+            self._root, self.means[self.counts > 0].mT, upper=False
+        ).mT
         distances: Tensor = (whitened[:, None] - centres).square().sum(2)
         return distances
 
@@ -115,10 +134,14 @@ def last_linear(net: nn.Module) -> tuple[str, nn.Linear]:
     ArgumentError
         If it has none.
     """
-    linear = [(name, module) for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    linear = [
+        (name, module) for name, module in net.named_modules() if isinstance(module, nn.Linear)
+    ]
     if not linear:
         actual = type(net).__name__
-        raise ArgumentError(complain("feature_density", expected="a network with a linear layer", actual=actual, hint="mlp([64, 64, 10], key)"))
+        raise ArgumentError(
+            "feature_density", "a network with a linear layer", actual, "mlp([64, 64, 10], key)"
+        )
     return linear[-1]
 
 
@@ -131,7 +154,9 @@ def features(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
         If that layer is not used exactly once, on one vector a row.
     """
     given: list[Tensor] = []
-    handle = last_linear(net)[1].register_forward_pre_hook(lambda module, received: given.append(received[0].detach()))
+    handle = last_linear(net)[1].register_forward_pre_hook(
+        lambda module, received: given.append(received[0].detach())
+    )
     try:
         with torch.no_grad(), evaluating(net):
             functional_call(net, to(parameters, inputs.device), (inputs,))
@@ -139,5 +164,10 @@ def features(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
         handle.remove()
     if len(given) != 1 or given[0].ndim != 2:
         actual = f"{len(given)} times, {tuple(given[0].shape) if given else ()}"
-        raise DataError(complain("feature_density", expected="a last linear layer used once, on (B, d)", actual=actual, hint="mlp, cnn, resnet18"))
+        raise DataError(
+            "feature_density",
+            "a last linear layer used once, on (B, d)",
+            actual,
+            "mlp, cnn, resnet18",
+        )
     return given[0]

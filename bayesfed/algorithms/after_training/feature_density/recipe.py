@@ -1,4 +1,6 @@
-"""The density of a trained network's features from sums over the clients' rows (Lee et al., 2018; Mukhoti et al., 2023)."""
+"""The density of a trained network's features from sums over the clients' rows (Lee et al., 2018;
+Mukhoti et al., 2023).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,11 @@ from numbers import Real
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.after_training.feature_density.model import FeatureDensity, features, last_linear
+from bayesfed.algorithms.after_training.feature_density.model import (
+    FeatureDensity,
+    features,
+    last_linear,
+)
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
@@ -18,7 +24,9 @@ from bayesfed.errors.checks import Role, check
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase, Predictor
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.links.digital import Digital
@@ -28,12 +36,17 @@ from bayesfed.keys import Key
 from bayesfed.models.modules import check_last
 from bayesfed.models.nets.norms import check_tracked
 from bayesfed.models.priors.likelihoods import Categorical
-from bayesfed.trees import Tree, without
+from bayesfed.trees import Tree
 
-# Prefix of the leaves of the state that are not the network's.
-OWN = "density/"
-COUNTS, SUMS, PRODUCTS = OWN + "counts", OWN + "sums", OWN + "products"
-SHARE = Role(lambda value: isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) <= 1, "a share in [0, 1]", "1e-3")
+# Owner of the leaves of the state that are not the network's, and their names.
+OWN, COUNTS, SUMS, PRODUCTS = "density", "counts", "sums", "products"
+SHARE = Role(
+    lambda value: (
+        isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) <= 1
+    ),
+    "a share in [0, 1]",
+    "1e-3",
+)
 
 
 @recipe(cites=("lee2018simple", "mukhoti2023deep"))
@@ -44,14 +57,18 @@ def feature_density(
     shrinkage: float = 1e-3,
     link: Link | None = None,
 ) -> Algorithm:
-    """Tell rows of no class by their features, from one round of sums: ``bf.run(bf.feature_density(result.model), clients, rounds=1).model``.
+    """Tell rows of no class by their features, from one round of sums:
+    ``bf.run(bf.feature_density(result.model), clients, rounds=1).model``.
 
-    Each client sends counts and sums of the last layer's inputs by class, and the triangle of the sum of their outer products, in 64 bits a
-    number: 284 kB for 256 features and 10 classes. The result is that of all rows together, whatever the partition. Its `distance` is an uncertainty
-    for `bayesfed.inference.evaluation.detection`. Compare it with the largest logit, which costs nothing.
+    Each client sends counts and sums of the last layer's inputs by class, and the triangle of the
+    sum of their outer products, in 64 bits a number: 284 kB for 256 features and 10 classes. The
+    result is that of all rows together, whatever the partition. Its `distance` is an uncertainty
+    for `bayesfed.inference.evaluation.detection`. Compare it with the largest logit, which costs
+    nothing.
 
-    The covariance is a difference of sums. It loses digits where features lie far from 0: its relative error is about 1e-16 times the square of mean
-    over sd, so that means of more than a million sds need features that are centred.
+    The covariance is a difference of sums. It loses digits where features lie far from 0: its
+    relative error is about 1e-16 times the square of mean over sd, so that means of more than a
+    million sds need features that are centred.
 
     Parameters
     ----------
@@ -60,24 +77,30 @@ def feature_density(
     parameters
         Parameters of the network. Default: its own, or those of the `Model`.
     shrinkage
-        Share of a multiple of the identity in the covariance; features that are always zero need some.
+        Share of a multiple of the identity in the covariance; features that are always zero need
+        some.
     link
         How sums reach the server. Default: `Digital()` without a bound on norms.
 
     Raises
     ------
     ArgumentError
-        If the model is none or has no linear layer, the parameters are not the network's, the network has batch norm without running
-        statistics, or the shrinkage is no number in [0, 1].
+        If the model is none or has no linear layer, the parameters are not the network's, the
+        network has batch norm without running statistics, or the shrinkage is no number in [0, 1].
     DataError
-        In the round, if the last linear layer that the network registers is not the last that is used.
+        In the round, if the last linear layer that the network registers is not the last that is
+        used.
     """
     net, begun = network_and_parameters("feature_density", model, parameters)
     check_tracked(net, "feature_density")
     check("feature_density, shrinkage", shrinkage, SHARE)
     _, layer = last_linear(net)
     classes, size = layer.out_features, layer.in_features
-    expected = {"counts": (classes,), "sums": (classes, size), "products": (size * (size + 1) // 2,)}
+    expected = {
+        COUNTS: (classes,),
+        SUMS: (classes, size),
+        PRODUCTS: (size * (size + 1) // 2,),
+    }
     down = Cast(64 if any(leaf.dtype == torch.float64 for leaf in begun.values()) else 32)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
@@ -85,13 +108,21 @@ def feature_density(
         return Assignment(Whole(expected), 1.0, down, Cast(64))
 
     def predictor(state: Tree) -> FeatureDensity:
-        products = symmetric(state[PRODUCTS])
-        return FeatureDensity(net, without(state, OWN), state[COUNTS], state[SUMS], products, shrinkage)
+        network, own = owned(state, MODEL), owned(state, OWN)
+        products = symmetric(own[PRODUCTS])
+        return FeatureDensity(net, network, own[COUNTS], own[SUMS], products, shrinkage)
 
-    zeros = {OWN + name: torch.zeros(shape, dtype=torch.float64) for name, shape in expected.items()}
+    zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in expected.items()}
     # Sums over many rows are larger than the parameters of a model.
-    phase = Phase("moments", assign, ClassMoments(net, classes, size), SumOfMoments(), link or Digital(max_norm=1e20))
-    return Algorithm("feature_density", begun | zeros, (phase,), predictor)
+    phase = Phase(
+        "moments",
+        assign,
+        ClassMoments(net, classes, size),
+        SumOfMoments(),
+        link or Digital(max_norm=1e20),
+        owner="",
+    )
+    return of_core("feature_density", of(MODEL, begun) | of(OWN, zeros), (phase,), predictor)
 
 
 @dataclass(frozen=True)
@@ -112,24 +143,40 @@ class ClassMoments:
     kind: Kind = "moments"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Send counts and sums by class, and the triangle of the outer products; keep the memory.
 
         Raises
         ------
         DataError
-            If the rows are not of the network's classes, its last layer is not used once, or another layer is the last.
+            If the rows are not of the network's classes, its last layer is not used once, or
+            another layer is the last.
         """
         check_data(self.net, Categorical(), message, data)
-        check_last(self.net, message, last_linear(self.net)[0], data.inputs, where="feature_density")
-        counts = torch.bincount(data.targets.cpu(), minlength=self.classes).double() if len(data) else torch.zeros(self.classes, dtype=torch.float64)
-        sums, products = torch.zeros(self.classes, self.size, dtype=torch.float64), torch.zeros(self.size, self.size, dtype=torch.float64)
+        check_last(
+            self.net, message, last_linear(self.net)[0], data.inputs, where="feature_density"
+        )
+        counts = (
+            torch.bincount(data.targets.cpu(), minlength=self.classes).double()
+            if len(data)
+            else torch.zeros(self.classes, dtype=torch.float64)
+        )
+        sums, products = (
+            torch.zeros(self.classes, self.size, dtype=torch.float64),
+            torch.zeros(self.size, self.size, dtype=torch.float64),
+        )
         for start in range(0, len(data), 2000):
             part = data[slice(start, start + 2000)]
             rows = features(self.net, message, part.inputs).double().cpu()
             sums.index_add_(0, part.targets.cpu(), rows)
             products += rows.mT @ rows
-        return Fit({"counts": counts, "sums": sums, "products": triangle(products)}, memory, {"samples": float(len(data))})
+        return Fit(
+            {COUNTS: counts, SUMS: sums, PRODUCTS: triangle(products)},
+            memory,
+            {"samples": float(len(data))},
+        )
 
 
 @dataclass(frozen=True)
@@ -138,9 +185,10 @@ class SumOfMoments:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the network."""
-        return without(state, OWN)
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the sums, and the number of rows."""
         total = summed(reducer, "moments").total
-        return state | {OWN + name: leaf.double() for name, leaf in total.items()}, {"rows": float(total["counts"].sum())}
+        sums = {name: leaf.double() for name, leaf in total.items()}
+        return state | of(OWN, sums), {"rows": float(total[COUNTS].sum())}

@@ -1,4 +1,6 @@
-"""The Laplace approximation after training: `recipe`, and the `sums` over rows that clients send."""
+"""The Laplace approximation after training: `recipe`, and the `sums` over rows that clients
+send.
+"""
 
 import lazy_loader
 

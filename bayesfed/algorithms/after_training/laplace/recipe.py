@@ -1,4 +1,5 @@
-"""The Laplace approximation of a trained network, from sums over the clients' rows (MacKay, 1992; Daxberger et al., 2021).
+"""The Laplace approximation of a trained network, from sums over the clients' rows (MacKay, 1992;
+Daxberger et al., 2021).
 
 ======================  ===================================================================
 notation                here
@@ -8,28 +9,37 @@ H, the GGN              `structure`, summed over all clients' rows: equal to the
 delta                   `prior_precision`, by default that of the largest evidence
 ======================  ===================================================================
 
-The sums over clients are exact, whatever the partition. What is approximate is the Gaussian, the Kronecker form, and that theta may not be a maximum.
+The sums over clients are exact, whatever the partition. What is approximate is the Gaussian, the
+Kronecker form, and that theta may not be a maximum.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.after_training.laplace.sums import OWN, BesideGaussian, CurvatureSums, FitGaussian, PriorPrecision, empty, posterior_of
+from bayesfed.algorithms.after_training.laplace.sums import (
+    CurvatureSums,
+    FitGaussian,
+    PriorPrecision,
+    empty,
+    posterior_of,
+    sent_shapes,
+)
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check as check_role
 from bayesfed.errors.checks import shown, whole
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Posterior, Predictor
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Assignment, Link, Profile
 from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.laplace.layers import all_layers, last_layer
@@ -37,7 +47,7 @@ from bayesfed.inference.laplace.structures import DiagonalLayers, Flat, Kronecke
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import check_tracked
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, shapes, without
+from bayesfed.trees import Tree, shapes
 
 Subset = Literal["last", "all"]
 Form = Literal["kronecker", "diagonal", "full"]
@@ -59,57 +69,75 @@ def laplace(
     batch_size: int = 250,
     link: Link | None = None,
 ) -> Algorithm:
-    """Put a Gaussian around a trained network in one round of sums, ``bf.run(bf.laplace(result.model), clients, rounds=1)``.
+    """Put a Gaussian around a trained network in one round of sums,
+    ``bf.run(bf.laplace(result.model), clients, rounds=1)``.
 
-    Each client runs its rows through the network once and sends what they add to the generalised Gauss-Newton matrix: with the defaults the
-    triangles of two small matrices, 133 kB for a last layer of 256 inputs and 10 classes. No rows are held out: the prior's precision maximises the
-    evidence. The result has a posterior, for `Result.predictive`, `scores` and `to_arviz`; its `probit` predicts without draws.
+    Each client runs its rows through the network once and sends what they add to the generalised
+    Gauss-Newton matrix: with the defaults the triangles of two small matrices, 133 kB for a last
+    layer of 256 inputs and 10 classes. No rows are held out: the prior's precision maximises the
+    evidence. The result has a posterior, for `Result.predictive`, `scores` and `to_arviz`; its
+    `probit` predicts without draws.
 
     Parameters
     ----------
     model
-        The trained network; a `Model`, such as ``result.model``; or an algorithm, whose rounds then end with the phase of sums, for posteriors during
-        training at the price of that phase in every round.
+        The trained network; a `Model`, such as ``result.model``; or an algorithm, whose rounds then
+        end with the phase of sums, for posteriors during training at the price of that phase in
+        every round.
     parameters
         Parameters of the network. Default: its own, or those of the `Model`.
     subset
-        "last": the last linear layer, in which the network is linear, also where it is frozen; "all": all trained parameters, by linearising the
-        network.
+        "last": the last linear layer, in which the network is linear, also where it is frozen;
+        "all": all trained parameters, by linearising the network.
     structure
-        "kronecker": two factors for each linear or convolution layer (KFAC); "diagonal"; "full", for at most 20,000 parameters.
+        "kronecker": two factors for each linear or convolution layer (KFAC); "diagonal"; "full",
+        for at most 20,000 parameters.
     prior_precision
         delta of the prior N(0, 1 / delta) on each parameter of the subset, or "evidence".
     likelihood
         `Categorical` (default) or `Normal`, at its temperature.
     biases
-        Kronecker form only. "joint": a bias is a column of its layer's matrix; "apart": a block of its own, as in laplace-torch.
+        Kronecker form only. "joint": a bias is a column of its layer's matrix; "apart": a block of
+        its own, as in laplace-torch.
     batch_size
         Number of rows of a pass; it affects memory only.
     link
-        How sums reach the server. Default: `Digital()` without a bound on norms. Clients send 32 bits a number, 64 if the parameters have 64.
+        How sums reach the server. Default: `Digital()` without a bound on norms. Clients send 32
+        bits a number, 64 if the parameters have 64.
 
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, the parameters are not the network's, the network does not have the layers that are asked for, its
-        parameters are tied in a form of layers, it has batch norm without running statistics, or the algorithm has no single model or a posterior
+        If an argument is outside its domain, the parameters are not the network's, the network does
+        not have the layers that are asked for, its parameters are tied in a form of layers, it has
+        batch norm without running statistics, or the algorithm has no single model or a posterior
         of its own.
     DataError
-        In a round, if the last linear layer that the network registers is not the last that is used.
+        In a round, if the last linear layer that the network registers is not the last that is
+        used.
 
     Warns
     -----
     UndeterminedWarning
-        In a round, if the precision is by the evidence and the network's NLL on its own rows is below 0.005 nats: such rows hardly bound the weights.
+        In a round, if the precision is by the evidence and the network's NLL on its own rows is
+        below 0.005 nats: such rows hardly bound the weights.
     """
-    for name, value, choices in (("subset", subset, Subset), ("structure", structure, Form), ("biases", biases, Biases)):
+    for name, value, choices in (
+        ("subset", subset, Subset),
+        ("structure", structure, Form),
+        ("biases", biases, Biases),
+    ):
         if value not in get_args(choices):
             expected = f"one of {', '.join(map(repr, get_args(choices)))}"
-            raise ArgumentError(complain(f"laplace, {name}", expected=expected, actual=repr(value), hint=repr(get_args(choices)[0])))
+            raise ArgumentError(
+                f"laplace, {name}", expected, repr(value), repr(get_args(choices)[0])
+            )
     number = isinstance(prior_precision, int | float) and not isinstance(prior_precision, bool)
     if prior_precision != "evidence" and not (number and 0 < float(prior_precision) < math.inf):
         expected = "a number above 0, or 'evidence'"
-        raise ArgumentError(complain("laplace, prior_precision", expected=expected, actual=repr(prior_precision), hint="'evidence'"))
+        raise ArgumentError(
+            "laplace, prior_precision", expected, repr(prior_precision), "'evidence'"
+        )
     check_role("laplace, batch_size", batch_size, whole(1, "250"))
     scored = likelihood or Categorical()
     roots(scored)
@@ -118,42 +146,72 @@ def laplace(
     form = structure_of(network, subset, structure, biases)
     wide = any(leaf.dtype == torch.float64 for leaf in begun.values())
     down, up = Cast(64 if wide else 32), Cast(64 if wide else 32)
-    view = Whole({**form.shapes, "nll": (1,)})
+    view = Whole(sent_shapes(form))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(view, float(profile.samples), down, up)
 
     # Squares of a layer's inputs may be larger than the parameters of a model.
     last = last_layer(network).name if subset == "last" else None
-    local, server = CurvatureSums(network, scored, form, batch_size, last), FitGaussian(network, scored, form, prior_precision)
-    phase = Phase("curvature", assign, local, server, link or Digital(max_norm=1e20))
+    local, server = (
+        CurvatureSums(network, scored, form, batch_size, last),
+        FitGaussian(network, scored, form, prior_precision),
+    )
+    link = link or Digital(max_norm=1e20)
+    phase = Phase("curvature", assign, local, server, link, owner="")
 
     def posterior(state: Tree) -> Posterior:
-        return posterior_of(state, without(state, OWN), network, scored, form)
+        return posterior_of(state, owned(state, MODEL), network, scored, form)
 
-    initial = dict(begun) | empty(form, prior_precision)
+    gaussian = empty(form, prior_precision)
     if isinstance(model, Algorithm):
-        return _after(model, phase, initial, posterior)
-    return Algorithm("laplace", initial, (phase,), lambda state: Model(network, without(state, OWN)), posterior)
+        # Rounds end with a phase of sums; the Gaussian of the last round stays until it is made
+        # anew.
+        initial, phases = model.initial | gaussian, (*model.phases, phase)
+        return replace(model, initial=initial, phases=phases, posterior=posterior)
+    initial = of(MODEL, begun) | gaussian
+    predictor = lambda state: Model(network, owned(state, MODEL))  # noqa: E731
+    return Algorithm("laplace", initial, (phase,), predictor, posterior)
 
 
-def _model(given: nn.Module | Predictor | Algorithm, parameters: Mapping[str, Tensor] | None) -> tuple[nn.Module, Tree]:
+def _model(
+    given: nn.Module | Predictor | Algorithm, parameters: Mapping[str, Tensor] | None
+) -> tuple[nn.Module, Tree]:
     """Return the network and the parameters that clients get."""
     if isinstance(given, Algorithm):
         model, hint = given.predictor(given.initial), "laplace(result.model) after the run"
-        if parameters is not None or given.posterior is not None or given.personal or given.sizes or not isinstance(model, Model):
-            actual = "parameters besides" if parameters is not None else f"{given.name!r}, with a posterior, sizes or models of its own"
-            raise ArgumentError(complain("laplace", expected="an algorithm with one model and no posterior", actual=actual, hint=hint))
-        if shapes(model.parameters) != shapes(given.initial):
-            raise ArgumentError(complain("laplace", expected="an algorithm whose state is its model", actual=repr(given.name), hint=hint))
-        return model.net, dict(given.initial)
+        if (
+            parameters is not None
+            or given.posterior is not None
+            or given.personal
+            or given.sizes
+            or not isinstance(model, Model)
+        ):
+            actual = (
+                "parameters besides"
+                if parameters is not None
+                else f"{given.name!r}, with a posterior, sizes or models of its own"
+            )
+            raise ArgumentError(
+                "laplace", "an algorithm with one model and no posterior", actual, hint
+            )
+        core, _ = given.phases[0].scope.parted(given.initial)
+        if shapes(model.parameters) != shapes(core):
+            raise ArgumentError(
+                "laplace", "an algorithm whose state is its model", repr(given.name), hint
+            )
+        return model.net, core
     if not isinstance(given, nn.Module | Model):
         hint = "laplace(result.model), laplace(net, parameters)"
-        raise ArgumentError(complain("laplace, model", expected="a network, a Model or an algorithm", actual=shown(given), hint=hint))
+        raise ArgumentError(
+            "laplace, model", "a network, a Model or an algorithm", shown(given), hint
+        )
     return network_and_parameters("laplace", given, parameters)
 
 
-def structure_of(net: nn.Module, subset: Subset, structure: Form, biases: Biases = "joint") -> Structure:
+def structure_of(
+    net: nn.Module, subset: Subset, structure: Form, biases: Biases = "joint"
+) -> Structure:
     """Return a form of the GGN of a network; parameters as for `laplace`.
 
     Raises
@@ -165,37 +223,39 @@ def structure_of(net: nn.Module, subset: Subset, structure: Form, biases: Biases
     own = dict(net.named_parameters())
     if subset == "last" and layers and (tied := _tied(net, layers[0].parameters)):
         hint = "subset='all', structure='full'"
-        raise ArgumentError(complain("laplace, subset='last'", expected="parameters of the last layer alone", actual=f"tied {tied}", hint=hint))
+        raise ArgumentError(
+            "laplace, subset='last'", "parameters of the last layer alone", f"tied {tied}", hint
+        )
     if layers is None and structure == "kronecker":
-        actual, hint = "trained parameters elsewhere, tied or in a layer of groups", "structure='full' or 'diagonal', subset='last'"
-        raise ArgumentError(complain("laplace", expected="linear and convolution layers", actual=actual, hint=hint))
+        actual, hint = (
+            "trained parameters elsewhere, tied or in a layer of groups",
+            "structure='full' or 'diagonal', subset='last'",
+        )
+        raise ArgumentError("laplace", "linear and convolution layers", actual, hint)
     if structure == "kronecker" and layers:
         return Kronecker(tuple(layers), biases == "joint")
     if structure == "diagonal" and layers:
         return DiagonalLayers(tuple(layers))
-    names = layers[0].parameters if subset == "last" and layers else tuple(name for name, value in own.items() if value.requires_grad)
+    names = (
+        layers[0].parameters
+        if subset == "last" and layers
+        else tuple(name for name, value in own.items() if value.requires_grad)
+    )
     if not names:
         actual = f"all frozen of {list(own)}"
-        raise ArgumentError(complain("laplace, subset='all'", expected="a trained parameter", actual=actual, hint="subset='last'"))
+        raise ArgumentError("laplace, subset='all'", "a trained parameter", actual, "subset='last'")
     size = sum(own[name].numel() for name in names)
     if structure == "full" and size > LARGEST:
         actual, hint = f"{size:,}", "structure='kronecker' or 'diagonal'"
-        raise ArgumentError(complain("laplace, structure='full'", expected=f"at most {LARGEST:,} parameters", actual=actual, hint=hint))
+        raise ArgumentError(
+            "laplace, structure='full'", f"at most {LARGEST:,} parameters", actual, hint
+        )
     return Flat(names, size, structure == "diagonal")
 
 
 def _tied(net: nn.Module, names: Sequence[str]) -> list[str]:
     """Return those of some parameters that have another name besides."""
     every = list(net.named_parameters(remove_duplicate=False))
-    return [name for name in names if sum(value is net.get_parameter(name) for _, value in every) > 1]
-
-
-def _after(algorithm: Algorithm, phase: Phase, initial: Tree, posterior: Callable[[Tree], Posterior]) -> Algorithm:
-    """Return an algorithm whose rounds end with a phase of sums."""
-    return replace(
-        algorithm,
-        initial=initial,
-        phases=(*(BesideGaussian(inner.server).in_phase(inner) for inner in algorithm.phases), phase),
-        predictor=lambda state: algorithm.predictor(without(state, OWN)),
-        posterior=posterior,
-    )
+    return [
+        name for name in names if sum(value is net.get_parameter(name) for _, value in every) > 1
+    ]

@@ -1,19 +1,21 @@
-"""Sums over rows for a Gaussian around a trained network: `CurvatureSums` at the clients, `FitGaussian` at the server."""
+"""Sums over rows for a Gaussian around a trained network: `CurvatureSums` at the clients,
+`FitGaussian` at the server.
+"""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import UndeterminedWarning
-from bayesfed.federated.aggregation.beside import Beside
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.inference.laplace import evidence
@@ -23,19 +25,24 @@ from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
 from bayesfed.models.modules import check_last
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood, temperature_of
-from bayesfed.trees import Tree, under, without
+from bayesfed.trees import Tree
 
-# Prefix of the leaves of the state that describe the Gaussian, and the names of those that are numbers.
-OWN, NLL, ROWS, PRECISION = "laplace/", "nll", "rows", "precision"
+# Owner of the leaves of the state that describe the Gaussian, and the names of those that are
+# numbers.
+OWN, NLL, ROWS, PRECISION = "laplace", "nll", "rows", "precision"
+# What the names of the sums of a structure begin with, beside such numbers.
+BLOCK = "block"
 
 PriorPrecision = float | Literal["evidence"]
-# Mean NLL in nats below which the curvature of the rows is no measure of what they say: at .008 draws still helped, at .001 they never did.
+# Mean NLL in nats below which the curvature of the rows is no measure of what they say: at .008
+# draws still helped, at .001 they never did.
 FITTED = 0.005
 
 
 @dataclass(frozen=True)
 class CurvatureSums:
-    """Run all rows through the network once and return the means of what they add to the GGN, and of their negative log likelihood.
+    """Run all rows through the network once and return the means of what they add to the GGN, and
+    of their negative log likelihood.
 
     A client without rows sends zeros; its weight is its number of rows.
 
@@ -59,7 +66,9 @@ class CurvatureSums:
     kind: Kind = "moments"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Return the means; remember nothing.
 
         Raises
@@ -71,15 +80,23 @@ class CurvatureSums:
         if self.last is not None:
             check_last(self.net, message, self.last, data.inputs, where="laplace, subset='last'")
         device = data.inputs.device
-        sums = {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in {**self.structure.shapes, NLL: (1,)}.items()}
+        sums = {
+            name: torch.zeros(shape, dtype=torch.float64, device=device)
+            for name, shape in sent_shapes(self.structure).items()
+        }
         columns = roots(self.likelihood)
         for start in range(0, len(data), self.batch_size):
             part = data[slice(start, start + self.batch_size)]
-            outputs, more = self.structure.sums(self.net, message, part.inputs, columns)
+            outputs, found = self.structure.sums(self.net, message, part.inputs, columns)
+            more = of(BLOCK, found)
             more[NLL] = -self.likelihood.pointwise(outputs.double(), part.targets).sum()[None]
             sums = {name: total + more[name] for name, total in sums.items()}
         rows = max(len(data), 1)
-        return Fit({name: total / rows for name, total in sums.items()}, {}, {"samples": float(len(data)), "nll": float(sums[NLL]) / rows})
+        return Fit(
+            {name: total / rows for name, total in sums.items()},
+            {},
+            {"samples": float(len(data)), "nll": float(sums[NLL]) / rows},
+        )
 
 
 @dataclass(frozen=True)
@@ -101,7 +118,7 @@ class FitGaussian:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the network."""
-        return without(state, OWN)
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the Gaussian, and the evidence in nats.
@@ -113,11 +130,21 @@ class FitGaussian:
         """
         total = summed(reducer, "moments")
         means, rows = total.mean(), total.number()
-        sums, nll = without(means, NLL), float(means[NLL])
-        posterior = LaplacePosterior(self.net, self.likelihood, without(state, OWN), self.structure, sums, rows, nll, 1.0)
+        sums, nll = owned(means, BLOCK), float(means[NLL])
+        posterior = LaplacePosterior(
+            self.net, self.likelihood, owned(state, MODEL), self.structure, sums, rows, nll, 1.0
+        )
         norm = sum(float(leaf.double().square().sum()) for leaf in posterior.centre.values())
-        chosen = evidence.best_precision(posterior.values, norm) if self.precision == "evidence" else float(self.precision)
-        if self.precision == "evidence" and isinstance(self.likelihood, Categorical) and posterior.nll < FITTED:
+        chosen = (
+            evidence.best_precision(posterior.values, norm)
+            if self.precision == "evidence"
+            else float(self.precision)
+        )
+        if (
+            self.precision == "evidence"
+            and isinstance(self.likelihood, Categorical)
+            and posterior.nll < FITTED
+        ):
             _warn_of_no_curvature(posterior.nll, chosen)
         fit = -rows * posterior.nll / temperature_of(self.likelihood)
         info = {
@@ -126,41 +153,50 @@ class FitGaussian:
             "prior_precision": chosen,
             "nll": posterior.nll,
         }
-        own = means | {ROWS: torch.tensor([rows]), PRECISION: torch.tensor([chosen], dtype=torch.float64)}
-        return without(state, OWN) | {OWN + name: leaf for name, leaf in own.items()}, info
+        own = means | {
+            ROWS: torch.tensor([rows]),
+            PRECISION: torch.tensor([chosen], dtype=torch.float64),
+        }
+        return state | of(OWN, own), info
 
 
 def _warn_of_no_curvature(nll: float, chosen: float) -> None:
     text = (
-        f"laplace: the network fits its rows exactly (NLL {nll:.1g} a row), so that they hardly bound its weights; the evidence finds a prior of "
+        f"laplace: the network fits its rows exactly (NLL {nll:.1g} a row), so that they "
+        "hardly bound its weights; the evidence finds a prior of "
         f"precision {chosen:.2g}, and draws from it doubt everything"
     )
-    hint = "fewer rounds or prior_precision= in the training, a prior_precision= here, or calibrated() on held-out rows"
+    hint = (
+        "fewer rounds or prior_precision= in the training, a prior_precision= here, or "
+        "calibrated() on held-out rows"
+    )
     warnings.warn(f"{text}; try {hint}", UndeterminedWarning, stacklevel=2)
 
 
-class BesideGaussian(Beside):
-    """The server of another method, to which the leaves of the Gaussian in the state do not exist."""
-
-    OWN: ClassVar[str] = OWN
-
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Take the server's step. The Gaussian of the round before stays until it is made anew."""
-        model, gaussian = self.parted(state)
-        stepped, info = self.server.step(model, reducer, round)
-        return stepped | gaussian, info
+def sent_shapes(structure: Structure) -> dict[str, tuple[int, ...]]:
+    """Return names and shapes of what a client sends."""
+    blocks = {f"{BLOCK}/{name}": shape for name, shape in structure.shapes.items()}
+    return blocks | {NLL: (1,)}
 
 
 def empty(structure: Structure, precision: PriorPrecision) -> Tree:
-    """Return the leaves of a Gaussian of no rows: the prior, of precision 1 where the evidence is to choose it."""
-    zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in {**structure.shapes, NLL: (1,), ROWS: (1,)}.items()}
+    """Return the leaves of a Gaussian of no rows: the prior, of precision 1 where the evidence is
+    to choose it.
+    """
+    zeros = {
+        name: torch.zeros(shape, dtype=torch.float64)
+        for name, shape in {**sent_shapes(structure), ROWS: (1,)}.items()
+    }
     start = 1.0 if precision == "evidence" else float(precision)
-    return {OWN + name: leaf for name, leaf in {**zeros, PRECISION: torch.tensor([start], dtype=torch.float64)}.items()}
+    return of(OWN, zeros | {PRECISION: torch.tensor([start], dtype=torch.float64)})
 
 
-def posterior_of(state: Tree, parameters: Tree, net: nn.Module, likelihood: Likelihood, structure: Structure) -> LaplacePosterior:
+def posterior_of(
+    state: Tree, parameters: Tree, net: nn.Module, likelihood: Likelihood, structure: Structure
+) -> LaplacePosterior:
     """Return the posterior of a state around some parameters."""
-    own = under(state, OWN)
+    own = owned(state, OWN)
     rows, nll, precision = (float(own[name]) for name in (ROWS, NLL, PRECISION))
-    means: dict[str, Tensor] = {name: own[name] for name in structure.shapes}
+    blocks = owned(own, BLOCK)
+    means: dict[str, Tensor] = {name: blocks[name] for name in structure.shapes}
     return LaplacePosterior(net, likelihood, parameters, structure, means, rows, nll, precision)

@@ -1,1 +1,3 @@
-"""Fusion of networks that clients trained alone, in one round: by averages, by Fisher information or by products of Laplace approximations."""
+"""Fusion of networks that clients trained alone, in one round: by averages, by Fisher information
+or by products of Laplace approximations.
+"""

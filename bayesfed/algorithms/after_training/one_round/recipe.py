@@ -1,15 +1,18 @@
 """One round: clients train alone, and what they learned is fused once.
 
-==============  =======================================================================================================
+==============  ====================================================================================
 fusion          what is maximised
-==============  =======================================================================================================
-``"laplace"``   the product of the clients' Laplace approximations of the last layer's likelihood, times one prior
-``"fisher"``    the product of normals around the clients' networks, whose precisions are the diagonals of their GGNs
+==============  ====================================================================================
+``"laplace"``   the product of the clients' Laplace approximations of the last layer's likelihood,
+                times one prior
+``"fisher"``    the product of normals around the clients' networks, whose precisions are the
+                diagonals of their GGNs
 ``"average"``   that of normals of equal precision: the mean of the networks, one round of `fed_avg`
-==============  =======================================================================================================
+==============  ====================================================================================
 
-References: Matena and Raffel, "Merging models with Fisher-weighted averaging" (2022), (4); Liu et al., "FedLPA: one-shot federated learning with
-layer-wise posterior aggregation" (2024), for products of Laplace approximations.
+References: Matena and Raffel, "Merging models with Fisher-weighted averaging" (2022), (4); Liu et
+al., "FedLPA: one-shot federated learning with layer-wise posterior aggregation" (2024), for
+products of Laplace approximations.
 """
 
 from __future__ import annotations
@@ -21,15 +24,16 @@ import torch
 from torch import nn
 
 from bayesfed.algorithms.after_training.laplace.recipe import structure_of
-from bayesfed.algorithms.after_training.laplace.sums import NLL, OWN, empty, posterior_of
+from bayesfed.algorithms.after_training.laplace.sums import empty, posterior_of, sent_shapes
 from bayesfed.algorithms.after_training.one_round.sums import LINEAR, Expansion, Maximum
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Posterior
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.engine.gate import LEAST, TIMES
 from bayesfed.federated.links.digital import Digital
@@ -39,7 +43,7 @@ from bayesfed.inference.laplace.layers import last_layer
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.models.nets.norms import check_tracked
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, shapes, size, without
+from bayesfed.trees import Tree, shapes, size
 
 Fusion = Literal["laplace", "fisher", "average"]
 
@@ -55,40 +59,49 @@ def one_round(
     training: Training | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Fuse networks that clients train alone, ``bf.run(bf.one_round(net), clients, rounds=1)``; all begin with the parameters of `net`.
+    """Fuse networks that clients train alone, ``bf.run(bf.one_round(net), clients, rounds=1)``; all
+    begin with the parameters of `net`.
 
     Parameters
     ----------
     fusion
-        "laplace": clients train the last layer on the features of `net`, which stay, and send all second derivatives of their log likelihood where
-        training ended. The server's maximum is that of all rows together if the model is linear with normal targets; more rounds repeat the
-        expansion around it. The result has a posterior. "fisher": clients train the whole network and send the diagonal of its GGN; every weight is
-        averaged by it. "average": the weighted mean of the networks.
+        "laplace": clients train the last layer on the features of `net`, which stay, and send all
+        second derivatives of their log likelihood where training ended. The server's maximum is
+        that of all rows together if the model is linear with normal targets; more rounds repeat the
+        expansion around it. The result has a posterior. "fisher": clients train the whole network
+        and send the diagonal of its GGN; every weight is averaged by it. "average": the weighted
+        mean of the networks.
     prior_precision
-        Laplace only: delta of the prior N(0, 1 / delta) on each parameter of the last layer, once for all clients together and once in the
-        training of each.
+        Laplace only: delta of the prior N(0, 1 / delta) on each parameter of the last layer, once
+        for all clients together and once in the training of each.
     floor
-        Fisher only: what is added to every client's Fisher information, so that weights that no row informs are averaged.
+        Fisher only: what is added to every client's Fisher information, so that weights that no row
+        informs are averaged.
     likelihood
         `Categorical` (default) or `Normal`; for averages, any.
     training
-        Local work. Default: 50 steps of 64 rows with ``Sgd(0.05)``; one round deserves more. For "laplace" and "fisher", `Sgd` without momentum. Its
-        `prior_precision` is for the others: "laplace" has its own.
+        Local work. Default: 50 steps of 64 rows with ``Sgd(0.05)``; one round deserves more. For
+        "laplace" and "fisher", `Sgd` without momentum. Its `prior_precision` is for the others:
+        "laplace" has its own.
     link
-        How sums reach the server. Default: `Digital()`, for "laplace" and "fisher" without a bound on norms.
+        How sums reach the server. Default: `Digital()`, for "laplace" and "fisher" without a bound
+        on norms.
 
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, the network has batch norm without running statistics, or, for "laplace", its last layer is frozen or
-        the server would refuse its second derivatives: more than 1 MiB and 16 times the network.
+        If an argument is outside its domain, the network has batch norm without running statistics,
+        or, for "laplace", its last layer is frozen or the server would refuse its second
+        derivatives: more than 1 MiB and 16 times the network.
     """
     if fusion not in get_args(Fusion):
         expected = "'laplace', 'fisher' or 'average'"
-        raise ArgumentError(complain("one_round, fusion", expected=expected, actual=repr(fusion), hint="'laplace'"))
+        raise ArgumentError("one_round, fusion", expected, repr(fusion), "'laplace'")
     if not (0 < prior_precision < math.inf and 0 < floor < math.inf):
         expected = "finite numbers above 0"
-        raise ArgumentError(complain("one_round, prior_precision and floor", expected=expected, actual=(prior_precision, floor), hint="1.0, 1e-3"))
+        raise ArgumentError(
+            "one_round, prior_precision and floor", expected, (prior_precision, floor), "1.0, 1e-3"
+        )
     work, scored = training or Training(), likelihood or Categorical()
     if fusion == "average":
         return compose("one_round", net, work.fitting(net, scored), training=work, link=link)
@@ -96,24 +109,43 @@ def one_round(
     check_tracked(net, "one_round", 'norm="group"')
     bayes = fusion == "laplace"
     if bayes and work.prior_precision is not None:
-        actual, hint = "training.prior_precision as well", "one_round(net, prior_precision=1.0), Training without one"
-        raise ArgumentError(complain("one_round, fusion='laplace'", expected="the prior of this method alone", actual=actual, hint=hint))
+        actual, hint = (
+            "training.prior_precision as well",
+            "one_round(net, prior_precision=1.0), Training without one",
+        )
+        raise ArgumentError(
+            "one_round, fusion='laplace'", "the prior of this method alone", actual, hint
+        )
     form = structure_of(net, "last", "full") if bayes else structure_of(net, "all", "diagonal")
-    begun, descent = travelling(net, "static", where="one_round"), work.descent(MaximumLikelihood(net, scored), net)
+    begun, descent = (
+        travelling(net, "static", where="one_round"),
+        work.descent(MaximumLikelihood(net, scored), net),
+    )
     if frozen := [name for name in form.names if name not in begun]:
-        raise ArgumentError(complain("one_round", expected="a last layer that is trained", actual=f"frozen {frozen}", hint="requires_grad_()"))
+        raise ArgumentError(
+            "one_round", "a last layer that is trained", f"frozen {frozen}", "requires_grad_()"
+        )
     last = last_layer(net).name if bayes else None
-    local = Expansion(descent, net, scored, form, prior_precision * bayes, 0.0 if bayes else floor, gradient=bayes, last=last)
-    linear = {LINEAR + name: leaf for name, leaf in form.matrices(begun).items()}
+    local = Expansion(
+        descent,
+        net,
+        scored,
+        form,
+        prior_precision * bayes,
+        0.0 if bayes else floor,
+        gradient=bayes,
+        last=last,
+    )
+    linear = of(LINEAR, form.matrices(begun))
     wide = any(leaf.dtype == torch.float64 for leaf in begun.values())
     width = 8 if wide else 4
     answer = width * (sum(math.prod(shape) for shape in form.shapes.values()) + size(linear))
     if answer > (most := LEAST + TIMES * width * size(begun)):
         actual, hint = f"{answer:,}", "a narrower last layer, fusion='fisher'"
-        raise ArgumentError(complain("one_round", expected=f"answers of at most {most:,} bytes", actual=actual, hint=hint))
+        raise ArgumentError("one_round", f"answers of at most {most:,} bytes", actual, hint)
 
     def posterior(state: Tree) -> Posterior:
-        return posterior_of(state, without(state, OWN), net, scored, form)
+        return posterior_of(state, owned(state, MODEL), net, scored, form)
 
     return compose(
         "one_round",
@@ -121,11 +153,12 @@ def one_round(
         local,
         Maximum(form, prior_precision * bayes, bayes),
         training=work,
-        initial=begun | (empty(form, prior_precision) if bayes else {}),
-        predictor=lambda state: Model(net, without(state, OWN)),
+        initial=of(MODEL, begun) | (empty(form, prior_precision) if bayes else {}),
+        predictor=lambda state: Model(net, owned(state, MODEL)),
         posterior=posterior if bayes else None,
-        view=Whole({**form.shapes, **shapes(linear), NLL: (1,)}),
+        view=Whole(sent_shapes(form) | shapes(linear)),
         codec=Cast(64 if wide else 32),
         # Sums of second derivatives are larger than the parameters of a model.
         link=link or Digital(max_norm=1e20),
+        owner="",
     )

@@ -1,4 +1,6 @@
-"""Clients' log likelihoods as quadratic functions: `Expansion` around where a client's training ended, and `Maximum` of their sum at the server."""
+"""Clients' log likelihoods as quadratic functions: `Expansion` around where a client's training
+ended, and `Maximum` of their sum at the server.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.algorithms.after_training.laplace.sums import NLL, OWN, PRECISION, ROWS
+from bayesfed.algorithms.after_training.laplace.sums import BLOCK, NLL, OWN, PRECISION, ROWS
 from bayesfed.data.dataset import Dataset
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.descent import Descent
@@ -20,18 +23,19 @@ from bayesfed.inference.laplace.structures import Structure, roots
 from bayesfed.keys import Key
 from bayesfed.models.modules import check_last, evaluating
 from bayesfed.models.priors.likelihoods import Likelihood, temperature_of
-from bayesfed.trees import Tree, under, without
+from bayesfed.trees import Tree
 
-# Prefix of the linear terms.
-LINEAR = "linear/"
+# What the names of the linear terms begin with.
+LINEAR = "linear"
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """Train some parameters, then expand: ``log p(D | theta) ~ b' theta - theta' H theta / 2``, b = H theta_k + g, all as means over rows.
+    """Train some parameters, then expand: ``log p(D | theta) ~ b' theta - theta' H theta / 2``, b =
+    H theta_k + g, all as means over rows.
 
-    H is the GGN at theta_k, where training ended, and g the gradient of the log likelihood there. For a linear model with normal targets this
-    is exact wherever training ends.
+    H is the GGN at theta_k, where training ended, and g the gradient of the log likelihood there.
+    For a linear model with normal targets this is exact wherever training ends.
 
     Parameters
     ----------
@@ -42,7 +46,8 @@ class Expansion:
     structure
         Form of H: one that holds all entries, or a diagonal.
     precision
-        Precision of the prior N(0, 1 / precision) during the client's training, a proximal step after every step; 0 for none.
+        Precision of the prior N(0, 1 / precision) during the client's training, a proximal step
+        after every step; 0 for none.
     floor
         What is added to every entry of a diagonal; 0 for other forms.
     gradient
@@ -69,7 +74,9 @@ class Expansion:
         """Whether the descent draws from torch's global generator."""
         return self.descent.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Return the means over rows; remember nothing.
 
         Raises
@@ -90,38 +97,68 @@ class Expansion:
                     leaf.mul_(rows / (rows + rate * self.precision))
 
         fit = self.descent.train(message, data, key, options, after_step)
-        trained, columns, device = fixed | {name: fit.payload[name] for name in names}, roots(self.likelihood), data.inputs.device
-        sums = {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in self.structure.shapes.items()}
+        trained, columns, device = (
+            fixed | {name: fit.payload[name] for name in names},
+            roots(self.likelihood),
+            data.inputs.device,
+        )
+        sums = {
+            name: torch.zeros(shape, dtype=torch.float64, device=device)
+            for name, shape in self.structure.shapes.items()
+        }
         for start in range(0, len(data), self.batch_size):
-            more = self.structure.sums(self.net, trained, data.inputs[start : start + self.batch_size], columns)[1]
+            more = self.structure.sums(
+                self.net, trained, data.inputs[start : start + self.batch_size], columns
+            )[1]
             sums = {name: total + more[name] for name, total in sums.items()}
-        at = {name: leaf.double() for name, leaf in self.structure.matrices({name: trained[name] for name in names}).items()}
+        at = {
+            name: leaf.double()
+            for name, leaf in self.structure.matrices(
+                {name: trained[name] for name in names}
+            ).items()
+        }
         slopes, nll = self._slopes(trained, data)
         linear: dict[str, Tensor] = {}
         for (curvature, total), (name, matrix) in zip(sums.items(), at.items(), strict=True):
             sums[curvature] = total + self.floor * (len(data) > 0)
-            linear[LINEAR + name] = product(sums[curvature], matrix) + (slopes[name] if self.gradient else 0)
-        payload = {name: leaf / rows for name, leaf in (sums | linear | {NLL: nll[None]}).items()}
+            linear[name] = product(sums[curvature], matrix) + (slopes[name] if self.gradient else 0)
+        sent = of(BLOCK, sums) | of(LINEAR, linear) | {NLL: nll[None]}
+        payload = {name: leaf / rows for name, leaf in sent.items()}
         return fit._replace(payload=payload, memory={})
 
     def _slopes(self, trained: Tree, data: Dataset) -> tuple[Tree, Tensor]:
-        """Return the gradient of the log likelihood of all rows by block, and their negative log likelihood without temperature."""
-        leaves = {name: trained[name].detach().clone().requires_grad_() for name in self.structure.names}
-        total, cold = torch.zeros((), dtype=torch.float64, device=data.inputs.device), 1 / temperature_of(self.likelihood)
+        """Return the gradient of the log likelihood of all rows by block, and their negative log
+        likelihood without temperature.
+        """
+        leaves = {
+            name: trained[name].detach().clone().requires_grad_() for name in self.structure.names
+        }
+        total, cold = (
+            torch.zeros((), dtype=torch.float64, device=data.inputs.device),
+            1 / temperature_of(self.likelihood),
+        )
         gradients: Tree = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
         for start in range(0, len(data), self.batch_size):
             part = data[slice(start, start + self.batch_size)]
             with evaluating(self.net), torch.enable_grad():
-                score = self.likelihood.pointwise(functional_call(self.net, trained | leaves, (part.inputs,)), part.targets).sum()
+                score = self.likelihood.pointwise(
+                    functional_call(self.net, trained | leaves, (part.inputs,)), part.targets
+                ).sum()
             slopes = torch.autograd.grad(score, list(leaves.values()))
-            gradients = {name: old + cold * new for (name, old), new in zip(gradients.items(), slopes, strict=True)}
+            gradients = {
+                name: old + cold * new
+                for (name, old), new in zip(gradients.items(), slopes, strict=True)
+            }
             total = total - score.detach().double()
-        return {name: leaf.double() for name, leaf in self.structure.matrices(gradients).items()}, total
+        return {
+            name: leaf.double() for name, leaf in self.structure.matrices(gradients).items()
+        }, total
 
 
 @dataclass(frozen=True)
 class Maximum:
-    """Take the maximum of the sum of clients' log likelihoods and the log prior N(0, 1 / precision).
+    """Take the maximum of the sum of clients' log likelihoods and the log prior N(0, 1 /
+    precision).
 
     Parameters
     ----------
@@ -139,28 +176,41 @@ class Maximum:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the network."""
-        return without(state, OWN)
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the state with the maximum. A round in which no client has data changes nothing."""
+        """Return the state with the maximum. A round in which no client has data changes
+        nothing.
+        """
         total = summed(reducer, "moments")
         if not total.weighs:
             return state, {}
         means, rows = total.mean(), total.number()
-        linear = {name: rows * leaf.double() for name, leaf in under(means, LINEAR).items()}
-        curvatures = [rows * means[name].double() for name in self.structure.shapes]
-        solved = {name: solution(one, self.precision, right) for one, (name, right) in zip(curvatures, linear.items(), strict=True)}
-        best = self.structure.split(solved, {name: state[name] for name in self.structure.names})
-        network = without(state, OWN) | best
+        linear = {name: rows * leaf.double() for name, leaf in owned(means, LINEAR).items()}
+        blocks, network = owned(means, BLOCK), owned(state, MODEL)
+        curvatures = [rows * blocks[name].double() for name in self.structure.shapes]
+        solved = {
+            name: solution(one, self.precision, right)
+            for one, (name, right) in zip(curvatures, linear.items(), strict=True)
+        }
+        best = self.structure.split(solved, {name: network[name] for name in self.structure.names})
+        after = of(MODEL, network | best)
         if not self.gaussian:
-            return network, {}
-        kept = without(means, LINEAR) | {ROWS: torch.tensor([rows]), PRECISION: torch.tensor([self.precision], dtype=torch.float64)}
-        return network | {OWN + name: leaf for name, leaf in kept.items()}, {}
+            return after, {}
+        kept = {
+            **of(BLOCK, blocks),
+            NLL: means[NLL],
+            ROWS: torch.tensor([rows]),
+            PRECISION: torch.tensor([self.precision], dtype=torch.float64),
+        }
+        return after | of(OWN, kept), {}
 
 
 def is_diagonal(curvature: Tensor, matrix: Tensor) -> bool:
     """Return whether a curvature is a number for every entry, and not the triangle of a matrix."""
-    return curvature.shape == matrix.shape or (curvature.ndim == 1 and curvature.numel() == matrix.numel() > 1)
+    return curvature.shape == matrix.shape or (
+        curvature.ndim == 1 and curvature.numel() == matrix.numel() > 1
+    )
 
 
 def product(curvature: Tensor, matrix: Tensor) -> Tensor:
@@ -176,5 +226,8 @@ def solution(curvature: Tensor, precision: float, right: Tensor) -> Tensor:
     if is_diagonal(curvature, right):
         return right / (curvature.view_as(right) + precision)
     full = symmetric(curvature)
-    result: Tensor = torch.linalg.solve(full + precision * torch.eye(len(full), dtype=full.dtype, device=full.device), right.flatten())
+    result: Tensor = torch.linalg.solve(
+        full + precision * torch.eye(len(full), dtype=full.dtype, device=full.device),
+        right.flatten(),
+    )
     return result.view_as(right)

@@ -1,4 +1,6 @@
-"""Methods against client drift, which several local steps on unlike data cause: SCAFFOLD, FedDyn and FedNova."""
+"""Methods against client drift, which several local steps on unlike data cause: SCAFFOLD, FedDyn
+and FedNova.
+"""
 
 import lazy_loader
 

@@ -1,15 +1,18 @@
 """FedDyn (Acar et al., "Federated learning based on dynamic regularization", 2021).
 
-==============================================================  =====================================================
+==============================================================  ====================================
 paper, Algorithm 1                                              here
-==============================================================  =====================================================
-theta, h / alpha                                                the server's state: the model, and ``lag/NAME``
+==============================================================  ====================================
+theta, h / alpha                                                the server's state: the model, and
+                                                                ``lag/NAME``
 grad L_k(theta_k), the linear term of (1)                       a client's memory, ``slope/NAME``
-L_k(w) - <slope, w> + alpha / 2 ||w - theta||^2                 a step on L_k, then the exact step on the rest; alpha -> `strength`
+L_k(w) - <slope, w> + alpha / 2 ||w - theta||^2                 a step on L_k, then the exact step
+                                                                on the rest; alpha -> `strength`
 slope <- slope - alpha (theta_k - theta)                        `DynamicLocal`
-h <- h - alpha / m sum_S (theta_k - theta)                      lag <- lag - |S| / m (mean - theta), `participation`
+h <- h - alpha / m sum_S (theta_k - theta)                      lag <- lag - |S| / m (mean - theta),
+                                                                `participation`
 theta <- mean - h / alpha                                       theta <- mean - lag
-==============================================================  =====================================================
+==============================================================  ====================================
 
 Clients are weighed by their rows, where the paper weighs them alike.
 """
@@ -26,11 +29,12 @@ from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.servers import Average
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit, Info, Link
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.batch_norm import travelling
@@ -39,15 +43,16 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, shapes, to, under, without
+from bayesfed.trees import Tree, shapes, to
 
-# Prefixes of the server's h / alpha in its state, and of the linear term in a client's memory.
-LAG, SLOPE = "lag/", "slope/"
+# Owners of the server's h / alpha in its state, and of the linear term in a client's memory.
+LAG, SLOPE = "lag", "slope"
 
 
 @dataclass(frozen=True)
 class DynamicLocal:
-    """Minimise a client's regularised loss, and keep the slope that makes its minimum that of all clients.
+    """Minimise a client's regularised loss, and keep the slope that makes its minimum that of all
+    clients.
 
     Parameters
     ----------
@@ -66,21 +71,29 @@ class DynamicLocal:
         """Whether the descent draws from torch's global generator."""
         return self.descent.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Train from the message, and update the slope. A client without rows changes nothing."""
         if not len(data) or not self.strength:
             return self.descent.fit(message, memory, data, key, options)._replace(memory=memory)
-        slope = to(under(memory, SLOPE), data.inputs.device) or {name: torch.zeros_like(leaf) for name, leaf in message.items()}
+        slope = to(owned(memory, SLOPE), data.inputs.device) or {
+            name: torch.zeros_like(leaf) for name, leaf in message.items()
+        }
         pull = {name: leaf + self.strength * message[name] for name, leaf in slope.items()}
 
         def after_step(trained: Tree, rate: float, left: int) -> None:
-            # The proximal step of the linear and the quadratic term, which is stable at any strength.
+            # The proximal step of the linear and the quadratic term, which is stable at any
+            # strength.
             for name, leaf in trained.items():
                 leaf.add_(pull[name], alpha=rate).div_(1 + rate * self.strength)
 
         fit = self.descent.train(message, data, key, options, after_step)
-        after = {SLOPE + name: leaf - self.strength * (fit.payload[name] - message[name]) for name, leaf in slope.items()}
-        return fit._replace(memory=after)
+        after = {
+            name: leaf - self.strength * (fit.payload[name] - message[name])
+            for name, leaf in slope.items()
+        }
+        return fit._replace(memory=of(SLOPE, after))
 
 
 @dataclass(frozen=True)
@@ -100,16 +113,22 @@ class Dynamic:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the model alone."""
-        return without(state, LAG)
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the next model and the next lag. A round in which no client has data changes nothing."""
-        model = without(state, LAG)
+        """Return the next model and the next lag. A round in which no client has data changes
+        nothing.
+        """
+        model, lag = owned(state, MODEL), owned(state, LAG)
         mean, info = Average().step(model, reducer, round)
         if not self.strength or mean is model:
-            return state | mean, info
-        lag = {name: state[LAG + name] - self.participation * (mean[name] - leaf) for name, leaf in model.items()}
-        return {name: leaf - lag[name] for name, leaf in mean.items()} | {LAG + name: leaf for name, leaf in lag.items()}, info
+            return state | of(MODEL, mean), info
+        lag = {
+            name: lag[name] - self.participation * (mean[name] - leaf)
+            for name, leaf in model.items()
+        }
+        moved = {name: leaf - lag[name] for name, leaf in mean.items()}
+        return of(MODEL, moved) | of(LAG, lag), info
 
 
 @recipe(cites=("acar2021federated",))
@@ -123,40 +142,49 @@ def fed_dyn(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does, with a regulariser at each client that changes until the clients' minima agree.
+    """Train as `fed_avg` does, with a regulariser at each client that changes until the clients'
+    minima agree.
 
     Messages are as long as those of `fed_avg`; a client keeps one model in its memory.
 
     Parameters
     ----------
     strength
-        alpha of the paper, beside a mean loss; 0.01 to 0.1 there. With 0 the model is that of `fed_avg`, bit for bit.
+        alpha of the paper, beside a mean loss; 0.01 to 0.1 there. With 0 the model is that of
+        `fed_avg`, bit for bit.
     participation
-        Share of all clients that take part in a round: that of the sampler, ``fraction(participation)``.
+        Share of all clients that take part in a round: that of the sampler,
+        ``fraction(participation)``.
     training
-        Local work of a round, by `Sgd` without momentum. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
+        Local work of a round, by `Sgd` without momentum. Default: 50 steps of 64 rows with
+        ``Sgd(0.05)``.
     likelihood, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
-        If the strength is negative, `participation` is no share, or the optimiser is not `Sgd` without momentum.
+        If the strength is negative, `participation` is no share, or the optimiser is not `Sgd`
+        without momentum.
     """
     if not strength >= 0:
-        raise ArgumentError(complain("fed_dyn", expected="strength >= 0", actual=strength, hint="0.01"))
+        raise ArgumentError("fed_dyn", "strength >= 0", strength, "0.01")
     check_share(participation, "fed_dyn")
     work, model = training or Training(), travelling(net, "static", where="fed_dyn")
     sgd_of(work, "fed_dyn")
+    zeros = {name: torch.zeros_like(leaf) for name, leaf in model.items()}
     return compose(
         "fed_dyn",
         net,
-        DynamicLocal(work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), strength),
+        DynamicLocal(
+            work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), strength
+        ),
         Dynamic(strength, participation),
         training=work,
-        initial=model | {LAG + name: torch.zeros_like(leaf) for name, leaf in model.items()},
-        predictor=lambda state: Model(net, without(state, LAG)),
+        initial=of(MODEL, model) | of(LAG, zeros),
+        predictor=lambda state: Model(net, owned(state, MODEL)),
         view=Whole(shapes(model)),
         codec=codec,
         link=link,
+        owner="",
     )

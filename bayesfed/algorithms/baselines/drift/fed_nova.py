@@ -1,15 +1,19 @@
-"""FedNova (Wang et al., "Tackling the objective inconsistency problem in heterogeneous federated optimization", 2020).
+"""FedNova (Wang et al., "Tackling the objective inconsistency problem in heterogeneous federated
+optimization", 2020).
 
-==================================================  ==================================================================
+==================================================  ================================================
 paper                                               here
-==================================================  ==================================================================
-tau_i, a_i                                          a client's steps, and the weights of their gradients in its change
+==================================================  ================================================
+tau_i, a_i                                          a client's steps, and the weights of their
+                                                    gradients in its change
 d_i = (x - y_i) / (eta ||a_i||_1), (8)              sent as x + reference / ||a_i||_1 (y_i - x)
-tau_eff = sum_i p_i ||a_i||_1                       reference times the mean of the leaf ``nova/steps``
+tau_eff = sum_i p_i ||a_i||_1                       reference times the mean of the leaf
+                                                    ``run/steps``
 x - tau_eff sum_i p_i eta d_i, (9)                  `Normalised`
-==================================================  ==================================================================
+==================================================  ================================================
 
-The reference is the number of steps of the local work. It cancels, and makes clients that take so many steps send exactly what FedAvg's would.
+The reference is the number of steps of the local work. It cancels, and makes clients that take so
+many steps send exactly what FedAvg's would.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of
 from bayesfed.federated.core.protocols import Fit, Info, Link
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.batch_norm import travelling
@@ -39,12 +44,18 @@ from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes
 
 # Leaf of a payload: the client's steps over the reference.
-STEPS = "nova/steps"
+STEPS = "run/steps"
 
 
 def accumulated(steps: int, momentum: float) -> float:
-    """Return ``||a||_1``: the sum of the weights that gradients have in the change of so many steps of SGD with momentum."""
-    return steps if not momentum else (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+    """Return ``||a||_1``: the sum of the weights that gradients have in the change of so many steps
+    of SGD with momentum.
+    """
+    return (
+        steps
+        if not momentum
+        else (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+    )
 
 
 @dataclass(frozen=True)
@@ -68,18 +79,29 @@ class NormalisedLocal:
         """Whether the descent draws from torch's global generator."""
         return self.descent.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Train from the message, and send the normalised model with the number of steps."""
-        fit, (_, steps) = self.descent.fit(message, memory, data, key, options), self.descent.asked(options)
+        fit, (_, steps) = (
+            self.descent.fit(message, memory, data, key, options),
+            self.descent.asked(options),
+        )
         times = accumulated(steps, self.momentum) / accumulated(self.descent.steps, self.momentum)
         # `lerp` with weight 1 returns its end exactly.
-        normalised = {name: message[name].lerp(leaf, 1 / times) for name, leaf in fit.payload.items()}
-        return fit._replace(payload=normalised | {STEPS: torch.tensor(times, device=data.inputs.device)})
+        normalised = {
+            name: message[name].lerp(leaf, 1 / times) for name, leaf in fit.payload.items()
+        }
+        return fit._replace(
+            payload=of(MODEL, normalised) | {STEPS: torch.tensor(times, device=data.inputs.device)}
+        )
 
 
 @dataclass(frozen=True)
 class Normalised:
-    """Go from the model along the mean of normalised changes, as far as the clients' mean number of steps says."""
+    """Go from the model along the mean of normalised changes, as far as the clients' mean number of
+    steps says.
+    """
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the next model. A round in which no client has data changes nothing."""
@@ -87,7 +109,10 @@ class Normalised:
         if not total.weight:
             return state, {}
         mean = total.mean()
-        return {name: leaf.lerp(mean[name], float(mean[STEPS])) for name, leaf in state.items()}, {"steps": float(mean[STEPS])}
+        times = float(mean[STEPS])
+        return {name: leaf.lerp(mean[f"{MODEL}/{name}"], times) for name, leaf in state.items()}, {
+            "steps": times
+        }
 
 
 @recipe(cites=("wang2020tackling",))
@@ -99,14 +124,17 @@ def fed_nova(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does, with changes divided by the number of local steps, so that clients with more steps do not count for more.
+    """Train as `fed_avg` does, with changes divided by the number of local steps, so that clients
+    with more steps do not count for more.
 
-    Clients take unlike numbers of steps where `training` has `epochs`. With equal `steps` it is `fed_avg`, bit for bit.
+    Clients take unlike numbers of steps where `training` has `epochs`. With equal `steps` it is
+    `fed_avg`, bit for bit.
 
     Parameters
     ----------
     training
-        Local work of a round, by `Sgd`, with momentum or without. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
+        Local work of a round, by `Sgd`, with momentum or without. Default: 50 steps of 64 rows with
+        ``Sgd(0.05)``.
     likelihood, codec, link
         As in `fed_avg`.
 
@@ -118,6 +146,18 @@ def fed_nova(
     work = training or Training()
     momentum = sgd_of(work, "fed_nova", momentum=True).momentum
     model = travelling(net, "static", where="fed_nova")
-    local = NormalisedLocal(work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), momentum)
-    view = Whole({**shapes(model), STEPS: ()})
-    return compose("fed_nova", net, local, Normalised(), training=work, initial=model, view=view, codec=codec, link=link)
+    local = NormalisedLocal(
+        work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), momentum
+    )
+    view = Whole({**shapes(of(MODEL, model)), STEPS: ()})
+    return compose(
+        "fed_nova",
+        net,
+        local,
+        Normalised(),
+        training=work,
+        initial=model,
+        view=view,
+        codec=codec,
+        link=link,
+    )

@@ -1,18 +1,22 @@
-"""FedPA (Al-Shedivat et al., "Federated learning via posterior averaging: a new perspective and practical algorithms", 2021).
+"""FedPA (Al-Shedivat et al., "Federated learning via posterior averaging: a new perspective and
+practical algorithms", 2021).
 
-==========================  ==================================================================================
+==========================  ========================================================================
 paper                       here
-==========================  ==================================================================================
+==========================  ========================================================================
 theta                       the state
 IASG samples, l of them     `samples`, each the mean of the models of a window of local steps
 burn-in steps               share `burn_in` of the local steps
 burn-in rounds              `begin`: before it a round is FedAvg's
 rho                         `shrinkage`
-Sigma-hat                   ``s I + (1 - s) S``, S the samples' covariance, ``s = 1 / (1 + (l - 1) rho)``
-Delta                       ``Sigma-hat^-1 (theta - mu-hat)``; clients send ``-Delta``, which the server adds
-==========================  ==================================================================================
+Sigma-hat                   ``s I + (1 - s) S``, S the samples' covariance, ``s = 1 / (1 + (l - 1)
+                            rho)``
+Delta                       ``Sigma-hat^-1 (theta - mu-hat)``; clients send ``-Delta``, which the
+                            server adds
+==========================  ========================================================================
 
-The inverse is taken by Woodbury's identity, of an l by l matrix. The server's rate and momentum are those of `server_optimised`.
+The inverse is taken by Woodbury's identity, of an l by l matrix. The server's rate and momentum are
+those of `server_optimised`.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, complain
+from bayesfed.errors import ArgumentError, DataError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Link
@@ -55,14 +59,16 @@ def fed_pa(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train towards the mean of the product of the clients' posteriors, each estimated from the iterates of local SGD.
+    """Train towards the mean of the product of the clients' posteriors, each estimated from the
+    iterates of local SGD.
 
     Messages are those of FedAvg. It returns a point; `laplace` puts a Gaussian around it.
 
     Parameters
     ----------
     samples
-        l, the number of windows of local steps whose mean models are samples of a client's posterior.
+        l, the number of windows of local steps whose mean models are samples of a client's
+        posterior.
     shrinkage
         rho. With 0 the covariance is the identity, and a round is FedAvg's of averaged iterates.
     burn_in
@@ -81,16 +87,29 @@ def fed_pa(
     if samples < 1 or not 0 <= shrinkage < math.inf or not 0 <= burn_in < 1 or begin < 0:
         actual, hint = (samples, shrinkage, burn_in, begin), "5, 0.01, 0.5, 0"
         expected = "samples >= 1, shrinkage >= 0, burn_in in [0, 1), begin >= 0"
-        raise ArgumentError(complain("fed_pa", expected=expected, actual=actual, hint=hint))
+        raise ArgumentError("fed_pa", expected, actual, hint)
     if work.epochs is None and _window(work.steps, burn_in, samples) < 1:
-        found, hint = f"{work.steps} steps, {samples} samples", f"Training(steps={math.ceil(samples / (1 - burn_in))})"
-        raise ArgumentError(complain("fed_pa", expected="a step for each sample after the burn-in", actual=found, hint=hint))
+        found, hint = (
+            f"{work.steps} steps, {samples} samples",
+            f"Training(steps={math.ceil(samples / (1 - burn_in))})",
+        )
+        raise ArgumentError("fed_pa", "a step for each sample after the burn-in", found, hint)
 
     def options(turn: Turn) -> LocalOptions:
-        return work.options_as(Windows, turn.round, turn.profile.samples, windows=samples if turn.round >= begin else 0)
+        return work.options_as(
+            Windows, turn.round, turn.profile.samples, windows=samples if turn.round >= begin else 0
+        )
 
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net, "delta")
-    return compose("fed_pa", net, PosteriorAverage(descent, shrinkage, burn_in), training=work, options=options, codec=codec, link=link)
+    return compose(
+        "fed_pa",
+        net,
+        PosteriorAverage(descent, shrinkage, burn_in),
+        training=work,
+        options=options,
+        codec=codec,
+        link=link,
+    )
 
 
 @dataclass(frozen=True)
@@ -108,7 +127,8 @@ class Windows(LocalOptions):
 
 @dataclass(frozen=True)
 class PosteriorAverage:
-    """Gradient steps whose iterates give mean and covariance of a client's posterior; the change that is sent is ``Sigma^-1 (mu - theta)``.
+    """Gradient steps whose iterates give mean and covariance of a client's posterior; the change
+    that is sent is ``Sigma^-1 (mu - theta)``.
 
     Parameters
     ----------
@@ -129,13 +149,16 @@ class PosteriorAverage:
         """Whether the descent draws from torch's global generator."""
         return self.descent.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Train and send the change.
 
         Raises
         ------
         DataError
-            If there are fewer steps after the burn-in than samples, the data cannot be scored, or training diverged.
+            If there are fewer steps after the burn-in than samples, the data cannot be scored, or
+            training diverged.
         """
         count = options.windows if isinstance(options, Windows) else 0
         if not count or not len(data):
@@ -143,7 +166,9 @@ class PosteriorAverage:
         _, steps = self.descent.asked(options)
         window = _window(steps, self.burn_in, count)
         if window < 1:
-            raise DataError(complain("fed_pa", expected=f"{count} steps after the burn-in", actual=f"{steps} steps in all", hint="epochs=5.0"))
+            raise DataError(
+                "fed_pa", f"{count} steps after the burn-in", f"{steps} steps in all", "epochs=5.0"
+            )
         sums, before = list[Tree](), steps - window * count
 
         def after_step(trained: Tree, rate: float, left: int) -> None:
@@ -156,9 +181,16 @@ class PosteriorAverage:
                 sums[-1][name].add_(leaf, alpha=1 / window)
 
         fit = self.descent.train(message, data, key, options, after_step)
-        change = posterior_change(torch.stack([_flat(one) for one in sums]), _flat(message), self.shrinkage)
+        change = posterior_change(
+            torch.stack([_flat(one) for one in sums]), _flat(message), self.shrinkage
+        )
         parts = change.split([leaf.numel() for leaf in message.values()])
-        return fit._replace(payload={name: part.reshape(leaf.shape) for (name, leaf), part in zip(message.items(), parts, strict=True)})
+        return fit._replace(
+            payload={
+                name: part.reshape(leaf.shape)
+                for (name, leaf), part in zip(message.items(), parts, strict=True)
+            }
+        )
 
 
 def posterior_change(samples: Tensor, start: Tensor, shrinkage: float) -> Tensor:
@@ -181,7 +213,9 @@ def posterior_change(samples: Tensor, start: Tensor, shrinkage: float) -> Tensor
     apart = samples - mean
     # In 64 bits: the matrix is small, its entries are sums over all parameters.
     wide = apart.double()
-    inner = wide @ wide.mT + torch.eye(count, dtype=torch.float64, device=wide.device) * (own * (count - 1) / (1 - own))
+    inner = wide @ wide.mT + torch.eye(count, dtype=torch.float64, device=wide.device) * (
+        own * (count - 1) / (1 - own)
+    )
     within: Tensor = torch.linalg.solve(inner, wide @ change.double()) @ wide
     return (change - within.to(change)) / own
 

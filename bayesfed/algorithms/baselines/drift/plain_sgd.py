@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.optimisers import Sgd
 
 
 def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:
-    """Return the optimiser of local work, which has to be SGD; without momentum unless `momentum` allows it."""
+    """Return the optimiser of local work, which has to be SGD; without momentum unless `momentum`
+    allows it.
+    """
     optimiser = work.optimiser or Sgd()
     if not isinstance(optimiser, Sgd) or (optimiser.momentum and not momentum):
         expected = "Sgd" if momentum else "Sgd without momentum"
         hint = "Sgd(0.05): the method's equations hold for its steps"
-        raise ArgumentError(complain(f"{where}, optimiser of training", expected=expected, actual=optimiser, hint=hint))
+        raise ArgumentError(f"{where}, optimiser of training", expected, optimiser, hint)
     return optimiser
 
 
@@ -21,5 +23,8 @@ def check_share(participation: float, where: str) -> None:
     """Raise `ArgumentError` unless `participation` is a share of the clients, above 0."""
     if not 0 < participation <= 1:
         raise ArgumentError(
-            complain(f"{where}, participation", expected="a share in (0, 1]", actual=participation, hint="1.0, or that of `fraction`")
+            f"{where}, participation",
+            "a share in (0, 1]",
+            participation,
+            "1.0, or that of `fraction`",
         )

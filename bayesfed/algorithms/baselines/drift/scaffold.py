@@ -1,18 +1,22 @@
-"""SCAFFOLD (Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning", 2020), with option II.
+"""SCAFFOLD (Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning",
+2020), with option II.
 
-==============================================  ==================================================================
+==============================================  ====================================================
 paper                                           here
-==============================================  ==================================================================
+==============================================  ====================================================
 x, c                                            the server's state: the model, and ``control/NAME``
 c_i                                             a client's memory, ``control/NAME``
 y <- y - eta_l (g_i(y) - c_i + c)               an SGD step, then the correction in `AfterStep`
-c_i+ = c_i - c + (x - y) / (K eta_l)            option II, with the sum of the rates of the steps for K eta_l
-Delta y, Delta c                                one payload: the model y, and c + c_i+ - c_i as ``control/NAME``
+c_i+ = c_i - c + (x - y) / (K eta_l)            option II, with the sum of the rates of the steps
+                                                for K eta_l
+Delta y, Delta c                                one payload: the model y, and c + c_i+ - c_i as
+                                                ``control/NAME``
 |S| / N                                         `participation`
-==============================================  ==================================================================
+==============================================  ====================================================
 
-Both halves of the payload are proposals for the next state, so the server takes their mean. Clients are weighed by their rows, where the paper weighs
-them alike: the control variates then average to zero in the same weights as the gradients of the objective.
+Both halves of the payload are proposals for the next state, so the server takes their mean. Clients
+are weighed by their rows, where the paper weighs them alike: the control variates then average to
+zero in the same weights as the gradients of the objective.
 """
 
 from __future__ import annotations
@@ -27,10 +31,11 @@ from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.servers import Average
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned, owner_of
 from bayesfed.federated.core.protocols import Fit, Info, Link
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.batch_norm import travelling
@@ -39,10 +44,10 @@ from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, under, without
+from bayesfed.trees import Tree
 
-# Prefix of control variates in states, messages, payloads and memories.
-CONTROL = "control/"
+# Owner of control variates in states, messages, payloads and memories.
+CONTROL = "control"
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,16 @@ class ControlledLocal:
         """Whether the descent draws from torch's global generator."""
         return self.descent.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Train from the model, and propose the next control variate. A client without rows changes neither."""
-        model, shared = without(message, CONTROL), under(message, CONTROL)
-        own = under(memory, CONTROL) or {name: torch.zeros_like(leaf) for name, leaf in shared.items()}
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
+        """Train from the model, and propose the next control variate. A client without rows changes
+        neither.
+        """
+        model, shared = owned(message, MODEL), owned(message, CONTROL)
+        own = owned(memory, CONTROL) or {
+            name: torch.zeros_like(leaf) for name, leaf in shared.items()
+        }
         own = {name: leaf.to(shared[name].device) for name, leaf in own.items()}
         drift = {name: leaf - own[name] for name, leaf in shared.items()}
         passed = 0.0
@@ -83,13 +94,22 @@ class ControlledLocal:
 
         fit = self.descent.train(model, data, key, options, after_step)
         if not passed:
-            return fit._replace(payload=fit.payload | {CONTROL + name: leaf for name, leaf in shared.items()}, memory=memory)
-        after = {name: self._control(leaf, drift[name], model[name] - fit.payload[name], passed) for name, leaf in own.items()}
-        proposed = {CONTROL + name: shared[name] + (leaf - own[name]) for name, leaf in after.items()}
-        return fit._replace(payload=fit.payload | proposed, memory={CONTROL + name: leaf for name, leaf in after.items()})
+            return fit._replace(
+                payload=of(MODEL, fit.payload) | of(CONTROL, shared),
+                memory=memory,
+            )
+        after = {
+            name: self._control(leaf, drift[name], model[name] - fit.payload[name], passed)
+            for name, leaf in own.items()
+        }
+        proposed = {name: shared[name] + (leaf - own[name]) for name, leaf in after.items()}
+        return fit._replace(
+            payload=of(MODEL, fit.payload) | of(CONTROL, proposed), memory=of(CONTROL, after)
+        )
 
     def _control(self, own: Tensor, drift: Tensor, moved: Tensor, passed: float) -> Tensor:
-        # The mean gradient of the steps is what the model moved by, less the corrections that were applied.
+        # The mean gradient of the steps is what the model moved by, less the corrections that were
+        # applied.
         return moved / passed - self.strength * drift
 
 
@@ -112,7 +132,12 @@ class Controlled:
         """Return the next model and the next control variate."""
         mean, info = Average().step(state, reducer, round)
         # `lerp` with weight 1 returns its end exactly.
-        return {name: leaf.lerp(mean[name], self.participation if name.startswith(CONTROL) else self.rate) for name, leaf in state.items()}, info
+        return {
+            name: leaf.lerp(
+                mean[name], self.participation if owner_of(name) == CONTROL else self.rate
+            )
+            for name, leaf in state.items()
+        }, info
 
 
 @recipe(cites=("karimireddy2020scaffold",))
@@ -127,20 +152,24 @@ def scaffold(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does, with control variates that remove what is particular to a client from its gradients.
+    """Train as `fed_avg` does, with control variates that remove what is particular to a client
+    from its gradients.
 
     Messages are twice as long in both directions, and a client keeps one model in its memory.
 
     Parameters
     ----------
     participation
-        Share of all clients that take part in a round: that of the sampler, ``fraction(participation)``.
+        Share of all clients that take part in a round: that of the sampler,
+        ``fraction(participation)``.
     strength
-        Factor on the correction of a local step. With 0 the model is that of `fed_avg`, bit for bit.
+        Factor on the correction of a local step. With 0 the model is that of `fed_avg`, bit for
+        bit.
     server_rate
         eta_g, the rate of the server's step.
     training
-        Local work of a round, by `Sgd` without momentum. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
+        Local work of a round, by `Sgd` without momentum. Default: 50 steps of 64 rows with
+        ``Sgd(0.05)``.
     likelihood, codec, link
         As in `fed_avg`.
 
@@ -154,17 +183,21 @@ def scaffold(
     check_share(participation, "scaffold")
     if not (0 <= strength <= 1 and server_rate > 0):
         expected = "strength in [0, 1] and server_rate > 0"
-        raise ArgumentError(complain("scaffold", expected=expected, actual=(strength, server_rate), hint="1.0"))
+        raise ArgumentError("scaffold", expected, (strength, server_rate), "1.0")
     model = travelling(net, "static", where="scaffold")
-    local = ControlledLocal(work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), strength)
+    zeros = {name: torch.zeros_like(leaf) for name, leaf in model.items()}
+    local = ControlledLocal(
+        work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), strength
+    )
     return compose(
         "scaffold",
         net,
         local,
         Controlled(participation, server_rate),
         training=work,
-        initial=model | {CONTROL + name: torch.zeros_like(leaf) for name, leaf in model.items()},
-        predictor=lambda state: Model(net, without(state, CONTROL)),
+        initial=of(MODEL, model) | of(CONTROL, zeros),
+        predictor=lambda state: Model(net, owned(state, MODEL)),
         codec=codec,
         link=link,
+        owner="",
     )

@@ -1,4 +1,5 @@
-"""beta-Predictive Bayes in one round (Hasan et al., "Calibrated one round federated learning with Bayesian inference in the predictive space", 2024).
+"""beta-Predictive Bayes in one round (Hasan et al., "Calibrated one round federated learning with
+Bayesian inference in the predictive space", 2024).
 
 ======================================  ============================================================
 paper                                   here
@@ -8,7 +9,8 @@ p(y | x), beta                          `Consensus`, the leaf ``beta/share`` of 
 NLL on the server's labelled rows       NLLs on a grid, summed over rows that clients held out
 ======================================  ============================================================
 
-Where the paper draws by cyclical SGHMC, plain Langevin steps draw here; where it distils the prediction into one network, all networks are kept.
+Where the paper draws by cyclical SGHMC, plain Langevin steps draw here; where it distils the
+prediction into one network, all networks are kept.
 """
 
 from __future__ import annotations
@@ -25,28 +27,29 @@ from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.held_rows import split_held
+from bayesfed.federated.training.held_out_scores import split_held
 from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.ensembles.consensus import Consensus, by_client, interpolated
 from bayesfed.inference.ensembles.networks import together
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical
-from bayesfed.trees import Tree, shapes, under, without
+from bayesfed.trees import Tree, shapes
 
-# Prefixes of the leaves of the state: the clients' networks, and beta.
-OWN = "beta/"
-NETWORKS, SHARE = OWN + "network/", OWN + "share"
+# Owner of the clients' networks in the state, and the name of beta there.
+NETWORKS, SHARE = "networks", "beta/share"
 # 21 values of beta from 0 to 1.
 SHARES = tuple(number / 20 for number in range(21))
 
@@ -61,44 +64,54 @@ def beta_pred_bayes(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Combine what the clients' own posteriors predict, in one round: ``bf.run(bf.beta_pred_bayes(net), clients, rounds=1)``.
+    """Combine what the clients' own posteriors predict, in one round:
+    ``bf.run(bf.beta_pred_bayes(net), clients, rounds=1)``.
 
-    Each client draws S networks from its own posterior, beginning with the network's parameters, and sends them. They are then sent to all clients,
-    who return NLLs of rows that they held out, every tenth, at 21 values of beta. K clients so receive ``K S`` networks each: it is meant for few
-    clients and small networks. A second round begins anew.
+    Each client draws S networks from its own posterior, beginning with the network's parameters,
+    and sends them. They are then sent to all clients, who return NLLs of rows that they held out,
+    every tenth, at 21 values of beta. K clients so receive ``K S`` networks each: it is meant for
+    few clients and small networks. A second round begins anew.
 
     Parameters
     ----------
     samples
         S.
     temperature
-        Temperature of the clients' posteriors; 0 leaves out the noise, so that the networks are iterates of SGD.
+        Temperature of the clients' posteriors; 0 leaves out the noise, so that the networks are
+        iterates of SGD.
     training
-        Local work, by `Sgd` without momentum; a prior by its `prior_precision`. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
+        Local work, by `Sgd` without momentum; a prior by its `prior_precision`. Default: 50 steps
+        of 64 rows with ``Sgd(0.05)``.
     codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
-        If a number is outside its domain, there are fewer than two steps for each network, the optimiser is not `Sgd` without momentum, or the
-        network has running statistics.
+        If a number is outside its domain, there are fewer than two steps for each network, the
+        optimiser is not `Sgd` without momentum, or the network has running statistics.
     """
     work = training or Training()
     sgd_of(work, "beta_pred_bayes")
     if samples < 1 or not 0 <= temperature < math.inf:
         actual = (samples, temperature)
-        raise ArgumentError(complain("beta_pred_bayes", expected="samples >= 1 and temperature >= 0", actual=actual, hint="3, 1.0"))
+        raise ArgumentError(
+            "beta_pred_bayes", "samples >= 1 and temperature >= 0", actual, "3, 1.0"
+        )
     if work.epochs is None and work.steps < 2 * samples:
         hint = f"Training(steps={2 * samples})"
-        raise ArgumentError(complain("beta_pred_bayes", expected="two steps for each network", actual=f"{work.steps} for {samples}", hint=hint))
+        raise ArgumentError(
+            "beta_pred_bayes", "two steps for each network", f"{work.steps} for {samples}", hint
+        )
     begin, sent = travelling(net, "static", where="beta_pred_bayes"), codec or Cast(32)
-    first = {NETWORKS + name: leaf[None, None] for name, leaf in begin.items()}
+    first = {name: leaf[None, None] for name, leaf in begin.items()}
     drawn = Whole({name: (samples, *shape) for name, shape in shapes(begin).items()})
     scores = Whole({"nll": (len(SHARES),)})
 
     def draw(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        return Assignment(drawn, float(profile.samples > 0), sent, sent, work.options(round, profile.samples))
+        return Assignment(
+            drawn, float(profile.samples > 0), sent, sent, work.options(round, profile.samples)
+        )
 
     def score(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(scores, 1.0, sent, Cast(32))
@@ -107,12 +120,15 @@ def beta_pred_bayes(
     over = link or Digital()
 
     def consensus(state: Tree) -> Consensus:
-        return Consensus(net, under(state, NETWORKS), float(state[SHARE]))
+        return Consensus(net, owned(state, NETWORKS), float(state[SHARE]))
 
-    return Algorithm(
+    return of_core(
         "beta_pred_bayes",
-        begin | first | {SHARE: torch.zeros(1, dtype=torch.float64)},
-        (Phase("draw", draw, local, NetworksKept(), over, Keep), Phase("share", score, GridOfShares(net), BestShare(), over)),
+        of(MODEL, begin) | of(NETWORKS, first) | {SHARE: torch.zeros(1, dtype=torch.float64)},
+        (
+            Phase("draw", draw, local, NetworksKept(), over, Keep, owner=""),
+            Phase("share", score, GridOfShares(net), BestShare(), over, owner=""),
+        ),
         consensus,
         consensus,
     )
@@ -124,15 +140,17 @@ class NetworksKept:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the network from which all begin."""
-        return without(state, OWN)
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the state with the networks, ``(K, S, ...)``. With no rows at all it stays as it is."""
+        """Return the state with the networks, ``(K, S, ...)``. With no rows at all it stays as it
+        is.
+        """
         updates = updates_of(reducer, "value")
         if not updates:
             return state, {}
         networks = together([update.mean() for update in updates])
-        return state | {NETWORKS + name: leaf for name, leaf in networks.items()}, {"clients": float(len(updates))}
+        return state | of(NETWORKS, networks), {"clients": float(len(updates))}
 
 
 @dataclass(frozen=True)
@@ -149,12 +167,14 @@ class GridOfShares:
     kind: Kind = "moments"
     uses_global_randomness: bool = False
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Send the sums."""
         _, rows = split_held(data)
         sums = torch.zeros(len(SHARES), dtype=torch.float64)
         if len(rows):
-            logs = by_client(self.net, under(message, NETWORKS), rows.inputs).double()
+            logs = by_client(self.net, message, rows.inputs).double()
             right = [interpolated(logs, share).gather(1, rows.targets[:, None]) for share in SHARES]
             sums = -torch.stack([one.sum() for one in right]).cpu()
         return Fit({"nll": sums}, {}, {"samples": float(len(rows))})
@@ -166,7 +186,7 @@ class BestShare:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the networks of all clients."""
-        return {name: leaf for name, leaf in state.items() if name.startswith(NETWORKS)}
+        return owned(state, NETWORKS)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with beta; without held-out rows it is 0, the mean."""

@@ -1,4 +1,5 @@
-"""FedBE without distillation (Chen and Chao, "FedBE: Making Bayesian model ensemble applicable to federated learning", 2021).
+"""FedBE without distillation (Chen and Chao, "FedBE: Making Bayesian model ensemble applicable to
+federated learning", 2021).
 
 ======================  ====================================================================
 paper                   here
@@ -8,7 +9,8 @@ w-bar                   the state: the mean of the clients' models, as in FedAvg
 Gaussian, M             `ClientCloud`, `draws`
 ======================  ====================================================================
 
-The paper distils the ensemble into one network on unlabelled rows of the server; here it predicts itself.
+The paper distils the ensemble into one network on unlabelled rows of the server; here it predicts
+itself.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Posterior
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Info, Link
 from bayesfed.federated.core.update import Reducer
 from bayesfed.federated.training.batch_norm import travelling
@@ -34,10 +37,10 @@ from bayesfed.inference.ensembles.networks import together
 from bayesfed.inference.ensembles.weight_clouds import ClientCloud
 from bayesfed.keys import Key
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
-from bayesfed.trees import Tree, shapes, under, without
+from bayesfed.trees import Tree, shapes
 
-# Prefix of the clients' models in the state.
-OWN = "fed_be/"
+# Owner of the clients' models in the state.
+CLIENTS = "clients"
 
 
 @recipe(cites=("chen2021fedbe",))
@@ -52,10 +55,12 @@ def fed_be(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does, and predict by the averaged network, the clients' own, and draws of a Gaussian through them.
+    """Train as `fed_avg` does, and predict by the averaged network, the clients' own, and draws of
+    a Gaussian through them.
 
-    Messages are those of FedAvg. The server keeps every client's model, so that secure sums and the air are out. A `Predictive` of the posterior
-    takes each of the ``1 + K + draws`` networks once, whatever the number of draws that it is asked for.
+    Messages are those of FedAvg. The server keeps every client's model, so that secure sums and the
+    air are out. A `Predictive` of the posterior takes each of the ``1 + K + draws`` networks once,
+    whatever the number of draws that it is asked for.
 
     Parameters
     ----------
@@ -74,12 +79,17 @@ def fed_be(
         If `draws` or `spread` is negative, or the network has running statistics.
     """
     if draws < 0 or not 0 <= spread < math.inf:
-        raise ArgumentError(complain("fed_be", expected="draws >= 0 and spread >= 0", actual=(draws, spread), hint="10, 0.1"))
-    work, scored, named = training or Training(), likelihood or Categorical(), key or Key(0, "fed_be")
+        raise ArgumentError("fed_be", "draws >= 0 and spread >= 0", (draws, spread), "10, 0.1")
+    work, scored, named = (
+        training or Training(),
+        likelihood or Categorical(),
+        key or Key(0, "fed_be"),
+    )
     begin = travelling(net, "static", where="fed_be")
 
     def posterior(state: Tree) -> Posterior:
-        return ClientCloud(net, scored, without(state, OWN), under(state, OWN), draws, spread, named)
+        mean, own = owned(state, MODEL), owned(state, CLIENTS)
+        return ClientCloud(net, scored, mean, own, draws, spread, named)
 
     return compose(
         "fed_be",
@@ -87,13 +97,14 @@ def fed_be(
         work.fitting(net, scored),
         ClientsKept(),
         training=work,
-        initial=begin | {OWN + name: leaf[None] for name, leaf in begin.items()},
-        predictor=lambda state: Model(net, without(state, OWN)),
+        initial=of(MODEL, begin) | of(CLIENTS, {n: leaf[None] for n, leaf in begin.items()}),
+        predictor=lambda state: Model(net, owned(state, MODEL)),
         posterior=posterior,
         view=Whole(shapes(begin)),
         codec=codec,
         link=link,
         reducer=Keep,
+        owner="",
     )
 
 
@@ -103,10 +114,12 @@ class ClientsKept:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish the mean."""
-        return without(state, OWN)
+        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the mean and the models of this round. A round in which no client has rows changes nothing."""
+        """Return the mean and the models of this round. A round in which no client has rows changes
+        nothing.
+        """
         updates = updates_of(reducer, "value")
         if not updates:
             return state, {}
@@ -114,4 +127,5 @@ class ClientsKept:
         for update in updates[1:]:
             total = total + update
         kept = together([update.mean() for update in updates])
-        return total.mean() | {OWN + name: leaf for name, leaf in kept.items()}, {"models": float(len(updates))}
+        after = of(MODEL, total.mean()) | of(CLIENTS, kept)
+        return after, {"models": float(len(updates))}

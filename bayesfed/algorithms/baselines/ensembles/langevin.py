@@ -1,4 +1,6 @@
-"""`Langevin`: networks drawn from a client's own posterior by stochastic gradient Langevin dynamics (Welling and Teh, 2011)."""
+"""`Langevin`: networks drawn from a client's own posterior by stochastic gradient Langevin dynamics
+(Welling and Teh, 2011).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from dataclasses import dataclass
 import torch
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.core.update import Kind
 from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.held_rows import split_held
+from bayesfed.federated.training.held_out_scores import split_held
 from bayesfed.inference.ensembles.networks import together
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -21,9 +23,11 @@ from bayesfed.trees import Tree
 
 @dataclass(frozen=True)
 class Langevin:
-    """Steps of plain SGD on the mean loss, each followed by noise of variance ``2 rate temperature / N_k``; the later half of them is drawn from.
+    """Steps of plain SGD on the mean loss, each followed by noise of variance
+    ``2 rate temperature / N_k``; the later half of them is drawn from.
 
-    With this noise the steps draw from ``p(theta | D_k)^(1 / temperature)`` as the rate goes to zero. Every tenth row is held out.
+    With this noise the steps draw from ``p(theta | D_k)^(1 / temperature)`` as the rate goes to
+    zero. Every tenth row is held out.
 
     Parameters
     ----------
@@ -45,28 +49,39 @@ class Langevin:
         """Whether the descent draws from torch's global generator."""
         return self.descent.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Send the networks, stacked, ``(S, ...)`` by parameter. A client without rows sends the message.
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
+        """Send the networks, stacked, ``(S, ...)`` by parameter. A client without rows sends the
+        message.
 
         Raises
         ------
         DataError
-            If there are fewer than two steps for each network, the data cannot be scored, or training diverged.
+            If there are fewer than two steps for each network, the data cannot be scored, or
+            training diverged.
         """
         rows, _ = split_held(data)
         if not len(rows):
-            return Fit(together([message] * self.samples), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0})
+            return Fit(
+                together([message] * self.samples), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0}
+            )
         _, steps = self.descent.asked(options)
         if steps < 2 * self.samples:
             hint = f"Training(steps={2 * self.samples})"
-            raise DataError(complain("local training", expected=f"two steps for each of {self.samples} networks", actual=steps, hint=hint))
+            raise DataError(
+                "local training", f"two steps for each of {self.samples} networks", steps, hint
+            )
         spacing = steps // 2 // self.samples
         noise, drawn = key.child("langevin").generator(rows.inputs.device), list[Tree]()
 
         def after_step(trained: Tree, rate: float, left: int) -> None:
             sd = math.sqrt(2 * rate * self.temperature / len(rows))
             for leaf in trained.values() if sd else ():
-                leaf.add_(torch.randn(leaf.shape, generator=noise, device=leaf.device, dtype=leaf.dtype), alpha=sd)
+                leaf.add_(
+                    torch.randn(leaf.shape, generator=noise, device=leaf.device, dtype=leaf.dtype),
+                    alpha=sd,
+                )
             if left % spacing == 0 and left < spacing * self.samples:
                 drawn.append({name: leaf.detach().clone() for name, leaf in trained.items()})
 

@@ -6,15 +6,17 @@ from dataclasses import replace
 
 from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
 from bayesfed.algorithms.registry import recipe
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.inference.ensembles.dropout import DropoutPosterior, drops
 from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.trees import Tree
 
 
 @recipe(cites=("gal2016dropout",))
 def mc_dropout(algorithm: Algorithm, *, likelihood: Likelihood | None = None) -> Algorithm:
-    """Predict by passes with dropout: a posterior for a method that trains a network with dropout, ``bf.mc_dropout(bf.fed_avg(net))``.
+    """Predict by passes with dropout: a posterior for a method that trains a network with dropout,
+    ``bf.mc_dropout(bf.fed_avg(net))``.
 
     Training, messages and the transmitted model are those of the method.
 
@@ -28,11 +30,16 @@ def mc_dropout(algorithm: Algorithm, *, likelihood: Likelihood | None = None) ->
     Raises
     ------
     ArgumentError
-        If the network has no dropout, or the method has a posterior, several models, or a state that is more than its model.
+        If the network has no dropout, or the method has a posterior, several models, or a state
+        that is more than its model.
     """
     net = model_of(algorithm, "mc_dropout").net
     if not any(map(drops, net.modules())):
         hint = "nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))"
-        raise ArgumentError(complain("mc_dropout", expected="a network with dropout", actual=type(net).__name__, hint=hint))
+        raise ArgumentError("mc_dropout", "a network with dropout", type(net).__name__, hint)
     scored = likelihood or likelihood_of([algorithm], "mc_dropout")
-    return replace(algorithm, name="mc_dropout", posterior=lambda state: DropoutPosterior(net, scored, state))
+
+    def posterior(state: Tree) -> DropoutPosterior:
+        return DropoutPosterior(net, scored, algorithm.predictor(state).parameters)
+
+    return replace(algorithm, name="mc_dropout", posterior=posterior)

@@ -1,4 +1,6 @@
-"""What ensembles ask of others: the one model of another method and its likelihood, and the models of a round, each apart."""
+"""What ensembles ask of others: the one model of another method and its likelihood, and the models
+of a round, each apart.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.reducers import Keep
 from bayesfed.federated.core.algorithm import Algorithm, Model
+from bayesfed.federated.core.seams import gathered
 from bayesfed.federated.core.update import Kind, Reducer, Update
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import shapes
@@ -20,19 +23,32 @@ def model_of(algorithm: Algorithm, where: str) -> Model:
     Raises
     ------
     ArgumentError
-        If it has a posterior, several sizes or personal models, or its state is more than its model.
+        If it has a posterior, several sizes or personal models, or its state is more than its
+        model.
     """
-    model, hint = algorithm.predictor(algorithm.initial), "fed_avg(net), fed_prox(net, strength=0.1)"
-    if algorithm.posterior is not None or algorithm.personal or algorithm.sizes or not isinstance(model, Model):
+    model, hint = (
+        algorithm.predictor(algorithm.initial),
+        "fed_avg(net), fed_prox(net, strength=0.1)",
+    )
+    if (
+        algorithm.posterior is not None
+        or algorithm.personal
+        or algorithm.sizes
+        or not isinstance(model, Model)
+    ):
         actual = f"{algorithm.name!r}, with a posterior, sizes or models of its own"
-        raise ArgumentError(complain(where, expected="an algorithm with one model and no posterior", actual=actual, hint=hint))
-    if shapes(model.parameters) != shapes(algorithm.initial):
-        raise ArgumentError(complain(where, expected="an algorithm whose state is its model", actual=repr(algorithm.name), hint=hint))
+        raise ArgumentError(where, "an algorithm with one model and no posterior", actual, hint)
+    core, _ = algorithm.phases[0].scope.parted(algorithm.initial)
+    if shapes(model.parameters) != shapes(core):
+        raise ArgumentError(
+            where, "an algorithm whose state is its model", repr(algorithm.name), hint
+        )
     return model
 
 
 def likelihood_of(algorithms: Sequence[Algorithm], where: str) -> Likelihood:
-    """Return the likelihood that some methods train with, as their local steps name it; `Categorical` where none does.
+    """Return the likelihood that some methods train with, as their local steps name it;
+    `Categorical` where none does.
 
     Raises
     ------
@@ -44,12 +60,19 @@ def likelihood_of(algorithms: Sequence[Algorithm], where: str) -> Likelihood:
         for phase in algorithm.phases:
             found += [one for one in _likelihoods(phase.local) if one not in found]
     if len(found) > 1:
-        raise ArgumentError(complain(where, expected="methods with one likelihood", actual=found, hint="the likelihood to predict with, likelihood="))
+        raise ArgumentError(
+            where,
+            "methods with one likelihood",
+            found,
+            "the likelihood to predict with, likelihood=",
+        )
     return found[0] if found else Categorical()
 
 
 def _likelihoods(part: Any) -> Iterator[Likelihood]:
-    """Yield the likelihoods among the fields of a local step, of its objective and of the steps that it wraps."""
+    """Yield the likelihoods among the fields of a local step, of its objective and of the steps
+    that it wraps.
+    """
     if isinstance(part, Likelihood):
         yield part
     elif is_dataclass(part) and not isinstance(part, type):
@@ -65,7 +88,10 @@ def updates_of(reducer: Reducer, kind: Kind) -> list[Update]:
     UpdateError
         If the reducer adds, or the clients sent another kind.
     """
-    if not isinstance(reducer, Keep) or any(update.kind != kind for update in reducer.updates.values()):
+    kept = gathered(reducer, Keep)
+    if kept is None or any(update.kind != kind for update in kept.updates.values()):
         actual = f"{type(reducer).__name__}, or another kind"
-        raise UpdateError(complain("server step", expected=f"every update of kind {kind!r}", actual=actual, hint="a phase with reducer=Keep"))
-    return [reducer.updates[client] for client in sorted(reducer.updates) if reducer.updates[client].weighs]
+        raise UpdateError(
+            "server step", f"every update of kind {kind!r}", actual, "a phase with reducer=Keep"
+        )
+    return [kept.updates[client] for client in sorted(kept.updates) if kept.updates[client].weighs]

@@ -1,7 +1,9 @@
-"""DSSM (Ji et al., "Dynamic sampling and selective masking for communication-efficient federated learning", 2021).
+"""DSSM (Ji et al., "Dynamic sampling and selective masking for communication-efficient federated
+learning", 2021).
 
-Selective masking is in the recipe: the `share` of each leaf's changes that is largest in magnitude. Dynamic sampling is the engine's:
-``run(..., sampler=decaying(c_0, beta))`` takes ``c_t = c_0 exp(-beta t)`` of the clients in round t.
+Selective masking is in the recipe: the `share` of each leaf's changes that is largest in magnitude.
+Dynamic sampling is the engine's: ``run(..., sampler=decaying(c_0, beta))`` takes
+``c_t = c_0 exp(-beta t)`` of the clients in round t.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def dssm(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train as `fed_avg` does; clients send the largest changes of the model as 16-bit floats, and where they are.
+    """Train as `fed_avg` does; clients send the largest changes of the model as 16-bit floats, and
+    where they are.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
-"""Composite problems, a loss plus a penalty without a gradient: `ProximalDescent` on clients, `ProximalAverage` on the server.
+"""Composite problems, a loss plus a penalty without a gradient: `ProximalDescent` on clients,
+`ProximalAverage` on the server.
 
-Notation: eta -> the rate of a step; psi -> the penalty of an operator of `bayesfed.inference.objectives.proximal_operators`; `penalise` chooses its
-leaves.
+Notation: eta -> the rate of a step; psi -> the penalty of an operator of
+`bayesfed.inference.objectives.proximal_operators`; `penalise` chooses its leaves.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.schedules import Schedule
+from bayesfed.federated.training.optimisers import Schedule
 from bayesfed.inference.objectives.proximal_operators import ProximalOperator, density
 from bayesfed.keys import Key
 from bayesfed.models.modules import Predicate, weight_matrices
@@ -51,55 +52,79 @@ class Penalised:
         return {name: self.operator(leaf, rate) for name, leaf in self._chosen(tree).items()}
 
     def figures(self, tree: Mapping[str, Tensor]) -> Info:
-        """Return ``density``, the share of nonzero entries, and a finite ``penalty`` of all penalised leaves, and ``NAME.FIGURE`` of each."""
+        """Return ``density``, the share of nonzero entries, and a finite ``penalty`` of all
+        penalised leaves, and ``NAME.FIGURE`` of each.
+        """
         chosen = self._chosen(tree)
         penalty = sum(self.operator.value(leaf) for leaf in chosen.values())
         figures = {"density": density(torch.cat([leaf.reshape(-1) for leaf in chosen.values()]))}
         if math.isfinite(penalty):
             figures["penalty"] = penalty
-        return figures | {f"{name}.{figure}": value for name, leaf in chosen.items() for figure, value in self.operator.figures(leaf).items()}
+        return figures | {
+            f"{name}.{figure}": value
+            for name, leaf in chosen.items()
+            for figure, value in self.operator.figures(leaf).items()
+        }
 
     def _chosen(self, tree: Mapping[str, Tensor]) -> Tree:
         if missing := [name for name in self.names if name not in tree]:
-            raise UpdateError(complain("penalised leaves", expected=missing, actual=sorted(tree), hint="penalise with the network trained"))
+            raise UpdateError(
+                "penalised leaves", missing, sorted(tree), "penalise with the network trained"
+            )
         return {name: tree[name] for name in self.names}
 
 
-def penalise(net: nn.Module, operator: ProximalOperator, where: Predicate = weight_matrices, *, caller: str = "penalise") -> Penalised:
+def penalise(
+    net: nn.Module,
+    operator: ProximalOperator,
+    where: Predicate = weight_matrices,
+    *,
+    caller: str = "penalise",
+) -> Penalised:
     """Choose the parameters of a network that an operator applies to.
 
     Parameters
     ----------
     where
-        ``(parameter name, owning module) -> bool``. Default: the weights of linear and convolution layers, not the biases.
+        ``(parameter name, owning module) -> bool``. Default: the weights of linear and convolution
+        layers, not the biases.
     caller
         Name of the caller, for error messages.
 
     Raises
     ------
     ArgumentError
-        If `where` chooses nothing, or a parameter that is not trained, such as the weights under adapters.
+        If `where` chooses nothing, or a parameter that is not trained, such as the weights under
+        adapters.
     """
     named = dict(net.named_parameters())
     names = tuple(name for name in named if where(name, net.get_submodule(name.rpartition(".")[0])))
     if not names:
         raise ArgumentError(
-            complain(f"{caller}, where", expected="a predicate that chooses a parameter", actual=f"none of {[*named]}", hint="where=weight_matrices")
+            f"{caller}, where",
+            "a predicate that chooses a parameter",
+            f"none of {[*named]}",
+            "where=weight_matrices",
         )
     if frozen := [name for name in names if not named[name].requires_grad]:
         actual = f"{len(frozen)} frozen ones: {', '.join(frozen[:3])}{', ...' * (len(frozen) > 3)}"
-        hint = 'in Python where=lambda name, module: "lora_" in name, or a network without adapters, merged(net)'
+        hint = (
+            'in Python where=lambda name, module: "lora_" in name, or a network without '
+            "adapters, merged(net)"
+        )
         if not any("lora_" in name for name in named):
             hint = "net.requires_grad_(), or a predicate that leaves them out"
-        raise ArgumentError(complain(f"{caller}, where", expected="parameters that are trained", actual=actual, hint=hint))
+        raise ArgumentError(f"{caller}, where", "parameters that are trained", actual, hint)
     return Penalised(operator, names)
 
 
 @dataclass(frozen=True)
 class ProximalDescent:
-    """Proximal gradient steps: those of a `Descent`, each followed by ``prox_{eta psi}`` at the rate eta of the step.
+    """Proximal gradient steps: those of a `Descent`, each followed by ``prox_{eta psi}`` at the
+    rate eta of the step.
 
-    The operator belongs to the Euclidean norm. With an optimiser of another metric (Adam), fixed points are not those of the loss plus psi.
+    The operator belongs to the Euclidean norm. With an optimiser of another metric (Adam), fixed
+    points are not those of the loss plus psi.
 
     Parameters
     ----------
@@ -123,7 +148,9 @@ class ProximalDescent:
         """As the descent."""
         return self.descent.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Train from the message and remember nothing. Figures are those of the trained leaves.
 
         Raises
@@ -133,7 +160,9 @@ class ProximalDescent:
         UpdateError
             If a penalised leaf is not trained.
         """
-        figures: Info = {} if len(data) else self.penalised.figures(self.descent.objective.start(message)[0])
+        figures: Info = (
+            {} if len(data) else self.penalised.figures(self.descent.objective.start(message)[0])
+        )
 
         def after_step(trained: Tree, rate: float, left: int) -> None:
             if not (self.once and left):
@@ -148,11 +177,13 @@ class ProximalDescent:
 
 @dataclass(frozen=True)
 class ProximalAverage:
-    """Take the weighted mean of the clients' models, then ``prox_{rate psi}``, since a mean of sparse or low-rank models is neither.
+    """Take the weighted mean of the clients' models, then ``prox_{rate psi}``, since a mean of
+    sparse or low-rank models is neither.
 
     References
     ----------
-    Yuan, Zaheer and Reddi, "Federated composite optimization" (2021), federated mirror descent with the Euclidean mirror map and server rate 1.
+    Yuan, Zaheer and Reddi, "Federated composite optimization" (2021), federated mirror descent with
+    the Euclidean mirror map and server rate 1.
 
     Parameters
     ----------
@@ -164,7 +195,9 @@ class ProximalAverage:
     rate: Schedule | None = None
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Average values and apply the operator. A round of clients without data changes nothing."""
+        """Average values and apply the operator. A round of clients without data changes
+        nothing.
+        """
         total = summed(reducer, "value")
         if total.weight:
             state = total.mean()

@@ -1,4 +1,6 @@
-"""Several networks in one state: the view `Nets` gives a client some of them, `EachNet` trains them one by one, `Ensemble` averages their outputs."""
+"""Several networks in one state: the view `Nets` gives a client some of them, `EachNet` trains them
+one by one, `Ensemble` averages their outputs.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Fit
+from bayesfed.federated.core.seams import Around
 from bayesfed.federated.core.update import Kind, Update
-from bayesfed.federated.core.wrappers import Around
 from bayesfed.keys import Key
 from bayesfed.models.modules import evaluating
 from bayesfed.trees import Shapes, Tree, to
@@ -22,7 +24,9 @@ from bayesfed.trees import Shapes, Tree, to
 
 def joined(trees: Mapping[int, Tree]) -> Tree:
     """Join trees into one, with leaf NAME of network i under ``i/NAME``."""
-    return {f"{number}/{name}": leaf for number, tree in trees.items() for name, leaf in tree.items()}
+    return {
+        f"{number}/{name}": leaf for number, tree in trees.items() for name, leaf in tree.items()
+    }
 
 
 def parted(tree: Tree) -> dict[int, Tree]:
@@ -54,11 +58,22 @@ class Nets:
         return {name: leaf for name, leaf in tree.items() if self._has(name)}
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Put the leaves among zeros. The weight of every entry says which networks they belong to."""
-        update = Whole({name: shape for name, shape in self.expected.items() if self._has(name)}).lift(payload, weight, kind)
+        """Put the leaves among zeros. The weight of every entry says which networks they
+        belong to.
+        """
+        update = Whole(
+            {name: shape for name, shape in self.expected.items() if self._has(name)}
+        ).lift(payload, weight, kind)
         like = next(iter(update.total.values()))
-        total = {name: update.total[name] if self._has(name) else like.new_zeros(shape) for name, shape in self.expected.items()}
-        return Update(total, {name: torch.full_like(leaf, weight * self._has(name)) for name, leaf in total.items()}, kind)
+        total = {
+            name: update.total[name] if self._has(name) else like.new_zeros(shape)
+            for name, shape in self.expected.items()
+        }
+        return Update(
+            total,
+            {name: torch.full_like(leaf, weight * self._has(name)) for name, leaf in total.items()},
+            kind,
+        )
 
     def _has(self, name: str) -> bool:
         return int(name.partition("/")[0]) in self.chosen
@@ -68,18 +83,29 @@ class Nets:
 class EachNet(Around):
     """Train every received network by itself, on the same rows."""
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Fit the networks one after the other; figures are means over them."""
         kept = parted(memory)
-        fits = {number: self.local.fit(tree, kept.get(number, {}), data, key.child(number), options) for number, tree in parted(message).items()}
+        fits = {
+            number: self.local.fit(tree, kept.get(number, {}), data, key.child(number), options)
+            for number, tree in parted(message).items()
+        }
         names = next(iter(fits.values())).info if fits else {}
         info = {name: sum(fit.info[name] for fit in fits.values()) / len(fits) for name in names}
-        return Fit(joined({n: fit.payload for n, fit in fits.items()}), joined({n: fit.memory for n, fit in fits.items()}), info)
+        return Fit(
+            joined({n: fit.payload for n, fit in fits.items()}),
+            joined({n: fit.memory for n, fit in fits.items()}),
+            info,
+        )
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """A `Predictor`: the mean of the outputs of the first networks of a joined tree, in evaluation mode."""
+    """A `Predictor`: the mean of the outputs of the first networks of a joined tree, in evaluation
+    mode.
+    """
 
     net: nn.Module
     parameters: Tree
@@ -87,5 +113,8 @@ class Ensemble:
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return mean outputs, without gradients."""
         with torch.no_grad(), evaluating(self.net):
-            outputs: Sequence[Tensor] = [functional_call(self.net, to(tree, inputs.device), (inputs,)) for tree in parted(self.parameters).values()]
+            outputs: Sequence[Tensor] = [
+                functional_call(self.net, to(tree, inputs.device), (inputs,))
+                for tree in parted(self.parameters).values()
+            ]
             return torch.stack(list(outputs)).mean(0)

@@ -1,4 +1,5 @@
-"""Split-Mix (Hong, Wang, Wang and Zhou, "Efficient split-mix federated learning for on-demand and in-situ customization", 2022).
+"""Split-Mix (Hong, Wang, Wang and Zhou, "Efficient split-mix federated learning for on-demand and
+in-situ customization", 2022).
 
 ======================  ==============================================
 paper                   here
@@ -21,7 +22,7 @@ from bayesfed.algorithms.baselines.split_mix.ensembles import EachNet, Ensemble,
 from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
@@ -44,16 +45,19 @@ def split_mix(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Train several narrow networks. A device trains as many as it can afford, and a strong device averages the outputs of several.
+    """Train several narrow networks. A device trains as many as it can afford, and a strong device
+    averages the outputs of several.
 
     Parameters
     ----------
     make
         ``key -> network``, which builds one narrow network.
     nets_of
-        Number of networks that clients of each size train, falling; the first is the number of all networks. FedHM compares 9, 3, 2 and 1.
+        Number of networks that clients of each size train, falling; the first is the number of all
+        networks. FedHM compares 9, 3, 2 and 1.
     capacity
-        Which size a client has in a round. The networks that it gets are drawn anew each round, so that all are trained alike.
+        Which size a client has in a round. The networks that it gets are drawn anew each round, so
+        that all are trained alike.
     key
         Key of the initial parameters.
     likelihood
@@ -69,14 +73,23 @@ def split_mix(
         If the numbers do not fall to 1 or more, or the network has running statistics.
     """
     if not nets_of or min(nets_of) < 1 or list(nets_of) != sorted(nets_of, reverse=True):
-        raise ArgumentError(complain("split_mix, nets_of", expected="falling numbers >= 1", actual=list(nets_of), hint="[9, 3, 2, 1]"))
+        raise ArgumentError(
+            "split_mix, nets_of", "falling numbers >= 1", list(nets_of), "[9, 3, 2, 1]"
+        )
     net, count = make(key.child(0)), nets_of[0]
     if running := running_statistics(net, certain=True):
-        raise ArgumentError(complain("split_mix", expected="networks without running statistics", actual=running, hint='norm="group"'))
-    work, initial = training or Training(), joined({number: parameters(make(key.child(number))) for number in range(count)})
+        raise ArgumentError(
+            "split_mix", "networks without running statistics", running, 'norm="group"'
+        )
+    work, initial = (
+        training or Training(),
+        joined({number: parameters(make(key.child(number))) for number in range(count)}),
+    )
 
     def view(turn: Turn) -> Nets:
-        chosen = torch.randperm(count, generator=turn.key.child("nets").generator())[: nets_of[turn.size]].tolist()
+        chosen = torch.randperm(count, generator=turn.key.child("nets").generator())[
+            : nets_of[turn.size]
+        ].tolist()
         return Nets(chosen, shapes(initial))
 
     def model(able: int, state: Tree) -> Ensemble:

@@ -1,1 +1,3 @@
-"""pFedBayes: the `objective` of a client, the `posterior` over a network's weights, and the `recipe`."""
+"""pFedBayes: the `objective` of a client, the `posterior` over a network's weights, and the
+`recipe`.
+"""

@@ -1,4 +1,6 @@
-"""`PersonalElbo`: what a client of pFedBayes minimises, over its own posterior and over its copy of the shared distribution."""
+"""`PersonalElbo`: what a client of pFedBayes minimises, over its own posterior and over its copy of
+the shared distribution.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,17 @@ from bayesfed.inference.objectives.sampled_outputs import VarianceOf, sampled_ou
 from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree, has_ties, under
 
-# Prefixes of the two parameters of an entry's normal distribution: its mean, and rho with sd = log(1 + exp(rho)).
+# Prefixes of the two parameters of an entry's normal distribution: its mean, and rho with sd =
+# log(1 + exp(rho)).
 MEAN, RHO = "mean/", "rho/"
 # Prefix of the client's own posterior.
 OWN = "own/"
 
 
 def sds(tree: Tree) -> Tree:
-    """Return the standard deviations of a tree of means and rhos, by the names of the parameters."""
+    """Return the standard deviations of a tree of means and rhos, by the names of the
+    parameters.
+    """
     return {name: functional.softplus(leaf) for name, leaf in under(tree, RHO).items()}
 
 
@@ -36,26 +41,35 @@ def divergence(left: Tree, right: Tree) -> Tensor:
 
 def between(mean: Tensor, sd: Tensor, theirs: Tensor, wide: Tensor) -> Tensor:
     """Return the divergence of normals with the first mean and sd from those with the second."""
-    return (wide / sd).log().sum() + ((sd.square() + (mean - theirs).square()) / (2 * wide.square()) - 0.5).sum()
+    return (wide / sd).log().sum() + (
+        (sd.square() + (mean - theirs).square()) / (2 * wide.square()) - 0.5
+    ).sum()
 
 
 def flat(tree: Tree, order: Sequence[str] | None = None) -> tuple[Tensor, Tensor]:
-    """Return the means and the standard deviations of all entries as two vectors, in the order of the tree or of other names."""
+    """Return the means and the standard deviations of all entries as two vectors, in the order of
+    the tree or of other names.
+    """
     names = order or list(tree)
-    mean, rho = (torch.cat([tree[name].flatten() for name in names if name.startswith(prefix)]) for prefix in (MEAN, RHO))
+    mean, rho = (
+        torch.cat([tree[name].flatten() for name in names if name.startswith(prefix)])
+        for prefix in (MEAN, RHO)
+    )
     return mean, functional.softplus(rho)
 
 
 @dataclass(frozen=True)
 class PersonalElbo:
-    """``E_q[-log p(D | theta)] + strength KL(q || w)`` per row, over q and, unless it is held, over the client's copy of w.
+    """``E_q[-log p(D | theta)] + strength KL(q || w)`` per row, over q and, unless it is held, over
+    the client's copy of w.
 
     The likelihood does not depend on w: only the divergence moves it.
 
     Parameters
     ----------
     net
-        The network. The noise of q is drawn at the outputs of linear and convolution layers, and at the parameters of others.
+        The network. The noise of q is drawn at the outputs of linear and convolution layers, and at
+        the parameters of others.
     likelihood
         Distribution of targets given the network's outputs.
     strength
@@ -71,43 +85,72 @@ class PersonalElbo:
 
     def start(self, message: Tree) -> tuple[Tree, Tree]:
         """Train both distributions, or q alone."""
-        trained = {name: leaf.clone() for name, leaf in message.items() if name.startswith(OWN) or not self.hold_shared}
+        trained = {
+            name: leaf.clone()
+            for name, leaf in message.items()
+            if name.startswith(OWN) or not self.hold_shared
+        }
         return trained, {name: leaf for name, leaf in message.items() if name not in trained}
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
         """Do nothing: the weights of each step are another draw."""
         return nullcontext()
 
-    def loss(self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator) -> Terms:
+    def loss(
+        self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
+    ) -> Terms:
         """Return the loss of a batch with one draw of the weights."""
         own = under(trained, OWN)
-        shared = {name: leaf for name, leaf in (trained | fixed).items() if not name.startswith(OWN)}
+        shared = {
+            name: leaf for name, leaf in (trained | fixed).items() if not name.startswith(OWN)
+        }
         weights, (mean, sd) = under(own, MEAN), flat(own)
         parts = sd.split([leaf.numel() for leaf in weights.values()])
-        spread = {name: part.view_as(leaf) for (name, leaf), part in zip(weights.items(), parts, strict=True)}
+        spread = {
+            name: part.view_as(leaf)
+            for (name, leaf), part in zip(weights.items(), parts, strict=True)
+        }
         variances, concerned = self._variances(spread)
         for name in (one for one in spread if one not in concerned):
             leaf = weights[name]
-            weights[name] = leaf + spread[name] * torch.randn(leaf.shape, generator=noise, device=leaf.device, dtype=leaf.dtype)
+            weights[name] = leaf + spread[name] * torch.randn(
+                leaf.shape, generator=noise, device=leaf.device, dtype=leaf.dtype
+            )
         with sampled_outputs(self.net, variances, noise):
-            nll = self.likelihood.loss(functional_call(self.net, weights, (batch.inputs,)), batch.targets)
+            nll = self.likelihood.loss(
+                functional_call(self.net, weights, (batch.inputs,)), batch.targets
+            )
         # The gradient of the divergence reaches both distributions, each with the other held.
-        return Terms(nll + self.strength / observations * between(mean, sd, *flat(shared, list(own))), nll)
+        return Terms(
+            nll + self.strength / observations * between(mean, sd, *flat(shared, list(own))), nll
+        )
 
     @cached_property
     def _layers(self) -> list[str]:
-        """Names of the layers at whose outputs noise is drawn. Subclasses may use their weights in other ways."""
+        """Names of the layers at whose outputs noise is drawn. Subclasses may use their weights in
+        other ways.
+        """
         kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-        return [] if has_ties(self.net) else [name for name, layer in self.net.named_modules() if type(layer) in kinds]
+        return (
+            []
+            if has_ties(self.net)
+            else [name for name, layer in self.net.named_modules() if type(layer) in kinds]
+        )
 
     def _variances(self, spread: Tree) -> tuple[dict[str, VarianceOf], set[str]]:
-        """Return, by layer, how the variances of its outputs follow from its inputs, and the names of all parameters concerned."""
+        """Return, by layer, how the variances of its outputs follow from its inputs, and the names
+        of all parameters concerned.
+        """
         variances: dict[str, VarianceOf] = {}
         concerned: set[str] = set()
         for layer in self._layers:
             weight, bias = (f"{layer}.{leaf}".removeprefix(".") for leaf in ("weight", "bias"))
             if weight in spread:
-                variances[layer] = partial(through, weight=spread[weight].square(), bias=spread[bias].square() if bias in spread else None)
+                variances[layer] = partial(
+                    through,
+                    weight=spread[weight].square(),
+                    bias=spread[bias].square() if bias in spread else None,
+                )
                 concerned |= {weight, bias}
         return variances, concerned
 

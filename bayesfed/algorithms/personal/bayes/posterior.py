@@ -37,7 +37,9 @@ class WeightPosterior:
     @property
     def constants(self) -> Tree:
         """Mean and sd of every parameter, as ``NAME.mean`` and ``NAME.sd``."""
-        return {f"{name}.mean": leaf for name, leaf in self.mean.items()} | {f"{name}.sd": leaf for name, leaf in self.sd.items()}
+        return {f"{name}.mean": leaf for name, leaf in self.mean.items()} | {
+            f"{name}.sd": leaf for name, leaf in self.sd.items()
+        }
 
     @property
     def axes(self) -> Mapping[str, tuple[str, ...]]:
@@ -47,7 +49,10 @@ class WeightPosterior:
     def draw(self, key: Key) -> Tree:
         """Return one draw of every parameter."""
         noise = key.generator()
-        return {name: leaf + self.sd[name] * torch.randn(leaf.shape, generator=noise, dtype=leaf.dtype) for name, leaf in self.mean.items()}
+        return {
+            name: leaf + self.sd[name] * torch.randn(leaf.shape, generator=noise, dtype=leaf.dtype)
+            for name, leaf in self.mean.items()
+        }
 
     def draw_prior(self, key: Key) -> Tree:
         """Return nothing: the prior of one client is what all clients share."""

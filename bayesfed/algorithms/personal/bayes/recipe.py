@@ -1,17 +1,22 @@
-"""pFedBayes (Zhang, Li, Li, Guo and Shao, "Personalized federated learning via variational Bayesian inference", 2022).
+"""pFedBayes (Zhang, Li, Li, Guo and Shao, "Personalized federated learning via variational Bayesian
+inference", 2022).
 
-=====================================================  ==================================================================
+=====================================================  =============================================
 paper                                                  here
-=====================================================  ==================================================================
-w, the shared distribution N(mu, softplus(rho)^2)      the server's state: ``mean/NAME`` and ``rho/NAME``
-q_i, a client's own posterior                          a client's memory, ``own/mean/NAME`` and ``own/rho/NAME``
+=====================================================  =============================================
+w, the shared distribution N(mu, softplus(rho)^2)      the server's state: ``mean/NAME`` and
+                                                       ``rho/NAME``
+q_i, a client's own posterior                          a client's memory, ``own/mean/NAME`` and
+                                                       ``own/rho/NAME``
 zeta KL(q_i || w), (5)                                 `strength`
-min over q_i, then over the client's copy of w         both in one step of `PersonalElbo`, each with the other held; both begin as w
+min over q_i, then over the client's copy of w         both in one step of `PersonalElbo`, each with
+                                                       the other held; both begin as w
 beta, the server's averaging                           `server_rate`
-=====================================================  ==================================================================
+=====================================================  =============================================
 
-``prior_update="moments"`` is a departure: w is held while a client fits q_i, and the server then minimises the mean of KL(q_i || w) over w exactly.
-The minimum is at the mean and the variance of the mixture of the q_i.
+``prior_update="moments"`` is a departure: w is held while a client fits q_i, and the server then
+minimises the mean of KL(q_i || w) over w exactly. The minimum is at the mean and the variance of
+the mixture of the q_i.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from bayesfed.algorithms.personal.bayes.posterior import WeightPosterior
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.servers import Average, summed
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
 from bayesfed.federated.core.options import LocalOptions
@@ -44,7 +49,8 @@ from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, under
 
 PriorUpdate = Literal["gradient", "moments"]
-# Prefix of an entry's second moment about the mean that the client received, in what is sent: a payload has the names of the message.
+# Prefix of an entry's second moment about the mean that the client received, in what is sent: a
+# payload has the names of the message.
 SQUARE = RHO
 
 
@@ -57,8 +63,8 @@ class OwnPosterior:
     descent
         Steps on `PersonalElbo`.
     kind
-        What is sent: "value", the client's copy of the shared distribution, trained along with the posterior; "moments", the first two moments of
-        the posterior.
+        What is sent: "value", the client's copy of the shared distribution, trained along with the
+        posterior; "moments", the first two moments of the posterior.
     """
 
     descent: Descent
@@ -69,18 +75,31 @@ class OwnPosterior:
         """Whether the descent draws from torch's global generator."""
         return self.descent.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Train from the message. A client without rows keeps no posterior of its own."""
-        fit = self.descent.train(message | {OWN + name: leaf for name, leaf in message.items()}, data, key, options)
+        fit = self.descent.train(
+            message | {OWN + name: leaf for name, leaf in message.items()}, data, key, options
+        )
         kept = {name: leaf for name, leaf in fit.payload.items() if name.startswith(OWN)}
-        sent = moments(under(kept, OWN), message) if self.kind == "moments" else {name: fit.payload[name] for name in message}
+        sent = (
+            moments(under(kept, OWN), message)
+            if self.kind == "moments"
+            else {name: fit.payload[name] for name in message}
+        )
         return fit._replace(payload=sent, memory=kept if len(data) else {})
 
 
 def moments(own: Tree, message: Tree) -> Tree:
-    """Return a posterior's means, and its second moments about the means of the message, which lose less to rounding than those about zero."""
+    """Return a posterior's means, and its second moments about the means of the message, which lose
+    less to rounding than those about zero.
+    """
     mean = under(own, MEAN)
-    squares = {SQUARE + name: sd.square() + (mean[name] - message[MEAN + name]).square() for name, sd in sds(own).items()}
+    squares = {
+        SQUARE + name: sd.square() + (mean[name] - message[MEAN + name]).square()
+        for name, sd in sds(own).items()
+    }
     return {MEAN + name: leaf for name, leaf in mean.items()} | squares
 
 
@@ -104,7 +123,8 @@ class Partly:
 
 @dataclass(frozen=True)
 class Matching:
-    """Go a share of the way to the normals with the mean and the variance of the mixture of the clients' posteriors.
+    """Go a share of the way to the normals with the mean and the variance of the mixture of the
+    clients' posteriors.
 
     Parameters
     ----------
@@ -142,22 +162,28 @@ def p_fed_bayes(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Fit to each client's rows a posterior of its own, whose prior is a distribution that all clients share and learn.
+    """Fit to each client's rows a posterior of its own, whose prior is a distribution that all
+    clients share and learn.
 
-    Messages are twice as long as those of `fed_avg` in both directions: a mean and a width for every parameter.
+    Messages are twice as long as those of `fed_avg` in both directions: a mean and a width for
+    every parameter.
 
     Parameters
     ----------
     strength
-        zeta, the factor on the KL divergence from a client's posterior to the shared distribution; 1 is Bayes' rule.
+        zeta, the factor on the KL divergence from a client's posterior to the shared distribution;
+        1 is Bayes' rule.
     initial_sd
-        Standard deviation of every parameter before the first round; the means are the network's parameters.
+        Standard deviation of every parameter before the first round; the means are the network's
+        parameters.
     server_rate
         beta, the share of the way that the server goes to the clients' mean.
     prior_update
-        How the shared distribution is learned. "gradient": as in the paper, by steps on each client's copy of it along with those on the client's
-        posterior, after which the server averages the copies. "moments": it is held in clients' fits, and the server takes the mean and the variance
-        of the mixture of their posteriors, the minimum of the mean divergence. Its widths then grow where clients differ.
+        How the shared distribution is learned. "gradient": as in the paper, by steps on each
+        client's copy of it along with those on the client's posterior, after which the server
+        averages the copies. "moments": it is held in clients' fits, and the server takes the mean
+        and the variance of the mixture of their posteriors, the minimum of the mean divergence. Its
+        widths then grow where clients differ.
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Adam(1e-3)``.
     likelihood, codec, link
@@ -169,10 +195,14 @@ def p_fed_bayes(
         If a number is outside its domain, or `prior_update` is neither of the two.
     """
     if prior_update not in get_args(PriorUpdate):
-        raise ArgumentError(complain("p_fed_bayes, prior_update", expected="'gradient' or 'moments'", actual=repr(prior_update), hint="'gradient'"))
+        raise ArgumentError(
+            "p_fed_bayes, prior_update", "'gradient' or 'moments'", repr(prior_update), "'gradient'"
+        )
     if not (strength > 0 and 0 < initial_sd < math.inf and 0 < server_rate <= 1):
         expected = "strength > 0, initial_sd > 0 and server_rate in (0, 1]"
-        raise ArgumentError(complain("p_fed_bayes", expected=expected, actual=(strength, initial_sd, server_rate), hint="1.0, 0.02, 1.0"))
+        raise ArgumentError(
+            "p_fed_bayes", expected, (strength, initial_sd, server_rate), "1.0, 0.02, 1.0"
+        )
     work, scored = training or Training(), likelihood or Categorical()
     by_moments = prior_update == "moments"
     descent = work.descent(PersonalElbo(net, scored, strength, by_moments), net, default=Adam(1e-3))
@@ -189,12 +219,18 @@ def p_fed_bayes(
         "p_fed_bayes",
         net,
         OwnPosterior(descent, "moments" if by_moments else "value"),
-        Matching(server_rate) if by_moments else Average() if server_rate == 1 else Partly(server_rate),
+        Matching(server_rate)
+        if by_moments
+        else Average()
+        if server_rate == 1
+        else Partly(server_rate),
         training=work,
-        initial={MEAN + name: leaf for name, leaf in model.items()} | {RHO + name: torch.full_like(leaf, rho) for name, leaf in model.items()},
+        initial={MEAN + name: leaf for name, leaf in model.items()}
+        | {RHO + name: torch.full_like(leaf, rho) for name, leaf in model.items()},
         predictor=lambda state: Model(net, under(state, MEAN)),
         posterior=posterior,
         codec=codec,
         link=link,
         personal=personal,
+        owner="",
     )

@@ -1,1 +1,3 @@
-"""Partial pooling: parameters of each client's own under a normal population that all clients share and learn."""
+"""Partial pooling: parameters of each client's own under a normal population that all clients share
+and learn.
+"""

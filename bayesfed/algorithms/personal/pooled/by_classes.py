@@ -6,11 +6,21 @@ import torch
 from torch import nn
 
 from bayesfed.algorithms.composing import compose
-from bayesfed.algorithms.personal.pooled.shares import BASE, COUNTS, EVIDENCE, TOTAL, TOTALS, SharesAndNetwork, SharesModel, SharesOfClasses
+from bayesfed.algorithms.personal.pooled.shares import (
+    BASE,
+    COUNTS,
+    EVIDENCE,
+    TOTAL,
+    TOTALS,
+    SharesAndNetwork,
+    SharesModel,
+    SharesOfClasses,
+)
 from bayesfed.algorithms.personal.pooled.unlabelled import UnseenModel
 from bayesfed.compress.codecs import Codec
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Personal
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.laplace.layers import last_layer as output_layer
@@ -20,7 +30,14 @@ from bayesfed.trees import Tree, shapes
 
 
 def by_classes(
-    net: nn.Module, begun: Tree, learned: bool, trained: bool, likelihood: Likelihood, work: Training, codec: Codec | None, link: Link | None
+    net: nn.Module,
+    begun: Tree,
+    learned: bool,
+    trained: bool,
+    likelihood: Likelihood,
+    work: Training,
+    codec: Codec | None,
+    link: Link | None,
 ) -> Algorithm:
     """Return the method whose own parameters are the shares of classes.
 
@@ -37,10 +54,11 @@ def by_classes(
     """
     first, classes = next(iter(begun.values())), output_layer(net).outputs
     base = torch.full((classes,), 1 / classes).to(first)
-    sent = (begun if trained else {}) | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(first)}
+    unknown = torch.zeros_like(TOTALS).to(first)
+    sent = of(MODEL, begun if trained else {}) | {BASE: base, EVIDENCE: unknown}
 
     def network(state: Tree) -> Tree:
-        return {name: state[name] for name in begun}
+        return owned(state, MODEL)
 
     def unseen(state: Tree) -> UnseenModel:
         return UnseenModel(net, network(state), state[BASE], state[TOTAL] * state[BASE])
@@ -48,7 +66,11 @@ def by_classes(
     def personal(state: Tree, memory: Tree) -> Personal:
         if COUNTS not in memory:
             return Personal(unseen(state))
-        return Personal(SharesModel(net, network(state), state[BASE], memory[COUNTS] + state[TOTAL] * state[BASE]))
+        return Personal(
+            SharesModel(
+                net, network(state), state[BASE], memory[COUNTS] + state[TOTAL] * state[BASE]
+            )
+        )
 
     return compose(
         "pooled",
@@ -56,10 +78,11 @@ def by_classes(
         SharesAndNetwork(work.descent(MaximumLikelihood(net, likelihood), net), net, trained),
         SharesOfClasses(learned),
         training=work,
-        initial=begun | {BASE: base, TOTAL: torch.ones(1).to(first)},
+        initial=of(MODEL, begun) | {BASE: base, TOTAL: torch.ones(1).to(first)},
         predictor=unseen,
         view=Whole(shapes(sent)),
         codec=codec,
         link=link,
         personal=personal,
+        owner="",
     )

@@ -1,17 +1,22 @@
-"""What a client's inputs say of its factors: principal components, among clients, of the mean of a client's inputs.
+"""What a client's inputs say of its factors: principal components, among clients, of the mean of a
+client's inputs.
 
-===========================================  ==================================================================
+===========================================  =======================================================
 notation                                     here
-===========================================  ==================================================================
+===========================================  =======================================================
 c_k, mean of the inputs of client k          `summary`: at most 64 numbers
 m; S, covariance of the c_k over clients     the server's, from sums of c_k and of c_k c_k' R
-R, random matrix of few columns              `random`, the same for all; S R is enough to know the leading eigenvectors of S (Nystroem)
-x_k = D' (c_k - m), covariates               `expected`; D are those eigenvectors over the roots of their eigenvalues
-z_k ~ N(x_k, s^2), factors of client k       the population where clients show inputs, instead of N(0, s^2)
-===========================================  ==================================================================
+R, random matrix of few columns              `random`, the same for all; S R is enough to know the
+                                             leading eigenvectors of S (Nystroem)
+x_k = D' (c_k - m), covariates               `expected`; D are those eigenvectors over the roots of
+                                             their eigenvalues
+z_k ~ N(x_k, s^2), factors of client k       the population where clients show inputs, instead of
+                                             N(0, s^2)
+===========================================  =======================================================
 
-The first layer is W + sum_j x_kj U_j, a varying-coefficient model (Hastie and Tibshirani, 1993), up to a client's own deviation. That inputs without
-labels tell clients apart, and so help one that was never seen, is after Blanchard et al. (2011); eigenvectors are taken from a sketch as by Tropp et
+The first layer is W + sum_j x_kj U_j, a varying-coefficient model (Hastie and Tibshirani, 1993), up
+to a client's own deviation. That inputs without labels tell clients apart, and so help one that was
+never seen, is after Blanchard et al. (2011); eigenvectors are taken from a sketch as by Tropp et
 al. (2017).
 """
 
@@ -23,23 +28,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
-# Prefix of the leaves in the state and in what is sent, and their names. The sketch is sent, the state has all.
+# Prefix of the leaves in the state and in what is sent, and their names. The sketch is sent, the
+# state has all.
 COVARIATES = "covariates/"
-CENTRE, SKETCH, HEARD, DIRECTIONS = (COVARIATES + name for name in ("mean", "sketch", "heard", "directions"))
-# Numbers of a summary; columns of a sketch beyond the directions wanted. What is a smaller share of all is rounding.
+CENTRE, SKETCH, HEARD, DIRECTIONS = (
+    COVARIATES + name for name in ("mean", "sketch", "heard", "directions")
+)
+# Numbers of a summary; columns of a sketch beyond the directions wanted. What is a smaller share of
+# all is rounding.
 LENGTH, MORE, LEAST = 64, 8, 1e-6
 
 
 def summary(inputs: Tensor) -> Tensor:
     """Return the mean of a client's inputs as ``(64,)``, in double precision; zeros if it has none.
 
-    Inputs of more than 64 entries are projected on 64 random directions, the same at all clients; others are followed by zeros.
+    Inputs of more than 64 entries are projected on 64 random directions, the same at all clients;
+    others are followed by zeros.
 
     Parameters
     ----------
@@ -53,7 +63,7 @@ def summary(inputs: Tensor) -> Tensor:
     """
     if not inputs.is_floating_point():
         hint = "images and measurements as floats; for others covariates=None"
-        raise DataError(complain("pooled, covariates='inputs'", expected="inputs of floats", actual=shown(inputs), hint=hint))
+        raise DataError("pooled, covariates='inputs'", "inputs of floats", shown(inputs), hint)
     result = torch.zeros(LENGTH, dtype=torch.float64, device=inputs.device)
     if not len(inputs):
         return result
@@ -66,7 +76,9 @@ def summary(inputs: Tensor) -> Tensor:
 
 def random(name: str, rows: int, columns: int) -> Tensor:
     """Return a matrix of normal draws in double precision, the same in every process."""
-    return torch.randn(rows, columns, generator=Key(0, "covariates").child(name).generator(), dtype=torch.float64)
+    return torch.randn(
+        rows, columns, generator=Key(0, "covariates").child(name).generator(), dtype=torch.float64
+    )
 
 
 def sketched(seen: Tensor, columns: int) -> Tensor:
@@ -75,15 +87,17 @@ def sketched(seen: Tensor, columns: int) -> Tensor:
 
 
 def principal(mean: Tensor, sketch: Tensor, before: Tensor) -> Tensor:
-    """Return D, ``(64, d)``: directions along which the deviations of summaries from their mean are uncorrelated and have a variance of 1.
+    """Return D, ``(64, d)``: directions along which the deviations of summaries from their mean are
+    uncorrelated and have a variance of 1.
 
     Parameters
     ----------
     mean, sketch
         ``(64,)`` and ``(64, columns)``: means over clients of c and of ``c c' R``.
     before
-        ``(64, d)``: directions of the round before. D is turned to be as near to them as it can be: covariates that are turned together say the same.
-        If they are zeros, D is in the order of the variances of the summaries along it. Directions that the clients do not determine are 0.
+        ``(64, d)``: directions of the round before. D is turned to be as near to them as it can be:
+        covariates that are turned together say the same. If they are zeros, D is in the order of
+        the variances of the summaries along it. Directions that the clients do not determine are 0.
     """
     centre, moments = mean.double().cpu(), sketch.double().cpu()
     test, count = random("sketch", *moments.shape), before.shape[1]
@@ -95,10 +109,14 @@ def principal(mean: Tensor, sketch: Tensor, before: Tensor) -> Tensor:
     if not told.any():
         return result.to(before)
     # S is nearly E E' with E = S R (R' S R)^(-1/2).
-    axes, roots, _ = torch.linalg.svd(product @ vectors[:, told] / values[told].sqrt(), full_matrices=False)
+    axes, roots, _ = torch.linalg.svd(
+        product @ vectors[:, told] / values[told].sqrt(), full_matrices=False
+    )
     axes, roots = axes[:, :count], roots[:count]
     # An axis is known up to its sign, which libraries choose differently.
-    result[:, : len(roots)] = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign() / roots
+    result[:, : len(roots)] = (
+        axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign() / roots
+    )
     if before.any():
         left, _, right = torch.linalg.svd(result.mT @ before.double().cpu())
         result = result @ left @ right
@@ -106,7 +124,9 @@ def principal(mean: Tensor, sketch: Tensor, before: Tensor) -> Tensor:
 
 
 def expected(state: Tree, inputs: Tensor) -> Tensor:
-    """Return the covariates ``(d,)`` of a client with these inputs ``(N, ...)``; zeros, the mean of all clients, if it has none."""
+    """Return the covariates ``(d,)`` of a client with these inputs ``(N, ...)``; zeros, the mean of
+    all clients, if it has none.
+    """
     centre, directions = state[CENTRE], state[DIRECTIONS]
     if not len(inputs):
         return directions.new_zeros(directions.shape[1])
@@ -116,7 +136,8 @@ def expected(state: Tree, inputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GivenInputsModel(Model):
-    """The network at the mean of all clients' factors, until a client that was never seen shows some inputs: a `Predictor`.
+    """The network at the mean of all clients' factors, until a client that was never seen shows
+    some inputs: a `Predictor`.
 
     Parameters
     ----------
@@ -130,7 +151,9 @@ class GivenInputsModel(Model):
     covariates: Tree
 
     def expected(self, inputs: Tensor) -> Tensor:
-        """Return the factors ``(d,)`` that a client with these inputs ``(N, ...)`` is expected to have."""
+        """Return the factors ``(d,)`` that a client with these inputs ``(N, ...)`` is expected to
+        have.
+        """
         return expected(self.covariates, inputs)
 
     def adapted(self, inputs: Tensor) -> Model:
@@ -146,4 +169,7 @@ class GivenInputsModel(Model):
         DataError
             If the inputs are whole numbers.
         """
-        return Model(self.net, {**self.parameters, self.leaf: self.expected(inputs).to(self.parameters[self.leaf])})
+        return Model(
+            self.net,
+            {**self.parameters, self.leaf: self.expected(inputs).to(self.parameters[self.leaf])},
+        )

@@ -1,15 +1,18 @@
-"""Random effects with learned loadings: a layer that differs between clients along a few directions, which all clients share.
+"""Random effects with learned loadings: a layer that differs between clients along a few
+directions, which all clients share.
 
-===========================================  ==================================================================
+===========================================  =======================================================
 notation                                     here
-===========================================  ==================================================================
+===========================================  =======================================================
 W + sum_j z_kj U_j, the weight of client k   `FactorLayer`; its bias likewise
-W, U_j: fixed effects and loadings           shared parameters, ``weight``, ``weight_loadings``, the same for ``bias``
+W, U_j: fixed effects and loadings           shared parameters, ``weight``, ``weight_loadings``, the
+                                             same for ``bias``
 z_k ~ N(mu, s^2), the factors of client k    its own parameters, ``factors``
-===========================================  ==================================================================
+===========================================  =======================================================
 
-With the U_j all entries of a layer have a prior covariance of rank d, learned from all clients, where independent widths would have a diagonal one
-(factor-analytic random effects: Meyer, 2009). In multi-task learning a task's weights are such a combination (Kumar and Daume, 2012).
+With the U_j all entries of a layer have a prior covariance of rank d, learned from all clients,
+where independent widths would have a diagonal one (factor-analytic random effects: Meyer, 2009). In
+multi-task learning a task's weights are such a combination (Kumar and Daume, 2012).
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
 from bayesfed.models.modules import Dense, swapped
 
@@ -41,7 +44,8 @@ class FactorLayer(nn.Module):
     factors
         d, the number of factors.
     key
-        Source of the first loadings. They have the spread of torch's first weights, so that factors of 1 change the layer as much as a new beginning.
+        Source of the first loadings. They have the spread of torch's first weights, so that factors
+        of 1 change the layer as much as a new beginning.
     """
 
     def __init__(self, layer: nn.Module, factors: int, key: Key) -> None:
@@ -51,17 +55,27 @@ class FactorLayer(nn.Module):
         parameters = dict(layer.named_parameters())
         bound, noise = 1 / math.sqrt(parameters["weight"][0].numel()), key.generator()
         for name, value in parameters.items():
-            uniform = 2 * torch.rand(factors, *value.shape, generator=noise, dtype=torch.float64) - 1
+            uniform = (
+                2 * torch.rand(factors, *value.shape, generator=noise, dtype=torch.float64) - 1
+            )
             self.register_parameter(name, value)
             self.register_parameter(name + LOADINGS, nn.Parameter((bound * uniform).to(value)))
-        self.register_parameter(FACTORS, nn.Parameter(parameters["weight"].detach().new_zeros(factors)))
+        self.register_parameter(
+            FACTORS, nn.Parameter(parameters["weight"].detach().new_zeros(factors))
+        )
         self._names = tuple(parameters)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs of the layer at its factors."""
         # Not `get_parameter`: a functional call puts plain tensors in the parameters' places.
-        factors, leaves = getattr(self, FACTORS), {name: (getattr(self, name), getattr(self, name + LOADINGS)) for name in self._names}
-        moved = {name: value + torch.tensordot(factors, loadings, 1) for name, (value, loadings) in leaves.items()}
+        factors, leaves = (
+            getattr(self, FACTORS),
+            {name: (getattr(self, name), getattr(self, name + LOADINGS)) for name in self._names},
+        )
+        moved = {
+            name: value + torch.tensordot(factors, loadings, 1)
+            for name, (value, loadings) in leaves.items()
+        }
         outputs: Tensor = functional_call(self._layer[0], moved, (inputs,))
         return outputs
 
@@ -72,13 +86,25 @@ def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
     Raises
     ------
     ArgumentError
-        If the number is below 1, or the network has no such layer, or another module has its parameters too.
+        If the number is below 1, or the network has no such layer, or another module has its
+        parameters too.
     """
     if isinstance(factors, bool) or not isinstance(factors, int) or factors < 1:
-        raise ArgumentError(complain("pooled, factors", expected="a whole number >= 1", actual=repr(factors), hint="2"))
+        raise ArgumentError("pooled, factors", "a whole number >= 1", repr(factors), "2")
     first = next((module for module in net.modules() if isinstance(module, Dense)), None)
-    held = [] if first is None else [module for module in net.modules() if any(value is first.weight for value in module.parameters(recurse=False))]
+    held = (
+        []
+        if first is None
+        else [
+            module
+            for module in net.modules()
+            if any(value is first.weight for value in module.parameters(recurse=False))
+        ]
+    )
     if first is None or len(held) > 1:
-        expected, actual = "a linear or convolution layer whose weight no other module uses", type(net).__name__
-        raise ArgumentError(complain("pooled, local='factors'", expected=expected, actual=actual, hint="local='offsets'"))
+        expected, actual = (
+            "a linear or convolution layer whose weight no other module uses",
+            type(net).__name__,
+        )
+        raise ArgumentError("pooled, local='factors'", expected, actual, "local='offsets'")
     return swapped(net, {first: FactorLayer(deepcopy(first), factors, key)})

@@ -1,4 +1,6 @@
-"""`GivenInputs` and `PopulationGivenInputs`: factors whose population depends on a client's inputs (`covariates.py`)."""
+"""`GivenInputs` and `PopulationGivenInputs`: factors whose population depends on a client's inputs
+(`covariates.py`).
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,19 @@ from bayesfed.trees import Shapes, Tree, without
 
 def unknown(count: int, like: Tensor) -> Tree:
     """Return the server's leaves before any client was heard, for a number of factors."""
-    shapes: Shapes = {CENTRE: (LENGTH,), SKETCH: (LENGTH, count + MORE), HEARD: (1,), DIRECTIONS: (LENGTH, count)}
+    shapes: Shapes = {
+        CENTRE: (LENGTH,),
+        SKETCH: (LENGTH, count + MORE),
+        HEARD: (1,),
+        DIRECTIONS: (LENGTH, count),
+    }
     return {name: like.new_zeros(shape) for name, shape in shapes.items()}
 
 
 @dataclass(frozen=True)
 class GivenInputs:
-    """Steps of `PooledParts` about the factors that a client's inputs make expect, and moments of these inputs.
+    """Steps of `PooledParts` about the factors that a client's inputs make expect, and moments of
+    these inputs.
 
     Parameters
     ----------
@@ -59,8 +67,11 @@ class GivenInputs:
         """Whether the steps draw from torch's global generator."""
         return self.part.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Send what `PooledParts` does, and the moments of the summary. Before the server has directions, factors are expected to be 0.
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
+        """Send what `PooledParts` does, and the moments of the summary. Before the server has
+        directions, factors are expected to be 0.
 
         Raises
         ------
@@ -68,14 +79,19 @@ class GivenInputs:
             If inputs are whole numbers.
         """
         centre, seen = expected(message, data.inputs), summary(data.inputs)
-        fit = self.part.fit(without(message, COVARIATES) | {MEAN + self.leaf: centre}, memory, data, key, options)
+        fit = self.part.fit(
+            without(message, COVARIATES) | {MEAN + self.leaf: centre}, memory, data, key, options
+        )
         moments = {CENTRE: seen, SKETCH: sketched(seen, message[SKETCH].shape[1])}
-        return fit._replace(payload=fit.payload | {name: leaf.to(centre) for name, leaf in moments.items()})
+        return fit._replace(
+            payload=fit.payload | {name: leaf.to(centre) for name, leaf in moments.items()}
+        )
 
 
 @dataclass(frozen=True)
 class PopulationGivenInputs:
-    """The step of `Population`; the directions are those of all clients that were heard so far, each as often as it was.
+    """The step of `Population`; the directions are those of all clients that were heard so far,
+    each as often as it was.
 
     Parameters
     ----------
@@ -92,6 +108,9 @@ class PopulationGivenInputs:
         if not total.weighs:
             return state, info
         heard, mean = state[HEARD] + total.number(), total.mean()
-        given = {name: torch.lerp(state[name], mean[name], total.number() / float(heard)) for name in (CENTRE, SKETCH)}
+        given = {
+            name: torch.lerp(state[name], mean[name], total.number() / float(heard))
+            for name in (CENTRE, SKETCH)
+        }
         directions = principal(given[CENTRE], given[SKETCH], state[DIRECTIONS])
         return dict(state) | stepped | given | {HEARD: heard, DIRECTIONS: directions}, info

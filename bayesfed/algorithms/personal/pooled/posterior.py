@@ -28,7 +28,10 @@ def in_widths(own: Tree, centre: Tensor, sd: Tensor) -> Tensor:
 def unflat(vector: Tensor, like: Tree) -> Tree:
     """Return a vector's parts in the shapes and types of `like`."""
     parts = vector.split([leaf.numel() for leaf in like.values()])
-    return {name: part.view(leaf.shape).to(leaf) for (name, leaf), part in zip(like.items(), parts, strict=True)}
+    return {
+        name: part.view(leaf.shape).to(leaf)
+        for (name, leaf), part in zip(like.items(), parts, strict=True)
+    }
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class PartPosterior:
     mean
         Means, by the names of the parameters.
     root
-        R with covariance ``R R'`` over all entries in the order of `mean`: ``(P, P)``, or ``(P,)`` for independent entries, their sds.
+        R with covariance ``R R'`` over all entries in the order of `mean`: ``(P, P)``, or ``(P,)``
+        for independent entries, their sds.
     """
 
     net: nn.Module
@@ -58,12 +62,17 @@ class PartPosterior:
     @property
     def sd(self) -> Tree:
         """Standard deviation of every entry."""
-        return unflat(self.root if self.root.ndim == 1 else self.root.double().square().sum(1).sqrt(), self.mean)
+        return unflat(
+            self.root if self.root.ndim == 1 else self.root.double().square().sum(1).sqrt(),
+            self.mean,
+        )
 
     @property
     def constants(self) -> Tree:
         """Mean and sd of every parameter, as ``NAME.mean`` and ``NAME.sd``."""
-        return {f"{name}.mean": leaf for name, leaf in self.mean.items()} | {f"{name}.sd": leaf for name, leaf in self.sd.items()}
+        return {f"{name}.mean": leaf for name, leaf in self.mean.items()} | {
+            f"{name}.sd": leaf for name, leaf in self.sd.items()
+        }
 
     @property
     def axes(self) -> Mapping[str, tuple[str, ...]]:
@@ -72,7 +81,9 @@ class PartPosterior:
 
     def draw(self, key: Key) -> Tree:
         """Return one draw of the parameters."""
-        noise = torch.randn(len(self.root), generator=key.generator(), dtype=torch.float64).to(self.root)
+        noise = torch.randn(len(self.root), generator=key.generator(), dtype=torch.float64).to(
+            self.root
+        )
         shift = unflat(self.root * noise if self.root.ndim == 1 else self.root @ noise, self.mean)
         return {name: leaf + shift[name] for name, leaf in self.mean.items()}
 

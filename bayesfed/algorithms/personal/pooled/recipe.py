@@ -1,17 +1,21 @@
-"""Partial pooling of clients' own parameters: a hierarchical model, fitted by empirical Bayes from sums.
+"""Partial pooling of clients' own parameters: a hierarchical model, fitted by empirical Bayes from
+sums.
 
-===========================================  ==================================================================
+===========================================  =======================================================
 notation                                     here
-===========================================  ==================================================================
-phi, shared parameters                       the server's state, under their names
+===========================================  =======================================================
+phi, shared parameters                       the server's state, ``model/NAME``
 theta_k, parameters of client k              a client's memory, ``own/NAME``
-N(mu, diag s^2), the population of theta_k   the server's state, ``mean/NAME`` and ``rho/NAME`` with s = log(1 + exp(rho))
-N(m_k, (H_k + diag 1 / s^2)^-1)              the client's posterior: its maximum, and the GGN of its rows there (Laplace)
-===========================================  ==================================================================
+N(mu, diag s^2), the population of theta_k   the server's state, ``mean/NAME`` and ``rho/NAME`` with
+                                             s = log(1 + exp(rho))
+N(m_k, (H_k + diag 1 / s^2)^-1)              the client's posterior: its maximum, and the GGN of its
+                                             rows there (Laplace)
+===========================================  =======================================================
 
-A round is a step of empirical Bayes (Laird and Ware, 1982; MacKay, 1992): clients fit their posteriors under the population, and the server learns
-its mean and widths from sums over them (`Population`). Posteriors are exact for linear models with normal targets. Shares of classes have a conjugate
-population instead (`shares.py`).
+A round is a step of empirical Bayes (Laird and Ware, 1982; MacKay, 1992): clients fit their
+posteriors under the population, and the server learns its mean and widths from sums over them
+(`Population`). Posteriors are exact for linear models with normal targets. Shares of classes have a
+conjugate population instead (`shares.py`).
 """
 
 from __future__ import annotations
@@ -27,17 +31,23 @@ from bayesfed.algorithms.composing import alike, compose
 from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
 from bayesfed.algorithms.personal.parts import head_of, last_layer
 from bayesfed.algorithms.personal.pooled.by_classes import by_classes
-from bayesfed.algorithms.personal.pooled.covariates import CENTRE, COVARIATES, DIRECTIONS, SKETCH, GivenInputsModel
-from bayesfed.algorithms.personal.pooled.factors import FACTORS, with_factors
+from bayesfed.algorithms.personal.pooled.covariates import (
+    CENTRE,
+    DIRECTIONS,
+    SKETCH,
+    GivenInputsModel,
+)
+from bayesfed.algorithms.personal.pooled.factors import FACTORS, FactorLayer, with_factors
 from bayesfed.algorithms.personal.pooled.given import GivenInputs, PopulationGivenInputs, unknown
 from bayesfed.algorithms.personal.pooled.local import OWN, ROOT, PooledParts
 from bayesfed.algorithms.personal.pooled.posterior import PartPosterior, flat
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE, Population, rho_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.aggregation.views import Whole
 from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.local_work import Training
@@ -55,7 +65,8 @@ Covariance = Literal["full", "diagonal"]
 Shared = Literal["trained", "fixed"]
 Approximation = Literal["laplace", "variational"]
 Covariates = Literal["inputs"]
-# Most own parameters of a posterior with all covariances, by default and at all: each client keeps their root.
+# Most own parameters of a posterior with all covariances, by default and at all: each client keeps
+# their root.
 LEAST, LARGEST = 700, 2_000
 
 
@@ -90,71 +101,87 @@ def pooled(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Fit a hierarchical model: parameters of each client's own, under a normal population whose mean and widths are learned from all clients.
+    """Fit a hierarchical model: parameters of each client's own, under a normal population whose
+    mean and widths are learned from all clients.
 
-    Each client has a posterior of its own parameters, which is near the population's where it has few rows. A client that never took part has the
-    population itself: its predictions are averaged over how clients differ. The network's own parameters are where the population begins, so that
-    pooling may follow any other training. Every client with rows counts alike in the sums, except with ``local="classes"``, where it counts by its
-    rows.
+    Each client has a posterior of its own parameters, which is near the population's where it has
+    few rows. A client that never took part has the population itself: its predictions are averaged
+    over how clients differ. The network's own parameters are where the population begins, so that
+    pooling may follow any other training. Every client with rows counts alike in the sums, except
+    with ``local="classes"``, where it counts by its rows.
 
-    Posteriors are Gaussian, by default Laplace approximations: exact for linear models with normal targets, too narrow for classes with few rows a
-    client. Where clients differ in which classes they have, ``local="classes"`` is the first to try: it costs nothing, and each client's posterior is
-    exact. Where the same inputs look different at different clients, as images that are turned, ``local="factors"`` is: a few numbers a client say
-    how, along directions that are learned from all. It needs the rounds of a training from the beginning, and it helps clients that were never seen
-    only with ``covariates="inputs"``, once they show some inputs. Compare with `personalised` on held-out rows.
+    Posteriors are Gaussian, by default Laplace approximations: exact for linear models with normal
+    targets, too narrow for classes with few rows a client. Where clients differ in which classes
+    they have, ``local="classes"`` is the first to try: it costs nothing, and each client's
+    posterior is exact. Where the same inputs look different at different clients, as images that
+    are turned, ``local="factors"`` is: a few numbers a client say how, along directions that are
+    learned from all. It needs the rounds of a training from the beginning, and it helps clients
+    that were never seen only with ``covariates="inputs"``, once they show some inputs. Compare with
+    `personalised` on held-out rows.
 
     Parameters
     ----------
     local
-        Which parameters are a client's own. "head": those of the last layer; "offsets": all biases; or ``(parameter name, owning module) -> bool``.
-        If that chooses none, the method is `fed_avg` with equal weights, bit for bit. "factors": factors ``z`` of the first linear or convolution
-        layer, whose weight and bias are ``W + sum_j z_j U_j`` with loadings ``U_j`` that are trained with the shared parameters. "classes": the
-        shares of classes, which come from a Dirichlet population and shift the network's logits; the network is that of `fed_avg`, bit for bit, and
-        what unseen clients have until they show inputs: ``result.model.adapted(inputs)`` takes shares from inputs without labels.
+        Which parameters are a client's own. "head": those of the last layer; "offsets": all biases;
+        or ``(parameter name, owning module) -> bool``. If that chooses none, the method is
+        `fed_avg` with equal weights, bit for bit. "factors": factors ``z`` of the first linear or
+        convolution layer, whose weight and bias are ``W + sum_j z_j U_j`` with loadings ``U_j``
+        that are trained with the shared parameters. "classes": the shares of classes, which come
+        from a Dirichlet population and shift the network's logits; the network is that of
+        `fed_avg`, bit for bit, and what unseen clients have until they show inputs:
+        ``result.model.adapted(inputs)`` takes shares from inputs without labels.
     factors
         Number of factors of a client with ``local="factors"``.
     covariates
-        What a client's factors are expected to be, for ``local="factors"``. None: 0. "inputs": the first principal components, among clients, of the
-        mean of a client's inputs, with a variance of 1 each. The factors are then these and a deviation of width `initial_sd`. Clients send 64
-        numbers of the mean, in the clear without secure sums, and ``64 (factors + 8)`` of its products. Inputs are floats of which a mean says
-        something, as images and measurements are.
+        What a client's factors are expected to be, for ``local="factors"``. None: 0. "inputs": the
+        first principal components, among clients, of the mean of a client's inputs, with a variance
+        of 1 each. The factors are then these and a deviation of width `initial_sd`. Clients send 64
+        numbers of the mean, in the clear without secure sums, and ``64 (factors + 8)`` of its
+        products. Inputs are floats of which a mean says something, as images and measurements are.
     key
-        Source of the first loadings, for ``local="factors"``. Runs differ much by them: try several and compare on held-out rows. Default: always
-        the same.
+        Source of the first loadings, for ``local="factors"``. Runs differ much by them: try several
+        and compare on held-out rows. Default: always the same.
     prior
-        How the widths of the population are learned. "layer": one for each parameter tensor; "entry": one for each entry, for many clients;
-        "fixed": not at all, only the means are. Factors always have a population of width `initial_sd`, and of mean 0 or their covariates, since mean
-        and scale are in the weights and the loadings. For "classes": whether the pseudo-counts of the population are learned; if not, they are 1 in
-        all.
+        How the widths of the population are learned. "layer": one for each parameter tensor;
+        "entry": one for each entry, for many clients; "fixed": not at all, only the means are.
+        Factors always have a population of width `initial_sd`, and of mean 0 or their covariates,
+        since mean and scale are in the weights and the loadings. For "classes": whether the
+        pseudo-counts of the population are learned; if not, they are 1 in all.
     initial_sd
-        Standard deviation of the population before the first round. With 0 own parameters never leave their beginning. Not used for "classes".
-        Default: 0.3; 1 for factors, and 0.1 for factors with covariates.
+        Standard deviation of the population before the first round. With 0 own parameters never
+        leave their beginning. Not used for "classes". Default: 0.3; 1 for factors, and 0.1 for
+        factors with covariates.
     covariance
-        "full": the posterior of a client has all covariances of its own parameters, at most 2,000; "diagonal": its entries are independent.
-        Default: "full" up to 700 parameters.
+        "full": the posterior of a client has all covariances of its own parameters, at most 2,000;
+        "diagonal": its entries are independent. Default: "full" up to 700 parameters.
     approximation
-        The Gaussian of a client's posterior. "laplace": about its maximum; "variational": the nearest one in Kullback-Leibler divergence, for
-        classes, with all covariances. It is much less narrow with few rows a client, and it holds a Jacobian of all rows of the client in memory.
-        The widths of the population are then those of restricted maximum likelihood. For normal targets the posteriors are the same.
+        The Gaussian of a client's posterior. "laplace": about its maximum; "variational": the
+        nearest one in Kullback-Leibler divergence, for classes, with all covariances. It is much
+        less narrow with few rows a client, and it holds a Jacobian of all rows of the client in
+        memory. The widths of the population are then those of restricted maximum likelihood. For
+        normal targets the posteriors are the same.
     shared
-        "trained": after its own parameters a client trains the shared ones, and the server averages them; "fixed": they stay as in `net`, which suits
-        a network that is trained already.
+        "trained": after its own parameters a client trains the shared ones, and the server averages
+        them; "fixed": they stay as in `net`, which suits a network that is trained already.
     likelihood
         `Categorical` (default) or `Normal`.
     training
-        Local work of a round, as much on the own parameters as on the shared ones, by `Sgd` without momentum. Default: 50 steps of 64 rows with
-        ``Sgd(0.05)``. Its `prior_precision` is for "classes" only.
+        Local work of a round, as much on the own parameters as on the shared ones, by `Sgd` without
+        momentum. Default: 50 steps of 64 rows with ``Sgd(0.05)``. Its `prior_precision` is for
+        "classes" only.
     codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, the optimiser is not `Sgd` without momentum, the training has a prior besides that of the population,
-        the head or all biases are frozen, there are too many own parameters for their covariances, or the network has batch norm without running
-        statistics; with ``local="classes"`` it may.
+        If an argument is outside its domain, the optimiser is not `Sgd` without momentum, the
+        training has a prior besides that of the population, the head or all biases are frozen,
+        there are too many own parameters for their covariances, or the network has batch norm
+        without running statistics; with ``local="classes"`` it may.
     DataError
-        In a round, if the layer that the network registers last is not the last that is used ("head"), or has another number of outputs ("classes").
+        In a round, if the layer that the network registers last is not the last that is used
+        ("head"), or has another number of outputs ("classes").
 
     Examples
     --------
@@ -169,17 +196,33 @@ def pooled(
     begun = travelling(net, "static", where="pooled")
     if approximation not in get_args(Approximation):
         raise ArgumentError(
-            complain("pooled, approximation", expected="'laplace' or 'variational'", actual=repr(approximation), hint="'variational' for classes")
+            "pooled, approximation",
+            "'laplace' or 'variational'",
+            repr(approximation),
+            "'variational' for classes",
         )
     if shared not in get_args(Shared):
-        raise ArgumentError(complain("pooled, shared", expected="'trained' or 'fixed'", actual=repr(shared), hint="'trained'"))
+        raise ArgumentError("pooled, shared", "'trained' or 'fixed'", repr(shared), "'trained'")
     if local == "classes":
-        if covariance is not None or approximation != "laplace" or not isinstance(likelihood or Categorical(), Categorical):
+        if (
+            covariance is not None
+            or approximation != "laplace"
+            or not isinstance(likelihood or Categorical(), Categorical)
+        ):
             expected = "no covariance, no approximation and a likelihood of classes"
             actual = f"{covariance!r}, {approximation!r}, {type(likelihood).__name__}"
-            raise ArgumentError(complain("pooled, local='classes'", expected=expected, actual=actual, hint="local='head'"))
+            raise ArgumentError("pooled, local='classes'", expected, actual, "local='head'")
         _prior(prior)
-        return by_classes(net, begun, prior != "fixed", shared == "trained", likelihood or Categorical(), training or Training(), codec, link)
+        return by_classes(
+            net,
+            begun,
+            prior != "fixed",
+            shared == "trained",
+            likelihood or Categorical(),
+            training or Training(),
+            codec,
+            link,
+        )
     if initial_sd is None:
         initial_sd = 0.1 if covariates else 1.0 if by_factors else 0.3
     own = _own(net, begun, local)
@@ -187,15 +230,34 @@ def pooled(
     diagonal = _diagonal(size, prior, initial_sd, covariance)
     if diagonal and approximation == "variational":
         expected, actual = "covariance='full'", f"{covariance!r} for {size:,} own parameters"
-        raise ArgumentError(complain("pooled, approximation='variational'", expected=expected, actual=actual, hint="covariance='full'"))
+        raise ArgumentError(
+            "pooled, approximation='variational'", expected, actual, "covariance='full'"
+        )
     scored, work = likelihood or Categorical(), _checked(training or Training(), own)
     roots(scored)
-    descent, variational = work.descent(MaximumLikelihood(net, scored), net), approximation == "variational"
+    descent, variational = (
+        work.descent(MaximumLikelihood(net, scored), net),
+        approximation == "variational",
+    )
     last = head_of(net) if local == "head" else None
-    part = PooledParts(descent, net, scored, Flat(tuple(own), size, diagonal), shared == "trained", variational, by_factors, last)
-    # The mean and the widths of factors are in the weights and the loadings: learned twice, they drift.
-    server = Population(prior == "layer", prior != "fixed" and not by_factors, variational, not by_factors)
-    initial = {name: leaf for name, leaf in begun.items() if name not in own} | {MEAN + name: leaf for name, leaf in own.items()}
+    part = PooledParts(
+        descent,
+        net,
+        scored,
+        Flat(tuple(own), size, diagonal),
+        shared == "trained",
+        variational,
+        by_factors,
+        last,
+    )
+    # The mean and the widths of factors are in the weights and the loadings: learned twice, they
+    # drift.
+    server = Population(
+        prior == "layer", prior != "fixed" and not by_factors, variational, not by_factors
+    )
+    initial = of(MODEL, {name: leaf for name, leaf in begun.items() if name not in own}) | {
+        MEAN + name: leaf for name, leaf in own.items()
+    }
     initial |= {RHO + name: rho_of(torch.full_like(leaf, initial_sd)) for name, leaf in own.items()}
     sent = {name: leaf for name, leaf in initial.items() if not name.startswith(RHO)}
     sent |= {prefix + name: leaf for name, leaf in own.items() for prefix in (SQUARE, VARIANCE)}
@@ -205,25 +267,36 @@ def pooled(
         sent |= {name: given[name] for name in (CENTRE, SKETCH)}
 
     def common(state: Tree) -> Tree:
-        return {name: leaf for name, leaf in state.items() if not name.startswith((MEAN, RHO, COVARIATES))}
+        return owned(state, MODEL)
 
     def predictor(state: Tree) -> Model:
         parameters = common(state) | under(state, MEAN)
         if not covariates:
             return Model(net, parameters)
-        return GivenInputsModel(net, parameters, of_factors, {CENTRE: state[CENTRE], DIRECTIONS: state[DIRECTIONS]})
+        return GivenInputsModel(
+            net, parameters, of_factors, {CENTRE: state[CENTRE], DIRECTIONS: state[DIRECTIONS]}
+        )
 
     def population(state: Tree) -> PartPosterior:
         # Covariates have a variance of 1 among clients.
         widths = flat(sds(state))
-        return PartPosterior(net, scored, common(state), under(state, MEAN), (1 + widths.square()).sqrt() if covariates else widths)
+        return PartPosterior(
+            net,
+            scored,
+            common(state),
+            under(state, MEAN),
+            (1 + widths.square()).sqrt() if covariates else widths,
+        )
 
     def personal(state: Tree, memory: Tree) -> Personal:
         kept = under(memory, OWN)
         if ROOT not in memory:
             return Personal(predictor(state), population(state) if own else None)
         mean = {name: kept[name] for name in own}
-        return Personal(Model(net, common(state) | mean), PartPosterior(net, scored, common(state), mean, memory[ROOT]))
+        return Personal(
+            Model(net, common(state) | mean),
+            PartPosterior(net, scored, common(state), mean, memory[ROOT]),
+        )
 
     return compose(
         "pooled",
@@ -239,14 +312,18 @@ def pooled(
         codec=codec,
         link=link,
         personal=personal,
+        owner="",
     )
 
 
 def _checked(work: Training, own: Tree) -> Training:
     sgd_of(work, "pooled")
     if own and work.prior_precision is not None:
-        actual, hint = "training.prior_precision as well", "prior='layer', initial_sd=0.3, Training without one"
-        raise ArgumentError(complain("pooled", expected="the prior of this method alone", actual=actual, hint=hint))
+        actual, hint = (
+            "training.prior_precision as well",
+            "prior='layer', initial_sd=0.3, Training without one",
+        )
+        raise ArgumentError("pooled", "the prior of this method alone", actual, hint)
     return work
 
 
@@ -254,10 +331,16 @@ def _own(net: nn.Module, begun: Tree, local: Part | Predicate) -> Tree:
     """Return the own parameters of a client among those that are trained."""
     check_tracked(net, "pooled", 'norm="group"')
     chosen = _chosen(net, local)
-    own = {name: leaf for name, leaf in begun.items() if chosen(name, net.get_submodule(name.rpartition(".")[0]))}
+    own = {
+        name: leaf
+        for name, leaf in begun.items()
+        if chosen(name, net.get_submodule(name.rpartition(".")[0]))
+    }
     if not own and not callable(local):
         actual = f"none that is trained, of {list(begun)}"
-        raise ArgumentError(complain(f"pooled, local={local!r}", expected="own parameters", actual=actual, hint="requires_grad_(), another local="))
+        raise ArgumentError(
+            f"pooled, local={local!r}", "own parameters", actual, "requires_grad_(), another local="
+        )
     return own
 
 
@@ -266,33 +349,43 @@ def _chosen(net: nn.Module, local: Part | Predicate) -> Predicate:
         return local
     if local not in get_args(Part):
         actual, expected = repr(local), "'head', 'offsets', 'factors', 'classes' or a predicate"
-        raise ArgumentError(complain("pooled, local", expected=expected, actual=actual, hint="'head', lambda name, module: ..."))
+        raise ArgumentError("pooled, local", expected, actual, "'head', lambda name, module: ...")
     if local == "head":
         return last_layer(net)
-    leaf = "bias" if local == "offsets" else FACTORS
-    return lambda name, module: name.rpartition(".")[2] == leaf
+    if local == "offsets":
+        return lambda name, module: name.rpartition(".")[2] == "bias"
+    # A parameter of another layer may have the same name.
+    return lambda name, module: (
+        isinstance(module, FactorLayer) and name.rpartition(".")[2] == FACTORS
+    )
 
 
 def _covariates(covariates: Covariates | None, by_factors: bool) -> None:
     if covariates is not None and (covariates not in get_args(Covariates) or not by_factors):
         expected = "None, or 'inputs' with local='factors'"
-        raise ArgumentError(complain("pooled, covariates", expected=expected, actual=repr(covariates), hint="local='factors', covariates='inputs'"))
+        raise ArgumentError(
+            "pooled, covariates", expected, repr(covariates), "local='factors', covariates='inputs'"
+        )
 
 
 def _diagonal(size: int, prior: Prior, initial_sd: float, covariance: Covariance | None) -> bool:
-    """Check the settings of the distributions; return whether the entries of a posterior are independent."""
+    """Check the settings of the distributions; return whether the entries of a posterior are
+    independent.
+    """
     _prior(prior)
     if covariance is not None and covariance not in get_args(Covariance):
-        raise ArgumentError(complain("pooled, covariance", expected="'full' or 'diagonal'", actual=repr(covariance), hint="None"))
+        raise ArgumentError("pooled, covariance", "'full' or 'diagonal'", repr(covariance), "None")
     if not 0 <= initial_sd < math.inf:
-        raise ArgumentError(complain("pooled, initial_sd", expected="a finite number >= 0", actual=initial_sd, hint="0.3"))
+        raise ArgumentError("pooled, initial_sd", "a finite number >= 0", initial_sd, "0.3")
     diagonal = size > LEAST if covariance is None else covariance == "diagonal"
     if not diagonal and size > LARGEST:
         expected = f"at most {LARGEST:,} own parameters"
-        raise ArgumentError(complain("pooled, covariance='full'", expected=expected, actual=f"{size:,}", hint="covariance='diagonal'"))
+        raise ArgumentError(
+            "pooled, covariance='full'", expected, f"{size:,}", "covariance='diagonal'"
+        )
     return diagonal
 
 
 def _prior(prior: Prior) -> None:
     if prior not in get_args(Prior):
-        raise ArgumentError(complain("pooled, prior", expected="'layer', 'entry' or 'fixed'", actual=repr(prior), hint="'layer'"))
+        raise ArgumentError("pooled, prior", "'layer', 'entry' or 'fixed'", repr(prior), "'layer'")

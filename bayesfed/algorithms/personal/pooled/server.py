@@ -1,9 +1,12 @@
-"""`Population`: empirical Bayes for the mean and the widths of a population, from sums over its clients.
+"""`Population`: empirical Bayes for the mean and the widths of a population, from sums over its
+clients.
 
-Notation: N(m_k, v_k), the posterior of an entry at client k; N(mu, s^2), the population. The next mean is that of the m_k. EM's step for the width is
-``s^2 <- mean (v_k + (m_k - mu)^2)``. Where rows determine little, v_k is near s^2 and EM hardly moves; MacKay's (1992, section 3) has the same fixed
-point and moves faster: ``s^2 <- mean (m_k - mu)^2 / (1 - mean v_k / s^2)``, whose denominator is the share of the entry that rows determine.
-Restricted maximum likelihood (Patterson and Thompson, 1971) takes 1 / K from it for K clients, since mu is learned from the same rows.
+Notation: N(m_k, v_k), the posterior of an entry at client k; N(mu, s^2), the population. The next
+mean is that of the m_k. EM's step for the width is ``s^2 <- mean (v_k + (m_k - mu)^2)``. Where rows
+determine little, v_k is near s^2 and EM hardly moves; MacKay's (1992, section 3) has the same fixed
+point and moves faster: ``s^2 <- mean (m_k - mu)^2 / (1 - mean v_k / s^2)``, whose denominator is
+the share of the entry that rows determine. Restricted maximum likelihood (Patterson and
+Thompson, 1971) takes 1 / K from it for K clients, since mu is learned from the same rows.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from torch import Tensor
 
 from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
 from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Info
 from bayesfed.federated.core.update import Reducer
 from bayesfed.trees import Tree, under
 
-# Prefixes in what is sent: squared distance of an entry's mean from the population's that the client received, and the entry's variance.
+# Prefixes in what is sent: squared distance of an entry's mean from the population's that the
+# client received, and the entry's variance.
 SQUARE, VARIANCE = "square/", "variance/"
 # Least share of an entry that rows determine at which its width is learned.
 LEAST = 1e-3
@@ -51,23 +56,35 @@ class Population:
         total = summed(reducer, "moments")
         if not total.weighs:
             return state, {}
-        mean, old, learned = total.mean(), sds(state), 1 / total.number() if self.restricted else 0.0
-        result = dict(state) | {name: mean[name] for name in state if not name.startswith((MEAN, RHO))}
+        mean, old, learned = (
+            total.mean(),
+            sds(state),
+            1 / total.number() if self.restricted else 0.0,
+        )
+        result = dict(state) | of(MODEL, owned(mean, MODEL))
         for name, centre in under(state, MEAN).items():
             if self.means:
                 result[MEAN + name] = mean[MEAN + name]
             if self.widths:
                 # About the new mean; coarse codecs can leave less than nothing.
                 spread = (mean[SQUARE + name] - (mean[MEAN + name] - centre).square()).clamp_min(0)
-                result[RHO + name] = rho_of(self._variance(spread, mean[VARIANCE + name], old[name].square(), learned).sqrt())
+                result[RHO + name] = rho_of(
+                    self._variance(
+                        spread, mean[VARIANCE + name], old[name].square(), learned
+                    ).sqrt()
+                )
         return result, {}
 
     def _variance(self, spread: Tensor, variance: Tensor, old: Tensor, learned: float) -> Tensor:
-        """Return the next variances of a parameter's entries; they stay where rows determine nothing."""
+        """Return the next variances of a parameter's entries; they stay where rows determine
+        nothing.
+        """
         determined = 1 - variance / old.clamp_min(1e-30) - learned
         if self.by_layer:
             spread, determined = spread.mean().expand_as(old), determined.mean().expand_as(old)
-        return torch.where(determined > LEAST, spread / determined.clamp_min(LEAST), old).clamp_min(1e-8)
+        return torch.where(determined > LEAST, spread / determined.clamp_min(LEAST), old).clamp_min(
+            1e-8
+        )
 
 
 def rho_of(sd: Tensor) -> Tensor:

@@ -1,16 +1,19 @@
 """Shares of classes as each client's own parameters: a conjugate hierarchy on top of one network.
 
-===========================================  ==================================================================
+===========================================  =======================================================
 notation                                     here
-===========================================  ==================================================================
+===========================================  =======================================================
 f, logits of the network                     trained as by FedAvg
-pi_k ~ Dirichlet(a b), shares of client k    the client's memory has its counts n_k, so that its posterior is Dirichlet(n_k + a b)
+pi_k ~ Dirichlet(a b), shares of client k    the client's memory has its counts n_k, so that its
+                                             posterior is Dirichlet(n_k + a b)
 b, shares of all clients together            the server's state, ``shares/base``: those of all rows
-a, how alike the clients are                 the server's state, ``shares/total``: most likely of `TOTALS` given the counts
-===========================================  ==================================================================
+a, how alike the clients are                 the server's state, ``shares/total``: most likely of
+                                             `TOTALS` given the counts
+===========================================  =======================================================
 
-The network learns p(y | x) where classes have the shares b. Where they have the shares pi it is softmax(f + log pi - log b) by Bayes' rule, if
-classes look alike at all clients (label shift; Saerens et al., 2002, (4)). The shares of one more row are the posterior's mean, so that nothing is
+The network learns p(y | x) where classes have the shares b. Where they have the shares pi it is
+softmax(f + log pi - log b) by Bayes' rule, if classes look alike at all clients (label shift;
+Saerens et al., 2002, (4)). The shares of one more row are the posterior's mean, so that nothing is
 left to draw.
 """
 
@@ -23,33 +26,40 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.personal.pooled.local import OWN
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError, complain
+from bayesfed.errors import DataError
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import MODEL, of, owned
 from bayesfed.federated.core.protocols import Fit, Info
 from bayesfed.federated.core.update import Kind, Reducer
 from bayesfed.federated.training.descent import Descent
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
-# Leaves of the state; what a client sends of the log likelihood of its counts; its counts in its memory.
+# Leaves of the state; what a client sends of the log likelihood of its counts; its counts in its
+# memory.
 BASE, TOTAL, EVIDENCE, COUNTS = "shares/base", "shares/total", "shares/evidence", OWN + "counts"
 # Totals a of pseudo-counts that are compared.
 TOTALS = 2.0 ** torch.arange(-6, 14.1, 0.5, dtype=torch.float64)
 
 
 def log_evidence(counts: Tensor, base: Tensor) -> Tensor:
-    """Return the log likelihood of a client's counts ``(C,)`` at every total, the shares integrated out (Minka, 2000, (2))."""
+    """Return the log likelihood of a client's counts ``(C,)`` at every total, the shares integrated
+    out (Minka, 2000, (2)).
+    """
     prior = TOTALS[:, None] * base.double().cpu()
     total = torch.lgamma(TOTALS) - torch.lgamma(TOTALS + counts.sum().cpu())
-    result: Tensor = total + (torch.lgamma(prior + counts.double().cpu()) - torch.lgamma(prior)).sum(1)
+    result: Tensor = total + (
+        torch.lgamma(prior + counts.double().cpu()) - torch.lgamma(prior)
+    ).sum(1)
     return result
 
 
 @dataclass(frozen=True)
 class SharesAndNetwork:
-    """Steps on the network, and the client's shares of classes with their likelihood under the population.
+    """Steps on the network, and the client's shares of classes with their likelihood under the
+    population.
 
     Parameters
     ----------
@@ -71,24 +81,35 @@ class SharesAndNetwork:
         """Whether the descent draws from torch's global generator."""
         return self.trained and self.descent.uses_global_randomness
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Send the network, shares and likelihoods; keep the counts. A client without rows sends the population's shares, which weigh nothing.
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
+        """Send the network, shares and likelihoods; keep the counts. A client without rows sends
+        the population's shares, which weigh nothing.
 
         Raises
         ------
         DataError
-            If the network has another number of outputs than there are shares, or the rows do not fit it.
+            If the network has another number of outputs than there are shares, or the rows do not
+            fit it.
         """
-        network, base = {name: leaf for name, leaf in message.items() if name not in (BASE, TOTAL)}, message[BASE]
+        network, base = owned(message, MODEL), message[BASE]
         self._check(network, len(base), data.inputs)
         fit = self.descent.train(network, data, key, options) if self.trained else Fit({}, {}, {})
+        trained = of(MODEL, fit.payload)
         if not len(data):
-            return fit._replace(payload=fit.payload | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(base)}, memory={})
+            return fit._replace(
+                payload=trained | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(base)},
+                memory={},
+            )
         self.descent.objective.check(network, {}, data)
         counts = torch.bincount(data.targets, minlength=len(base)).to(base)
         # Divided by the rows, by which the client is weighed.
-        sent = {BASE: counts / len(data), EVIDENCE: (log_evidence(counts, base) / len(data)).to(base)}
-        return fit._replace(payload=fit.payload | sent, memory={COUNTS: counts})
+        sent = {
+            BASE: counts / len(data),
+            EVIDENCE: (log_evidence(counts, base) / len(data)).to(base),
+        }
+        return fit._replace(payload=trained | sent, memory={COUNTS: counts})
 
     def _check(self, network: Tree, classes: int, inputs: Tensor) -> None:
         if not len(inputs):
@@ -96,9 +117,12 @@ class SharesAndNetwork:
         # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
         outputs = Model(self.net, network)(inputs[:1].expand(2, *inputs.shape[1:]))
         if tuple(outputs.shape) != (2, classes):
-            expected, actual = f"outputs (B, {classes}) as of the linear layer registered last", f"(B, {', '.join(map(str, outputs.shape[1:]))})"
+            expected, actual = (
+                f"outputs (B, {classes}) as of the linear layer registered last",
+                f"(B, {', '.join(map(str, outputs.shape[1:]))})",
+            )
             hint = "a network that registers its output layer last"
-            raise DataError(complain("pooled, local='classes'", expected=expected, actual=actual, hint=hint))
+            raise DataError("pooled, local='classes'", expected, actual, hint)
 
 
 @dataclass(frozen=True)
@@ -119,8 +143,9 @@ class SharesOfClasses:
         if not total.weighs:
             return state, {}
         mean, rows = total.mean(), total.number()
-        result = dict(state) | {name: leaf for name, leaf in mean.items() if name not in (BASE, EVIDENCE)}
-        # One more row of every class: none has a share of 0. Coarse codecs can leave less than nothing.
+        result = dict(state) | of(MODEL, owned(mean, MODEL))
+        # One more row of every class: none has a share of 0. Coarse codecs can leave less than
+        # nothing.
         base = rows * mean[BASE].clamp_min(0) + 1
         result[BASE] = base / base.sum()
         if self.learned:

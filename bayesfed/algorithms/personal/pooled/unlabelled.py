@@ -1,8 +1,10 @@
 """Shares of classes of a client that has no labels: what its inputs alone say about them.
 
-The network gives p(y | x) where classes have the shares b, so that p(x | y) is proportional to p(y | x) / b_y. With shares from Dirichlet(c) the
-labels of N inputs have a joint posterior. Its marginals r_n are those of collapsed variational Bayes of order zero (CVB0; Asuncion et al., 2009), in
-which a row counts w: ``r_ny ~ p(y | x_n) / b_y (c_y + w sum_{m != n} r_my)``. Saerens et al. (2002) have no prior, and the sum over all rows.
+The network gives p(y | x) where classes have the shares b, so that p(x | y) is proportional to
+p(y | x) / b_y. With shares from Dirichlet(c) the labels of N inputs have a joint posterior. Its
+marginals r_n are those of collapsed variational Bayes of order zero (CVB0; Asuncion et al., 2009),
+in which a row counts w: ``r_ny ~ p(y | x_n) / b_y (c_y + w sum_{m != n} r_my)``. Saerens et al.
+(2002) have no prior, and the sum over all rows.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bayesfed.algorithms.personal.pooled.shares import SharesModel
-from bayesfed.errors import ArgumentError, ConvergenceWarning, complain
+from bayesfed.errors import ArgumentError, ConvergenceWarning
 from bayesfed.federated.core.algorithm import Model
 
 STEPS, TOLERANCE = 1000, 1e-6
@@ -21,7 +23,8 @@ STEPS, TOLERANCE = 1000, 1e-6
 
 @dataclass(frozen=True)
 class UnseenModel(Model):
-    """The network, which a client that was never seen predicts with until it shows some inputs: a `Predictor`.
+    """The network, which a client that was never seen predicts with until it shows some inputs: a
+    `Predictor`.
 
     Parameters
     ----------
@@ -42,8 +45,10 @@ class UnseenModel(Model):
         inputs
             Inputs of one client without labels, ``(N, ...)``.
         weight
-            How much an input without a label counts beside a row with one, in (0, 1]. At 1 the network is believed and its errors on the inputs are
-            taken to be independent. The default was best on held-out rows of images that each client sees through one corruption.
+            How much an input without a label counts beside a row with one, in (0, 1]. At 1 the
+            network is believed and its errors on the inputs are taken to be independent. The
+            default was best on held-out rows of images that each client sees through one
+            corruption.
 
         Raises
         ------
@@ -56,13 +61,18 @@ class UnseenModel(Model):
             If the expected classes have not settled after 1000 steps.
         """
         if not 0 < weight <= 1:
-            raise ArgumentError(complain("adapted, weight", expected="a number in (0, 1]", actual=weight, hint="0.1"))
+            raise ArgumentError("adapted, weight", "a number in (0, 1]", weight, "0.1")
         counts = expected_counts(self(inputs).softmax(1), self.base, self.concentration, weight)
-        return SharesModel(self.net, self.parameters, self.base, self.concentration + counts.to(self.concentration))
+        return SharesModel(
+            self.net, self.parameters, self.base, self.concentration + counts.to(self.concentration)
+        )
 
 
-def expected_counts(probabilities: Tensor, base: Tensor, concentration: Tensor, weight: float = 1.0) -> Tensor:
-    """Return `weight` times the expected numbers of rows of each class ``(C,)``, in double precision.
+def expected_counts(
+    probabilities: Tensor, base: Tensor, concentration: Tensor, weight: float = 1.0
+) -> Tensor:
+    """Return `weight` times the expected numbers of rows of each class ``(C,)``, in double
+    precision.
 
     Parameters
     ----------
@@ -82,5 +92,12 @@ def expected_counts(probabilities: Tensor, base: Tensor, concentration: Tensor, 
         moved = float((labels - before).abs().max()) if len(labels) else 0.0
         if moved < TOLERANCE:
             return weight * labels.sum(0)
-    warnings.warn(f"adapted: expected classes still move by {moved:.1e}; try a smaller weight, or other inputs", ConvergenceWarning, stacklevel=3)
+    warnings.warn(
+        (
+            f"adapted: expected classes still move by {moved:.1e}; try a smaller weight, or "
+            "other inputs"
+        ),
+        ConvergenceWarning,
+        stacklevel=3,
+    )
     return weight * labels.sum(0)

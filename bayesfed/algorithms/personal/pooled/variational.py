@@ -1,12 +1,14 @@
-"""The Gaussian nearest to a client's posterior in Kullback-Leibler divergence, where the Laplace approximation is too narrow.
+"""The Gaussian nearest to a client's posterior in Kullback-Leibler divergence, where the Laplace
+approximation is too narrow.
 
-With own parameters theta = mu + diag(s) u the prior of u is N(0, I). The outputs of a row are linear in u about the maximum, which is exact for a
-last layer under a fixed body. The Gaussian N(m, H^-1) that maximises the evidence lower bound satisfies
+With own parameters theta = mu + diag(s) u the prior of u is N(0, I). The outputs of a row are
+linear in u about the maximum, which is exact for a last layer under a fixed body. The Gaussian N(m,
+H^-1) that maximises the evidence lower bound satisfies
 
     m = E[J' (y - p)],    H = I + E[J' (diag p - p p') J],
 
-with p the probabilities at a draw of u and J the Jacobian of the outputs by u (Opper and Archambeau, 2009, (12) to (15)). Laplace has the same
-equations without the expectations.
+with p the probabilities at a draw of u and J the Jacobian of the outputs by u (Opper and
+Archambeau, 2009, (12) to (15)). Laplace has the same equations without the expectations.
 """
 
 from __future__ import annotations
@@ -17,11 +19,19 @@ from torch.nn.functional import one_hot
 
 from bayesfed.keys import Key
 
-# Draws, of which one half mirrors the other; steps at most; step of an entry, in sds of the population, at most, and at which the search ends.
+# Draws, of which one half mirrors the other; steps at most; step of an entry, in sds of the
+# population, at most, and at which the search ends.
 DRAWS, STEPS, LONGEST, SETTLED = 128, 30, 2.0, 1e-3
 
 
-def nearest(jacobian: Tensor, outputs: Tensor, targets: Tensor, begun: Tensor, key: Key, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def nearest(
+    jacobian: Tensor,
+    outputs: Tensor,
+    targets: Tensor,
+    begun: Tensor,
+    key: Key,
+    temperature: float = 1.0,
+) -> tuple[Tensor, Tensor]:
     """Return the mean ``(P,)`` of u and the root ``(P, P)`` of its covariance, for classes.
 
     Parameters
@@ -40,7 +50,9 @@ def nearest(jacobian: Tensor, outputs: Tensor, targets: Tensor, begun: Tensor, k
         Divisor of the log likelihood.
     """
     size, mean = len(begun), begun
-    noise = torch.randn(size, DRAWS // 2, generator=key.generator(), dtype=torch.float64).to(jacobian)
+    noise = torch.randn(size, DRAWS // 2, generator=key.generator(), dtype=torch.float64).to(
+        jacobian
+    )
     noise = torch.cat([noise, -noise], 1)
     labels, unit = one_hot(targets, outputs.shape[1]).to(jacobian), torch.eye(size).to(jacobian)
     root = torch.zeros_like(unit)

@@ -1,8 +1,10 @@
-"""Secure sums (Bonawitz et al., 2017; Bell et al., 2020): the server learns the sum of a round and no single update.
+"""Secure sums (Bonawitz et al., 2017; Bell et al., 2020): the server learns the sum of a round and
+no single update.
 
-From the bottom: `graphs` (who shares masks with whom), `primitives` (the cryptography), `fixed_point` (numbers as integers of one limb), `sessions`
-(what a client knows in one round) and `vaults` (where it keeps that), `unmasking` (the server's part), `locals`, `servers` and `collecting` (the four
-phases as seams of the engine), and `recipe`, which is `secure`.
+From the bottom: `graphs` (who shares masks with whom), `primitives` (the cryptography),
+`fixed_point` (numbers as integers of one limb), `sessions` (what a client knows in one round) and
+`vaults` (where it keeps that), `unmasking` (the server's part), `locals`, `servers` and
+`collecting` (the four phases as seams of the engine), and `recipe`, which is `secure`.
 """
 
 import lazy_loader

@@ -1,17 +1,27 @@
-"""How the answers of the four phases are collected: integers and bytes, which `Digital` refuses, are checked by a `Letter` and gathered or added."""
+"""How the answers of the four phases are collected: integers and bytes, which `Digital` refuses,
+are checked by a `Letter` and gathered or added.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
 
-from bayesfed.algorithms.wrappers.secure_sums.primitives import LIMBS, PUBLIC, Agreement, Bits, fresh
+from bayesfed.algorithms.wrappers.secure_sums.primitives import (
+    LIMBS,
+    PUBLIC,
+    Agreement,
+    Bits,
+    fresh,
+)
 from bayesfed.algorithms.wrappers.secure_sums.unmasking import LostRoundError, Roster
 from bayesfed.compress.codecs import Codec
-from bayesfed.errors import UpdateError, complain
+from bayesfed.errors import UpdateError
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.costs import Cost
 from bayesfed.federated.core.protocols import Arrival, Scalar, View
 from bayesfed.federated.core.update import Kind, Reducer, Update
@@ -46,11 +56,18 @@ class Letter:
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Check an answer, and return it as it is."""
-        check_shapes(payload, {name: shape for name, (_, shape) in self.expected.items()}, where="payload")
+        check_shapes(
+            payload, {name: shape for name, (_, shape) in self.expected.items()}, where="payload"
+        )
         for name, (dtype, _) in self.expected.items():
             if payload[name].dtype is not dtype:
-                text = complain(f"payload, leaf {name!r}", expected=dtype, actual=payload[name].dtype, hint="bayesfed of the same version")
-                raise UpdateError(text, field="dtype")
+                raise UpdateError(
+                    f"payload, leaf {name!r}",
+                    dtype,
+                    payload[name].dtype,
+                    "bayesfed of the same version",
+                    field="dtype",
+                )
         return Update(payload, 1.0, kind)
 
 
@@ -73,7 +90,9 @@ class Gathered:
 
 @dataclass
 class GatheredKeys(Gathered):
-    """A reducer of public keys, which must be sound and not those of another client: others would fail over them."""
+    """A reducer of public keys, which must be sound and not those of another client: others would
+    fail over them.
+    """
 
     def add(self, client: str, update: Update) -> None:
         """Keep one client's keys.
@@ -86,10 +105,19 @@ class GatheredKeys(Gathered):
         keys = [half.tobytes() for half in update.total["keys"].numpy().reshape(2, PUBLIC)]
         for key in keys:
             Agreement(fresh(), "trial").key(key)
-        others = {half.tobytes() for answer in self.answers.values() for half in answer["keys"].reshape(2, PUBLIC)}
+        others = {
+            half.tobytes()
+            for answer in self.answers.values()
+            for half in answer["keys"].reshape(2, PUBLIC)
+        }
         if keys[0] == keys[1] or others & set(keys):
-            text = complain("public keys", expected="two keys of its own", actual="one that was sent before", hint="keys drawn at random")
-            raise UpdateError(text, field="values")
+            raise UpdateError(
+                "public keys",
+                "two keys of its own",
+                "one that was sent before",
+                "keys drawn at random",
+                field="values",
+            )
         super().add(client, update)
 
 
@@ -138,7 +166,11 @@ class Unmasked(Gathered):
 
     def finish(self, roster: Roster) -> None:
         """Unmask the total of a round, or say why that is not possible."""
-        answers = {place: self.answers[name]["shares"] for place, name in enumerate(roster.names) if name in self.answers}
+        answers = {
+            place: self.answers[name]["shares"]
+            for place, name in enumerate(roster.names)
+            if name in self.answers
+        }
         total = roster.total.view(LIMBS[self.bits])
         try:
             self.total, self.reason = total - roster.masks(answers, total.size, self.bits), ""
@@ -150,6 +182,8 @@ class Unmasked(Gathered):
 class Gather:
     """A link for one phase: every answer is a message, and is checked and added by itself."""
 
+    one_by_one: ClassVar[bool] = True
+
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Return the payload as the codec encodes it."""
         return codec.encode(payload, meta, key)
@@ -159,7 +193,12 @@ class Gather:
         for arrival in arrivals:
             arrival.cost = Cost(8 * len(arrival.packed))
             try:
-                reducer.add(arrival.client, arrival.assignment.view.lift(decoded(arrival), arrival.assignment.weight, arrival.kind))
+                reducer.add(
+                    arrival.client,
+                    arrival.assignment.view.lift(
+                        decoded(arrival), arrival.assignment.weight, arrival.kind
+                    ),
+                )
             except Exception as problem:
                 # Only the client itself is refused, whatever it sent.
                 arrival.refuse(problem)
@@ -168,15 +207,19 @@ class Gather:
 
 @dataclass(frozen=True)
 class Open(Gather):
-    """The link of the last phase, which unmasks the sum. If that is not possible, nobody is heard, and the reason is given for each client."""
+    """The link of the last phase, which unmasks the sum. If that is not possible, nobody is heard,
+    and the reason is given for each client.
+    """
+
+    one_by_one: ClassVar[bool] = False
 
     def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
         """Gather all answers, then unmask."""
         came = [*super().collect(arrivals, reducer, key)]
-        views = [arrival.assignment.view for arrival in came]
-        if isinstance(reducer, Unmasked) and views and isinstance(views[0], Letter) and views[0].roster:
-            reducer.finish(views[0].roster)
+        sums = seams.gathered(reducer, Unmasked)
+        if sums and came and (roster := cast(Letter, came[0].assignment.view).roster):
+            sums.finish(roster)
         for arrival in came:
-            if not arrival.refusal and isinstance(reducer, Unmasked):
-                arrival.silence = reducer.reason
+            if sums and not arrival.refusal:
+                arrival.silence = sums.reason
             yield arrival

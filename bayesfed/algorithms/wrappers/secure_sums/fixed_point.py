@@ -1,6 +1,8 @@
-"""Numbers as integers of one limb, so that sums are exact and can be masked: fixed point, with a range that is agreed before the run.
+"""Numbers as integers of one limb, so that sums are exact and can be masked: fixed point, with a
+range that is agreed before the run.
 
-Each client has the range of a limb divided by the number of participants, so that no sum wraps. What lies outside is an error, not a number.
+Each client has the range of a limb divided by the number of participants, so that no sum wraps.
+What lies outside is an error, not a number.
 """
 
 from __future__ import annotations
@@ -65,13 +67,21 @@ class FixedPoint:
 
     def __post_init__(self) -> None:
         ranges = (self.largest, self.heaviest)
-        if self.bits not in LIMBS or self.participants < 1 or not all(0 < one < math.inf for one in ranges):
+        if (
+            self.bits not in LIMBS
+            or self.participants < 1
+            or not all(0 < one < math.inf for one in ranges)
+        ):
             expected = "bits 32 or 64, participants >= 1, largest > 0 and heaviest > 0, both finite"
             given = (self.bits, self.participants, *ranges)
-            raise ArgumentError(complain("secure", expected=expected, actual=given, hint="participants=100, largest=4.0, heaviest=1.0"))
+            raise ArgumentError(
+                "secure", expected, given, "participants=100, largest=4.0, heaviest=1.0"
+            )
         if self.levels < COARSEST:
             actual = f"{self.levels}: 2**{self.bits - 1} for {self.participants} participants"
-            raise ArgumentError(complain("secure", expected=f"{COARSEST} levels or more on each side of zero", actual=actual, hint="bits=64"))
+            raise ArgumentError(
+                "secure", f"{COARSEST} levels or more on each side of zero", actual, "bits=64"
+            )
 
     @property
     def levels(self) -> int:
@@ -80,7 +90,9 @@ class FixedPoint:
 
     @property
     def resolution(self) -> float:
-        """Distance of two neighbouring values of a weighted entry: a power of two. A rounding error is at most half of it."""
+        """Distance of two neighbouring values of a weighted entry: a power of two. A rounding error
+        is at most half of it.
+        """
         return _step(self.levels, self.largest * self.heaviest)
 
     @property
@@ -90,7 +102,8 @@ class FixedPoint:
         return 2 * entries if self.by_entry else entries + 1
 
     def encode(self, payload: Tree, weight: float) -> np.ndarray:
-        """Weigh and lift a payload, and return it as integers modulo ``2 ** bits``, unsigned, ``(length,)``.
+        """Weigh and lift a payload, and return it as integers modulo ``2 ** bits``, unsigned,
+        ``(length,)``.
 
         Raises
         ------
@@ -98,31 +111,62 @@ class FixedPoint:
             If names or shapes differ, or an entry or the weight is outside of the range.
         """
         if not 0 <= weight <= self.heaviest:
-            raise UpdateError(_outside("weight", f"0 to {self.heaviest:g}", weight, "a larger heaviest, or equal_weights(algorithm)"))
+            raise UpdateError(
+                _outside(
+                    "weight",
+                    f"0 to {self.heaviest:g}",
+                    weight,
+                    "a larger heaviest, or equal_weights(algorithm)",
+                )
+            )
         for name, leaf in payload.items():
             largest = float(leaf.abs().max()) if leaf.numel() else 0.0
             if not largest <= self.largest:
-                raise UpdateError(_outside(f"leaf {name!r}", f"entries of at most {self.largest:g}", f"{largest:g}", "a larger largest, or bits=64"))
+                raise UpdateError(
+                    _outside(
+                        f"leaf {name!r}",
+                        f"entries of at most {self.largest:g}",
+                        f"{largest:g}",
+                        "a larger largest, or bits=64",
+                    )
+                )
         whole = dict(self.leaves)
         view = Slice(whole, shapes(payload)) if self.by_entry else Whole(whole)
-        update = view.lift({name: payload[name].double().cpu() for name in sorted(payload)}, weight, self.kind)
-        weights = [update.weight_of(name).flatten() for name in whole] if self.by_entry else [torch.tensor([weight], dtype=torch.float64)]
-        entries = torch.cat([update.total[name].flatten() for name in whole]).numpy() / self.resolution
+        update = view.lift(
+            {name: payload[name].double().cpu() for name in sorted(payload)}, weight, self.kind
+        )
+        weights = (
+            [update.weight_of(name).flatten() for name in whole]
+            if self.by_entry
+            else [torch.tensor([weight], dtype=torch.float64)]
+        )
+        entries = (
+            torch.cat([update.total[name].flatten() for name in whole]).numpy() / self.resolution
+        )
         scaled = np.concatenate([entries, torch.cat(weights).numpy() / self._weight_step])
-        integers: np.ndarray = np.rint(scaled).astype(np.int64).astype(SIGNED[self.bits]).view(LIMBS[self.bits])
+        integers: np.ndarray = (
+            np.rint(scaled).astype(np.int64).astype(SIGNED[self.bits]).view(LIMBS[self.bits])
+        )
         return integers
 
     def decode(self, total: np.ndarray) -> Update:
-        """Return the sum of clients' updates from the sum of their integers modulo ``2 ** bits``."""
+        """Return the sum of clients' updates from the sum of their integers modulo
+        ``2 ** bits``.
+        """
         numbers = torch.from_numpy(total.view(SIGNED[self.bits]).astype(np.float64))
         sizes = [math.prod(shape) for _, shape in self.leaves]
         weights = numbers[sum(sizes) :] * self._weight_step
         entries = self._cut(numbers[: sum(sizes)] * self.resolution, sizes)
-        return Update(entries, self._cut(weights, sizes) if self.by_entry else float(weights[0]), self.kind)
+        return Update(
+            entries, self._cut(weights, sizes) if self.by_entry else float(weights[0]), self.kind
+        )
 
     def _cut(self, numbers: torch.Tensor, sizes: list[int]) -> Tree:
         parts = numbers.to(self.dtype).split(sizes)
-        return {name: part.reshape(shape) for (name, shape), part in zip(self.leaves, parts, strict=True)}
+        return {
+            name: part.reshape(shape)
+            for (name, shape), part in zip(self.leaves, parts, strict=True)
+        }
 
     @property
     def _weight_step(self) -> float:
@@ -140,4 +184,9 @@ def _step(levels: int, largest: float) -> float:
 
 
 def _outside(what: str, expected: str, actual: object, hint: str) -> str:
-    return complain(f"secure sums, {what}", expected=f"the range agreed for the run, {expected}", actual=actual, hint=f"{hint} in secure(...)")
+    return complain(
+        f"secure sums, {what}",
+        expected=f"the range agreed for the run, {expected}",
+        actual=actual,
+        hint=f"{hint} in secure(...)",
+    )

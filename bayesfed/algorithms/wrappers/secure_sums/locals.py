@@ -1,4 +1,6 @@
-"""The local steps of the four phases: what a client answers. Its keys are in a vault; only what the wrapped step keeps is in its memory."""
+"""The local steps of the four phases: what a client answers. Its keys are in a vault; only what the
+wrapped step keeps is in its memory.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ from bayesfed.algorithms.wrappers.secure_sums.primitives import SECRET
 from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, PAIR, refusal, session_name
 from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.data.dataset import Dataset
-from bayesfed.federated.core.options import LocalOptions, options_of
+from bayesfed.federated.core.options import LocalOptions
+from bayesfed.federated.core.owners import unwired
 from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.wrappers import Around
+from bayesfed.federated.core.seams import Around, options_of
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, under
 
-# Names in a client's memory: what the wrapped step keeps if the round is not lost, and the number of that round.
+# Names in a client's memory: what the wrapped step keeps if the round is not lost, and the number
+# of that round.
 PENDING, SINCE = "secure/pending/", "secure/since"
 
 
@@ -38,20 +42,29 @@ def told(record: type[LocalOptions]) -> type[Any]:
         ("secure_session", str, field(default="")),
         ("secure_partners", str, field(default="")),
     ]
-    _extended[record] = made = make_dataclass(f"Secure{record.__name__}", extra, bases=(record,), frozen=True)
+    _extended[record] = made = make_dataclass(
+        f"Secure{record.__name__}", extra, bases=(record,), frozen=True
+    )
     return made
 
 
 def settled(memory: Tree, lost: Collection[int]) -> Tree:
-    """Return what the wrapped step keeps: what it made in the last round in which the client was summed, unless that round was lost."""
+    """Return what the wrapped step keeps: what it made in the last round in which the client was
+    summed, unless that round was lost.
+    """
     if SINCE in memory and int(memory[SINCE]) not in lost:
         return under(memory, PENDING)
-    return {name: leaf for name, leaf in memory.items() if name != SINCE and not name.startswith(PENDING)}
+    return {
+        name: leaf
+        for name, leaf in memory.items()
+        if name != SINCE and not name.startswith(PENDING)
+    }
 
 
 @dataclass(frozen=True)
 class FixedPointLocal(Around):
-    """A local step around another, whose payload is weighed, lifted and written as integers at the client. It returns no figures.
+    """A local step around another, whose payload is weighed, lifted and written as integers at the
+    client. It returns no figures.
 
     Parameters
     ----------
@@ -68,16 +81,21 @@ class FixedPointLocal(Around):
         """The options of the wrapped step, and those of secure sums."""
         return told(options_of(self.local))
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Fit, weigh, lift and round."""
         vector, kept = self._vector(message, memory, data, key, options)
         return Fit({"vector": self._written(vector)}, kept, {})
 
-    def _vector(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> tuple[np.ndarray, Tree]:
+    def _vector(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> tuple[np.ndarray, Tree]:
         record = options_of(self.local)
         own = record(**{item.name: getattr(options, item.name) for item in fields(record)})
         fit = self.local.fit(message, memory, data, key, own)
-        return self.point.encode(fit.payload, options.secure_weight), fit.memory  # type: ignore[attr-defined]
+        payload, _ = unwired(fit.payload)
+        return self.point.encode(payload, options.secure_weight), fit.memory  # type: ignore[attr-defined]
 
     def _written(self, vector: np.ndarray) -> Tensor:
         return torch.from_numpy(vector.view(SIGNED[self.point.bits])).to(WIRE[self.point.bits])
@@ -97,8 +115,12 @@ class KeysLocal(Around):
 
     vault: Vault
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
-        """Return the public keys. The memory of the last round in which the client took part is settled."""
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
+        """Return the public keys. The memory of the last round in which the client took part is
+        settled.
+        """
         session = self.vault.add(client_of(key))
         return Fit({"keys": _tensor(session.public)}, settled(memory, message["lost"].tolist()), {})
 
@@ -117,18 +139,24 @@ class SharesLocal(Around):
 
     vault: Vault
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Return a sealed pair of shares for each neighbour, and digests."""
         own, others = _rows(message, "session", KEYS)[0], _rows(message, "neighbours", KEYS)
         with self.vault.opened(client_of(key), session_name(own)) as session:
             sent = session.share(others, int(message["threshold"]))
-        boxes, digests = _tensor(sent.boxes).reshape(-1, BOX), _tensor(sent.digests).reshape(-1, PAIR)
+        boxes, digests = (
+            _tensor(sent.boxes).reshape(-1, BOX),
+            _tensor(sent.digests).reshape(-1, PAIR),
+        )
         return Fit({"boxes": boxes, "digests": digests, "seed": _tensor(sent.seed)}, memory, {})
 
 
 @dataclass(frozen=True)
 class MaskedLocal(FixedPointLocal):
-    """The third phase: the wrapped step, whose integers are masked. What it keeps counts only once the round is known not to be lost.
+    """The third phase: the wrapped step, whose integers are masked. What it keeps counts only once
+    the round is known not to be lost.
 
     Parameters
     ----------
@@ -140,7 +168,9 @@ class MaskedLocal(FixedPointLocal):
 
     vault: Vault
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Fit, weigh, lift, round and mask."""
         vector, kept = self._vector(message, memory, data, key, options)
         partners: str = options.secure_partners  # type: ignore[attr-defined]
@@ -165,12 +195,22 @@ class OpenLocal(Around):
 
     vault: Vault
 
-    def fit(self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions) -> Fit:
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
         """Return one share for each neighbour, zeros where there is none to give."""
         own, boxes = _rows(message, "session", KEYS)[0], _rows(message, "boxes", BOX)
         with self.vault.opened(client_of(key), session_name(own)) as session:
             shares = session.open(message["active"].tolist(), message["dropped"].tolist(), boxes)
-        return Fit({"shares": _tensor(b"".join(share or bytes(SECRET) for share in shares)).reshape(-1, SECRET)}, memory, {})
+        return Fit(
+            {
+                "shares": _tensor(b"".join(share or bytes(SECRET) for share in shares)).reshape(
+                    -1, SECRET
+                )
+            },
+            memory,
+            {},
+        )
 
 
 def client_of(key: Key) -> str:
@@ -187,9 +227,15 @@ def _rows(message: Tree, name: str, length: int) -> list[bytes]:
     """Return the rows of a leaf of bytes."""
     leaf = message[name]
     if leaf.dtype is not torch.uint8 or leaf.ndim != 2 or leaf.shape[1] != length or not len(leaf):
-        raise refusal(f"rows of {length} bytes in leaf {name!r}", f"{leaf.dtype} {tuple(leaf.shape)}", "shape")
+        raise refusal(
+            f"rows of {length} bytes in leaf {name!r}", f"{leaf.dtype} {tuple(leaf.shape)}", "shape"
+        )
     return [row.tobytes() for row in leaf.numpy()]
 
 
 def _tensor(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.zeros(0, dtype=torch.uint8)
+    return (
+        torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        if content
+        else torch.zeros(0, dtype=torch.uint8)
+    )

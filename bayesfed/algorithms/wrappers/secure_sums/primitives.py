@@ -1,7 +1,8 @@
-"""The cryptography of secure sums: X25519, HKDF, AES-CTR and ChaCha20-Poly1305 from `cryptography`, Shamir's shares from pycryptodome.
+"""The cryptography of secure sums: X25519, HKDF, AES-CTR and ChaCha20-Poly1305 from `cryptography`,
+Shamir's shares from pycryptodome.
 
-All secrets are 16 bytes from the operating system, from which keys are derived by HKDF-SHA256. They never come from a `Key`: a key of this package
-can be rebuilt by whoever knows the seed of the run.
+All secrets are 16 bytes from the operating system, from which keys are derived by HKDF-SHA256. They
+never come from a `Key`: a key of this package can be rebuilt by whoever knows the seed of the run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bayesfed.errors import MissingExtraError, UpdateError, complain
+from bayesfed.errors import MissingExtraError, UpdateError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -27,7 +28,10 @@ LIMBS: dict[Bits, np.dtype[Any]] = {32: np.dtype("<u4"), 64: np.dtype("<u8")}
 
 def check_installed() -> None:
     """Raise `MissingExtraError` unless both libraries are there."""
-    for module, package in (("cryptography", "cryptography"), ("Crypto.Protocol.SecretSharing", "pycryptodome")):
+    for module, package in (
+        ("cryptography", "cryptography"),
+        ("Crypto.Protocol.SecretSharing", "pycryptodome"),
+    ):
         try:
             importlib.import_module(module)
         except ImportError as problem:
@@ -65,7 +69,8 @@ class Agreement:
         self.public: bytes = self._private.public_key().public_bytes_raw()
 
     def key(self, other: bytes, *context: bytes) -> bytes:
-        """Return the key of 32 bytes that only the two owners of the key pairs can compute, bound to a context.
+        """Return the key of 32 bytes that only the two owners of the key pairs can compute, bound
+        to a context.
 
         Raises
         ------
@@ -77,13 +82,20 @@ class Agreement:
         try:
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(other))
         except ValueError as problem:
-            text = complain("public key", expected="a point of X25519 of high order", actual=problem, hint="a key pair that was drawn at random")
-            raise UpdateError(text, field="values") from problem
+            raise UpdateError(
+                "public key",
+                "a point of X25519 of high order",
+                problem,
+                "a key pair that was drawn at random",
+                field="values",
+            ) from problem
         return _derived(shared, self._purpose, *context)
 
 
 def sealed(key: bytes, text: bytes, context: bytes) -> bytes:
-    """Return a text encrypted and authenticated by ChaCha20-Poly1305. A key is for one text only, so its nonce is zero."""
+    """Return a text encrypted and authenticated by ChaCha20-Poly1305. A key is for one text only,
+    so its nonce is zero.
+    """
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     return bytes(ChaCha20Poly1305(key).encrypt(bytes(12), text, context))
@@ -107,7 +119,9 @@ def stream(key: bytes, count: int, bits: Bits) -> np.ndarray:
     size = count * LIMBS[bits].itemsize
     # The library wants room for a block more.
     drawn = np.empty(size + 15, np.uint8)
-    Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update_into(bytes(size), drawn.data)
+    Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update_into(
+        bytes(size), drawn.data
+    )
     return drawn[:size].view(LIMBS[bits])
 
 
@@ -117,7 +131,9 @@ def seed_stream(seed: bytes, count: int, bits: Bits) -> np.ndarray:
 
 
 def split(secret: bytes, shares: int, threshold: int) -> list[bytes]:
-    """Return Shamir's shares of a secret, of which `threshold` open it. The place of a share, from 1, belongs to it."""
+    """Return Shamir's shares of a secret, of which `threshold` open it. The place of a share, from
+    1, belongs to it.
+    """
     from Crypto.Protocol.SecretSharing import Shamir
 
     return [share for _, share in Shamir.split(threshold, shares, secret, ssss=False)]

@@ -1,4 +1,5 @@
-"""`secure`: a method whose server sees the sum of a round and no single update (Bonawitz et al., 2017; Bell et al., 2020).
+"""`secure`: a method whose server sees the sum of a round and no single update (Bonawitz et al.,
+2017; Bell et al., 2020).
 
 ======================  ==================================================================
 paper                   here
@@ -23,21 +24,36 @@ import torch
 
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.conditions import Promise
-from bayesfed.algorithms.wrappers.noising import ClippedLocal
 from bayesfed.algorithms.wrappers.secure_sums import collecting
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import degree
-from bayesfed.algorithms.wrappers.secure_sums.locals import FixedPointLocal, KeysLocal, MaskedLocal, OpenLocal, SharesLocal, settled
+from bayesfed.algorithms.wrappers.secure_sums.locals import (
+    FixedPointLocal,
+    KeysLocal,
+    MaskedLocal,
+    OpenLocal,
+    SharesLocal,
+    settled,
+)
 from bayesfed.algorithms.wrappers.secure_sums.plans import Plans
 from bayesfed.algorithms.wrappers.secure_sums.primitives import Bits, check_installed
 from bayesfed.algorithms.wrappers.secure_sums.refusals import check_method, check_plan, first_plan
-from bayesfed.algorithms.wrappers.secure_sums.servers import LOST, PREFIX, FixedPointServer, KeysServer, MaskedServer, OpenServer, SharesServer
+from bayesfed.algorithms.wrappers.secure_sums.servers import (
+    LOST,
+    PREFIX,
+    FixedPointServer,
+    KeysServer,
+    MaskedServer,
+    OpenServer,
+    SharesServer,
+)
 from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, whole
 from bayesfed.federated.core.algorithm import Algorithm, Conditions, Personal, Phase
 from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.engine.assembly import assembled
 from bayesfed.trees import Tree, without
 
 
@@ -55,16 +71,20 @@ def secure(
     vault: str | Path | None = None,
     profile: Profile | None = None,
 ) -> Algorithm:
-    """Let clients mask their updates so that the masks cancel in the sum, and the server sees the sum alone.
+    """Let clients mask their updates so that the masks cancel in the sum, and the server sees the
+    sum alone.
 
-    A round has four phases: keys, sealed shares of secrets, masked integers, and the shares that open the sum if clients have dropped out. Clients
-    weigh and lift their payloads themselves, as integers of one limb; the sum of integers is exact. A client whose entries are out of range fails
-    with an error, and nothing wraps. Clients return no figures. Clients that drop out, in any phase, cost nobody else as long as every remaining one
-    has enough neighbours that answer. Otherwise the round is lost: each row of the ledger has the reason, the model stays as it was, and under
-    ``on_client_error="drop"`` the run goes on.
+    A round has four phases: keys, sealed shares of secrets, masked integers, and the shares that
+    open the sum if clients have dropped out. Clients weigh and lift their payloads themselves, as
+    integers of one limb; the sum of integers is exact. A client whose entries are out of range
+    fails with an error, and nothing wraps. Clients return no figures. Clients that drop out, in any
+    phase, cost nobody else as long as every remaining one has enough neighbours that answer.
+    Otherwise the round is lost: each row of the ledger has the reason, the model stays as it was,
+    and under ``on_client_error="drop"`` the run goes on.
 
-    The server is trusted to follow the protocol; `SECURITY.md` has the threat model. Keys come from the operating system. They are neither in the
-    server's state nor in the clients' memories, and so in no checkpoint.
+    The server is trusted to follow the protocol; `SECURITY.md` has the threat model. Keys come from
+    the operating system. They are neither in the server's state nor in the clients' memories, and
+    so in no checkpoint.
 
     Parameters
     ----------
@@ -81,29 +101,34 @@ def secure(
     dropouts
         Largest share of the clients that sent keys that may drop out later in the round.
     colluding
-        Largest share of the clients that may tell the server what they know without opening another one's update.
+        Largest share of the clients that may tell the server what they know without opening another
+        one's update.
     masks
-        Whether to mask. Without masks there is one phase as in the wrapped method, whose sums are in the same fixed point: the same bits at less
-        cost, for simulations.
+        Whether to mask. Without masks there is one phase as in the wrapped method, whose sums are
+        in the same fixed point: the same bits at less cost, for simulations.
     vault
-        Folder on each client's machine for the keys of a round, which only the client may read. Needed over Flower, where each question may have a
-        process of its own. Default: a temporary folder, for simulations.
+        Folder on each client's machine for the keys of a round, which only the client may read.
+        Needed over Flower, where each question may have a process of its own. Default: a temporary
+        folder, for simulations.
     profile
-        A client of the run, for methods whose plans depend on the client's name or device. Default: one with a single row.
+        A client of the run, for methods whose plans depend on the client's name or device. Default:
+        one with a single row.
 
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain; or for what needs updates apart: checks of norms, robust rules, codecs on the up-link, clipping at
-        the server, views other than `Whole` and `Slice`, clients that hold what they are sent changes of, several phases. In a run, for a plan that
-        is heavier than `heaviest`.
+        If an argument is outside its domain; or for what needs updates apart: checks of norms,
+        robust rules, codecs on the up-link, clipping at the server, views other than `Whole` and
+        `Slice`, clients that hold what they are sent changes of, several phases. In a run, for a
+        plan that is heavier than `heaviest`.
     MissingExtraError
         If `cryptography` or pycryptodome is not installed (extra ``secure``).
 
     References
     ----------
-    Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning" (2017), Figure 4; Bell et al., "Secure single-server
-    aggregation with (poly)logarithmic overhead" (2020), for the graph.
+    Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning" (2017),
+    Figure 4; Bell et al., "Secure single-server aggregation with (poly)logarithmic overhead"
+    (2020), for the graph.
 
     Examples
     --------
@@ -112,35 +137,59 @@ def secure(
     where = f"secure, {algorithm.name!r}"
     if dropouts < 0 or colluding < 0 or not dropouts + colluding < 1:
         expected = "shares dropouts >= 0 and colluding >= 0, together below 1"
-        raise ArgumentError(complain(where, expected=expected, actual=(dropouts, colluding), hint="dropouts=0.3, colluding=0.1"))
+        raise ArgumentError(where, expected, (dropouts, colluding), "dropouts=0.3, colluding=0.1")
     if masks:
         check_installed()
     phase = check_method(algorithm, where)
-    planned = first_plan(algorithm, phase, profile, where)
+    flat = assembled(phase)
+    planned = first_plan(algorithm, flat, profile, where)
     leaves, by_entry = check_plan(planned, where)
     dtype = torch.float64 if planned.up == Cast(64) else torch.float32
-    point = FixedPoint(bits, participants, largest, heaviest, leaves, phase.local.kind, by_entry, dtype)
-    phase = _clipped_for(phase, point, where)
-    plans = Plans(phase, point, where)
+    ranges = bits, participants, largest, heaviest
+    point = FixedPoint(*ranges, leaves, flat.local.kind, by_entry, dtype)
+    flat = assembled(_clipped_for(phase, point, where))
+    plans = Plans(flat, point, where)
     if masks:
-        phases = _phases(phase, plans, Vault(vault), dropouts, colluding)
+        phases = _phases(flat, plans, Vault(vault), dropouts, colluding)
         made = _with_lost_rounds(algorithm, phases)
     else:
-        reducer = partial(collecting.ModularSum, bits)
-        local, server = FixedPointLocal(phase.local, point), FixedPointServer(phase.server, point)
-        made = replace(algorithm, phases=(Phase(phase.name, plans.fixed_point, local, server, collecting.Gather(), reducer),))
-    promises = tuple(Kept(check, algorithm, made.phases) if isinstance(check, Promise) else check for check in algorithm.checks)
+        reducer, link = partial(collecting.ModularSum, bits), collecting.Gather()
+        local, server = FixedPointLocal(flat.local, point), FixedPointServer(flat.server, point)
+        one = Phase(flat.name, plans.fixed_point, local, server, link, reducer, owner="")
+        made = replace(algorithm, phases=(one,))
+    promises = tuple(
+        Kept(check, algorithm, made.phases) if isinstance(check, Promise) else check
+        for check in algorithm.checks
+    )
     return replace(made, checks=promises)
 
 
-def _phases(phase: Phase, plans: Plans, vault: Vault, dropouts: float, colluding: float) -> tuple[Phase, ...]:
+def _phases(
+    phase: Phase, plans: Plans, vault: Vault, dropouts: float, colluding: float
+) -> tuple[Phase, ...]:
     name, local, point, gather = phase.name, phase.local, plans.point, collecting.Gather()
     keys = KeysServer(point, partial(degree, dropouts=dropouts, colluding=colluding))
     masked, total = MaskedServer(phase.server, point), partial(collecting.ModularSum, point.bits)
     return (
-        Phase(f"{name}-keys", plans.keys, KeysLocal(local, vault), keys, gather, collecting.GatheredKeys),
-        Phase(f"{name}-shares", plans.shares, SharesLocal(local, vault), SharesServer(), gather, collecting.Gathered),
-        Phase(name, plans.masked, MaskedLocal(local, point, vault), masked, gather, total),
+        Phase(
+            f"{name}-keys",
+            plans.keys,
+            KeysLocal(local, vault),
+            keys,
+            gather,
+            collecting.GatheredKeys,
+            owner="",
+        ),
+        Phase(
+            f"{name}-shares",
+            plans.shares,
+            SharesLocal(local, vault),
+            SharesServer(),
+            gather,
+            collecting.Gathered,
+            owner="",
+        ),
+        Phase(name, plans.masked, MaskedLocal(local, point, vault), masked, gather, total, ""),
         Phase(
             f"{name}-open",
             plans.open,
@@ -148,17 +197,22 @@ def _phases(phase: Phase, plans: Plans, vault: Vault, dropouts: float, colluding
             OpenServer(phase.server, point),
             collecting.Open(),
             partial(collecting.Unmasked, bits=point.bits),
+            owner="",
         ),
     )
 
 
 def _with_lost_rounds(algorithm: Algorithm, phases: tuple[Phase, ...]) -> Algorithm:
-    """Return the method with other phases, whose state has the numbers of lost rounds: clients take back what they kept in those."""
+    """Return the method with other phases, whose state has the numbers of lost rounds: clients take
+    back what they kept in those.
+    """
     posterior, personal = algorithm.posterior, algorithm.personal
 
     def own(state: Tree, memory: Tree) -> Personal:
         if personal is None:
-            raise ArgumentError(complain(algorithm.name, expected="personal models", actual="none", hint="personalised(algorithm)"))
+            raise ArgumentError(
+                algorithm.name, "personal models", "none", "personalised(algorithm)"
+            )
         return personal(without(state, PREFIX), settled(memory, state[LOST].tolist()))
 
     return replace(
@@ -167,21 +221,25 @@ def _with_lost_rounds(algorithm: Algorithm, phases: tuple[Phase, ...]) -> Algori
         initial=algorithm.initial | {LOST: torch.zeros(0, dtype=torch.int64)},
         predictor=lambda state: algorithm.predictor(without(state, PREFIX)),
         posterior=(lambda state: posterior(without(state, PREFIX))) if posterior else None,
-        sizes={name: lambda state, size=size: size(without(state, PREFIX)) for name, size in algorithm.sizes.items()},  # type: ignore[misc]
+        sizes={
+            name: lambda state, size=size: size(without(state, PREFIX))  # type: ignore[misc]
+            for name, size in algorithm.sizes.items()
+        },
         personal=own if personal else None,
     )
 
 
 def _clipped_for(phase: Phase, point: FixedPoint, where: str) -> Phase:
-    """Let clients of a private method clip to a little less, so that a change that is rounded to integers has the norm that epsilon is for."""
-    if not isinstance(phase.local, ClippedLocal):
-        return phase
+    """Let clients of a private method clip to a little less, so that a change that is rounded to
+    integers has the norm that epsilon is for.
+    """
     entries = point.length - 1
     slack = entries**0.5 * point.resolution / 2
-    if slack > phase.local.clip / 100:
-        expected = f"rounding of at most a hundredth of the clip, {phase.local.clip:g}"
-        raise ArgumentError(complain(where, expected=expected, actual=f"up to {slack:.2g} over {entries} entries", hint="bits=64"))
-    return replace(phase, local=replace(phase.local, clip=phase.local.clip - slack))
+    bounds = [layer.client_bound for layer in phase.layers if layer.traits.bounds]
+    if bounds and slack > (least := min(bounds)) / 100:
+        expected = f"rounding of at most a hundredth of the clip, {least:g}"
+        raise ArgumentError(where, expected, f"up to {slack:.2g} over {entries} entries", "bits=64")
+    return replace(phase, layers=tuple(layer.tightened(slack) for layer in phase.layers))
 
 
 @dataclass(frozen=True)
@@ -205,7 +263,11 @@ class Kept:
     def __call__(self, run: Conditions) -> None:
         """Check one round. Raises `ArgumentError` if the reported epsilon would not hold."""
         phases = run.algorithm.phases
-        if len(phases) != len(self.phases) or any(one is not made for one, made in zip(phases, self.phases, strict=True)):
+        if len(phases) != len(self.phases) or any(
+            one is not made for one, made in zip(phases, self.phases, strict=True)
+        ):
             expected, hint = "the phases that `secure` made", "`secure` as the last step"
-            raise ArgumentError(complain(f"secure, {run.algorithm.name!r}: epsilon would not hold", expected=expected, actual="others", hint=hint))
+            raise ArgumentError(
+                f"secure, {run.algorithm.name!r}: epsilon would not hold", expected, "others", hint
+            )
         self.promise(replace(run, algorithm=self.algorithm))

@@ -1,21 +1,18 @@
-"""What cannot be had under secure sums is refused when a method is wrapped: whatever needs to see updates apart."""
+"""What cannot be had under secure sums is refused when a method is wrapped: whatever needs to see
+updates apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+import math
 
-from bayesfed.algorithms.wrappers.noising import Clipped, ClippedLocal, ClippedSum, Noised
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.aggregation.views import Slice, Whole
+from bayesfed.errors import ArgumentError
+from bayesfed.federated.core import seams
 from bayesfed.federated.core.algorithm import Algorithm, Phase
 from bayesfed.federated.core.protocols import Assignment, Profile, Skip
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.links.digital import USUAL_NORM, Digital
-from bayesfed.federated.links.over_the_air import OverTheAir
-from bayesfed.federated.training.delta_downlink import Holding
 from bayesfed.keys import Key
 
 Leaves = tuple[tuple[str, tuple[int, ...]], ...]
@@ -27,38 +24,52 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
     Raises
     ------
     ArgumentError
-        If there are several phases, the link checks norms or adds, the server needs updates apart, or clients hold what the server sends changes of.
+        If there are several phases, the link checks norms or adds, the server needs updates apart,
+        or clients hold what the server sends changes of.
     """
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(complain(where, expected="a method of one phase", actual=names, hint="fed_avg, fed_prox, fed_lora"))
+        raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")
     (phase,) = algorithm.phases
-    if isinstance(phase.link, OverTheAir):
-        raise ArgumentError(complain(where, expected="the link Digital()", actual="OverTheAir", hint="one of the two: the channel adds by itself"))
+    if not seams.one_by_one(phase.link):
+        raise ArgumentError(
+            where, "the link Digital()", "OverTheAir", "one of the two: the channel adds by itself"
+        )
     if type(phase.link) is not Digital:
         hint = "Digital(): late clients drop out, and nothing else is known of a single update"
-        raise ArgumentError(complain(where, expected="the link Digital()", actual=type(phase.link).__name__, hint=hint))
+        raise ArgumentError(where, "the link Digital()", type(phase.link).__name__, hint)
     if phase.link.max_norm is not None and phase.link.max_norm < USUAL_NORM:
-        hint = "Digital(): the server sees no single norm; largest bounds entries, private(..., at_client=True) norms, at the client"
-        raise ArgumentError(complain(where, expected="no check of norms", actual=f"Digital(max_norm={phase.link.max_norm:g})", hint=hint))
-    private = any(isinstance(server, Noised) for server in chain(phase.server, "server"))
-    if private and not isinstance(phase.local, ClippedLocal):
+        hint = (
+            "Digital(): the server sees no single norm; largest bounds entries, private(..., "
+            "at_client=True) norms, at the client"
+        )
+        raise ArgumentError(
+            where, "no check of norms", f"Digital(max_norm={phase.link.max_norm:g})", hint
+        )
+    bounds = [layer for layer in phase.layers if layer.traits.bounds]
+    if any(layer is not phase.layers[0] or layer.client_bound == math.inf for layer in bounds):
         # Whatever changes a payload after it was clipped, the server cannot undo.
         hint = "private(..., at_client=True), as the last step before secure"
-        raise ArgumentError(complain(where, expected="a private method whose clients clip last", actual="one that does not", hint=hint))
-    clips = private and isinstance(phase.reducer, partial) and phase.reducer.func is ClippedSum
-    if phase.reducer is not Sum and not clips:
-        actual = "a robust rule, or one that keeps updates apart" if phase.reducer is Keep else getattr(phase.reducer, "__name__", "another reducer")
+        expected = "a private method whose clients clip last"
+        raise ArgumentError(where, expected, "one that does not", hint)
+    each = next((layer for layer in phase.layers if layer.traits.needs == "each"), None)
+    if phase.reducer is not Sum or each:
+        actual = f"{each.owner!r}, which needs every update" if each else "another reducer"
         hint = "fed_avg, fed_prox, fed_lora, without robust(...)"
-        raise ArgumentError(complain(where, expected="a method whose server takes a sum", actual=actual, hint=hint))
-    if any(isinstance(local, Holding) for local in chain(phase.local, "local")):
+        raise ArgumentError(where, "a method whose server takes a sum", actual, hint)
+    if any(layer.traits.holds for layer in phase.layers):
         hint = "a method that sends whole values, such as fed_avg"
-        raise ArgumentError(complain(where, expected="clients that hold nothing", actual="clients that are sent changes", hint=hint))
+        raise ArgumentError(
+            where, "clients that hold nothing", "clients that are sent changes", hint
+        )
     return phase
 
 
-def first_plan(algorithm: Algorithm, phase: Phase, profile: Profile | None, where: str) -> Assignment:
-    """Return the plan of a client in the first round, from which the leaves of all updates are known.
+def first_plan(
+    algorithm: Algorithm, phase: Phase, profile: Profile | None, where: str
+) -> Assignment:
+    """Return the plan of a client in the first round, from which the leaves of all updates are
+    known.
 
     Raises
     ------
@@ -70,10 +81,10 @@ def first_plan(algorithm: Algorithm, phase: Phase, profile: Profile | None, wher
         planned = phase.assign(algorithm.initial, 0, profile or Profile("example", 1), key)
     except Exception as problem:
         hint = "profile=Profile('client-000', 100), of a client of the run"
-        raise ArgumentError(complain(where, expected="a plan for a client", actual=problem, hint=hint)) from problem
+        raise ArgumentError(where, "a plan for a client", problem, hint) from problem
     if isinstance(planned, Skip):
         hint = "profile=Profile('client-000', 100), of a client that takes part"
-        raise ArgumentError(complain(where, expected="a plan for a client", actual=f"left out: {planned.reason}", hint=hint))
+        raise ArgumentError(where, "a plan for a client", f"left out: {planned.reason}", hint)
     return planned
 
 
@@ -86,19 +97,15 @@ def check_plan(planned: Assignment, where: str) -> tuple[Leaves, bool]:
         If the up-link has a codec, or the view is none that a client can lift by itself.
     """
     if type(planned.up) is not Cast:
-        hint = "plain floats up, such as fed_avg(net) without a codec: masks are added to numbers, and masked numbers cannot be shortened"
-        raise ArgumentError(complain(where, expected="no codec on the up-link", actual=type(planned.up).__name__, hint=hint))
-    view = planned.view.view if isinstance(planned.view, Clipped) else planned.view
-    if not isinstance(view, Whole | Slice):
+        hint = (
+            "plain floats up, such as fed_avg(net) without a codec: masks are added to "
+            "numbers, and masked numbers cannot be shortened"
+        )
+        raise ArgumentError(where, "no codec on the up-link", type(planned.up).__name__, hint)
+    leaves = seams.leaves_of(planned.view)
+    if leaves is None:
         hint = "fed_avg, fed_prox, fed_lora, hetero_fl"
         expected = "clients that send whole leaves, or leading slices of them"
-        raise ArgumentError(complain(where, expected=expected, actual=f"the view {type(view).__name__}", hint=hint))
-    shapes = view.expected if isinstance(view, Whole) else view.full
-    return tuple((name, tuple(shapes[name])) for name in sorted(shapes)), isinstance(view, Slice)
-
-
-def chain(outer: object, name: str) -> Iterator[object]:
-    """Yield a wrapper and all that it wraps."""
-    while outer is not None:
-        yield outer
-        outer = getattr(outer, name, None)
+        raise ArgumentError(where, expected, f"the view {type(planned.view).__name__}", hint)
+    shapes, leading = leaves
+    return tuple((name, tuple(shapes[name])) for name in sorted(shapes)), leading

@@ -1,4 +1,6 @@
-"""The servers of the phases: who may go on, the sum of the masked vectors, and the wrapped server's step on the sum without masks."""
+"""The servers of the phases: who may go on, the sum of the masked vectors, and the wrapped server's
+step on the sum without masks.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,26 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from bayesfed.algorithms.wrappers.secure_sums.collecting import Gathered, GatheredKeys, ModularSum, Unmasked
+from bayesfed.algorithms.wrappers.secure_sums.collecting import (
+    Gathered,
+    GatheredKeys,
+    ModularSum,
+    Unmasked,
+)
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import Degree, neighbours
 from bayesfed.algorithms.wrappers.secure_sums.unmasking import Roster
-from bayesfed.errors import UpdateError, complain
-from bayesfed.federated.core.algorithm import Server, published
+from bayesfed.errors import UpdateError
+from bayesfed.federated.core import seams
+from bayesfed.federated.core.algorithm import Server
 from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.core.seams import published
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer
 from bayesfed.trees import Tree, without
 
-# Prefix of all leaves that secure sums add to the server's state; the only one between rounds has the numbers of lost rounds.
+# Prefix of all leaves that secure sums add to the server's state; the only one between rounds has
+# the numbers of lost rounds.
 PREFIX = "secure/"
 LOST = f"{PREFIX}lost"
 
@@ -38,12 +48,20 @@ class KeysServer:
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the roster of those who sent keys."""
-        keys = {name: answer["keys"] for name, answer in reducer.answers.items()} if isinstance(reducer, GatheredKeys) else {}
+        came = seams.gathered(reducer, GatheredKeys)
+        keys = {name: one["keys"] for name, one in came.answers.items()} if came else {}
         check_count(len(keys), self.point, round)
         if (chosen := self.choose(len(keys))) is None:
-            reason = f"the round is lost: {len(keys)} clients sent keys, too few to hide one among the others"
-            return state | Roster.of(keys, np.zeros((len(keys), 0), np.int64), 0, reason).write(), {}
-        return state | Roster.of(keys, neighbours(len(keys), chosen.neighbours), chosen.threshold).write(), {}
+            reason = (
+                f"the round is lost: {len(keys)} clients sent keys, too few to hide one among "
+                "the others"
+            )
+            return state | Roster.of(
+                keys, np.zeros((len(keys), 0), np.int64), 0, reason
+            ).write(), {}
+        return state | Roster.of(
+            keys, neighbours(len(keys), chosen.neighbours), chosen.threshold
+        ).write(), {}
 
 
 @dataclass(frozen=True)
@@ -58,33 +76,48 @@ class SharesServer:
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with what clients have shared."""
-        roster, answers = Roster.read(state), reducer.answers if isinstance(reducer, Gathered) else {}
-        boxes, digests, seeds, sharing = (array.copy() for array in (roster.boxes, roster.digests, roster.seeds, roster.sharing))
+        roster, came = Roster.read(state), seams.gathered(reducer, Gathered)
+        answers = came.answers if came else {}
+        boxes, digests, seeds, sharing = (
+            array.copy() for array in (roster.boxes, roster.digests, roster.seeds, roster.sharing)
+        )
         for place, name in enumerate(roster.names):
             if name in answers:
                 answer = answers[name]
-                boxes[place], digests[place], seeds[place], sharing[place] = answer["boxes"], answer["digests"], answer["seed"], True
-        return state | replace(roster, boxes=boxes, digests=digests, seeds=seeds, sharing=sharing).write(), {}
+                boxes[place], digests[place], seeds[place], sharing[place] = (
+                    answer["boxes"],
+                    answer["digests"],
+                    answer["seed"],
+                    True,
+                )
+        return state | replace(
+            roster, boxes=boxes, digests=digests, seeds=seeds, sharing=sharing
+        ).write(), {}
 
 
 @dataclass(frozen=True)
 class MaskedServer:
-    """The server of the third phase: keep the sum of the masked vectors. Clients get what the wrapped server publishes to newcomers."""
+    """The server of the third phase: keep the sum of the masked vectors. Clients get what the
+    wrapped server publishes to newcomers.
+    """
 
     server: Server
     point: FixedPoint
     steps_alone: bool = field(default=True, init=False)
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what the wrapped server publishes to a client that has not heard of it, since all have heard other phases of this round."""
+        """Return what the wrapped server publishes to a client that has not heard of it, since all
+        have heard other phases of this round.
+        """
         return published(self.server, without(state, PREFIX), round, None)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the sum."""
         roster = Roster.read(state)
-        if isinstance(reducer, ModularSum) and reducer.total is not None:
-            active = np.array([name in reducer.clients for name in roster.names])
-            roster = replace(roster, active=active, total=reducer.total.view(np.uint8))
+        came = seams.gathered(reducer, ModularSum)
+        if came and came.total is not None:
+            active = np.array([name in came.clients for name in roster.names])
+            roster = replace(roster, active=active, total=came.total.view(np.uint8))
         return state | roster.write(), {}
 
 
@@ -92,7 +125,8 @@ class MaskedServer:
 class OpenServer:
     """The server of the last phase: the wrapped server's step on the sum without masks.
 
-    The figure ``summed`` is the number of clients in the sum; 0 if the round is lost. The wrapped server then steps only if it steps alone.
+    The figure ``summed`` is the number of clients in the sum; 0 if the round is lost. The wrapped
+    server then steps only if it steps alone.
 
     Parameters
     ----------
@@ -113,10 +147,18 @@ class OpenServer:
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the wrapped server's next state, and the numbers of lost rounds."""
         roster, own = Roster.read(state), without(state, PREFIX)
-        total = reducer.total if isinstance(reducer, Unmasked) else None
+        came = seams.gathered(reducer, Unmasked)
+        total = came.total if came else None
         stepped, info = step_on(self.server, self.point, own, total, round)
-        lost = state[LOST] if total is not None or not roster.active.any() else torch.cat([state[LOST], torch.tensor([round])])
-        return stepped | {LOST: lost}, {**info, "summed": float(roster.active.sum()) if total is not None else 0.0}
+        lost = (
+            state[LOST]
+            if total is not None or not roster.active.any()
+            else torch.cat([state[LOST], torch.tensor([round])])
+        )
+        return stepped | {LOST: lost}, {
+            **info,
+            "summed": float(roster.active.sum()) if total is not None else 0.0,
+        }
 
 
 @dataclass(frozen=True)
@@ -141,21 +183,29 @@ class FixedPointServer:
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the wrapped server's next state."""
-        clients = len(reducer.clients) if isinstance(reducer, ModularSum) else 0
+        came = seams.gathered(reducer, ModularSum)
+        clients = len(came.clients) if came else 0
         check_count(clients, self.point, round)
-        state, info = step_on(self.server, self.point, state, reducer.total if isinstance(reducer, ModularSum) else None, round)
+        total = came.total if came else None
+        state, info = step_on(self.server, self.point, state, total, round)
         return state, {**info, "summed": float(clients)}
 
 
-def step_on(server: Server, point: FixedPoint, state: Tree, total: np.ndarray | None, round: int) -> tuple[Tree, Info]:
-    """Return a server's step on a sum of integers; without a sum, only one that steps alone takes a step."""
+def step_on(
+    server: Server, point: FixedPoint, state: Tree, total: np.ndarray | None, round: int
+) -> tuple[Tree, Info]:
+    """Return a server's step on a sum of integers; without a sum, only one that steps alone takes a
+    step.
+    """
     if total is not None:
         return server.step(state, Sum(point.decode(total)), round)
-    return server.step(state, Sum(), round) if getattr(server, "steps_alone", False) else (state, {})
+    return server.step(state, Sum(), round) if seams.steps_alone(server) else (state, {})
 
 
 def check_count(clients: int, point: FixedPoint, round: int) -> None:
     """Raise `UpdateError` if there are more clients than the range is for."""
     if clients > point.participants:
         hint = f"participants={clients}, or a sampler of fewer"
-        raise UpdateError(complain(f"secure, round {round}", expected=f"at most {point.participants} clients", actual=clients, hint=hint))
+        raise UpdateError(
+            f"secure, round {round}", f"at most {point.participants} clients", clients, hint
+        )

@@ -1,4 +1,6 @@
-"""What the server knows of a round of secure sums, `Roster`, and how it takes the masks off the sum."""
+"""What the server knows of a round of secure sums, `Roster`, and how it takes the masks off the
+sum.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,18 @@ import numpy as np
 import torch
 
 from bayesfed.algorithms.wrappers.secure_sums import primitives
-from bayesfed.algorithms.wrappers.secure_sums.primitives import DIGEST, PUBLIC, Agreement, Bits, digest
+from bayesfed.algorithms.wrappers.secure_sums.primitives import (
+    DIGEST,
+    PUBLIC,
+    Agreement,
+    Bits,
+    digest,
+)
 from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, MASKS, PAIR
 from bayesfed.trees import Tree, under
 
-# Prefix of the leaves of the server's state that the phases of a round pass on. None is left at the end of a round.
+# Prefix of the leaves of the server's state that the phases of a round pass on. None is left at the
+# end of a round.
 ROUND = "secure/round/"
 
 
@@ -25,7 +34,8 @@ class LostRoundError(Exception):
 
 @dataclass(frozen=True)
 class Roster:
-    """The clients of a round in the order of their names, and what they have sent. All of it is public, or sealed for others.
+    """The clients of a round in the order of their names, and what they have sent. All of it is
+    public, or sealed for others.
 
     Parameters
     ----------
@@ -38,7 +48,8 @@ class Roster:
     neighbours
         Neighbours of each client, ``(n, k)``.
     boxes, digests, seeds
-        Sealed shares ``(n, k, 48)``, digests of the shares ``(n, k, 32)`` and digests of the seeds ``(n, 16)``; zeros for clients that sent none.
+        Sealed shares ``(n, k, 48)``, digests of the shares ``(n, k, 32)`` and digests of the seeds
+        ``(n, 16)``; zeros for clients that sent none.
     sharing, active
         ``(n,)``: who sent shares, and whose masked vector is in the sum.
     total
@@ -60,19 +71,47 @@ class Roster:
     reason: str = ""
 
     @classmethod
-    def of(cls, keys: Mapping[str, np.ndarray], neighbours: np.ndarray, threshold: int, reason: str = "") -> Self:
+    def of(
+        cls,
+        keys: Mapping[str, np.ndarray],
+        neighbours: np.ndarray,
+        threshold: int,
+        reason: str = "",
+    ) -> Self:
         """Return the roster of clients that have sent nothing but their keys."""
         names, (count, degree) = tuple(sorted(keys)), neighbours.shape
-        boxes, digests, seeds = (np.zeros((count, *shape), np.uint8) for shape in ((degree, BOX), (degree, PAIR), (DIGEST,)))
+        boxes, digests, seeds = (
+            np.zeros((count, *shape), np.uint8)
+            for shape in ((degree, BOX), (degree, PAIR), (DIGEST,))
+        )
         sharing, active = np.zeros((2, count), bool)
-        stacked = np.stack([keys[name] for name in names]) if names else np.zeros((0, KEYS), np.uint8)
-        return cls(names, threshold, stacked, neighbours, boxes, digests, seeds, sharing, active, np.zeros(0, np.uint8), reason)
+        stacked = (
+            np.stack([keys[name] for name in names]) if names else np.zeros((0, KEYS), np.uint8)
+        )
+        return cls(
+            names,
+            threshold,
+            stacked,
+            neighbours,
+            boxes,
+            digests,
+            seeds,
+            sharing,
+            active,
+            np.zeros(0, np.uint8),
+            reason,
+        )
 
     def write(self) -> Tree:
         """Return the roster as leaves of the server's state."""
         text = json.dumps([self.names, self.threshold, self.reason]).encode()
-        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        return {f"{ROUND}text": torch.tensor(list(text), dtype=torch.uint8), **{f"{ROUND}{name}": torch.from_numpy(a) for name, a in arrays.items()}}
+        arrays = {
+            name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
+        return {
+            f"{ROUND}text": torch.tensor(list(text), dtype=torch.uint8),
+            **{f"{ROUND}{name}": torch.from_numpy(a) for name, a in arrays.items()},
+        }
 
     @classmethod
     def read(cls, state: Tree) -> Self:
@@ -86,7 +125,9 @@ class Roster:
         return self.names.index(client) if client in self.names else None
 
     def partners(self, place: int) -> np.ndarray:
-        """Return for each neighbour of a client whether its mask is in that client's vector, ``(k,)``."""
+        """Return for each neighbour of a client whether its mask is in that client's vector,
+        ``(k,)``.
+        """
         return np.asarray(self.sharing[self.neighbours[place]])
 
     def at(self, place: int, neighbour: int) -> int:
@@ -99,7 +140,8 @@ class Roster:
         Parameters
         ----------
         answers
-            By the place of a client: the shares that it gave, ``(k, 16)``, zeros where it had none. A share that differs from its digest is left out.
+            By the place of a client: the shares that it gave, ``(k, 16)``, zeros where it had none.
+            A share that differs from its digest is left out.
         length
             Number of integers in the total.
         bits
@@ -114,35 +156,57 @@ class Roster:
         for place in np.flatnonzero(self.active).tolist():
             seed = self._opened(place, answers, 1, "the seed")
             if digest(seed) != self.seeds[place].tobytes():
-                raise LostRoundError(f"client {self.names[place]!r} shared another seed than its own")
+                raise LostRoundError(
+                    f"client {self.names[place]!r} shared another seed than its own"
+                )
             total += primitives.seed_stream(seed, length, bits)
         for place in np.flatnonzero(self.sharing & ~self.active).tolist():
             for neighbour, drawn in self._left(place, answers, length, bits):
-                own, other = self.keys[neighbour][PUBLIC:].tobytes(), self.keys[place][PUBLIC:].tobytes()
+                own, other = (
+                    self.keys[neighbour][PUBLIC:].tobytes(),
+                    self.keys[place][PUBLIC:].tobytes(),
+                )
                 # As the neighbour added it.
                 (np.add if own < other else np.subtract)(total, drawn, out=total)
         return total
 
-    def _left(self, place: int, answers: Mapping[int, np.ndarray], length: int, bits: Bits) -> Iterator[tuple[int, np.ndarray]]:
+    def _left(
+        self, place: int, answers: Mapping[int, np.ndarray], length: int, bits: Bits
+    ) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the masks that active neighbours share with a client that dropped out."""
         others = [int(other) for other in self.neighbours[place] if self.active[other]]
         if not others:
             return
-        masking, public = Agreement(self._opened(place, answers, 0, "the key"), MASKS), self.keys[place][PUBLIC:].tobytes()
+        masking, public = (
+            Agreement(self._opened(place, answers, 0, "the key"), MASKS),
+            self.keys[place][PUBLIC:].tobytes(),
+        )
         if masking.public != public:
             raise LostRoundError(f"client {self.names[place]!r} shared another key than its own")
         for other in others:
             key = self.keys[other][PUBLIC:].tobytes()
-            yield other, primitives.stream(masking.key(key, *primitives.pairwise(public, key)), length, bits)
+            yield (
+                other,
+                primitives.stream(
+                    masking.key(key, *primitives.pairwise(public, key)), length, bits
+                ),
+            )
 
-    def _opened(self, place: int, answers: Mapping[int, np.ndarray], which: int, what: str) -> bytes:
+    def _opened(
+        self, place: int, answers: Mapping[int, np.ndarray], which: int, what: str
+    ) -> bytes:
         shares = list[tuple[int, bytes]]()
         for number, neighbour in enumerate(self.neighbours[place]):
             if neighbour in answers and len(shares) < self.threshold:
                 share = answers[neighbour][self.at(place, neighbour)].tobytes()
-                promised = self.digests[place, number, which * DIGEST : (which + 1) * DIGEST].tobytes()
+                promised = self.digests[
+                    place, number, which * DIGEST : (which + 1) * DIGEST
+                ].tobytes()
                 if digest(share) == promised:
                     shares.append((number + 1, share))
         if len(shares) < self.threshold:
-            raise LostRoundError(f"{len(shares)} of at least {self.threshold} shares of {what} of client {self.names[place]!r} came")
+            raise LostRoundError(
+                f"{len(shares)} of at least {self.threshold} shares of {what} of client "
+                f"{self.names[place]!r} came"
+            )
         return primitives.combine(shares)

@@ -1,4 +1,6 @@
-"""Where a client keeps its sessions: in a folder of its own, apart from its memory, which a server can set back and which checkpoints contain."""
+"""Where a client keeps its sessions: in a folder of its own, apart from its memory, which a server
+can set back and which checkpoints contain.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,10 @@ from urllib.parse import quote
 
 from bayesfed.algorithms.wrappers.secure_sums.sessions import Session
 from bayesfed.data.files import write_whole
-from bayesfed.errors import CheckpointError, complain
+from bayesfed.errors import CheckpointError
 
-# Sessions of a client that are kept: some for a server that asks again, few since the keys of clients that dropped out are in them.
+# Sessions of a client that are kept: some for a server that asks again, few since the keys of
+# clients that dropped out are in them.
 KEEP = 4
 NAME = re.compile("[0-9a-f]{32}")
 
@@ -28,13 +31,18 @@ class Vault:
     Parameters
     ----------
     folder
-        Folder on the client's machine, which lasts as long as a round does. Default: a temporary one, removed with the process that made it, for
-        simulations in one process or with its workers.
+        Folder on the client's machine, which lasts as long as a round does. Default: a temporary
+        one, removed with the process that made it, for simulations in one process or with its
+        workers.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self._lasting = folder is not None
-        self.folder = Path(folder).expanduser() if folder is not None else Path(tempfile.gettempdir()) / f"bayesfed-{secrets.token_hex(16)}"
+        self.folder = (
+            Path(folder).expanduser()
+            if folder is not None
+            else Path(tempfile.gettempdir()) / f"bayesfed-{secrets.token_hex(16)}"
+        )
         if not self._lasting:
             weakref.finalize(self, _remove, self.folder, os.getpid())
 
@@ -54,7 +62,8 @@ class Vault:
 
     @contextmanager
     def opened(self, client: str, name: str) -> Iterator[Session]:
-        """Let the block use a session of a client. What the block changed is kept when it ends without an error, before anything is answered.
+        """Let the block use a session of a client. What the block changed is kept when it ends
+        without an error, before anything is answered.
 
         Raises
         ------
@@ -66,9 +75,12 @@ class Vault:
             # A server says the name.
             session = Session.read(path.read_bytes() if NAME.fullmatch(name) else b"")
         except (OSError, ValueError, TypeError, AttributeError) as problem:
-            where, expected = f"secure sums, client {client!r}", f"the keys of this round in {self.folder}"
+            where, expected = (
+                f"secure sums, client {client!r}",
+                f"the keys of this round in {self.folder}",
+            )
             hint = "secure(..., vault=FOLDER) where each question has a process of its own"
-            raise CheckpointError(complain(where, expected=expected, actual=type(problem).__name__, hint=hint)) from problem
+            raise CheckpointError(where, expected, type(problem).__name__, hint) from problem
         before = session.write()
         yield session
         if session.write() != before:

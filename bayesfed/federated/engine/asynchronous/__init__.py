@@ -1,1 +1,3 @@
-"""Asynchronous rounds in simulated time: `fed_buff` says what is run, `flights` what is on its way, and `window` takes one step of the server."""
+"""Asynchronous rounds in simulated time: `fed_buff` says what is run and what is on its way, and
+`window` takes one step of the server.
+"""

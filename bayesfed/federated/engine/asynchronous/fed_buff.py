@@ -1,34 +1,49 @@
-"""`FedBuff`: how an asynchronous run goes, and which methods can be run so."""
+"""`FedBuff`: how an asynchronous run goes, and which methods can be run so; `Flight`: an answer
+that is on its way to the server in simulated time, and flights as tensors, for snapshots.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Literal
 
-from bayesfed.errors import ArgumentError, complain
-from bayesfed.errors.checks import checked_class
-from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Link, Profile
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.links.deadline import Cell
-from bayesfed.federated.links.digital import Digital
+import torch
+
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class, choice, whole
+from bayesfed.federated.clients import ClientPool, Ranks
+from bayesfed.federated.core import Algorithm, Cost, Info, Phase, Profile, Update, seams
+from bayesfed.federated.engine.assembly import assembled
+from bayesfed.federated.engine.reports import Row
+from bayesfed.federated.engine.samplers import Sampler, everyone
+from bayesfed.trees import Tree, under
 
 Seconds = Callable[[Profile, Cost], float]
-"""``(profile, cost of the answer) -> seconds`` from the moment a client is asked until its answer arrives."""
+"""``(profile, cost of the answer) -> seconds`` from the moment a client is asked until its answer
+arrives.
+"""
 
 
-@checked_class({})
+@checked_class(
+    {},
+    size=whole(1, "10"),
+    concurrency=whole(1, "100"),
+    staleness=choice("polynomial", "constant"),
+)
 @dataclass(frozen=True)
 class FedBuff:
-    """Asynchronous rounds in simulated time: `concurrency` clients are at work at any moment, and the server steps once `size` of them have answered.
+    """Asynchronous rounds in simulated time: `concurrency` clients are at work at any moment, and
+    the server steps once `size` of them have answered.
 
-    A client that has answered makes room for another one, which is drawn uniformly from those that are not at work and starts from the server's
-    state at that moment. A client is asked at most once between two steps of the server. An answer that was begun tau steps ago counts with s(tau).
-    Where a method averages values, an answer counts as the change from the state that the client began with. Answers that arrive at the same
-    moment are taken in the order of the clients' names. With equal seconds for all clients, and ``size == concurrency``, a run has the bits of the
+    A client that has answered makes room for another one, which is drawn uniformly from those that
+    are not at work and starts from the server's state at that moment. A client is asked at most
+    once between two steps of the server. An answer that was begun tau steps ago counts with s(tau).
+    Where a method averages values, an answer counts as the change from the state that the client
+    began with. Answers that arrive at the same moment are taken in the order of the clients' names.
+    With equal seconds for all clients, and ``size == concurrency``, a run has the bits of the
     synchronous one with ``fraction(concurrency / clients)``.
 
     Parameters
@@ -38,34 +53,28 @@ class FedBuff:
     concurrency
         Number of clients that are at work at the same time.
     staleness
-        s(tau): "polynomial" is ``(1 + tau) ** -0.5``, "constant" is 1. Methods with factors (`PVI`) need "constant", since a client keeps its
-        factor as it sent it.
+        s(tau): "polynomial" is ``(1 + tau) ** -0.5``, "constant" is 1. Methods with factors (`PVI`)
+        need "constant", since a client keeps its factor as it sent it.
     seconds
-        Simulated seconds of a client's turn. Default: those of the device model, for methods that have a `Load` (`timed`).
+        Simulated seconds of a client's turn. Default: those of the device model, for methods that
+        have a `Load` (`timed`).
 
     Raises
     ------
     ArgumentError
-        If `size` or `concurrency` is below 1, or there is no such staleness. When a run starts, if the method cannot be run asynchronously; during
-        a run, if no seconds are known.
+        If `size` or `concurrency` is below 1, or there is no such staleness. When a run starts, if
+        the method cannot be run asynchronously; during a run, if no seconds are known.
 
     References
     ----------
-    Nguyen et al., "Federated learning with buffered asynchronous aggregation" (AISTATS 2022), Algorithm 1; s(tau) as in its section 5.
+    Nguyen et al., "Federated learning with buffered asynchronous aggregation" (AISTATS 2022),
+    Algorithm 1; s(tau) as in its section 5.
     """
 
     size: int
     concurrency: int
     staleness: Literal["polynomial", "constant"] = "polynomial"
     seconds: Seconds | None = None
-
-    def __post_init__(self) -> None:
-        if self.size < 1 or self.concurrency < 1:
-            actual = (self.size, self.concurrency)
-            raise ArgumentError(complain("FedBuff", expected="size >= 1 and concurrency >= 1", actual=actual, hint="size=10, concurrency=100"))
-        if self.staleness not in ("polynomial", "constant"):
-            expected = "'polynomial' or 'constant'"
-            raise ArgumentError(complain("FedBuff, staleness", expected=expected, actual=repr(self.staleness), hint="'polynomial'"))
 
     def factor(self, steps: int) -> float:
         """Return s(tau) of an answer that was begun so many steps ago."""
@@ -83,49 +92,150 @@ class FedBuff:
         if not 0 <= seconds < math.inf or (not self.seconds and not seconds):
             actual = seconds if self.seconds else "a method without a load"
             hint = "timed(algorithm, macs), or FedBuff(seconds=lambda profile, cost: ...)"
-            raise ArgumentError(complain(f"FedBuff, client {profile.name!r}", expected="finite seconds of its turn", actual=actual, hint=hint))
+            raise ArgumentError(
+                f"FedBuff, client {profile.name!r}", "finite seconds of its turn", actual, hint
+            )
         return seconds
 
-    def check(self, algorithm: Algorithm, clients: int) -> None:
-        """Check that a method can be run asynchronously.
+    def check(self, algorithm: Algorithm, pool: ClientPool, sampler: Sampler, clients: int) -> None:
+        """Check that a method can be run asynchronously on a pool of so many clients.
 
         Raises
         ------
         ArgumentError
             If it cannot; the message says why.
         """
-        where, phase = f"FedBuff, {algorithm.name!r}", algorithm.phases[0]
+        where = f"FedBuff, {algorithm.name!r}"
         if len(algorithm.phases) > 1:
             names = [phase.name for phase in algorithm.phases]
-            raise ArgumentError(complain(where, expected="a method of one phase", actual=names, hint="fed_avg, stc, federated_svi"))
+            hint = "fed_avg, stc, federated_svi"
+            raise ArgumentError(where, "a method of one phase", names, hint)
         if max(self.size, self.concurrency) > clients:
             actual = f"size {self.size}, concurrency {self.concurrency}"
-            raise ArgumentError(complain(where, expected=f"at most the {clients} clients of the pool", actual=actual, hint=f"size={clients}"))
-        stale = stale_changes(phase)
+            expected = f"at most the {clients} clients of the pool"
+            raise ArgumentError(where, expected, actual, f"size={clients}")
+        if sampler is not everyone:
+            expected = "none: FedBuff draws clients as others finish"
+            actual = getattr(sampler, "__name__", type(sampler).__name__)
+            hint = "FedBuff(size=10, concurrency=100) alone"
+            raise ArgumentError("sampler", expected, actual, hint)
+        if isinstance(pool, Ranks):
+            expected, hint = "clients of one process", "InProcess(clients)"
+            raise ArgumentError("asynchronous", expected, "Ranks", hint)
+        phase = assembled(algorithm.phases[0])
+        stale = seams.stale(phase.server)
         if stale is None:
             expected = "a server that adds changes of single clients, old ones too"
-            actual = f"{type(phase.server).__name__} of {getattr(phase.reducer, '__name__', 'another reducer')}"
-            raise ArgumentError(complain(where, expected=expected, actual=actual, hint="fed_avg, fed_prox, stc, federated_svi with PVI"))
+            actual = described(algorithm.phases[0])
+            hint = "fed_avg, fed_prox, stc, federated_svi with PVI"
+            raise ArgumentError(where, expected, actual, hint)
         if stale == "as sent" and self.staleness != "constant":
             expected = "staleness 'constant': clients keep the change that they sent"
-            raise ArgumentError(complain(where, expected=expected, actual=repr(self.staleness), hint="FedBuff(..., staleness='constant')"))
-        if isinstance(phase.link, Cell) and phase.link.deadline_s < math.inf:
-            actual = f"{phase.link.deadline_s:g} s"
-            raise ArgumentError(complain(where, expected="no deadline: late answers count", actual=actual, hint="timed(algorithm, macs)"))
-        if not _is_digital(phase.link):
+            raise ArgumentError(
+                where, expected, repr(self.staleness), "FedBuff(..., staleness='constant')"
+            )
+        if (deadline := seams.deadline_s(phase.link)) < math.inf:
+            actual = f"{deadline:g} s"
+            raise ArgumentError(
+                where, "no deadline: late answers count", actual, "timed(algorithm, macs)"
+            )
+        if not seams.one_by_one(phase.link):
             actual = type(phase.link).__name__
-            raise ArgumentError(complain(where, expected="answers that arrive one by one", actual=actual, hint="the link Digital()"))
+            raise ArgumentError(
+                where, "answers that arrive one by one", actual, "the link Digital()"
+            )
 
 
-Stale = Literal["rebased", "scaled", "as sent"]
-"""How a server takes an answer that was begun from an older state: values as the change from that state; changes with a factor; changes unchanged."""
+def described(phase: Phase) -> str:
+    """Return the server of a phase and the layers around it, in words."""
+    names = [type(phase.server).__name__, *(repr(layer.owner) for layer in reversed(phase.layers))]
+    return " in ".join(names)
 
 
-def stale_changes(phase: Phase) -> Stale | None:
-    """Return how the server of a phase takes old answers; None if it cannot. A server says so by its attribute ``stale``."""
-    stale: Stale | None = getattr(phase.server, "stale", None) if phase.reducer is Sum else None
-    return stale
+ABOUT = "about"
 
 
-def _is_digital(link: Link) -> bool:
-    return isinstance(link, Digital) or (isinstance(link, Cell) and _is_digital(link.link))
+@dataclass(frozen=True)
+class Flight:
+    """An answer on its way.
+
+    Parameters
+    ----------
+    due
+        Simulated second in which it arrives.
+    row
+        Its row of the ledger, which names the client and the round in which it was asked.
+    info
+        Figures of the client.
+    update
+        What it adds to the sum.
+    memory
+        What the client keeps once the answer has arrived.
+    """
+
+    due: float
+    row: Row
+    info: Info
+    update: Update
+    memory: Tree
+
+    @property
+    def order(self) -> tuple[float, str, int]:
+        """Its place among all flights: by time, then by name."""
+        return self.due, self.row.client, self.row.round
+
+
+def to_tree(clock: float, flights: Sequence[Flight], bases: Mapping[int, Tree]) -> Tree:
+    """Return flights as tensors by name.
+
+    Parameters
+    ----------
+    clock
+        Simulated seconds so far.
+    flights
+        The flights.
+    bases
+        By round: what the server published then.
+    """
+    about = {"clock": clock, "flights": [_about(flight) for flight in flights]}
+    tree = {ABOUT: torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)}
+    for number, flight in enumerate(flights):
+        weights = flight.update.weight if isinstance(flight.update.weight, dict) else {}
+        for part, leaves in (
+            ("total", flight.update.total),
+            ("weight", weights),
+            ("memory", flight.memory),
+        ):
+            tree |= {f"{number}/{part}/{name}": leaf for name, leaf in leaves.items()}
+    return tree | {
+        f"base/{round}/{name}": leaf for round, base in bases.items() for name, leaf in base.items()
+    }
+
+
+def from_tree(tree: Tree) -> tuple[float, list[Flight], dict[int, Tree]]:
+    """Return clock, flights and bases that `to_tree` made a tree of."""
+    if not tree:
+        return 0.0, [], {}
+    about = json.loads(tree[ABOUT].numpy().tobytes())
+    flights, bases = [], dict[int, Tree]()
+    for number, entry in enumerate(about["flights"]):
+        leaves = under(tree, f"{number}/")
+        weight = under(leaves, "weight/") if entry["weight"] is None else entry["weight"]
+        row = Row(**{**entry["row"], "cost": Cost(**entry["row"]["cost"])})
+        update = Update(under(leaves, "total/"), weight, entry["kind"])
+        flights.append(Flight(entry["due"], row, entry["info"], update, under(leaves, "memory/")))
+    for name, leaf in under(tree, "base/").items():
+        round, _, rest = name.partition("/")
+        bases.setdefault(int(round), {})[rest] = leaf
+    return about["clock"], flights, bases
+
+
+def _about(flight: Flight) -> dict[str, object]:
+    weight = None if isinstance(flight.update.weight, dict) else flight.update.weight
+    return {
+        "due": flight.due,
+        "row": asdict(flight.row),
+        "info": flight.info,
+        "kind": flight.update.kind,
+        "weight": weight,
+    }

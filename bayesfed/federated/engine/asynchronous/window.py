@@ -1,28 +1,26 @@
-"""`Window`: what takes the place of a round in an asynchronous run, from one step of the server to the next.
+"""`Window`: what takes the place of a round in an asynchronous run, from one step of the server to
+the next.
 
-Clients are asked by the exchange of synchronous rounds, which checks and lifts their answers. An answer is computed when the client is asked, and
-added when it arrives in simulated time; the client's new memory is settled then as well.
+Clients are asked by the exchange of synchronous rounds, which checks and lifts their answers. An
+answer is computed when the client is asked, and added when it arrives in simulated time; the
+client's new memory is settled then as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 
 from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.clients.pools import ClientPool, Locals
-from bayesfed.federated.clients.rosters import Roster
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
-from bayesfed.federated.core.algorithm import Server, published
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer, Update
-from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff, stale_changes
-from bayesfed.federated.engine.asynchronous.flights import Flight, from_tree, to_tree
+from bayesfed.federated.clients import ClientPool, Outcome, Reply, Roster, Sides, Task
+from bayesfed.federated.core import Info, Update, seams
+from bayesfed.federated.engine.assembly import ServerSide
+from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff, Flight, from_tree, to_tree
 from bayesfed.federated.engine.entries import Entries, Occasion
-from bayesfed.federated.engine.exchange import exchange
-from bayesfed.federated.engine.gate import Gate
+from bayesfed.federated.engine.exchange import Plan, collect
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -37,8 +35,8 @@ class Window:
         How the run goes.
     pool, roster
         The clients.
-    locals
-        Local steps by phase.
+    sides
+        The clients' halves by phase.
     secrets
         Secrets of the clients in keyed mode.
     begun
@@ -48,19 +46,22 @@ class Window:
     buffer: FedBuff
     pool: ClientPool
     roster: Roster
-    locals: Locals
+    sides: Sides
     secrets: Mapping[str, bytes]
     begun: Tree = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.clock, self._flights, self._bases = from_tree(self.begun)
-        # A pool has no unsettled answers of an earlier run, and nobody at work reads its memory. So it gets the new memories now, and snapshots
-        # have the old ones until the answers arrive.
+        # A pool has no unsettled answers of an earlier run, and nobody at work reads its memory. So
+        # it gets the new memories now, and snapshots have the old ones until the answers arrive.
         self._before: dict[str, Tree] = {}
         if self._flights:
             known = dict(self.pool.memories())
-            self._before = {flight.row.client: known.get(flight.row.client, {}) for flight in self._flights}
-            self.pool.restore({name: tree for name, tree in (known | {f.row.client: f.memory for f in self._flights}).items() if tree})
+            self._before = {
+                flight.row.client: known.get(flight.row.client, {}) for flight in self._flights
+            }
+            known |= {flight.row.client: flight.memory for flight in self._flights}
+            self.pool.restore({name: tree for name, tree in known.items() if tree})
 
     def memories(self) -> Mapping[str, Tree]:
         """Return what each client remembers, by the answers that have arrived."""
@@ -73,13 +74,16 @@ class Window:
         """Return everything that is on its way as tensors, for a snapshot."""
         return to_tree(self.clock, self._flights, self._bases)
 
-    def step(self, occasion: Occasion, versions: Mapping[str, int]) -> tuple[Tree, Info, Entries, dict[str, int]]:
+    def step(
+        self, occasion: Occasion, versions: Mapping[str, int]
+    ) -> tuple[Tree, Info, Entries, dict[str, int]]:
         """Wait until the buffer is full, and take the server's step.
 
         Returns
         -------
         tuple
-            The next state, the server's figures, the entries, and by client the round in which it was asked for what was added.
+            The next state, the server's figures, the entries, and by client the round in which it
+            was asked for what was added.
 
         Raises
         ------
@@ -90,20 +94,26 @@ class Window:
         """
         entries, taken, asked, draws = Entries(occasion), list[Flight](), set[str](), 0
         phase, state = occasion.phase, occasion.state
-        current = published(phase.server, state, occasion.round, None)
-        if stale_changes(phase) == "rebased":
+        current = cast(ServerSide, phase.server).shown(state, occasion.round)
+        if seams.stale(phase.server) == "rebased":
             self._bases[occasion.round] = current
         while len(taken) < self.buffer.size:
             # Whoever arrived and is still in the line is at the server already.
-            free = self.buffer.concurrency - sum(flight.due > self.clock for flight in self._flights)
-            if chosen := self._drawn(free, asked, Key(occasion.seed, "sample", occasion.round), draws):
+            free = self.buffer.concurrency - sum(
+                flight.due > self.clock for flight in self._flights
+            )
+            if chosen := self._drawn(
+                free, asked, Key(occasion.seed, "sample", occasion.round), draws
+            ):
                 draws, asked = draws + 1, asked | set(chosen)
-                self._ask(chosen, replace(occasion, least=0), versions, entries)
+                self._ask(chosen, occasion, versions, entries)
             elif not self._flights:
                 break
             if self._flights:
                 self.clock = max(self.clock, self._flights[0].due)
-                arrived = [flight for flight in self._flights if flight.due <= self.clock][: self.buffer.size - len(taken)]
+                arrived = [flight for flight in self._flights if flight.due <= self.clock][
+                    : self.buffer.size - len(taken)
+                ]
                 taken += arrived
                 self._flights = self._flights[len(arrived) :]
                 for flight in arrived:
@@ -117,18 +127,22 @@ class Window:
             reducer.add(flight.row.client, self._counted(flight, occasion, current))
         needed = {flight.row.round for flight in self._flights}
         self._bases = {round: base for round, base in self._bases.items() if round in needed}
-        if not entries.enough() and not getattr(phase.server, "steps_alone", False):
+        if not entries.enough() and not seams.steps_alone(phase.server):
             return state, self._figures(taken, occasion.round), entries, {}
         state, info = phase.server.step(state, reducer, occasion.round)
         heard = {flight.row.client: flight.row.round for flight in taken}
         return state, info | self._figures(taken, occasion.round), entries, heard
 
     def _drawn(self, count: int, asked: set[str], key: Key, draws: int) -> list[str]:
-        """Draw clients that are not at work and were not asked for this step, as `fraction` does if all are free."""
+        """Draw clients that are not at work and were not asked for this step, as `fraction` does if
+        all are free.
+        """
         names, out = self.roster.names, asked | {flight.row.client for flight in self._flights}
         if count < 1 or len(out) >= len(names):
             return []
-        order = torch.randperm(len(names), generator=(key.child(draws) if draws else key).generator())
+        order = torch.randperm(
+            len(names), generator=(key.child(draws) if draws else key).generator()
+        )
         chosen = list[str]()
         # No more than these can be met before enough are found.
         for place in order[: count + len(out)].tolist():
@@ -136,20 +150,34 @@ class Window:
                 chosen.append(names[place])
         return chosen
 
-    def _ask(self, chosen: list[str], occasion: Occasion, versions: Mapping[str, int], entries: Entries) -> None:
+    def _ask(
+        self, chosen: list[str], occasion: Occasion, versions: Mapping[str, int], entries: Entries
+    ) -> None:
         """Let clients compute their answers, and note when they arrive."""
-        gathered, waiting = Gathered(occasion.phase.server), Waiting(self.pool)
         asked = [(self.roster[name], versions.get(name)) for name in sorted(chosen)]
-        phase = replace(occasion.phase, server=gathered, reducer=Keep)
-        _, _, own = exchange(replace(occasion, phase=phase), waiting, self.locals, asked, Gate(self.secrets))
+        plan, gathered, kept = Plan(occasion, self.secrets, asked), Keep(), dict[str, Tree]()
+
+        def answers() -> Iterator[tuple[Task, Outcome]]:
+            for task, outcome in self.pool.map(self.sides, plan.tasks()):
+                if isinstance(outcome, Reply):
+                    kept[task.client] = outcome.memory
+                yield task, outcome
+
+        def settle(client: str, accepted: bool) -> None:
+            # Other memories are settled when the answers arrive.
+            if not accepted:
+                self.pool.settle(client, False)
+
+        collect(plan, settle, answers(), gathered)
+        own = plan.entries
         entries.silent |= own.silent
         for row in own.rows:
             if row.direction == "down" or not row.accepted:
                 entries.rows.append(row)
                 continue
             due = self.clock + self.buffer.took(self.roster[row.client], row.cost)
-            update = gathered.updates[row.client]
-            self._flights.append(Flight(due, row, own.infos[row.client], update, waiting.kept[row.client]))
+            info, update = own.infos[row.client], gathered.updates[row.client]
+            self._flights.append(Flight(due, row, info, update, kept[row.client]))
         self._flights.sort(key=lambda flight: flight.order)
 
     def _settle(self, flight: Flight) -> None:
@@ -157,13 +185,16 @@ class Window:
             self.pool.settle(flight.row.client, True)
 
     def _counted(self, flight: Flight, occasion: Occasion, current: Tree) -> Update:
-        """Return an answer as it counts now: unchanged, bit for bit, if the server took no step since it was asked."""
+        """Return an answer as it counts now: unchanged, bit for bit, if the server took no step
+        since it was asked.
+        """
         steps, update = occasion.round - flight.row.round, flight.update
-        factor = self.buffer.factor(steps)
-        if not steps or (factor == 1 and stale_changes(occasion.phase) != "rebased"):
+        factor, rebased = self.buffer.factor(steps), seams.stale(occasion.phase.server) == "rebased"
+        if not steps or (factor == 1 and not rebased):
             return update
-        if stale_changes(occasion.phase) != "rebased":
-            return replace(update, total={name: factor * leaf for name, leaf in update.total.items()})
+        if not rebased:
+            scaled = {name: factor * leaf for name, leaf in update.total.items()}
+            return replace(update, total=scaled)
         base, total = self._bases[flight.row.round], dict(update.total)
         for name, leaf in update.total.items():
             weight = update.weight_of(name)
@@ -172,43 +203,8 @@ class Window:
 
     def _figures(self, taken: list[Flight], round: int) -> Info:
         steps = [float(round - flight.row.round) for flight in taken]
-        return {"simulated_s": self.clock, "staleness": sum(steps) / max(len(steps), 1), "at_work": float(len(self._flights))}
-
-
-@dataclass
-class Gathered:
-    """A server that only keeps the updates that it was given, and publishes what another one does."""
-
-    server: Server
-    updates: dict[str, Update] = field(default_factory=dict)
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish what the other server does."""
-        return published(self.server, state, round, version)
-
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Keep the updates."""
-        if isinstance(reducer, Keep):
-            self.updates = reducer.updates
-        return state, {}
-
-
-class Waiting:
-    """A pool whose clients' memories are settled later, when their answers arrive."""
-
-    def __init__(self, pool: ClientPool) -> None:
-        self.profiles, self.restore, self.memories = pool.profiles, pool.restore, pool.memories
-        self.kept: dict[str, Tree] = {}
-        self._pool = pool
-
-    def map(self, locals: Locals, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Answer tasks, and note what clients will keep."""
-        for task, outcome in self._pool.map(locals, tasks):
-            if isinstance(outcome, Reply):
-                self.kept[task.client] = outcome.memory
-            yield task, outcome
-
-    def settle(self, client: str, accepted: bool) -> None:
-        """Drop the memory of a refused answer now."""
-        if not accepted:
-            self._pool.settle(client, False)
+        return {
+            "simulated_s": self.clock,
+            "staleness": sum(steps) / max(len(steps), 1),
+            "at_work": float(len(self._flights)),
+        }

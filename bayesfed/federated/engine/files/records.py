@@ -1,25 +1,76 @@
-"""`RecordFile`: the records of a run in a file, a line each, of which only the one that is looked at is in memory."""
+"""Records of rounds as lines of JSON, and `RecordFile`: those of a run in a file, of which only the
+one that is looked at is in memory.
+
+Figures keep all their bits, and fields with their default value are left out.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import weakref
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, Any, overload
 
-from bayesfed.errors import CheckpointError, complain
-from bayesfed.federated.engine.records import from_line, to_line
-from bayesfed.federated.engine.reports import Record
+from bayesfed.data.files import pour
+from bayesfed.errors import CheckpointError
+from bayesfed.federated.core import Cost
+from bayesfed.federated.engine.reports import Record, Row
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 FILE = "records.jsonl"
 BLOCK = 1 << 20
 
 
+def to_line(record: Record) -> bytes:
+    """Return a record as one line of JSON."""
+    rows = [_changed(row) | {"cost": _changed(row.cost)} for row in record.rows]
+    # Only the fields of `Record`: a `RoundReport` has further ones.
+    figures = {part.name: getattr(record, part.name) for part in fields(Record)}
+    return (
+        f"{json.dumps(figures | {'rows': rows}, separators=(',', ':'), default=float)}\n".encode()
+    )
+
+
+def from_line(line: bytes) -> Record:
+    """Return the record that `to_line` wrote as `line`.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError
+        If the line is not such a record.
+    """
+    content = json.loads(line)
+    rows = tuple(Row(**{**row, "cost": Cost(**row["cost"])}) for row in content.pop("rows"))
+    return Record(rows=rows, **content)
+
+
+def untimed(record: Record) -> Record:
+    """Return a record without measured times, so that two runs with the same bits have equal
+    records.
+    """
+    rows = tuple(replace(row, seconds=0.0) for row in record.rows)
+    return replace(record, seconds=0.0, rows=rows)
+
+
+def _changed(value: DataclassInstance) -> dict[str, Any]:
+    contents = ((part, getattr(value, part.name)) for part in fields(value))
+    return {
+        part.name: content
+        for part, content in contents
+        if part.default is MISSING or content != part.default
+    }
+
+
 class RecordFile(Sequence[Record]):
-    """Records of a run as a sequence: ``history[-1]`` reads one line of the file, a loop over it one after another.
+    """Records of a run as a sequence: ``history[-1]`` reads one line of the file, a loop over it
+    one after another.
 
     Parameters
     ----------
@@ -28,19 +79,22 @@ class RecordFile(Sequence[Record]):
     length
         Number of bytes of the file that count. Default: those of all whole lines.
     write
-        Whether records are appended. The file is made if it does not exist, and what is after `length` is cut off.
+        Whether records are appended. The file is made if it does not exist, and what is after
+        `length` is cut off.
 
     Raises
     ------
     CheckpointError
-        If the file cannot be opened, or is shorter than `length`. While it is used, if it cannot be read or written, or a line is no record.
+        If the file cannot be opened, or is shorter than `length`. While it is used, if it cannot be
+        read or written, or a line is no record.
     """
 
     def __init__(self, path: str | Path, length: int | None = None, *, write: bool = False) -> None:
         self.path, self._ends = Path(path), array("q", [0])
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT if write else os.O_RDONLY, 0o666)
-            # The file stays open: the name may be given to a newer file, while these records stay what they are.
+            # The file stays open: the name may be given to a newer file, while these records stay
+            # what they are.
             weakref.finalize(self, os.close, self._file)
             self._index(length)
             if write:
@@ -52,14 +106,13 @@ class RecordFile(Sequence[Record]):
 
     def append(self, record: Record) -> None:
         """Write one more record."""
-        line, end = memoryview(to_line(record)), self._ends[-1]
+        line, end = to_line(record), self._ends[-1]
         try:
-            while line:
-                written = os.pwrite(self._file, line, end)
-                end, line = end + written, line[written:]
+            os.lseek(self._file, end, os.SEEK_SET)
+            pour(self._file, line)
         except OSError as problem:
             raise self._error(problem) from problem
-        self._ends.append(end)
+        self._ends.append(end + len(line))
 
     def cut(self, count: int) -> None:
         """Remove all but the first `count` records."""
@@ -97,7 +150,11 @@ class RecordFile(Sequence[Record]):
             first = last
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+        return (
+            isinstance(other, Sequence)
+            and len(self) == len(other)
+            and all(a == b for a, b in zip(self, other, strict=True))
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -113,7 +170,10 @@ class RecordFile(Sequence[Record]):
                 self._ends.append(start + place + 1)
 
     def _records(self, numbers: Iterable[int]) -> Iterator[Record]:
-        return (self._record(self._bytes(self._ends[number], self._ends[number + 1])) for number in numbers)
+        return (
+            self._record(self._bytes(self._ends[number], self._ends[number + 1]))
+            for number in numbers
+        )
 
     def _record(self, line: bytes) -> Record:
         try:
@@ -129,7 +189,7 @@ class RecordFile(Sequence[Record]):
 
     def _error(self, problem: object) -> CheckpointError:
         hint = "room on the disk, or another folder"
-        return CheckpointError(complain(f"records in {self.path}", expected="a file of whole records", actual=problem, hint=hint))
+        return CheckpointError(f"records in {self.path}", "a file of whole records", problem, hint)
 
 
 def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile:
@@ -140,7 +200,8 @@ def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile
     folder
         Folder of the file ``records.jsonl``; made if it does not exist.
     earlier
-        Records of the rounds before. If the file has them, what comes after them is cut off; if it is empty, they are written to it.
+        Records of the rounds before. If the file has them, what comes after them is cut off; if it
+        is empty, they are written to it.
 
     Raises
     ------
@@ -151,19 +212,25 @@ def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         expected, hint = "a folder that can be written to", "another folder"
-        raise CheckpointError(complain(f"records in {folder}", expected=expected, actual=problem, hint=hint)) from problem
+        raise CheckpointError(f"records in {folder}", expected, problem, hint) from problem
     history = RecordFile(Path(folder) / FILE, write=True)
     common = min(len(history), len(earlier))
     # As lines, since no record with a metric that is not a number equals another.
-    if not len(history) or (common and to_line(history[common - 1]) == to_line(earlier[common - 1])):
+    if not len(history) or (
+        common and to_line(history[common - 1]) == to_line(earlier[common - 1])
+    ):
         history.cut(common)
         for number in range(common, len(earlier)):
             history.append(earlier[number])
     else:
         actual = f"{len(history)} records, the last of round {history[-1].round}"
-        expected = f"the {len(earlier)} records that the run goes on from" if len(earlier) else "no records"
+        expected = (
+            f"the {len(earlier)} records that the run goes on from"
+            if len(earlier)
+            else "no records"
+        )
         hint = "resume=newest(checkpoints) of that run, or another folder"
-        raise CheckpointError(complain(f"records in {folder}", expected=expected, actual=actual, hint=hint))
+        raise CheckpointError(f"records in {folder}", expected, actual, hint)
     return history
 
 

@@ -1,11 +1,15 @@
-"""The files of a folder of checkpoints: their names, how they are read, and which of them are removed.
+"""The files of a folder of checkpoints: their names, how they are read, and which of them are
+removed.
 
 Every file is written whole or not at all, has a digest, and is never unpickled::
 
-    00000012-0f5c.safetensors    state and client memories after twelve rounds; the name has a part of their digest
+    00000012-0f5c.safetensors    state and client memories after twelve rounds; the name has a part
+                                 of their digest
     00000012-1b2a.memories       client memories if some of them are on disk, copied one by one
-    00000012.json                the rest of the snapshot, and digests; written last, since without it a checkpoint is not finished
-    history-0.jsonl              a record per line; several files take turns, so that damage to one leaves another checkpoint whole
+    00000012.json                the rest of the snapshot, and digests; written last, since without
+                                 it a checkpoint is not finished
+    history-0.jsonl              a record per line; several files take turns, so that damage to one
+                                 leaves another checkpoint whole
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +25,26 @@ import numpy as np
 import torch
 
 from bayesfed.data.files import digest, digest_of_file, write_whole
-from bayesfed.errors import CheckpointError, WireError, complain
-from bayesfed.federated.clients.memory.log import StoredMemories
-from bayesfed.federated.clients.rosters import Versions
-from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
+from bayesfed.errors import BayesfedError, CheckpointError
+from bayesfed.federated.clients import Numbers, from_safetensors, to_safetensors
+from bayesfed.federated.clients.memory.table import StoredMemories
 from bayesfed.federated.engine.files.records import RecordFile
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
 
-# Of a snapshot with answers in flight, whose memories are in a file of their own, or whose versions are among the tensors, the format is LARGE.
-FORMAT, LARGE = 1, 2
+# Of a snapshot with answers in flight, whose memories are in a file of their own, or whose versions
+# are among the tensors, the format is LARGE. Formats 1 and 2 are those of 0.2, whose leaves have no
+# owners.
+FORMAT, LARGE = 3, 4
 # Most versions that are written as JSON, and longest history in bytes that is read as a whole.
 FEW, SHORT = 10_000, 1 << 24
 # Fields of a snapshot that are not written as JSON beside the digests.
-APART = ("state", "memories", "history", "in_flight")
+APART = ("state", "memories", "history", "in_flight", "owned")
 
 
 def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path]:
-    """Write the tensors of a snapshot and, last of all, the file that makes them a checkpoint. Return the paths of the tensors.
+    """Write the tensors of a snapshot and, last of all, the file that makes them a checkpoint.
+    Return the paths of the tensors.
 
     Parameters
     ----------
@@ -46,25 +53,35 @@ def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path
     snapshot
         Snapshot to write, without its history.
     history
-        Number of the history file, and the length and digest of the part of it that belongs to this checkpoint.
+        Number of the history file, and the length and digest of the part of it that belongs to this
+        checkpoint.
     """
-    number, stored, many = snapshot.round, isinstance(snapshot.memories, StoredMemories), len(snapshot.versions) > FEW
+    number, memories, many = snapshot.round, snapshot.memories, len(snapshot.versions) > FEW
+    stored = isinstance(memories, StoredMemories)
     tensors = to_safetensors(_flat(snapshot) | (_versions(snapshot.versions) if many else {}))
     tensors_digest = digest(tensors)
-    path = _tensors(folder, number, tensors_digest)
+    path = _file(folder, number, tensors_digest, "safetensors")
     write_whole(path, tensors)
     apart = (*APART, "versions") if many else APART
     content: dict[str, Any] = {
         "format": LARGE if stored or many or snapshot.in_flight else FORMAT,
-        "snapshot": {part.name: getattr(snapshot, part.name) for part in fields(snapshot) if part.name not in apart},
-        "clients": [] if stored else list(snapshot.memories),
+        "snapshot": {
+            part.name: getattr(snapshot, part.name)
+            for part in fields(snapshot)
+            if part.name not in apart
+        },
+        "clients": [] if stored else list(memories),
         "tensors": {"bytes": len(tensors), "blake2b": tensors_digest},
         "history": history,
     }
     paths = {path}
-    if isinstance(snapshot.memories, StoredMemories):
-        content["memories"] = _write_memories(folder, number, snapshot.memories)
-        paths.add(_memories(folder, number, content["memories"]["blake2b"]))
+    if isinstance(memories, StoredMemories):
+        # The name has a part of a digest that is known once the file is written.
+        unnamed = folder / f"{number:08d}-unnamed.memories"
+        write_whole(unnamed, memories.entries())
+        length, found = digest_of_file(unnamed)
+        paths.add(unnamed.replace(_file(folder, number, found, "memories")))
+        content["memories"] = {"bytes": length, "blake2b": found}
     write_whole(_record(folder, number), _sealed(content))
     return paths
 
@@ -82,36 +99,46 @@ def read(folder: Path, number: int) -> Snapshot:
         if not path.exists():
             raise ValueError("no record: writing it was cut short")
         content = _unsealed(path.read_bytes())
-        raw = _checked(_tensors(folder, number, content["tensors"]["blake2b"]), content["tensors"]).read_bytes()
-        history = RecordFile(_checked(history_file(folder, content["history"]["file"]), content["history"], prefix=True), content["history"]["bytes"])
-        state, memories = Tree(), {client: Tree() for client in content["clients"]}
-        versions, in_flight = Tree(), Tree()
+        tensors, kept, past = content["tensors"], content.get("memories"), content["history"]
+        path_of = partial(_file, folder, number)
+        raw = _checked(path_of(tensors["blake2b"], "safetensors"), tensors).read_bytes()
+        path_of_history = history_file(folder, past["file"])
+        history = RecordFile(_checked(path_of_history, past, prefix=True), past["bytes"])
+        parts = {kind: Tree() for kind in ("state", "versions", "flight", "memory")}
         for name, leaf in from_safetensors(raw).items():
             kind, _, rest = name.partition("/")
-            if kind == "state":
-                state[rest] = leaf
-            elif kind == "versions":
-                versions[rest] = leaf
-            elif kind == "flight":
-                in_flight[rest] = leaf
-            else:
-                index, _, rest = rest.partition("/")
-                memories[content["clients"][int(index)]][rest] = leaf
+            parts[kind][rest] = leaf
+        memories = {client: Tree() for client in content["clients"]}
+        for name, leaf in parts["memory"].items():
+            index, _, rest = name.partition("/")
+            memories[content["clients"][int(index)]][rest] = leaf
         if content["snapshot"]["round"] != number:
             raise ValueError(f"one of round {content['snapshot']['round']}")
-        given = content["snapshot"] | ({"versions": _versions_of(versions)} if versions else {})
+        given = content["snapshot"]
+        if parts["versions"]:
+            given["versions"] = _versions_of(parts["versions"])
         known: Mapping[str, Tree] = memories
-        if "memories" in content:
-            known = StoredMemories.of(_checked(_memories(folder, number, content["memories"]["blake2b"]), content["memories"]))
-        records = tuple(history) if content["history"]["bytes"] <= SHORT else history
-        return Snapshot(**given, state=state, memories=known, history=records, in_flight=in_flight)
-    except (OSError, WireError, CheckpointError, KeyError, ValueError, TypeError, IndexError, RecursionError) as problem:
-        raise CheckpointError(complain(str(path), expected="an undamaged checkpoint", actual=problem, hint="an older one")) from problem
+        if kept:
+            known = StoredMemories.of(_checked(path_of(kept["blake2b"], "memories"), kept))
+        return Snapshot(
+            **given,
+            state=parts["state"],
+            memories=known,
+            history=tuple(history) if past["bytes"] <= SHORT else history,
+            in_flight=parts["flight"],
+            owned=content["format"] >= FORMAT,
+        )
+    except (OSError, BayesfedError, LookupError, ValueError, TypeError, RecursionError) as problem:
+        expected, hint = "an undamaged checkpoint", "an older one"
+        raise CheckpointError(str(path), expected, problem, hint) from problem
 
 
 def numbers(folder: Path) -> list[int]:
     """Return the rounds of all checkpoints, newest first, finished or not."""
-    return sorted({int(path.stem[:8]) for path in folder.glob("[0-9]*") if path.stem[:8].isdecimal()}, reverse=True)
+    return sorted(
+        {int(path.stem[:8]) for path in folder.glob("[0-9]*") if path.stem[:8].isdecimal()},
+        reverse=True,
+    )
 
 
 def finished(folder: Path) -> list[int]:
@@ -130,7 +157,9 @@ def next_turn(folder: Path) -> int:
 
 
 def prune(folder: Path, keep: int, newest: set[Path]) -> None:
-    """Remove all but the last `keep` finished checkpoints, and older tensors of the round whose newest ones are in the files `newest`."""
+    """Remove all but the last `keep` finished checkpoints, and older tensors of the round whose
+    newest ones are in the files `newest`.
+    """
     kept = finished(folder)[:keep]
     for number in numbers(folder):
         if number not in kept:
@@ -156,35 +185,26 @@ def _record(folder: Path, number: int) -> Path:
     return folder / f"{number:08d}.json"
 
 
-def _tensors(folder: Path, number: int, tensors_digest: str) -> Path:
-    return folder / f"{number:08d}-{bytes.fromhex(tensors_digest).hex()[:16]}.safetensors"
-
-
-def _memories(folder: Path, number: int, memories_digest: str) -> Path:
-    return folder / f"{number:08d}-{bytes.fromhex(memories_digest).hex()[:16]}.memories"
-
-
-def _write_memories(folder: Path, number: int, memories: StoredMemories) -> dict[str, Any]:
-    """Copy memories to a file of a checkpoint, and return its length and digest."""
-    first = folder / f"{number:08d}-unnamed.memories"
-    write_whole(first, memories.entries())
-    length, found = digest_of_file(first)
-    first.replace(_memories(folder, number, found))
-    return {"bytes": length, "blake2b": found}
+def _file(folder: Path, number: int, found: str, suffix: str) -> Path:
+    """Return the path of a file with a part of its digest in its name."""
+    return folder / f"{number:08d}-{bytes.fromhex(found).hex()[:16]}.{suffix}"
 
 
 def _versions(versions: Mapping[str, int]) -> Tree:
     """Return versions as two leaves: the names as JSON, and the rounds."""
     names = json.dumps(list(versions)).encode()
     rounds = np.fromiter(versions.values(), dtype=np.int32, count=len(versions))
-    return {"versions/names": torch.frombuffer(bytearray(names), dtype=torch.uint8), "versions/rounds": torch.from_numpy(rounds)}
+    return {
+        "versions/names": torch.frombuffer(bytearray(names), dtype=torch.uint8),
+        "versions/rounds": torch.from_numpy(rounds),
+    }
 
 
-def _versions_of(leaves: Tree) -> Versions:
+def _versions_of(leaves: Tree) -> Numbers:
     names: list[str] = json.loads(leaves["names"].numpy().tobytes())
     if names != sorted(names):
         raise ValueError("versions that are not in the order of their names")
-    return Versions(names, leaves["rounds"].numpy())
+    return Numbers(names, leaves["rounds"].numpy())
 
 
 def _flat(snapshot: Snapshot) -> Tree:
@@ -198,8 +218,11 @@ def _flat(snapshot: Snapshot) -> Tree:
 
 
 def _checked(path: Path, promised: dict[str, Any], *, prefix: bool = False) -> Path:
-    """Return the path of a file after comparing length and digest, of the file or of as much of its beginning as was promised."""
-    if digest_of_file(path, promised["bytes"] if prefix else None) != (promised["bytes"], promised["blake2b"]):
+    """Return the path of a file after comparing length and digest, of the file or of as much of its
+    beginning as was promised.
+    """
+    length, found = promised["bytes"], promised["blake2b"]
+    if digest_of_file(path, length if prefix else None) != (length, found):
         raise ValueError(f"another digest, or length, of {path.name}")
     return path
 
@@ -218,6 +241,6 @@ def _unsealed(raw: bytes) -> dict[str, Any]:
     content = {name: value for name, value in record.items() if name != "blake2b"}
     if _sealed(content) != raw:
         raise ValueError("another digest of itself")
-    if content["format"] not in (FORMAT, LARGE):
-        raise ValueError(f"format {content['format']}, not {FORMAT} or {LARGE}")
+    if content["format"] not in range(1, LARGE + 1):
+        raise ValueError(f"format {content['format']}, not one of 1 to {LARGE}")
     return content

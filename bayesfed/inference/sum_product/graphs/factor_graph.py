@@ -1,6 +1,8 @@
-"""`FactorGraph`: read from networkx or generated, drawn, and lowered to the flat model that message passing runs on.
+"""`FactorGraph`: read from networkx or generated, and lowered to the flat model that message
+passing runs on.
 
-``p(x) = exp(sum over factors t_f(x_f)) / Z``, with log tables t. A generated grid holds a few numbers, however large it is.
+``p(x) = exp(sum over factors t_f(x_f)) / Z``, with log tables t. A generated grid holds a few
+numbers, however large it is.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bayesfed.inference.sum_product.graphs.drawing import draw
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
-from bayesfed.inference.sum_product.graphs.generating import Rule, forest, lattice
+from bayesfed.inference.sum_product.graphs.generating import Rule, lattice
 from bayesfed.inference.sum_product.graphs.lowering import group, lower
-from bayesfed.inference.sum_product.graphs.networks import collector_paused, refuse
+from bayesfed.inference.sum_product.graphs.networks import collector_paused
 from bayesfed.inference.sum_product.graphs.pairwise import read_pairs
 from bayesfed.inference.sum_product.graphs.reading import read
 from bayesfed.inference.sum_product.graphs.recognise import recognise
@@ -29,7 +31,6 @@ from bayesfed.models.random_fields.ising import Ising
 
 if TYPE_CHECKING:
     import networkx as nx
-    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +44,8 @@ class FactorGraph:
     names
         The user's names of the variables; None for the numbers 0 to n - 1.
     order
-        ``(n,)``, for a grid that was recognised in a graph numbered otherwise: the user's index of the variable at each position, row by row.
-        None if the two orders agree.
+        ``(n,)``, for a grid that was recognised in a graph numbered otherwise: the user's index of
+        the variable at each position, row by row. None if the two orders agree.
     log_constant
         In nats: the log partition function of the graph is the model's plus this.
 
@@ -62,9 +63,21 @@ class FactorGraph:
     def __post_init__(self) -> None:
         count = math.prod(self.shape)
         if self.names is not None and len(self.names) != count:
-            refuse("FactorGraph.names", expected=f"{count} names, one a variable", actual=len(self.names), hint="names=None")
-        if self.order is not None and not torch.equal(self.order.sort().values, torch.arange(count)):
-            refuse("FactorGraph.order", expected=f"a permutation of {count} variables", actual=self.order, hint="order=None")
+            raise ArgumentError(
+                "FactorGraph.names",
+                f"{count} names, one a variable",
+                len(self.names),
+                "names=None",
+            )
+        if self.order is not None and not torch.equal(
+            self.order.sort().values, torch.arange(count)
+        ):
+            raise ArgumentError(
+                "FactorGraph.order",
+                f"a permutation of {count} variables",
+                self.order,
+                "order=None",
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -87,53 +100,68 @@ class FactorGraph:
         Parameters
         ----------
         graph
-            Nodes carry ``type``, "variable" or "factor". A variable may carry ``card``, its number of states, default 2.
-            A factor carries ``factor``, its log table in nats (a tensor, an array or nested lists; -inf forbids a combination), or
-            ``table``, the same as non-negative weights; and ``scope``, its variables in the order of the table's axes. Without a
-            scope the table must be symmetric. The graph itself may carry ``log_constant``, in nats, added to every configuration.
+            Nodes carry ``type``, "variable" or "factor". A variable may carry ``card``, its number
+            of states, default 2. A factor carries ``factor``, its log table in nats (a tensor, an
+            array or nested lists; -inf forbids a combination), or ``table``, the same as
+            non-negative weights; and ``scope``, its variables in the order of the table's axes.
+            Without a scope the table must be symmetric. The graph itself may carry
+            ``log_constant``, in nats, added to every configuration.
 
         Returns
         -------
         FactorGraph
-            Variables in node order. Full binary grids are recognised in any order. Tables are copied: they get no gradients.
+            Variables in node order. Full binary grids are recognised in any order. Tables are
+            copied: they get no gradients.
 
         Raises
         ------
         ArgumentError
-            If the graph is directed, a multigraph or empty, an edge joins two variables or two factors, a scope differs from the
-            neighbours or is missing where it matters, a table has the wrong shape, more than 65536 entries, NaN, +inf or negative
-            weights, or a table or a variable has no possible state.
+            If the graph is directed, a multigraph or empty, an edge joins two variables or two
+            factors, a scope differs from the neighbours or is missing where it matters, a table has
+            the wrong shape, more than 65536 entries, NaN, +inf or negative weights, or a table or a
+            variable has no possible state.
         """
         with collector_paused():
             names, cards, nodes = read(graph)
             groups = group(nodes, cards)
         constant = graph.graph.get("log_constant", 0.0)
         if not isinstance(constant, numbers.Real) or not math.isfinite(constant):
-            refuse("graph.graph['log_constant']", expected="a finite number", actual=constant, hint="0.0")
+            raise ArgumentError(
+                "graph.graph['log_constant']",
+                "a finite number",
+                constant,
+                "0.0",
+            )
         model, left_out = lower(names, cards, groups)
         return _recognised(model, names, left_out + float(constant))
 
     @classmethod
-    def pairwise(cls, graph: nx.Graph[Any], *, coupling: float | None = None, field: float = 0.0) -> FactorGraph:
+    def pairwise(
+        cls, graph: nx.Graph[Any], *, coupling: float | None = None, field: float = 0.0
+    ) -> FactorGraph:
         """Read a graph of binary variables without factor nodes, where an edge is a pair factor.
 
         Parameters
         ----------
         graph
-            Edges may carry ``coupling``, the log weight in nats of both ends being 1; nodes ``field``, their log-odds without neighbours.
+            Edges may carry ``coupling``, the log weight in nats of both ends being 1; nodes
+            ``field``, their log-odds without neighbours.
         coupling, field
             Values for edges and nodes that carry none.
 
         Raises
         ------
         ArgumentError
-            If the graph is directed, a multigraph or empty, has a self loop, or a coupling or field is not a finite number.
+            If the graph is directed, a multigraph or empty, has a self loop, or a coupling or field
+            is not a finite number.
         """
         nodes, model = read_pairs(graph, coupling, field)
         return _recognised(model, nodes, 0.0)
 
     @classmethod
-    def grid(cls, size: tuple[int, int], row: Rule, column: Rule, *, field: Number = 0.0) -> FactorGraph:
+    def grid(
+        cls, size: tuple[int, int], row: Rule, column: Rule, *, field: Number = 0.0
+    ) -> FactorGraph:
         """Return a K x M grid of bits; nothing of that size is allocated.
 
         Parameters
@@ -141,14 +169,16 @@ class FactorGraph:
         size
             (K, M).
         row, column
-            Tables of a variable with its right and with its lower neighbour: a stay probability, a `Transition`, or a `Link` in nats.
+            Tables of a variable with its right and with its lower neighbour: a stay probability, a
+            `Transition`, or a `Link` in nats.
         field
             Log-odds of every variable without neighbours: a number or ``(K, M)``.
 
         Raises
         ------
         ArgumentError
-            If a side is below 1, a probability outside (0, 1), or a tensor not finite or of the wrong shape.
+            If a side is below 1, a probability outside (0, 1), or a tensor not finite or of the
+            wrong shape.
         """
         model, constant = lattice(size, row, column, field, None)
         return FactorGraph(model, log_constant=constant)
@@ -170,8 +200,17 @@ class FactorGraph:
         return FactorGraph(model, log_constant=constant)
 
     @classmethod
-    def kernel_grid(cls, shape: tuple[int, int], kernel: tuple[int, int], row: Rule, column: Rule, *, field: Number = 0.0) -> FactorGraph:
-        """Return independent grids for the weight matrix ``(out, in * kh * kw)`` of a convolution, one for each kernel.
+    def kernel_grid(
+        cls,
+        shape: tuple[int, int],
+        kernel: tuple[int, int],
+        row: Rule,
+        column: Rule,
+        *,
+        field: Number = 0.0,
+    ) -> FactorGraph:
+        """Return independent grids for the weight matrix ``(out, in * kh * kw)`` of a convolution,
+        one for each kernel.
 
         Parameters
         ----------
@@ -188,38 +227,21 @@ class FactorGraph:
             If the rows of the matrix are not made of such kernels, or as in `grid`.
         """
         if len(shape) != 2 or min(*shape, *kernel) < 1 or shape[1] % math.prod(kernel):
-            refuse(
+            raise ArgumentError(
                 "kernel_grid.shape",
-                expected=f"(out, in * {math.prod(kernel)}) for a kernel of {kernel}",
-                actual=shape,
-                hint="weight.flatten(1).shape",
+                f"(out, in * {math.prod(kernel)}) for a kernel of {kernel}",
+                shape,
+                "weight.flatten(1).shape",
             )
         model, constant = lattice(kernel, row, column, field, tuple(shape))
         return FactorGraph(model, log_constant=constant)
 
-    @classmethod
-    def tree(cls, parents: Sequence[int], transition: Rule) -> FactorGraph:
-        """Return a forest of bits, each with a table with its parent.
-
-        Parameters
-        ----------
-        parents
-            ``(n,)``, the parent of each variable, -1 for roots.
-        transition
-            Table of parent with child, as `row` of `grid`; a link must have numbers.
-
-        Raises
-        ------
-        ArgumentError
-            If a parent is no variable, or parents form a cycle.
-        """
-        model, constant = forest(parents, transition)
-        return cls(model, log_constant=constant)
-
     def to_networkx(self) -> nx.Graph[int]:
-        """Return a graph that `from_networkx` can read: variables 0 to n - 1 in the order of the evidence, then the factors.
+        """Return a graph that `from_networkx` can read: variables 0 to n - 1 in the order of the
+        evidence, then the factors.
 
-        It is built once, with every copy of a grid, and the same object is returned every time: copy it before changing it.
+        It is built once, with every copy of a grid, and the same object is returned every time:
+        copy it before changing it.
 
         Raises
         ------
@@ -231,28 +253,6 @@ class FactorGraph:
     @cached_property
     def _network(self) -> nx.Graph[int]:
         return write(self.model, self.order, self.log_constant)
-
-    def draw(self, axes: Axes | None = None) -> Axes:
-        """Draw variables as circles and factors as squares, with one colour per table if there are at most ten.
-
-        Parameters
-        ----------
-        axes
-            Where to draw; None for a new figure.
-
-        Returns
-        -------
-        Axes
-            The axes, with grids laid out as grids.
-
-        Raises
-        ------
-        ArgumentError
-            If the graph has more than 500 nodes.
-        MissingExtraError
-            If matplotlib is not installed.
-        """
-        return draw(self.model, self.to_networkx, self.order, self.variables, axes)
 
 
 def _recognised(model: Ising | Tables, nodes: Sequence[Hashable], constant: float) -> FactorGraph:

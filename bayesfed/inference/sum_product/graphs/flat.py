@@ -1,4 +1,6 @@
-"""Flat general factor graphs: variables of any cardinality, factors of any arity, grouped by the shape of their table."""
+"""Flat general factor graphs: variables of any cardinality, factors of any arity, grouped by the
+shape of their table.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""From factor nodes to flat models: group factors by the shape of their table, and make binary pairs an edge list.
+"""From factor nodes to flat models: group factors by the shape of their table, and make binary
+pairs an edge list.
 
-A finite table over two binary variables is ``t(s, s') = c + A s + B s' + k s s'`` with ``c = t00``, ``A = t10 - t00``,
-``B = t01 - t00`` and ``k = t11 + t00 - t01 - t10``: pairwise binary graphs need no tables. The constants c are added up separately.
+A finite table over two binary variables is ``t(s, s') = c + A s + B s' + k s s'`` with ``c = t00``,
+``A = t10 - t00``, ``B = t01 - t00`` and ``k = t11 + t00 - t01 - t10``: pairwise binary graphs need
+no tables. The constants c are added up separately.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
-from bayesfed.inference.sum_product.graphs.networks import refuse
 from bayesfed.inference.sum_product.graphs.reading import MAX_ENTRIES, Attributes, Nodes
 from bayesfed.inference.sum_product.graphs.recognise import colours
 from bayesfed.models.random_fields.ising import Ising
@@ -43,12 +45,16 @@ def _group(nodes: Nodes, cards: NDArray[np.int64]) -> Iterator[TableGroup]:
     distinct: dict[tuple[int, ...], dict[bytes, int]] = {}
     shapes: dict[tuple[int, ...], int] = {}
     place = np.empty((len(nodes.tables), 2), dtype=np.int64)
-    # Zero weights become -inf and negative ones NaN, which `_check_values` looks for in all tables of a shape at once.
+    # Zero weights become -inf and negative ones NaN, which `_check_values` looks for in all tables
+    # of a shape at once.
     with np.errstate(divide="ignore", invalid="ignore"):
         for number, (node, data) in enumerate(nodes.tables):
             array = _log_table(node, data)
             values = distinct.setdefault(array.shape, {})
-            place[number] = shapes.setdefault(array.shape, len(shapes)), values.setdefault(array.tobytes(), len(values))
+            place[number] = (
+                shapes.setdefault(array.shape, len(shapes)),
+                values.setdefault(array.tobytes(), len(values)),
+            )
     group, local = place[nodes.which].T
     starts = np.cumsum(nodes.arities) - nodes.arities
     for shape, number in shapes.items():
@@ -62,8 +68,19 @@ def _group(nodes: Nodes, cards: NDArray[np.int64]) -> Iterator[TableGroup]:
         which = local[rows]
         _check_values(nodes, rows, which, tables)
         if (wrong := rows[nodes.unordered[rows] & ~_symmetric(tables)[which]]).size:
-            actual, hint = "none, and a table that is not symmetric: an undirected edge does not record argument order", "scope=(first, second)"
-            refuse(f"factor {nodes.factors[wrong[0]]!r}.scope", expected="the variables in the order of the table's axes", actual=actual, hint=hint)
+            actual, hint = (
+                (
+                    "none, and a table that is not symmetric: an undirected edge does not "
+                    "record argument order"
+                ),
+                "scope=(first, second)",
+            )
+            raise ArgumentError(
+                f"factor {nodes.factors[wrong[0]]!r}.scope",
+                "the variables in the order of the table's axes",
+                actual,
+                hint,
+            )
         yield TableGroup(torch.from_numpy(tables), torch.from_numpy(which), torch.from_numpy(scope))
 
 
@@ -71,23 +88,47 @@ def _log_table(node: Hashable, data: Attributes) -> NDArray[np.float64]:
     name = "table" if data.get("factor") is None else "factor"
     value = data[name]
     try:
-        array = value.detach().to("cpu", torch.float64).numpy() if isinstance(value, Tensor) else np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        refuse(f"factor {node!r}.{name}", expected="a table of numbers", actual=value, hint="a tensor, an array or nested lists")
+        array = (
+            value.detach().to("cpu", torch.float64).numpy()
+            if isinstance(value, Tensor)
+            else np.asarray(value, dtype=np.float64)
+        )
+    except (TypeError, ValueError) as problem:
+        raise ArgumentError(
+            f"factor {node!r}.{name}",
+            "a table of numbers",
+            value,
+            "a tensor, an array or nested lists",
+        ) from problem
     if not 0 < array.size <= MAX_ENTRIES:
         hint = "several factors over fewer variables"
-        refuse(f"factor {node!r}.{name}", expected=f"1 to {MAX_ENTRIES} entries", actual=f"{array.size} of shape {array.shape}", hint=hint)
+        raise ArgumentError(
+            f"factor {node!r}.{name}",
+            f"1 to {MAX_ENTRIES} entries",
+            f"{array.size} of shape {array.shape}",
+            hint,
+        )
     return array if name == "factor" else np.log(array)
 
 
-def _refuse_shape(nodes: Nodes, row: int, shape: tuple[int, ...], cards: NDArray[np.int64]) -> NoReturn:
+def _refuse_shape(
+    nodes: Nodes, row: int, shape: tuple[int, ...], cards: NDArray[np.int64]
+) -> NoReturn:
     start = int(nodes.arities[:row].sum())
     expected = tuple(cards[nodes.members[start : start + int(nodes.arities[row])]].tolist())
-    refuse(f"factor {nodes.factors[row]!r}", expected=f"a table of shape {expected}", actual=shape, hint="one axis a variable, in the order of scope")
+    raise ArgumentError(
+        f"factor {nodes.factors[row]!r}",
+        f"a table of shape {expected}",
+        shape,
+        "one axis a variable, in the order of scope",
+    )
 
 
-def _check_values(nodes: Nodes, rows: NDArray[np.int64], which: NDArray[np.int64], tables: NDArray[np.float64]) -> None:
-    # A maximum propagates NaN: it is finite only if no entry is NaN or +inf and some entry is possible.
+def _check_values(
+    nodes: Nodes, rows: NDArray[np.int64], which: NDArray[np.int64], tables: NDArray[np.float64]
+) -> None:
+    # A maximum propagates NaN: it is finite only if no entry is NaN or +inf and some entry is
+    # possible.
     good = np.isfinite(tables.reshape(len(tables), -1).max(1))
     if good.all():
         return
@@ -97,11 +138,19 @@ def _check_values(nodes: Nodes, rows: NDArray[np.int64], which: NDArray[np.int64
     name = "table" if data.get("factor") is None else "factor"
     where = f"factor {nodes.factors[row]!r}.{name}"
     if (table == -np.inf).all():
-        refuse(
-            where, expected="a combination that is possible", actual="-inf everywhere" if name == "factor" else "zeros", hint="dropping the factor"
+        raise ArgumentError(
+            where,
+            "a combination that is possible",
+            "-inf everywhere" if name == "factor" else "zeros",
+            "dropping the factor",
         )
     expected = "finite logs or -inf" if name == "factor" else "non-negative finite weights"
-    refuse(where, expected=expected, actual=data[name], hint="table= for weights, factor= for their logarithms")
+    raise ArgumentError(
+        where,
+        expected,
+        data[name],
+        "table= for weights, factor= for their logarithms",
+    )
 
 
 def _symmetric(tables: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -114,7 +163,9 @@ def _symmetric(tables: NDArray[np.float64]) -> NDArray[np.bool_]:
     return same
 
 
-def lower(names: Sequence[Hashable], cards: Tensor, groups: Sequence[TableGroup]) -> tuple[Ising | Tables, float]:
+def lower(
+    names: Sequence[Hashable], cards: Tensor, groups: Sequence[TableGroup]
+) -> tuple[Ising | Tables, float]:
     """Return the flat model of factors, and the log constant that it leaves out.
 
     Parameters
@@ -131,17 +182,28 @@ def lower(names: Sequence[Hashable], cards: Tensor, groups: Sequence[TableGroup]
     ArgumentError
         If the unary factors of a variable allow no state.
     """
-    if bool((cards == 2).all()) and all(group.tables.ndim <= 3 and bool(torch.isfinite(group.tables).all()) for group in groups):
+    if bool((cards == 2).all()) and all(
+        group.tables.ndim <= 3 and bool(torch.isfinite(group.tables).all()) for group in groups
+    ):
         return _lower_pairs(len(cards), groups)
     most = int(cards.max())
-    unary = torch.zeros(len(cards), most, dtype=torch.float64).masked_fill_(torch.arange(most) >= cards[:, None], -torch.inf)
+    unary = torch.zeros(len(cards), most, dtype=torch.float64).masked_fill_(
+        torch.arange(most) >= cards[:, None], -torch.inf
+    )
     for group in groups:
         if group.scope.shape[1] == 1:
-            unary[:, : group.tables.shape[1]].index_add_(0, group.scope[:, 0], group.tables[group.which])
+            unary[:, : group.tables.shape[1]].index_add_(
+                0, group.scope[:, 0], group.tables[group.which]
+            )
     impossible = (unary == -torch.inf).all(1)
     if bool(impossible.any()):
         node = names[int(impossible.nonzero()[0])]
-        refuse(f"variable {node!r}", expected="a state that its unary factors allow", actual="none", hint="unary tables that do not contradict")
+        raise ArgumentError(
+            f"variable {node!r}",
+            "a state that its unary factors allow",
+            "none",
+            "unary tables that do not contradict",
+        )
     return Tables(cards, unary, tuple(group for group in groups if group.scope.shape[1] > 1)), 0.0
 
 
@@ -157,13 +219,18 @@ def _lower_pairs(count: int, groups: Sequence[TableGroup]) -> tuple[Ising, float
             field += np.bincount(ends, (one - origin)[which], count)
         constant += float(origin[which].sum())
         if scope.shape[1] == 2:
-            pairs.append((scope, (table[:, 1, 1] + origin - table[:, 0, 1] - table[:, 1, 0])[which]))
+            pairs.append(
+                (scope, (table[:, 1, 1] + origin - table[:, 0, 1] - table[:, 1, 0])[which])
+            )
     scope, coupling = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     return edge_list(field, scope, coupling), constant
 
 
-def edge_list(field: NDArray[np.float64], ends: NDArray[np.int64], coupling: NDArray[np.float64]) -> Ising:
-    """Return the pairwise model of an edge list: edges sorted, the smaller end first, parallel edges added up.
+def edge_list(
+    field: NDArray[np.float64], ends: NDArray[np.int64], coupling: NDArray[np.float64]
+) -> Ising:
+    """Return the pairwise model of an edge list: edges sorted, the smaller end first, parallel
+    edges added up.
 
     Parameters
     ----------
@@ -175,7 +242,9 @@ def edge_list(field: NDArray[np.float64], ends: NDArray[np.int64], coupling: NDA
         ``(E,)``, in nats.
     """
     count = len(field)
-    key, place = np.unique(ends.min(1, initial=count) * count + ends.max(1, initial=0), return_inverse=True)
+    key, place = np.unique(
+        ends.min(1, initial=count) * count + ends.max(1, initial=0), return_inverse=True
+    )
     edges = torch.from_numpy(np.stack(np.divmod(key, count)))
     total = torch.from_numpy(np.bincount(place, coupling, len(key)).astype(np.float64))
     return Ising(torch.from_numpy(field), edges, total, (count,), colours(count, edges))

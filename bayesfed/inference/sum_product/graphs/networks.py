@@ -1,31 +1,34 @@
-"""Shared by reading and writing networkx graphs: errors, the check of a graph's kind, and a pause of the garbage collector."""
+"""Shared by reading and writing networkx graphs: errors, the check of a graph's kind, and a pause
+of the garbage collector.
+"""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
 
-from bayesfed.errors import ArgumentError, complain
-
-
-def refuse(where: str, *, expected: object, actual: object, hint: str) -> NoReturn:
-    """Raise an `ArgumentError` laid out by `complain`."""
-    raise ArgumentError(complain(where, expected=expected, actual=actual, hint=hint))
+from bayesfed.errors import ArgumentError
 
 
 def check_simple(where: str, graph: object) -> None:
     """Raise `ArgumentError` unless `graph` is a simple undirected networkx graph with nodes."""
     import networkx as nx
 
-    if not isinstance(graph, nx.Graph) or graph.is_directed() or graph.is_multigraph() or not len(graph):
-        refuse(where, expected="a simple undirected graph with nodes", actual=graph, hint="nx.Graph()")
+    if (
+        not isinstance(graph, nx.Graph)
+        or graph.is_directed()
+        or graph.is_multigraph()
+        or not len(graph)
+    ):
+        raise ArgumentError(where, "a simple undirected graph with nodes", graph, "nx.Graph()")
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector inside the block, so that it does not scan a growing graph again and again."""
+    """Pause the garbage collector inside the block, so that it does not scan a growing graph again
+    and again.
+    """
     running = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,6 @@
-"""Read a bipartite networkx graph: which nodes are variables and which are factors, and the variables of each factor."""
+"""Read a bipartite networkx graph: which nodes are variables and which are factors, and the
+variables of each factor.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayesfed.inference.sum_product.graphs.networks import check_simple, refuse
+from bayesfed.errors import ArgumentError
+from bayesfed.inference.sum_product.graphs.networks import check_simple
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -49,7 +52,8 @@ class Nodes(NamedTuple):
 
 
 def read(graph: nx.Graph[Any]) -> tuple[list[Hashable], Tensor, Nodes]:
-    """Return the variables in node order, their cardinalities ``(n,)``, and the factors, unary ones included.
+    """Return the variables in node order, their cardinalities ``(n,)``, and the factors, unary ones
+    included.
 
     Raises
     ------
@@ -62,7 +66,9 @@ def read(graph: nx.Graph[Any]) -> tuple[list[Hashable], Tensor, Nodes]:
     return list(cards), torch.from_numpy(np.array(list(cards.values()), dtype=np.int64)), nodes
 
 
-def _dictionaries(graph: Any) -> tuple[Mapping[Hashable, Attributes], Mapping[Hashable, Mapping[Hashable, Any]]]:
+def _dictionaries(
+    graph: Any,
+) -> tuple[Mapping[Hashable, Attributes], Mapping[Hashable, Mapping[Hashable, Any]]]:
     # Private, since networkx's views of them are too slow for graphs with a million nodes.
     return graph._node, graph._adj
 
@@ -77,13 +83,25 @@ def _sort(graph: nx.Graph[Any]) -> tuple[dict[Hashable, int], list[Hashable]]:
         elif kind == "factor":
             factors.append(node)
         else:
-            hint = "graph.add_node(name, type='variable', card=2), or FactorGraph.pairwise for a graph without factor nodes"
-            refuse(f"node {node!r}", expected="type 'variable' or 'factor'", actual=kind, hint=hint)
+            hint = (
+                "graph.add_node(name, type='variable', card=2), or FactorGraph.pairwise for a "
+                "graph without factor nodes"
+            )
+            raise ArgumentError(f"node {node!r}", "type 'variable' or 'factor'", kind, hint)
     for node, card in cards.items():
         if type(card) is int and 1 <= card <= MAX_ENTRIES:
             continue
-        if not isinstance(card, numbers.Integral) or isinstance(card, bool) or not 1 <= card <= MAX_ENTRIES:
-            refuse(f"variable {node!r}", expected=f"a whole number card from 1 to {MAX_ENTRIES}", actual=card, hint="card=2")
+        if (
+            not isinstance(card, numbers.Integral)
+            or isinstance(card, bool)
+            or not 1 <= card <= MAX_ENTRIES
+        ):
+            raise ArgumentError(
+                f"variable {node!r}",
+                f"a whole number card from 1 to {MAX_ENTRIES}",
+                card,
+                "card=2",
+            )
     return cards, factors
 
 
@@ -103,7 +121,11 @@ def _wire(graph: nx.Graph[Any], index: dict[Hashable, int], factors: list[Hashab
         if scope is None:
             scope = tuple(neighbours)
         try:
-            if not isinstance(scope, ORDERED) or not len(scope) == len(neighbours) > 0 or neighbours.keys() != set(scope):
+            if (
+                not isinstance(scope, ORDERED)
+                or not len(scope) == len(neighbours) > 0
+                or neighbours.keys() != set(scope)
+            ):
                 _refuse_wiring(node, scope, neighbours, index)
             members.extend(map(number_of, scope))
         except (KeyError, TypeError):
@@ -112,8 +134,14 @@ def _wire(graph: nx.Graph[Any], index: dict[Hashable, int], factors: list[Hashab
         table, weights = data.get("factor"), data.get("table")
         if (table is None) == (weights is None):
             actual = "neither" if table is None else "both"
-            refuse(f"factor {node!r}", expected="either 'factor' (logs) or 'table' (weights)", actual=actual, hint="factor=[[0.0, 0.0], [0.0, 1.0]]")
-        # By object here, by value in `lowering.group`. One object may be logs of one factor and weights of another: hence the sign.
+            raise ArgumentError(
+                f"factor {node!r}",
+                "either 'factor' (logs) or 'table' (weights)",
+                actual,
+                "factor=[[0.0, 0.0], [0.0, 1.0]]",
+            )
+        # By object here, by value in `lowering.group`. One object may be logs of one factor and
+        # weights of another: hence the sign.
         which.append(seen.setdefault(id(table) if weights is None else -id(weights), len(tables)))
         if which[-1] == len(tables):
             tables.append((node, data))
@@ -121,7 +149,7 @@ def _wire(graph: nx.Graph[Any], index: dict[Hashable, int], factors: list[Hashab
         left, right = next((node, end) for node in index for end in adjacency[node] if end in index)
         actual = "a self loop" if left == right else "two variables"
         hint = "a factor between them, or FactorGraph.pairwise for a graph without factor nodes"
-        refuse(f"edge {left!r}-{right!r}", expected="a variable and a factor", actual=actual, hint=hint)
+        raise ArgumentError(f"edge {left!r}-{right!r}", "a variable and a factor", actual, hint)
     return Nodes(
         factors,
         tables,
@@ -132,17 +160,49 @@ def _wire(graph: nx.Graph[Any], index: dict[Hashable, int], factors: list[Hashab
     )
 
 
-def _refuse_wiring(node: Hashable, scope: Any, neighbours: Mapping[Hashable, Any], index: Mapping[Hashable, int]) -> NoReturn:
+def _refuse_wiring(
+    node: Hashable, scope: Any, neighbours: Mapping[Hashable, Any], index: Mapping[Hashable, int]
+) -> NoReturn:
     where, ends = f"factor {node!r}", list(neighbours)
     if not ends:
-        refuse(where, expected="an edge to every variable of its table", actual="no neighbour", hint=f"graph.add_edge({node!r}, variable)")
+        raise ArgumentError(
+            where,
+            "an edge to every variable of its table",
+            "no neighbour",
+            f"graph.add_edge({node!r}, variable)",
+        )
     if node in neighbours:
-        refuse(where, expected="edges to variables", actual="a self loop", hint=f"graph.remove_edge({node!r}, {node!r})")
+        raise ArgumentError(
+            where,
+            "edges to variables",
+            "a self loop",
+            f"graph.remove_edge({node!r}, {node!r})",
+        )
     for end in ends:
         if end not in index:
-            refuse(f"edge {node!r}-{end!r}", expected="a variable and a factor", actual="two factors", hint="a variable between them")
+            raise ArgumentError(
+                f"edge {node!r}-{end!r}",
+                "a variable and a factor",
+                "two factors",
+                "a variable between them",
+            )
     if not isinstance(scope, ORDERED):
-        refuse(f"{where}.scope", expected="an ordered tuple of variables", actual=scope, hint=f"scope={tuple(ends)!r}")
+        raise ArgumentError(
+            f"{where}.scope",
+            "an ordered tuple of variables",
+            scope,
+            f"scope={tuple(ends)!r}",
+        )
     if any(name in scope[:i] for i, name in enumerate(scope)):
-        refuse(f"{where}.scope", expected="each variable once", actual=scope, hint="a table with one axis a variable")
-    refuse(f"{where}.scope", expected=f"its neighbours {ends}", actual=scope, hint="an edge to every variable of the scope, and to no other")
+        raise ArgumentError(
+            f"{where}.scope",
+            "each variable once",
+            scope,
+            "a table with one axis a variable",
+        )
+    raise ArgumentError(
+        f"{where}.scope",
+        f"its neighbours {ends}",
+        scope,
+        "an edge to every variable of the scope, and to no other",
+    )

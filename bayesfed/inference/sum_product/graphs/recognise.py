@@ -1,7 +1,9 @@
-"""The shape of a graph: distances from a variable, proper colourings, and edge lists that are grids.
+"""The shape of a graph: distances from a variable, proper colourings, and edge lists that are
+grids.
 
-A K x M grid has E = 2 K M - K - M edges, so n = K M and E give K and M as roots of ``x^2 - (2 n - E) x + n``. From one corner
-a variable lies i + j steps away, from the other corner of its row i + M - 1 - j: two distances are its coordinates.
+A K x M grid has E = 2 K M - K - M edges, so n = K M and E give K and M as roots of
+``x^2 - (2 n - E) x + n``. From one corner a variable lies i + j steps away, from the other corner
+of its row i + M - 1 - j: two distances are its coordinates.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ Integers = NDArray[np.int64]
 
 
 def colours(count: int, edges: Tensor) -> Tensor:
-    """Return a proper colouring ``(n,)`` of a graph: with two colours where two suffice, greedy otherwise.
+    """Return a proper colouring ``(n,)`` of a graph: with two colours where two suffice, greedy
+    otherwise.
 
     Parameters
     ----------
@@ -37,12 +40,13 @@ def colours(count: int, edges: Tensor) -> Tensor:
     from scipy.sparse.csgraph import connected_components
 
     ends: Integers = edges.numpy()
-    matrix = _adjacency(count, ends)
-    # One more node, joined to one variable of each component, reaches every variable and closes no cycle.
+    matrix = adjacency(count, ends)
+    # One more node, joined to one variable of each component, reaches every variable and closes no
+    # cycle.
     _, part = connected_components(matrix, directed=False)
     roots = np.unique(part, return_index=True)[1]
     reached = np.concatenate([ends, np.stack([roots, np.full_like(roots, count)])], axis=1)
-    parity = depths(_adjacency(count + 1, reached), count)[:count] % 2
+    parity = depths(adjacency(count + 1, reached), count)[:count] % 2
     if bool((parity[ends[0]] != parity[ends[1]]).all()):
         return torch.from_numpy(parity)
     graph: nx.Graph[int] = nx.Graph()
@@ -52,18 +56,21 @@ def colours(count: int, edges: Tensor) -> Tensor:
     return torch.tensor([colour[i] for i in range(count)])
 
 
-def _adjacency(count: int, ends: Integers) -> csr_array:
+def adjacency(count: int, ends: Integers) -> csr_array:
+    """Return the matrix of a graph with edges ``(2, E)``."""
     from scipy.sparse import csr_array
 
     both = np.concatenate([ends, ends[::-1]], axis=1)
-    return csr_array((np.ones(both.shape[1], dtype=np.int8), (both[0], both[1])), shape=(count, count))
+    return csr_array(
+        (np.ones(both.shape[1], dtype=np.int8), (both[0], both[1])), shape=(count, count)
+    )
 
 
-def depths(adjacency: csr_array, root: int) -> Integers:
+def depths(graph: csr_array, root: int) -> Integers:
     """Return the number of steps ``(n,)`` from `root` to every node of a connected graph."""
     from scipy.sparse.csgraph import breadth_first_order
 
-    parent = breadth_first_order(adjacency, root)[1].astype(np.int64)
+    parent = breadth_first_order(graph, root)[1].astype(np.int64)
     parent[root] = root
     depth = np.ones_like(parent)
     depth[root] = 0
@@ -75,20 +82,27 @@ def depths(adjacency: csr_array, root: int) -> Integers:
 
 
 def recognise(ising: Ising) -> tuple[Grid, Tensor | None] | None:
-    """Return the grid that equals a pairwise model; None if it is no full grid with at least two rows and two columns.
+    """Return the grid that equals a pairwise model; None if it is no full grid with at least two
+    rows and two columns.
 
     Returns
     -------
     grid
         The same model. Its links have no fields, and its evidence is arranged as the model's.
     order
-        ``(n,)``, the variable at each position of the grid, row by row; None if they are numbered that way.
+        ``(n,)``, the variable at each position of the grid, row by row; None if they are numbered
+        that way.
     """
     count = ising.field.numel()
     both = 2 * count - ising.coupling.numel()
     root = math.isqrt(max(both * both - 4 * count, 0))
     long, short = (both + root) // 2, (both - root) // 2
-    if short < 2 or long * short != count or long + short != both or not bool(ising.coupling.isfinite().all() & ising.field.isfinite().all()):
+    if (
+        short < 2
+        or long * short != count
+        or long + short != both
+        or not bool(ising.coupling.isfinite().all() & ising.field.isfinite().all())
+    ):
         return None
     for size in ((long, short), (short, long)):
         if (grid := _lay_out(ising, size, np.arange(count))) is not None:
@@ -100,7 +114,9 @@ def recognise(ising: Ising) -> tuple[Grid, Tensor | None] | None:
 
 
 def _lay_out(ising: Ising, size: tuple[int, int], order: Integers) -> Grid | None:
-    """Return the grid with variable ``order[i]`` at position i if every edge then joins neighbours, else None."""
+    """Return the grid with variable ``order[i]`` at position i if every edge then joins neighbours,
+    else None.
+    """
     rows, columns = size
     position = np.empty_like(order)
     position[order] = np.arange(len(order))
@@ -109,7 +125,10 @@ def _lay_out(ising: Ising, size: tuple[int, int], order: Integers) -> Grid | Non
     low = ends.min(0)
     step = ends.max(0) - low
     values: list[Number] = []
-    for chosen, shape in (((step == 1) & (low % columns != columns - 1), (rows, columns - 1)), (step == columns, (rows - 1, columns))):
+    for chosen, shape in (
+        ((step == 1) & (low % columns != columns - 1), (rows, columns - 1)),
+        (step == columns, (rows - 1, columns)),
+    ):
         place = low[chosen] // columns * shape[1] + low[chosen] % columns
         # As many edges as places, and no empty place: one edge for each.
         if len(place) != math.prod(shape) or not np.bincount(place, minlength=len(place)).all():
@@ -118,7 +137,13 @@ def _lay_out(ising: Ising, size: tuple[int, int], order: Integers) -> Grid | Non
         laid[place] = coupling[chosen]
         values.append(_plain(laid.reshape(shape)))
     arrangement = None if ising.shape == size else ising.shape
-    return Grid(size, Link(values[0]), Link(values[1]), _plain(ising.field.numpy()[order].reshape(size)), arrangement)
+    return Grid(
+        size,
+        Link(values[0]),
+        Link(values[1]),
+        _plain(ising.field.numpy()[order].reshape(size)),
+        arrangement,
+    )
 
 
 def _plain(values: NDArray[np.floating]) -> Number:
@@ -126,21 +151,27 @@ def _plain(values: NDArray[np.floating]) -> Number:
 
 
 def _walk(count: int, ends: Integers, columns: int) -> Integers | None:
-    """Return the variable at each position if this is a grid with so many columns, which `_lay_out` then checks."""
+    """Return the variable at each position if this is a grid with so many columns, which `_lay_out`
+    then checks.
+    """
     from scipy.sparse.csgraph import connected_components
 
     corners = np.flatnonzero(np.bincount(ends.reshape(-1), minlength=count) == 2)
-    adjacency = _adjacency(count, ends)
-    if len(corners) != 4 or connected_components(adjacency, directed=False)[0] != 1:
+    near = adjacency(count, ends)
+    if len(corners) != 4 or connected_components(near, directed=False)[0] != 1:
         return None
-    first = depths(adjacency, int(corners[0]))
+    first = depths(near, int(corners[0]))
     beside = corners[first[corners] == columns - 1]
     if not len(beside):
         return None
-    second = depths(adjacency, int(beside[0]))
+    second = depths(near, int(beside[0]))
     row, column = (first + second - columns + 1) // 2, (first - second + columns - 1) // 2
     place = row * columns + column
-    if place.min() < 0 or place.max() >= count or int(np.bincount(place, minlength=count).max()) != 1:
+    if (
+        place.min() < 0
+        or place.max() >= count
+        or int(np.bincount(place, minlength=count).max()) != 1
+    ):
         return None
     order = np.empty(count, dtype=np.int64)
     order[place] = np.arange(count)

@@ -16,12 +16,15 @@ LIMIT = 300.0
 
 def sum_grid(grid: Grid, evidence: Tensor) -> Outcome:
     """Sum a grid with evidence ``(B, K, M)`` exactly, in float64."""
-    # Beyond e^+-300 a state underflows. The belief of a variable that certain is linear in its evidence.
+    # Beyond e^+-300 a state underflows. The belief of a variable that certain is linear in its
+    # evidence.
     field = symmetric_field(grid, evidence.double())
     held = (evidence.double() + field).clamp_(-LIMIT, LIMIT) - field
     transfer = Transfer.of(grid, held)
     turned = grid.size[0] < grid.size[1]
-    rows = torch.stack([a * b for a, b in zip(transfer.forward[0], transfer.backward, strict=True)], dim=1)
+    rows = torch.stack(
+        [a * b for a, b in zip(transfer.forward[0], transfer.backward, strict=True)], dim=1
+    )
     rows = rows / rows.sum(-1, keepdim=True)
     belief = (rows @ transfer.bits).log() - (rows @ (1 - transfer.bits)).log()
     extrinsic = (belief.mT if turned else belief) - held
@@ -45,13 +48,18 @@ def _along(transfer: Transfer, rows: Tensor) -> Tensor:
 
 
 def _across(transfer: Transfer) -> Tensor:
-    """Return tables ``(B, K - 1, L, 2, 2)`` of neighbours in a column: the sums of one step over all other variables."""
+    """Return tables ``(B, K - 1, L, 2, 2)`` of neighbours in a column: the sums of one step over
+    all other variables.
+    """
     batch, count, width = transfer.unary.shape
     tables = transfer.unary.new_zeros(batch, count - 1, width, 2, 2)
     for row in range(count - 1):
         logs = transfer.potential(row + 1)
         below = (logs - logs.amax(-1, keepdim=True)).exp() * transfer.backward[row + 1]
-        above, factors = transfer.forward[0][row], transfer.across[row].clamp(max=600.0).exp().tolist()
+        above, factors = (
+            transfer.forward[0][row],
+            transfer.across[row].clamp(max=600.0).exp().tolist(),
+        )
         lower = [below]
         for axis in range(width - 1, 0, -1):
             lower.append(contract(lower[-1], factors[axis], axis))

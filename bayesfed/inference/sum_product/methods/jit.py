@@ -1,4 +1,4 @@
-"""How kernels are compiled. Imported only where numba is installed (extra ``fast``)."""
+"""How kernels are compiled. Imported with the first kernel, since importing numba takes a while."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import torch
 
 
 def _launch_threads() -> None:
-    """Start numba's threads now. With OpenMP this changes torch's number of threads, which is put back."""
+    """Start numba's threads now. With OpenMP this changes torch's number of threads, which is put
+    back.
+    """
     before = torch.get_num_threads()
     numba.get_num_threads()
     torch.set_num_threads(before)
@@ -26,7 +28,8 @@ EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True}
 def both(kernel: Callable[..., None], **options: Any) -> dict[bool, Any]:
     """Compile a kernel for one core (False) and for all of them (True).
 
-    Numba's cache identifies a kernel by name and line, not by options: each variant gets its own name.
+    Numba's cache identifies a kernel by name and line, not by options: each variant gets its own
+    name.
 
     Parameters
     ----------
@@ -38,21 +41,29 @@ def both(kernel: Callable[..., None], **options: Any) -> dict[bool, Any]:
     code, variants = kernel.__code__, {}
     for parallel in (False, True):
         name = f"{code.co_name}_{'parallel' if parallel else 'serial'}"
-        twin = FunctionType(code.replace(co_name=name), kernel.__globals__, name, kernel.__defaults__, kernel.__closure__)
+        twin = FunctionType(
+            code.replace(co_name=name),
+            kernel.__globals__,
+            name,
+            kernel.__defaults__,
+            kernel.__closure__,
+        )
         twin.__qualname__, twin.__module__ = name, kernel.__module__
         variants[parallel] = numba.njit(parallel=parallel, **EXACT, **options)(twin)
     return variants
 
 
 def chosen(variants: dict[bool, Any], work: int, least: int) -> Any:
-    """Return the variant for an amount of work: parallel from `least` on, with as many threads as torch may use.
+    """Return the variant for an amount of work: parallel from `least` on, with as many threads as
+    torch may use.
 
     Parameters
     ----------
     variants
         What `both` returned.
     work, least
-        Number of updates of a call, and from how many on threads save more than it costs to wake them.
+        Number of updates of a call, and from how many on threads save more than it costs to wake
+        them.
     """
     threads = min(torch.get_num_threads(), _MOST)
     if work < least or threads == 1:

@@ -1,4 +1,6 @@
-"""Exact sums over any graph whose clique tree fits, by a junction tree; which trees fit, and which are cheap."""
+"""Exact sums over any graph whose clique tree fits, by a junction tree; which trees fit, and which
+are cheap.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,22 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome
 from bayesfed.inference.sum_product.methods.structure import log_tables, structure, unary_weights
+from bayesfed.models.random_fields.clique_tables import CliqueTables, Factor
 from bayesfed.models.random_fields.elimination import CliqueTree, clique_tree
 from bayesfed.models.random_fields.ising import Ising
-from bayesfed.models.random_fields.junction_tree import CliqueTables, Factor, JunctionTree
+from bayesfed.models.random_fields.junction_tree import JunctionTree
 
 # Most entries of the largest table, over the whole batch: 128 MiB of float64.
 LARGEST = 2**24
-# "auto" takes the junction tree up to this cost, about 0.1 s on one core: entries of all tables times batch entries, and a table's fixed cost.
+# "auto" takes the junction tree up to this cost, about 0.1 s on one core: entries of all tables
+# times batch entries, and a table's fixed cost.
 CHEAP, PER_TABLE = 2**20, 2**11
-# Entries of the largest table below which one thread is faster: torch's exp wakes threads for a hundred entries, which takes longer than the sums.
+# Entries of the largest table below which one thread is faster: torch's exp wakes threads for a
+# hundred entries, which takes longer than the sums.
 ALONE = 2**16
 # Beyond this, "auto" does not look for a tree at all.
 MANY = 4000
@@ -38,13 +43,16 @@ class _Plan:
 
 
 _TABLES: WeakKeyDictionary[Ising | Tables, dict[torch.device, CliqueTables]] = WeakKeyDictionary()
-# By the tensor of edges: a model whose couplings are learned is a new one at every call, with the same edges.
+# By the tensor of edges: a model whose couplings are learned is a new one at every call, with the
+# same edges.
 _EDGE_PLANS: MutableMapping[Tensor, _Plan] = WeakTensorKeyDictionary()
 _TABLE_PLANS: WeakKeyDictionary[Tables, _Plan] = WeakKeyDictionary()
 
 
 def fitting_tree(model: Ising | Tables, batch: int, limit: int = LARGEST) -> CliqueTree | None:
-    """Return the clique tree of a model, or None if its largest table has more than `limit` entries over a batch. Found once for each model."""
+    """Return the clique tree of a model, or None if its largest table has more than `limit` entries
+    over a batch. Found once for each model.
+    """
     plan = _EDGE_PLANS.get(model.edges) if isinstance(model, Ising) else _TABLE_PLANS.get(model)
     if plan is None or (plan.tree is None and plan.limit < limit):
         cards, scopes = structure(model)
@@ -61,19 +69,22 @@ def cheap_tree(model: Ising | Tables, batch: int) -> CliqueTree | None:
     if (model.field.numel() if isinstance(model, Ising) else model.cards.numel()) > MANY:
         return None
     tree = fitting_tree(model, batch, CHEAP)
-    return tree if tree is not None and tree.total * batch + PER_TABLE * len(tree.cliques) <= CHEAP else None
+    return (
+        tree
+        if tree is not None and tree.total * batch + PER_TABLE * len(tree.cliques) <= CHEAP
+        else None
+    )
 
 
 def refuse_size(batch: int) -> ArgumentError:
     """Return the error for a graph whose clique tree does not fit."""
     copies = f" for {batch} batch entries" if batch > 1 else ""
     return ArgumentError(
-        complain(
-            "infer method 'exact'",
-            expected=f"a tree, a grid with a side of at most 12, or a clique tree whose largest table has at most {LARGEST} entries{copies}",
-            actual="a larger table in every elimination order that was tried",
-            hint="method='bp', or method='strip' for grids",
-        )
+        "infer method 'exact'",
+        "a tree, a grid with a side of at most 12, or a clique tree whose largest "
+        f"table has at most {LARGEST} entries{copies}",
+        "a larger table in every elimination order that was tried",
+        "method='bp', or method='strip' for grids",
     )
 
 
@@ -107,7 +118,9 @@ def sum_junction(model: Ising | Tables, evidence: Tensor, tree: CliqueTree) -> O
             extrinsic = evidence.new_full(evidence.shape, -torch.inf, dtype=torch.float64)
             for variable, message in enumerate(messages):
                 extrinsic[:, variable, : message.shape[1]] = message
-            belief = torch.where(torch.isneginf(extrinsic), extrinsic, extrinsic + evidence).log_softmax(-1)
+            belief = torch.where(
+                torch.isneginf(extrinsic), extrinsic, extrinsic + evidence
+            ).log_softmax(-1)
             extrinsic = extrinsic.log_softmax(-1)
 
     def pairs() -> tuple[Tensor, ...]:
@@ -138,37 +151,55 @@ def check_possible(log_z: Tensor) -> None:
         entry, count = int(impossible[0]), len(impossible)
         actual = "none" if len(log_z) == 1 else f"none in batch entry {entry} ({count} such in all)"
         hint = "softer tables or evidence: they contradict each other"
-        raise ArgumentError(complain("infer", expected="a state of all variables that is possible", actual=actual, hint=hint))
+        raise ArgumentError("infer", "a state of all variables that is possible", actual, hint)
 
 
-def build(model: Ising | Tables, evidence: Tensor, tree: CliqueTree) -> tuple[JunctionTree, list[Tensor]]:
-    """Return the junction tree of a model with evidence ``(B, n)`` or ``(B, n, C)``, and the model's own unary log weights ``(1, card)``."""
+def build(
+    model: Ising | Tables, evidence: Tensor, tree: CliqueTree
+) -> tuple[JunctionTree, list[Tensor]]:
+    """Return the junction tree of a model with evidence ``(B, n)`` or ``(B, n, C)``, and the
+    model's own unary log weights ``(1, card)``.
+    """
     unary, own = unary_weights(model, evidence)
     return JunctionTree(_tables(model, tree, evidence.device), unary), own
 
 
 def _tables(model: Ising | Tables, tree: CliqueTree, device: torch.device) -> CliqueTables:
-    """Return the model's tables; kept with the model if they are small and cannot be changed by training."""
+    """Return the model's tables; kept with the model if they are small and cannot be changed by
+    training.
+    """
     known = _TABLES.setdefault(model, {})
     if device in known and known[device].tree is tree:
         return known[device]
     cards, scopes = structure(model)
-    learned = [model.coupling] if isinstance(model, Ising) else [group.tables for group in model.groups]
-    factors = [Factor(scope, table) for scope, table in zip(scopes, log_tables(model, device), strict=True)]
-    cliques = CliqueTables.of(tree, cards, factors, torch.zeros(0, dtype=torch.float64, device=device))
+    learned = (
+        [model.coupling] if isinstance(model, Ising) else [group.tables for group in model.groups]
+    )
+    factors = [
+        Factor(scope, table) for scope, table in zip(scopes, log_tables(model, device), strict=True)
+    ]
+    cliques = CliqueTables.of(
+        tree, cards, factors, torch.zeros(0, dtype=torch.float64, device=device)
+    )
     if tree.total <= ALONE and not any(logs.requires_grad for logs in learned):
         known[device] = cliques
     return cliques
 
 
 def _pairs(model: Ising | Tables, junction: JunctionTree) -> tuple[Tensor, ...]:
-    """Return the probabilities of the factors' joint states, ``(B, F, *cards)`` for each group; Ising: ``(B, E, 2, 2)``."""
+    """Return the probabilities of the factors' joint states, ``(B, F, *cards)`` for each group;
+    Ising: ``(B, E, 2, 2)``.
+    """
     _, scopes = structure(model)
     tables: list[Tensor] = [torch.empty(0)] * len(scopes)
     # By clique, each of which is normalised once.
     for number in sorted(range(len(scopes)), key=junction.home.__getitem__):
         tables[number] = junction.joint(scopes[number], junction.home[number])
     if isinstance(model, Ising):
-        return (torch.stack(tables, dim=1) if tables else junction.unary[0].new_zeros(junction.batch, 0, 2, 2),)
+        return (
+            torch.stack(tables, dim=1)
+            if tables
+            else junction.unary[0].new_zeros(junction.batch, 0, 2, 2),
+        )
     rest = iter(tables)
     return tuple(torch.stack([next(rest) for _ in group.which], dim=1) for group in model.groups)

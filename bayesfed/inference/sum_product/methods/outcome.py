@@ -8,10 +8,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 Start = Literal["zero", "hi", "lo"]
-Backend = Literal["numba", "torch"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,6 @@ class Settings:
         Share of the old message that is kept at each update, in [0, 1).
     init
         First messages without a warm start: neutral, or the largest or smallest possible.
-    backend
-        Which kernels run.
     strip_rows
         Rows that strips solve exactly.
     hide_bar
@@ -40,7 +37,6 @@ class Settings:
     max_sweeps: int = 1000
     damping: float = 0.0
     init: Start = "zero"
-    backend: Backend = "torch"
     strip_rows: int = 4
     hide_bar: bool | None = False
 
@@ -52,15 +48,19 @@ class Outcome:
     Parameters
     ----------
     belief
-        Binary models: log-odds ``(B, n)``. General tables: normalised log marginals ``(B, n, C)``, ``-inf`` in padded states.
+        Binary models: log-odds ``(B, n)``. General tables: normalised log marginals ``(B, n, C)``,
+        ``-inf`` in padded states.
     extrinsic
-        The same without the variable's own evidence (general tables: up to a constant for each variable).
+        The same without the variable's own evidence (general tables: up to a constant for each
+        variable).
     state
         Messages for a warm start.
     sweeps, residual, converged
-        Number of sweeps, largest change of a message in the last one in nats, and whether that is within the tolerance.
+        Number of sweeps, largest change of a message in the last one in nats, and whether that is
+        within the tolerance.
     pairs
-        Function that returns the marginal tables of the factors: tensors ``(B, F, *cards)``, one for each group of factors.
+        Function that returns the marginal tables of the factors: tensors ``(B, F, *cards)``, one
+        for each group of factors.
     log_z
         Function that returns log Z ``(B,)``: exact, Bethe's or Kikuchi's, depending on the method.
     exact
@@ -95,11 +95,18 @@ def resumed(state: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
     ArgumentError
         If the messages have another shape or are not finite.
     """
-    if not isinstance(state, Tensor) or tuple(state.shape) != tuple(shape) or not bool(state.isfinite().all()):
-        actual = f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
+    if (
+        not isinstance(state, Tensor)
+        or tuple(state.shape) != tuple(shape)
+        or not bool(state.isfinite().all())
+    ):
+        actual = (
+            f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
+        )
         raise ArgumentError(
-            complain(
-                "infer state", expected=f"finite messages of shape {tuple(shape)}", actual=actual, hint="that of the same graph, method and batch"
-            )
+            "infer state",
+            f"finite messages of shape {tuple(shape)}",
+            actual,
+            "that of the same graph, method and batch",
         )
     return state.to(like, copy=True)

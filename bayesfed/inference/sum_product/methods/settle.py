@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
+
+from tqdm import tqdm
 
 from bayesfed.inference.sum_product.methods.outcome import Settings
 
-# Sweeps after which a run that made no progress is damped, and what is progress: the smallest change falls by this factor.
+# Sweeps after which a run that made no progress is damped, and what is progress: the smallest
+# change falls by this factor.
 PATIENCE, PROGRESS = 100, 0.9
 SHARES = (0.5, 0.75, 0.9)
 
@@ -35,8 +37,11 @@ class Damper:
             self._least, self._since = residual, sweep
 
 
-def settle(step: Callable[[int], float], settings: Settings, every: int = 4, damper: Damper | None = None) -> tuple[int, float]:
-    """Make sweeps until messages change by no more than the tolerance, or there were `settings.max_sweeps`.
+def settle(
+    step: Callable[[int], float], settings: Settings, every: int = 4, damper: Damper | None = None
+) -> tuple[int, float]:
+    """Make sweeps until messages change by no more than the tolerance, or there were
+    `settings.max_sweeps`.
 
     Shows a progress bar if it takes longer than two seconds and the settings allow one.
 
@@ -47,7 +52,8 @@ def settle(step: Callable[[int], float], settings: Settings, every: int = 4, dam
     settings
         Tolerance and largest number of sweeps.
     every
-        The change is compared with the tolerance after sweeps 1 and 2, and then after every `every`-th.
+        The change is compared with the tolerance after sweeps 1 and 2, and then after every
+        `every`-th.
     damper
         Told the change each time; `step` reads its share.
 
@@ -55,21 +61,23 @@ def settle(step: Callable[[int], float], settings: Settings, every: int = 4, dam
     -------
     Number of sweeps and the last change in nats; (0, inf) if `settings.max_sweeps` is 0.
     """
-    sweep, residual, start, bar = 0, math.inf, time.monotonic(), None
+    sweep, residual = 0, math.inf
+    bar = tqdm(
+        total=settings.max_sweeps,
+        desc="message passing",
+        unit="sweep",
+        delay=2.0,
+        leave=False,
+        disable=settings.hide_bar,
+    )
     while sweep < settings.max_sweeps and not residual <= settings.tol:
         stop = sweep + 1 if sweep < 2 else (sweep // every + 1) * every
         stop = min(stop, settings.max_sweeps)
         residual = step(stop - sweep)
         if damper is not None:
             damper.look(stop, residual)
-        if bar is None and time.monotonic() - start > 2:
-            from tqdm import tqdm
-
-            bar = tqdm(total=settings.max_sweeps, initial=sweep, desc="message passing", unit="sweep", leave=False, disable=settings.hide_bar)
-        if bar is not None:
-            bar.update(stop - sweep)
-            bar.set_postfix(change=f"{residual:.1e}")
+        bar.update(stop - sweep)
+        bar.set_postfix(change=f"{residual:.1e}", refresh=False)
         sweep = stop
-    if bar is not None:
-        bar.close()
+    bar.close()
     return sweep, residual

@@ -16,21 +16,34 @@ def as_flat(model: Grid | Ising | Tables) -> Ising | Tables:
 
 
 def structure(model: Ising | Tables) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Return the cardinalities, and the scopes of all factors of two or more variables, group by group."""
+    """Return the cardinalities, and the scopes of all factors of two or more variables, group by
+    group.
+    """
     if isinstance(model, Ising):
         return [2] * model.field.numel(), list(zip(*model.edges.tolist(), strict=True))
-    return model.cards.tolist(), [tuple(scope) for group in model.groups for scope in group.scope.tolist()]
+    return model.cards.tolist(), [
+        tuple(scope) for group in model.groups for scope in group.scope.tolist()
+    ]
 
 
 def log_tables(model: Ising | Tables, device: torch.device) -> list[Tensor]:
     """Return the log tables ``(*cards)`` of these factors, in float64."""
     if isinstance(model, Ising):
-        return list(torch.nn.functional.pad(model.coupling.double().to(device)[:, None, None], (1, 0, 1, 0)).unbind(0))
-    return [table for group in model.groups for table in group.tables.double().to(device)[group.which.to(device)].unbind(0)]
+        return list(
+            torch.nn.functional.pad(
+                model.coupling.double().to(device)[:, None, None], (1, 0, 1, 0)
+            ).unbind(0)
+        )
+    return [
+        table
+        for group in model.groups
+        for table in group.tables.double().to(device)[group.which.to(device)].unbind(0)
+    ]
 
 
 def unary_weights(model: Ising | Tables, evidence: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the log weights ``(B, card)`` of each variable with its evidence, and the model's own ``(1, card)``.
+    """Return the log weights ``(B, card)`` of each variable with its evidence, and the model's own
+    ``(1, card)``.
 
     Parameters
     ----------
@@ -41,7 +54,19 @@ def unary_weights(model: Ising | Tables, evidence: Tensor) -> tuple[list[Tensor]
     """
     if isinstance(model, Ising):
         field = model.field.double().to(evidence.device)
-        both = torch.stack([torch.zeros_like(evidence, dtype=torch.float64), evidence.double() + field], dim=2)
-        return list(both.unbind(1)), list(torch.stack([torch.zeros_like(field), field], dim=1)[:, None].unbind(0))
-    own = [weights[None, :card] for weights, card in zip(model.unary.double().to(evidence.device), model.cards.tolist(), strict=True)]
-    return [weights + evidence[:, number, : weights.shape[1]].double() for number, weights in enumerate(own)], own
+        both = torch.stack(
+            [torch.zeros_like(evidence, dtype=torch.float64), evidence.double() + field], dim=2
+        )
+        return list(both.unbind(1)), list(
+            torch.stack([torch.zeros_like(field), field], dim=1)[:, None].unbind(0)
+        )
+    own = [
+        weights[None, :card]
+        for weights, card in zip(
+            model.unary.double().to(evidence.device), model.cards.tolist(), strict=True
+        )
+    ]
+    return [
+        weights + evidence[:, number, : weights.shape[1]].double()
+        for number, weights in enumerate(own)
+    ], own

@@ -1,5 +1,5 @@
 """How far a result can be trusted, when nobody knows the truth.
 
-`uniqueness` bounds how far loopy messages can lead away from their fixed point, `bounds` encloses log Z, `boxes` encloses marginals, `starts`
-compares runs from several starts, and `words` has the warnings.
+`uniqueness` bounds how far loopy messages can lead away from their fixed point, `starts` compares
+runs from several starts, and `words` has the warnings.
 """

@@ -10,15 +10,19 @@ from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
 from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.models.random_fields.grid import Grid
 
-# Strips are within 0.003 on average up to the coupling where the infinite grid orders, sinh 2J = 1; there the bound is 3 tanh J.
+# Strips are within 0.003 on average up to the coupling where the infinite grid orders, sinh 2J = 1;
+# there the bound is 3 tanh J.
 ORDERED = 3 * math.tanh(math.asinh(1.0) / 2)
 
 
 def warn_of(inferred: Inferred, outcome: Outcome, settings: Settings) -> None:
-    """Warn, once, of messages that did not settle, of several fixed points, or of strong couplings that nothing vouches for."""
+    """Warn, once, of messages that did not settle, of several fixed points, or of strong couplings
+    that nothing vouches for.
+    """
     if not outcome.converged:
         warnings.warn(
-            f"infer: after {outcome.sweeps} sweeps a message still changed by {outcome.residual:.2g} nats (tol {settings.tol:g}): marginals are "
+            f"infer: after {outcome.sweeps} sweeps a message still changed by "
+            f"{outcome.residual:.2g} nats (tol {settings.tol:g}): marginals are "
             "those of an unfinished run; try more sweeps, damping=0.5, or a weaker coupling",
             ConvergenceWarning,
             stacklevel=3,
@@ -27,8 +31,10 @@ def warn_of(inferred: Inferred, outcome: Outcome, settings: Settings) -> None:
     share = inferred.multistable_share
     if share is not None and share > 0.01:
         warnings.warn(
-            f"infer: {share:.1%} of the variables have a probability that depends on the starting messages: belief propagation has several fixed "
-            "points here and its marginals are overconfident; try method='strip', a weaker coupling or stronger evidence",
+            f"infer: {share:.1%} of the variables have a probability that depends on the "
+            "starting messages: belief propagation has several fixed "
+            "points here and its marginals are overconfident; try method='strip', a weaker "
+            "coupling or stronger evidence",
             MultistableWarning,
             stacklevel=3,
         )
@@ -42,14 +48,18 @@ def _unverified(inferred: Inferred) -> str | None:
         return None
     if inferred.hard:
         return (
-            "infer: tables that forbid combinations form cycles. Belief propagation cannot tell whether they contradict each other, and may give "
+            "infer: tables that forbid combinations form cycles. Belief propagation cannot "
+            "tell whether they contradict each other, and may give "
             "a variable the wrong state with certainty; try method='exact'"
         )
     if inferred.method == "strip" and bound <= ORDERED:
         return None
     on_grid = "larger strip_rows" if inferred.method == "strip" else "method='strip', certify=True"
-    remedy = on_grid if isinstance(inferred.model, Grid) else "method='exact' or 'gbp', certify=True"
+    remedy = (
+        on_grid if isinstance(inferred.model, Grid) else "method='exact' or 'gbp', certify=True"
+    )
     return (
-        f"infer: couplings are strong ({bound:.2f}; below 1 there is one fixed point): marginals can be far off and overconfident although the "
+        f"infer: couplings are strong ({bound:.2f}; below 1 there is one fixed point): "
+        "marginals can be far off and overconfident although the "
         f"messages settled; try {remedy}, or a weaker coupling"
     )

@@ -1,20 +1,54 @@
-"""Rules that average the clients' posteriors, weighted by rows. They differ in the space of the average."""
+"""Rules that average the clients' posteriors, weighted by rows. They differ in the space of the
+average.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bayesfed.errors import PosteriorError, complain
-from bayesfed.inference.variational.fusion.rule import Fused, FusionKind, Start, WeightedSum, require_blocks
-from bayesfed.trees import Tree
+from bayesfed.errors import PosteriorError
+from bayesfed.inference.variational.fusion.rule import (
+    VALUE,
+    Fused,
+    FusionKind,
+    Start,
+    WeightedSum,
+    require_blocks,
+    valued,
+)
+from bayesfed.trees import Tree, under
 
 
 @dataclass(frozen=True)
 class _Averages:
-    """What the averages have in common: everything is published, and the next state is the mean."""
+    """What the averages have in common: everything is published, and the next state is the mean of
+    what the clients send, `sent` of their parameters.
+    """
 
     adds: ClassVar[bool] = False
+
+    def initial(self, fused: Fused) -> Tree:
+        """Return the state before the first round: what a client with the first guide sends."""
+        return self.sent(fused.first, fused)
+
+    def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:
+        """Begin at the server's posterior."""
+        return Start(self.parameters(state, fused))
+
+    def finish(
+        self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused
+    ) -> tuple[Tree, Tree]:
+        """Send the parameters in the form that is averaged."""
+        return self.sent(parameters, fused), {}
+
+    def sent(self, parameters: Tree, fused: Fused) -> Tree:
+        """Return the guide's parameters in the form that is averaged: themselves."""
+        return valued(parameters)
+
+    def parameters(self, state: Tree, fused: Fused) -> Tree:
+        """Return the guide's parameters for an average."""
+        return under(state, VALUE)
 
     def publish(self, state: Tree) -> Tree:
         """Publish the state."""
@@ -27,10 +61,12 @@ class _Averages:
 
 @dataclass(frozen=True)
 class MeanParameters(_Averages):
-    """Average the guide's parameters in their unconstrained space; a sd is averaged through its softplus or logarithm.
+    """Average the guide's parameters in their unconstrained space; a sd is averaged through its
+    softplus or logarithm.
 
-    Weighted by rows. Point estimates (AutoDelta) become FedAvg. No posterior in the usual sense: ten IID clients whose rows count once are
-    more than twice too wide. Serves blocks and points, not parameters whose meaning is unknown, nor a split Cholesky factor.
+    Weighted by rows. Point estimates (AutoDelta) become FedAvg. No posterior in the usual sense:
+    ten IID clients whose rows count once are more than twice too wide. Serves blocks and points,
+    not parameters whose meaning is unknown, nor a split Cholesky factor.
 
     Raises
     ------
@@ -45,37 +81,21 @@ class MeanParameters(_Averages):
         mixed = [b.name for b in fused.layout.blocks if "scale_tril" in b.parameters]
         if fused.layout.opaque or mixed:
             raise PosteriorError(
-                complain(
-                    "MeanParameters",
-                    expected="parameters that are locations, scales or points",
-                    actual=f"{[*fused.layout.opaque, *mixed]}",
-                    hint="SummedGradients(), or PVI() for a full covariance",
-                )
+                "MeanParameters",
+                "parameters that are locations, scales or points",
+                f"{[*fused.layout.opaque, *mixed]}",
+                "SummedGradients(), or PVI() for a full covariance",
             )
-
-    def initial(self, fused: Fused) -> Tree:
-        """Return the parameters themselves."""
-        return fused.first
-
-    def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:
-        """Begin at the server's parameters."""
-        return Start(state)
-
-    def finish(self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused) -> tuple[Tree, Tree]:
-        """Send the parameters."""
-        return parameters, {}
-
-    def parameters(self, state: Tree, fused: Fused) -> Tree:
-        """Return the state."""
-        return state
 
 
 @dataclass(frozen=True)
 class Wasserstein(_Averages):
-    """Average means and standard deviations: the Wasserstein-2 barycentre of diagonal Gaussians (D-Turbo-VBI, (23)).
+    """Average means and standard deviations: the Wasserstein-2 barycentre of diagonal Gaussians
+    (D-Turbo-VBI, (23)).
 
-    In the unconstrained space of the guide's draws. Optimal transport between one-dimensional Gaussians is affine, so the barycentre has
-    the weighted mean of the sds (Agueh and Carlier, 2011). For full covariances it is not a sum, and is refused.
+    In the unconstrained space of the guide's draws. Optimal transport between one-dimensional
+    Gaussians is affine, so the barycentre has the weighted mean of the sds (Agueh and Carlier,
+    2011). For full covariances it is not a sum, and is refused.
 
     Raises
     ------
@@ -89,42 +109,37 @@ class Wasserstein(_Averages):
         """Refuse all but independent Gaussians."""
         require_blocks("Wasserstein", fused, diagonal=True)
 
-    def initial(self, fused: Fused) -> Tree:
-        """Return ``NAME.mean`` and ``NAME.sd``."""
-        return self._moments(fused.first, fused)
-
-    def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:
-        """Begin at the server's posterior."""
-        return Start(self.parameters(state, fused))
-
-    def finish(self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused) -> tuple[Tree, Tree]:
-        """Send means and sds."""
-        return self._moments(parameters, fused), {}
-
     def parameters(self, state: Tree, fused: Fused) -> Tree:
         """Return the guide's parameters for these means and sds."""
         result: Tree = {}
         for block in fused.layout.blocks:
-            lowest = float(state[f"{block.name}.sd"].min())
+            lowest = float(state[f"sd/{block.name}"].min())
             if not lowest > 0:
                 hint = "a higher SNR, or SummedGradients(), whose sum may be noisy"
-                raise PosteriorError(complain(f"the posterior of {block.name!r}", expected="standard deviations above 0", actual=lowest, hint=hint))
-            result |= block.write(fused.pair, {"loc": state[f"{block.name}.mean"], "scale": state[f"{block.name}.sd"]})
+                raise PosteriorError(
+                    f"the posterior of {block.name!r}", "standard deviations above 0", lowest, hint
+                )
+            result |= block.write(
+                fused.pair, {"loc": state[f"mean/{block.name}"], "scale": state[f"sd/{block.name}"]}
+            )
         return result
 
-    def _moments(self, parameters: Tree, fused: Fused) -> Tree:
+    def sent(self, parameters: Tree, fused: Fused) -> Tree:
+        """Return ``mean/NAME`` and ``sd/NAME``."""
         result: Tree = {}
         for block in fused.layout.blocks:
             usual = block.read(fused.pair, parameters)
-            result |= {f"{block.name}.mean": usual["loc"], f"{block.name}.sd": usual["scale"]}
+            result |= {f"mean/{block.name}": usual["loc"], f"sd/{block.name}": usual["scale"]}
         return result
 
 
 @dataclass(frozen=True)
 class ReverseKL(_Averages):
-    """Average natural parameters: the q that minimises ``sum_k w_k KL(q || q_k)``, a geometric mean (Battistelli and Chisci, 2014).
+    """Average natural parameters: the q that minimises ``sum_k w_k KL(q || q_k)``, a geometric mean
+    (Battistelli and Chisci, 2014).
 
-    Precisions are averaged, so with rows that count N / N_t times it is near the exact width, and with rows that count once too wide.
+    Precisions are averaged, so with rows that count N / N_t times it is near the exact width, and
+    with rows that count once too wide.
 
     Raises
     ------
@@ -138,17 +153,9 @@ class ReverseKL(_Averages):
         """Refuse guides without natural parameters."""
         require_blocks("ReverseKL", fused)
 
-    def initial(self, fused: Fused) -> Tree:
+    def sent(self, parameters: Tree, fused: Fused) -> Tree:
         """Return natural parameters."""
-        return fused.layout.natural(fused.pair, fused.first)
-
-    def start(self, state: Tree, memory: Tree, fused: Fused, share: float) -> Start:
-        """Begin at the server's posterior."""
-        return Start(self.parameters(state, fused))
-
-    def finish(self, parameters: Tree, start: Start, state: Tree, memory: Tree, fused: Fused) -> tuple[Tree, Tree]:
-        """Send natural parameters."""
-        return fused.layout.natural(fused.pair, parameters), {}
+        return fused.layout.natural(fused.pair, parameters)
 
     def parameters(self, state: Tree, fused: Fused) -> Tree:
         """Return the guide's parameters for these natural ones."""

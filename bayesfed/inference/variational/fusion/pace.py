@@ -1,8 +1,9 @@
 """`Pace`: a damping that a client chooses by itself, from whether its last two moves agree.
 
-Where the posterior is strongly correlated, the clients' moves point the same way round after round, and a longer step is right; where all clients
-overshoot together, or the moves are noise, they turn back, and a shorter one is (Kesten, 1958, "Accelerated stochastic approximation"). A fixed point
-has no moves, so that it is the same at any pace.
+Where the posterior is strongly correlated, the clients' moves point the same way round after round,
+and a longer step is right; where all clients overshoot together, or the moves are noise, they turn
+back, and a shorter one is (Kesten, 1958, "Accelerated stochastic approximation"). A fixed point has
+no moves, so that it is the same at any pace.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from bayesfed.trees import Tree
 
 # Leaves of a client's memory.
 DAMPING, MOVE = "pace/damping", "pace/move"
-# The damping of a client's second round. Stable up to 2 / (largest eigenvalue of the posterior's correlations).
+# The damping of a client's second round. Stable up to 2 / (largest eigenvalue of the posterior's
+# correlations).
 STEADY = 0.3
-# Cosines of two moves from which they agree, or turn back; the factors that follow; and the least damping.
+# Cosines of two moves from which they agree, or turn back; the factors that follow; and the least
+# damping.
 AGREE, TURN = 0.2, -0.3
 LONGER, SHORTER = 1.2, 0.7
 LEAST = 0.05
@@ -48,11 +51,17 @@ class Pace:
 
     def leaves(self) -> Tree:
         """Return what a client keeps."""
-        return {} if self.move is None else {DAMPING: torch.tensor(self.damping, dtype=torch.float64), MOVE: self.move}
+        return (
+            {}
+            if self.move is None
+            else {DAMPING: torch.tensor(self.damping, dtype=torch.float64), MOVE: self.move}
+        )
 
 
 def moved(fused: Fused, before: Tree, after: Tree) -> Tensor:
-    """Return how far the guide moved: means in their old sds; for draws without a location, natural parameters over their old sizes."""
+    """Return how far the guide moved: means in their old sds; for draws without a location, natural
+    parameters over their old sizes.
+    """
     parts = list[Tensor]()
     for block in fused.layout.blocks:
         old, new = block.read(fused.pair, before), block.read(fused.pair, after)
@@ -60,5 +69,8 @@ def moved(fused: Fused, before: Tree, after: Tree) -> Tensor:
             sd = old["scale"] if "scale" in old else old["scale_tril"].square().sum(-1).sqrt()
             parts.append(((new["loc"] - old["loc"]) / sd).reshape(-1))
         else:
-            parts += [((new[name] - leaf) / leaf.abs().clamp_min(1e-12)).reshape(-1) for name, leaf in old.items()]
+            parts += [
+                ((new[name] - leaf) / leaf.abs().clamp_min(1e-12)).reshape(-1)
+                for name, leaf in old.items()
+            ]
     return torch.cat(parts)

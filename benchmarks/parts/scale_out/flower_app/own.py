@@ -1,4 +1,6 @@
-"""Flower's own FedAvg strategy with the same model, the same rows and the same local step: the peer of benchmarks/parts/scale_out/flower.py."""
+"""Flower's own FedAvg strategy with the same model, the same rows and the same local step: the peer
+of benchmarks/parts/scale_out/flower.py.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,24 @@ from bayesfed.flower.client_app import client_name
 def serve(grid: Grid, context: Context) -> None:
     """Run the strategy and write the seconds at which its rounds ended."""
     initial = recipes.fed_avg().algorithm.initial
-    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=recipes.CLIENTS, min_available_nodes=recipes.CLIENTS)
+    strategy = FedAvg(
+        fraction_train=1.0,
+        fraction_evaluate=0.0,
+        min_train_nodes=recipes.CLIENTS,
+        min_available_nodes=recipes.CLIENTS,
+    )
     ends: list[float] = []
 
     def note(round: int, arrays: ArrayRecord) -> MetricRecord:
         ends.append(time.perf_counter())
         return MetricRecord({"round": round})
 
-    strategy.start(grid=grid, initial_arrays=ArrayRecord(dict(initial)), num_rounds=recipes.ROUNDS, evaluate_fn=note)
+    strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(dict(initial)),
+        num_rounds=recipes.ROUNDS,
+        evaluate_fn=note,
+    )
     out = Path(str(context.run_config["out"]))
     out.mkdir(parents=True, exist_ok=True)
     (out / "seconds.json").write_text(json.dumps([late - early for early, late in pairwise(ends)]))
@@ -42,7 +54,9 @@ def train(message: Message, context: Context) -> Message:
     data = recipes.clients()[name]
     model: dict[str, Any] = message.content["arrays"].to_torch_state_dict()
     fit = algorithm.phases[0].local.fit(model, {}, data, bf.Key(0, name), bf.LocalOptions())
-    content = RecordDict({"arrays": ArrayRecord(fit.payload), "metrics": MetricRecord({"num-examples": len(data)})})
+    content = RecordDict(
+        {"arrays": ArrayRecord(fit.payload), "metrics": MetricRecord({"num-examples": len(data)})}
+    )
     return Message(content, reply_to=message)
 
 

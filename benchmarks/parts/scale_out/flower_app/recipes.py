@@ -1,4 +1,6 @@
-"""What benchmarks/parts/scale_out/flower.py runs: three recipes on handwritten digits over three clients."""
+"""What benchmarks/parts/scale_out/flower.py runs: three recipes on handwritten digits over three
+clients.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,33 @@ def of(algorithm: Algorithm) -> Experiment:
 def fed_avg() -> Experiment:
     """Return plain averaging, float32."""
     training = bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(RATE))
-    return of(bf.fed_avg(bf.mlp([64, 64, 10], bf.Key(0, "net")), training=training, codec=bf.Cast(32)))
+    return of(
+        bf.fed_avg(bf.mlp([64, 64, 10], bf.Key(0, "net")), training=training, codec=bf.Cast(32))
+    )
 
 
 def d_turbo_vbi() -> Experiment:
     """Return the clustered-sparse posterior."""
-    declared = bf.declare(bf.mlp([64, 64, 10], bf.Key(0, "net")), likelihood=bf.Categorical(temperature=0.2))
-    return of(bf.d_turbo_vbi(declared, observations=sum(map(len, clients().values())), training=bf.Training(steps=STEPS, batch_size=BATCH)))
+    declared = bf.declare(
+        bf.mlp([64, 64, 10], bf.Key(0, "net")), likelihood=bf.Categorical(temperature=0.2)
+    )
+    return of(
+        bf.d_turbo_vbi(
+            declared,
+            observations=sum(map(len, clients().values())),
+            training=bf.Training(steps=STEPS, batch_size=BATCH),
+        )
+    )
 
 
 def fs_lora() -> Experiment:
     """Return sketched adapters of three sizes."""
     net = bf.lora(bf.mlp([64, 64, 10], bf.Key(0, "net")), 4, bf.Key(0, "lora"))
-    return of(bf.fs_lora(net, [4, 2, 1], bf.dynamic(3), training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Adam(0.01))))
+    return of(
+        bf.fs_lora(
+            net,
+            [4, 2, 1],
+            bf.dynamic(3),
+            training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Adam(0.01)),
+        )
+    )

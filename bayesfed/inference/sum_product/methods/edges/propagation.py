@@ -1,4 +1,5 @@
-"""Belief propagation on any pairwise binary graph, one colour of variables at a time; exact sums on forests, in two passes.
+"""Belief propagation on any pairwise binary graph, one colour of variables at a time; exact sums on
+forests, in two passes.
 
 Messages are log-odds through agreement tables, ``(B, 2 E)`` in the order of `Wiring`.
 """
@@ -17,11 +18,14 @@ from bayesfed.inference.sum_product.methods.settle import Damper, settle
 from bayesfed.models.random_fields.forest import Forest
 from bayesfed.models.random_fields.ising import Ising
 
-# The numba kernel multiplies odds. Where a sum of their logs could exceed this, products could overflow, and the torch kernel in logs is used.
+# The numba kernel multiplies odds. Where a sum of their logs could exceed this, products could
+# overflow, and the torch kernel in logs is used.
 SAFE = 600.0
 
 
-def pass_edges(model: Ising, evidence: Tensor, settings: Settings, state: Tensor | None = None) -> Outcome:
+def pass_edges(
+    model: Ising, evidence: Tensor, settings: Settings, state: Tensor | None = None
+) -> Outcome:
     """Run belief propagation.
 
     Parameters
@@ -45,17 +49,21 @@ def pass_edges(model: Ising, evidence: Tensor, settings: Settings, state: Tensor
         messages = start.expand(len(evidence), -1).clone()
     damper = Damper(settings.damping)
     degree = torch.zeros_like(wiring.field).index_add_(0, wiring.target, wiring.half.abs())
-    if settings.backend == "numba" and float(unary.abs().amax() if unary.numel() else 0) + float(degree.max()) < SAFE:
+    if float(unary.abs().amax() if unary.numel() else 0) + float(degree.max()) < SAFE:
         from bayesfed.inference.sum_product.methods.edges.propagation_jit import stepper
 
         step = stepper(model, wiring, unary, messages, damper)
     else:
         step = _stepper(wiring, unary, messages, half, damper)
-    sweeps, residual = settle(step, settings, every=1, damper=damper) if len(wiring.source) else (0, 0.0)
+    sweeps, residual = (
+        settle(step, settings, every=1, damper=damper) if len(wiring.source) else (0, 0.0)
+    )
     return outcome(model, evidence, messages, sweeps, residual, residual <= settings.tol)
 
 
-def outcome(model: Ising, evidence: Tensor, messages: Tensor, sweeps: int, residual: float, converged: bool) -> Outcome:
+def outcome(
+    model: Ising, evidence: Tensor, messages: Tensor, sweeps: int, residual: float, converged: bool
+) -> Outcome:
     """Return the beliefs, pair tables and log Z of messages ``(B, 2 E)``."""
     wiring = Wiring.of(model)
     extrinsic = wiring.incoming(messages) + wiring.field.to(evidence)
@@ -64,16 +72,34 @@ def outcome(model: Ising, evidence: Tensor, messages: Tensor, sweeps: int, resid
     def edges() -> tuple[Tensor, Tensor, Tensor]:
         count = len(wiring.source) // 2
         left, right = wiring.source[:count], wiring.target[:count]
-        return belief[:, left] - messages[:, count:], belief[:, right] - messages[:, :count], wiring.half[:count].to(belief)
+        return (
+            belief[:, left] - messages[:, count:],
+            belief[:, right] - messages[:, :count],
+            wiring.half[:count].to(belief),
+        )
 
     def log_z() -> Tensor:
         return bethe(belief, torch.bincount(wiring.target, minlength=len(wiring.field)), [edges()])
 
-    return Outcome(belief, extrinsic, messages, sweeps, residual, converged, lambda: (pair_tables(*edges()),), log_z)
+    return Outcome(
+        belief,
+        extrinsic,
+        messages,
+        sweeps,
+        residual,
+        converged,
+        lambda: (pair_tables(*edges()),),
+        log_z,
+    )
 
 
-def _stepper(wiring: Wiring, unary: Tensor, messages: Tensor, half: Tensor, damper: Damper) -> Callable[[int], float]:
-    groups = [(edges, wiring.source[edges], wiring.target[edges], wiring.reverse(edges), half[edges]) for edges in wiring.groups]
+def _stepper(
+    wiring: Wiring, unary: Tensor, messages: Tensor, half: Tensor, damper: Damper
+) -> Callable[[int], float]:
+    groups = [
+        (edges, wiring.source[edges], wiring.target[edges], wiring.reverse(edges), half[edges])
+        for edges in wiring.groups
+    ]
 
     def step(count: int) -> float:
         change = 0.0
@@ -92,26 +118,23 @@ def _stepper(wiring: Wiring, unary: Tensor, messages: Tensor, half: Tensor, damp
     return step
 
 
-def pass_forest(model: Ising, evidence: Tensor, settings: Settings) -> Outcome:
-    """Sum a model without cycles exactly, in float64, from the leaves to the roots and back; evidence ``(B, n)`` in log-odds."""
+def pass_forest(model: Ising, evidence: Tensor) -> Outcome:
+    """Sum a model without cycles exactly, in float64, from the leaves to the roots and back;
+    evidence ``(B, n)`` in log-odds.
+    """
+    from bayesfed.inference.sum_product.methods.edges.propagation_jit import two_passes
+
     wiring, forest = Wiring.of(model), Forest.of(model)
     unary = evidence.double() + wiring.field
     messages = unary.new_zeros(len(unary), len(wiring.source))
     count = len(wiring.source) // 2
     # Edge e runs left to right: it carries the message up if its source is the child.
     edge, child = forest.edge, torch.arange(len(forest.edge), device=unary.device)
-    rises = wiring.source[edge.clamp(min=0)] == child if count else torch.zeros_like(child, dtype=torch.bool)
+    rises = (
+        wiring.source[edge.clamp(min=0)] == child
+        if count
+        else torch.zeros_like(child, dtype=torch.bool)
+    )
     up, down = torch.where(rises, edge, edge + count), torch.where(rises, edge + count, edge)
-    if settings.backend == "numba":
-        from bayesfed.inference.sum_product.methods.edges.propagation_jit import two_passes
-
-        two_passes(forest, up, down, wiring.half, unary, messages)
-    else:
-        belief = unary.clone()
-        for level in reversed(forest.levels[1:]):
-            messages[:, up[level]] = agree(belief[:, level], wiring.half[up[level]])
-            belief.index_add_(1, forest.parent[level], messages[:, up[level]])
-        for level in forest.levels[1:]:
-            messages[:, down[level]] = agree(belief[:, forest.parent[level]] - messages[:, up[level]], wiring.half[down[level]])
-            belief[:, level] += messages[:, down[level]]
+    two_passes(forest, up, down, wiring.half, unary, messages)
     return outcome(model, evidence.double(), messages, 1, 0.0, True)

@@ -1,4 +1,4 @@
-"""Belief propagation on edge lists as numba kernels, in odds. Imported only where numba is installed (extra ``fast``)."""
+"""Belief propagation on edge lists as numba kernels, in odds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ from bayesfed.inference.sum_product.methods.settle import Damper
 from bayesfed.models.random_fields.forest import Forest
 from bayesfed.models.random_fields.ising import Ising
 
-# Updates of one call from which threads pay: measured on colours of 256 to 16384 variables with four neighbours.
+# Updates of one call from which threads pay: measured on colours of 256 to 16384 variables with
+# four neighbours.
 PARALLEL = 2048
 
 
-def colour_sweep(g: Any, m: Any, members: Any, start: Any, reverse: Any, a: Any, damping: float, change: Any) -> None:
-    """Send every message of the variables `members`; slots of `m` ``(B, 2 E)`` are sorted by the variable that receives them."""
+def colour_sweep(
+    g: Any, m: Any, members: Any, start: Any, reverse: Any, a: Any, damping: float, change: Any
+) -> None:
+    """Send every message of the variables `members`; slots of `m` ``(B, 2 E)`` are sorted by the
+    variable that receives them.
+    """
     count = len(members)
     for number in numba.prange(g.shape[0] * count):
         b, v = number // count, members[number % count]
@@ -41,16 +46,23 @@ def colour_sweep(g: Any, m: Any, members: Any, start: Any, reverse: Any, a: Any,
 _COLOUR_SWEEP = both(colour_sweep)
 
 
-def stepper(model: Ising, wiring: Wiring, unary: Tensor, messages: Tensor, damper: Damper) -> Callable[[int], float]:
+def stepper(
+    model: Ising, wiring: Wiring, unary: Tensor, messages: Tensor, damper: Damper
+) -> Callable[[int], float]:
     """Return the step for `settle`; it writes log messages ``(B, 2 E)`` into `messages`."""
     order = torch.argsort(wiring.target, stable=True)
     slot = torch.empty_like(order)
     slot[order] = torch.arange(len(order))
-    start = np.concatenate([[0], torch.bincount(wiring.target, minlength=len(wiring.field)).cumsum(0).numpy()])
+    start = np.concatenate(
+        [[0], torch.bincount(wiring.target, minlength=len(wiring.field)).cumsum(0).numpy()]
+    )
     reverse = slot[wiring.reverse(order)].numpy()
     g, m = unary.double().exp().numpy(), messages.double()[:, order].exp().numpy()
     a, change = wiring.half[order].exp().numpy(), np.zeros(unary.shape)
-    members = [(model.colours == colour).nonzero(as_tuple=True)[0].numpy() for colour in model.colours.unique()]
+    members = [
+        (model.colours == colour).nonzero(as_tuple=True)[0].numpy()
+        for colour in model.colours.unique()
+    ]
     kernels = [chosen(_COLOUR_SWEEP, len(g) * len(group), PARALLEL) for group in members]
 
     def step(count: int) -> float:
@@ -68,7 +80,9 @@ def _softplus(x: float) -> float:
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
-def _two_passes(order: Any, parent: Any, up: Any, down: Any, half: Any, belief: Any, m: Any) -> None:
+def _two_passes(
+    order: Any, parent: Any, up: Any, down: Any, half: Any, belief: Any, m: Any
+) -> None:
     for b in numba.prange(len(belief)):
         for number in range(len(order) - 1, -1, -1):
             v = order[number]
@@ -86,7 +100,11 @@ def _two_passes(order: Any, parent: Any, up: Any, down: Any, half: Any, belief: 
 _TWO_PASSES = both(_two_passes)
 
 
-def two_passes(forest: Forest, up: Tensor, down: Tensor, half: Tensor, unary: Tensor, messages: Tensor) -> None:
+def two_passes(
+    forest: Forest, up: Tensor, down: Tensor, half: Tensor, unary: Tensor, messages: Tensor
+) -> None:
     """Write log messages ``(B, 2 E)``, from leaves to roots along `up`, then back along `down`."""
     index = [values.numpy() for values in (forest.order, forest.parent, up, down)]
-    chosen(_TWO_PASSES, unary.numel() if len(unary) > 1 else 0, PARALLEL)(*index, half.numpy(), unary.clone().numpy(), messages.numpy())
+    chosen(_TWO_PASSES, unary.numel() if len(unary) > 1 else 0, PARALLEL)(
+        *index, half.numpy(), unary.clone().numpy(), messages.numpy()
+    )

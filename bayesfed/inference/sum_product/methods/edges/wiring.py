@@ -40,8 +40,12 @@ class Wiring:
             (left, right), half = model.edges, model.coupling.double() / 2
             source, target = torch.cat([left, right]), torch.cat([right, left])
             colour = model.colours[source]
-            groups = tuple((colour == number).nonzero(as_tuple=True)[0] for number in colour.unique())
-            _WIRINGS[model] = Wiring(source, target, torch.cat([half, half]), model.symmetric_field(), groups)
+            groups = tuple(
+                (colour == number).nonzero(as_tuple=True)[0] for number in colour.unique()
+            )
+            _WIRINGS[model] = Wiring(
+                source, target, torch.cat([half, half]), model.symmetric_field(), groups
+            )
         return _WIRINGS[model]
 
     def reverse(self, edges: Tensor) -> Tensor:
@@ -51,7 +55,9 @@ class Wiring:
 
     def incoming(self, messages: Tensor) -> Tensor:
         """Return the sum of the messages ``(B, 2 E)`` that each variable receives, ``(B, n)``."""
-        return messages.new_zeros(len(messages), len(self.field)).index_add_(1, self.target, messages)
+        return messages.new_zeros(len(messages), len(self.field)).index_add_(
+            1, self.target, messages
+        )
 
 
 _WIRINGS: WeakKeyDictionary[Ising, Wiring] = WeakKeyDictionary()
@@ -65,6 +71,10 @@ def placed(model: Ising, device: torch.device) -> Ising:
     there = _ELSEWHERE.setdefault(model, {})
     if device not in there:
         there[device] = Ising(
-            model.field.to(device), model.edges.to(device), model.coupling.to(device), model.shape, model.colours.to(device)
-        )  # fmt: skip
+            model.field.to(device),
+            model.edges.to(device),
+            model.coupling.to(device),
+            model.shape,
+            model.colours.to(device),
+        )
     return there[device]

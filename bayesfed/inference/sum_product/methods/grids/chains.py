@@ -1,28 +1,33 @@
-"""Belief propagation on grids by whole rows, then whole columns, each a chain that is solved exactly.
+"""Belief propagation on grids by whole rows, then whole columns, each a chain that is solved
+exactly.
 
-Rows and columns take turns as in turbo decoding. Only the schedule differs from the checkerboard: the fixed points and the form of the state are
-the same. It saves sweeps (10 to 40 %) where messages travel far, and may cycle above the ordering threshold.
+Rows and columns take turns as in turbo decoding. Only the schedule differs from the checkerboard:
+the fixed points and the form of the state are the same. It saves sweeps (10 to 40 %) where messages
+travel far, and may cycle above the ordering threshold.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from bayesfed.inference.sum_product.methods.grids import parity
-from bayesfed.inference.sum_product.methods.grids.checkerboard import LIMITS, outcome, start, symmetric_field
+from bayesfed.inference.sum_product.methods.grids.checkerboard import (
+    LIMITS,
+    outcome,
+    start,
+    symmetric_field,
+)
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
-from bayesfed.inference.sum_product.methods.pairwise import agree
 from bayesfed.inference.sum_product.methods.settle import settle
 from bayesfed.models.random_fields.grid import Grid
 
-Chains = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
-
-def pass_chains(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None = None) -> Outcome:
+def pass_chains(
+    grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None = None
+) -> Outcome:
     """Run belief propagation by rows and columns.
 
     Parameters
@@ -36,13 +41,14 @@ def pass_chains(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
     state
         Messages of an earlier run on this grid, as in `pass_checkerboard`; not changed.
     """
+    from bayesfed.inference.sum_product.methods.grids.chains_jit import solve_chains
+
     unary = evidence + symmetric_field(grid, evidence)
     messages = start(grid, evidence, settings, state)
     incoming = [values.log() for values in parity.unpack_messages(messages, grid.size[1])]
-    row, column = (value.to(evidence) / 2 for value in grid.couplings(torch.float64, evidence.device))
-    solve: Chains = solve_chains
-    if settings.backend == "numba":
-        from bayesfed.inference.sum_product.methods.grids.chains_jit import solve_chains as solve
+    row, column = (
+        value.to(evidence) / 2 for value in grid.couplings(torch.float64, evidence.device)
+    )
 
     def replace(number: int, fresh: Tensor) -> float:
         fresh = fresh + settings.damping * (incoming[number] - fresh)
@@ -53,31 +59,15 @@ def pass_chains(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor 
     def step(count: int) -> float:
         change = 0.0
         for _ in range(count):
-            along = solve(unary + incoming[2] + incoming[3], row)
+            along = solve_chains(unary + incoming[2] + incoming[3], row)
             change = max(replace(number, fresh) for number, fresh in enumerate(along))
-            across = solve((unary + incoming[0] + incoming[1]).mT, column.T)
-            change = max(change, *(replace(2 + number, fresh.mT) for number, fresh in enumerate(across)))
+            across = solve_chains((unary + incoming[0] + incoming[1]).mT, column.T)
+            change = max(
+                change, *(replace(2 + number, fresh.mT) for number, fresh in enumerate(across))
+            )
         return change
 
     sweeps, residual = settle(step, settings, every=1)
     most = math.log(LIMITS[evidence.dtype][1])
     settled = parity.pack_messages(*(values.clamp(-most, most).exp() for values in incoming))
     return outcome(grid, evidence, settled, sweeps, residual, residual <= settings.tol)
-
-
-def solve_chains(unary: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the messages that each variable of C chains receives from its left and from its right, in log-odds.
-
-    Parameters
-    ----------
-    unary
-        Log-odds ``(..., C, M)``.
-    half
-        Half the couplings, ``(C, M - 1)``.
-    """
-    length = unary.shape[-1]
-    left, right = [torch.zeros_like(unary[..., 0])], [torch.zeros_like(unary[..., 0])]
-    for j in range(length - 1):
-        left.append(agree(unary[..., j] + left[-1], half[:, j]))
-        right.append(agree(unary[..., length - 1 - j] + right[-1], half[:, length - 2 - j]))
-    return torch.stack(left, dim=-1), torch.stack(right[::-1], dim=-1)

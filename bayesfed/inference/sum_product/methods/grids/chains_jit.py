@@ -1,4 +1,4 @@
-"""Chains as a numba kernel. Imported only where numba is installed (extra ``fast``)."""
+"""Chains as a numba kernel."""
 
 from __future__ import annotations
 
@@ -31,9 +31,21 @@ _SOLVE = both(_solve)
 
 
 def solve_chains(unary: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the same as `chains.solve_chains`, computed with odds in float64."""
+    """Return the messages that each variable of C chains receives from its left and from its right,
+    in log-odds; computed with odds in float64.
+
+    Parameters
+    ----------
+    unary
+        Log-odds ``(..., C, M)``.
+    half
+        Half the couplings, ``(C, M - 1)``.
+    """
     g = unary.double().clamp(-300, 300).exp().flatten(0, -2).numpy()
     left, right = np.empty_like(g), np.empty_like(g)
     chosen(_SOLVE, g.size, PARALLEL)(g, half.double().exp().contiguous().numpy(), left, right)
-    logs = (torch.from_numpy(values).log().to(unary.dtype).reshape(unary.shape) for values in (left, right))
+    logs = (
+        torch.from_numpy(values).log().to(unary.dtype).reshape(unary.shape)
+        for values in (left, right)
+    )
     return next(logs), next(logs)

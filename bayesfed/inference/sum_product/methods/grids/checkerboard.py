@@ -1,8 +1,9 @@
 """Checkerboard belief propagation on binary grids, in the odds domain.
 
-With unary odds g, a = exp(coupling / 2) and r the product of g and the other incoming messages, a message is
-``(a r + 1) / (r + a)``: no exponential, no logarithm. The parities are stored separately (`parity`), so every load is contiguous.
-Only one parity sends at a time: flooding, which updates both at once, oscillates where there are several fixed points.
+With unary odds g, a = exp(coupling / 2) and r the product of g and the other incoming messages, a
+message is ``(a r + 1) / (r + a)``: no exponential, no logarithm. The parities are stored separately
+(`parity`), so every load is contiguous. Only one parity sends at a time: flooding, which updates
+both at once, oscillates where there are several fixed points.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ LIMITS = {torch.float32: (40.0, 1e6, 1e18), torch.float64: (300.0, 1e40, 1e150)}
 Edge = tuple[Tensor, Tensor, Tensor]
 
 
-def pass_checkerboard(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None = None) -> Outcome:
+def pass_checkerboard(
+    grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None = None
+) -> Outcome:
     """Run belief propagation on a grid with one coupling in each direction.
 
     Parameters
@@ -32,20 +35,18 @@ def pass_checkerboard(grid: Grid, evidence: Tensor, settings: Settings, state: T
     grid
         The grid.
     evidence
-        Log-odds ``(B, K, M)``, float32 or float64. Unary log-odds are clipped at 40 (float64: 300), half a coupling at
-        log 1e6 (log 1e40); `holds` says whether that changes anything.
+        Log-odds ``(B, K, M)``, float32 or float64. Unary log-odds are clipped at 40 (float64: 300),
+        half a coupling at log 1e6 (log 1e40); `holds` says whether that changes anything.
     settings
         When to stop and how to start.
     state
         Messages of an earlier run on this grid; not changed.
     """
+    from bayesfed.inference.sum_product.methods.grids.checkerboard_jit import sweeper
+
     limit, _, cap = LIMITS[evidence.dtype]
     g = parity.pack((evidence + symmetric_field(grid, evidence)).clamp_(-limit, limit).exp_(), 1.0)
     messages = start(grid, evidence, settings, state)
-    if settings.backend == "numba":
-        from bayesfed.inference.sum_product.methods.grids.checkerboard_jit import sweeper
-    else:
-        from bayesfed.inference.sum_product.methods.grids.checkerboard_torch import sweeper
     step = sweeper(g, messages, grid.size[1], odds(grid, evidence.dtype), cap, settings.damping)
     sweeps, residual = settle(step, settings)
     # Their memory is free before the result is made.
@@ -54,36 +55,56 @@ def pass_checkerboard(grid: Grid, evidence: Tensor, settings: Settings, state: T
 
 
 def holds(grid: Grid, evidence: Tensor) -> bool:
-    """Whether couplings and unary log-odds lie within the limits of the evidence's dtype, so that nothing is clipped."""
+    """Whether couplings and unary log-odds lie within the limits of the evidence's dtype, so that
+    nothing is clipped.
+    """
     limit, most, _ = LIMITS[evidence.dtype]
     strong = 2 * grid.strength() > math.log(most)
-    return not strong and not bool(((evidence + symmetric_field(grid, evidence)).abs() > limit).any())
+    return not strong and not bool(
+        ((evidence + symmetric_field(grid, evidence)).abs() > limit).any()
+    )
 
 
 def odds(grid: Grid, dtype: torch.dtype) -> list[float]:
     """Return a = exp(coupling / 2) of rows and columns, clipped at the limits of a dtype."""
     most = LIMITS[dtype][1]
-    return [min(max(math.exp(min(float(link.coupling) / 2, 700.0)), 1 / most), most) for link in (grid.row, grid.column)]
+    return [
+        min(max(math.exp(min(float(link.coupling) / 2, 700.0)), 1 / most), most)
+        for link in (grid.row, grid.column)
+    ]
 
 
 def start(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None) -> Tensor:
-    """Return the first messages: a copy of `state`, neutral ones, or the largest or smallest possible."""
+    """Return the first messages: a copy of `state`, neutral ones, or the largest or smallest
+    possible.
+    """
     if state is not None:
         most = LIMITS[evidence.dtype][1]
         rows, columns = grid.size
         shape = (2, 4, len(evidence), rows + 2, (columns + 1) // 2 + 2)
-        return parity.cleared(resumed(state, shape, state).clamp_(1 / most, most).to(evidence), grid.size)
+        return parity.cleared(
+            resumed(state, shape, state).clamp_(1 / most, most).to(evidence), grid.size
+        )
     if settings.init == "zero":
         return parity.neutral(len(evidence), grid.size, evidence)
     most, sign = math.log(LIMITS[evidence.dtype][1]), 1 if settings.init == "hi" else -1
-    along, across = ((sign * value.abs() / 2).clamp(-most, most).exp() for value in grid.couplings(torch.float64, evidence.device))
-    return parity.extreme(len(evidence), grid.size, evidence, along.to(evidence), across.to(evidence))
+    along, across = (
+        (sign * value.abs() / 2).clamp(-most, most).exp()
+        for value in grid.couplings(torch.float64, evidence.device)
+    )
+    return parity.extreme(
+        len(evidence), grid.size, evidence, along.to(evidence), across.to(evidence)
+    )
 
 
-def outcome(grid: Grid, evidence: Tensor, messages: Tensor, sweeps: int, residual: float, converged: bool) -> Outcome:
+def outcome(
+    grid: Grid, evidence: Tensor, messages: Tensor, sweeps: int, residual: float, converged: bool
+) -> Outcome:
     """Return the beliefs, pair tables and log Z of packed messages."""
     # Two logarithms: the product of four strong messages could overflow.
-    incoming = (messages[:, 0] * messages[:, 1]).log_().add_((messages[:, 2] * messages[:, 3]).log_())
+    incoming = (
+        (messages[:, 0] * messages[:, 1]).log_().add_((messages[:, 2] * messages[:, 3]).log_())
+    )
     extrinsic = parity.unpack(incoming, grid.size[1]).add_(symmetric_field(grid, evidence))
     belief = evidence + extrinsic
 
@@ -100,26 +121,51 @@ def outcome(grid: Grid, evidence: Tensor, messages: Tensor, sweeps: int, residua
 def border(rows: int, columns: int, device: torch.device) -> list[Tensor]:
     """Return for each of the four sides whether a variable ``(K, M)`` lies on it."""
     i, j = torch.arange(rows, device=device)[:, None], torch.arange(columns, device=device)[None]
-    return [(side.expand(rows, columns)).long() for side in (i == 0, i == rows - 1, j == 0, j == columns - 1)]
+    return [
+        (side.expand(rows, columns)).long()
+        for side in (i == 0, i == rows - 1, j == 0, j == columns - 1)
+    ]
 
 
 def symmetric_field(grid: Grid, like: Tensor) -> Tensor:
-    """Return the field ``(K, M)`` of the model with agreement tables: each end of a link gets half its coupling."""
+    """Return the field ``(K, M)`` of the model with agreement tables: each end of a link gets half
+    its coupling.
+    """
     if grid.is_even():
         # The same everywhere except at the borders, where a neighbour is missing.
-        ends = [(float(link.source) + float(link.coupling) / 2, float(link.target) + float(link.coupling) / 2) for link in (grid.row, grid.column)]
-        field = torch.as_tensor(grid.field, dtype=like.dtype, device=like.device) + like.new_full(grid.size, sum(map(sum, ends)))
-        for side, value in zip((field[:, -1], field[:, 0], field[-1], field[0]), (*ends[0], *ends[1]), strict=True):
+        ends = [
+            (
+                float(link.source) + float(link.coupling) / 2,
+                float(link.target) + float(link.coupling) / 2,
+            )
+            for link in (grid.row, grid.column)
+        ]
+        field = torch.as_tensor(grid.field, dtype=like.dtype, device=like.device) + like.new_full(
+            grid.size, sum(map(sum, ends))
+        )
+        for side, value in zip(
+            (field[:, -1], field[:, 0], field[-1], field[0]), (*ends[0], *ends[1]), strict=True
+        ):
             side.sub_(value)
         return field
     row, column = (value / 2 for value in grid.couplings(torch.float64, like.device))
-    field = grid.fields(torch.float64, like.device) + pad(row, (0, 1)) + pad(row, (1, 0)) + pad(column, (0, 0, 0, 1)) + pad(column, (0, 0, 1, 0))
+    field = (
+        grid.fields(torch.float64, like.device)
+        + pad(row, (0, 1))
+        + pad(row, (1, 0))
+        + pad(column, (0, 0, 0, 1))
+        + pad(column, (0, 0, 1, 0))
+    )
     return field.to(like.dtype)
 
 
 def edges(grid: Grid, belief: Tensor, messages: Tensor) -> list[Edge]:
-    """Return cavity log-odds of both ends and half the coupling, for row links and for column links."""
-    left, right, up, down = (values.log() for values in parity.unpack_messages(messages, grid.size[1]))
+    """Return cavity log-odds of both ends and half the coupling, for row links and for column
+    links.
+    """
+    left, right, up, down = (
+        values.log() for values in parity.unpack_messages(messages, grid.size[1])
+    )
     row, column = (value / 2 for value in grid.couplings(belief.dtype, belief.device))
     along = ((belief - right)[..., :-1], (belief - left)[..., 1:], row)
     across = ((belief - down)[..., :-1, :], (belief - up)[..., 1:, :], column)

@@ -1,11 +1,14 @@
-"""Regions: the short cycles of a graph, the blocks of a grid, their overlaps, and how often each is counted.
+"""Regions: the short cycles of a graph, the blocks of a grid, their overlaps, and how often each is
+counted.
 
-Outer regions hold every factor. Inner regions are their intersections, and intersections of these. With counting numbers
-``c_R = 1 - sum of c_S over the regions S that contain R`` every factor and every variable counts once (Kikuchi).
+Outer regions hold every factor. Inner regions are their intersections, and intersections of these.
+With counting numbers ``c_R = 1 - sum of c_S over the regions S that contain R`` every factor and
+every variable counts once (Kikuchi).
 
 References
 ----------
-Yedidia, Freeman and Weiss, Constructing free-energy approximations, IEEE Trans. Inf. Theory 51 (2005), section VI: the cluster variation method.
+Yedidia, Freeman and Weiss, Constructing free-energy approximations, IEEE Trans. Inf. Theory 51
+(2005), section VI: the cluster variation method.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 
 Scope = frozenset[int]
 # Most entries of a region's table, and most regions that are found by themselves.
@@ -23,9 +26,11 @@ LARGEST, MOST = 2**16, 20_000
 
 
 def cycles(cards: Sequence[int], scopes: Iterable[Sequence[int]]) -> list[Scope]:
-    """Return the maximal cliques, or their triangles if their tables do not fit, and the cycles of four whose edges are in no clique of three.
+    """Return the maximal cliques, or their triangles if their tables do not fit, and the cycles of
+    four whose edges are in no clique of three.
 
-    Cliques in place of their triangles: triangles that overlap in many ways are counted with numbers far from 1, and the messages diverge.
+    Cliques in place of their triangles: triangles that overlap in many ways are counted with
+    numbers far from 1, and the messages diverge.
 
     Raises
     ------
@@ -44,13 +49,19 @@ def cycles(cards: Sequence[int], scopes: Iterable[Sequence[int]]) -> list[Scope]
         return math.prod(cards[variable] for variable in region) <= LARGEST
 
     def alone(one: int, two: int, three: int, four: int) -> bool:
-        return not any(beside[a] & beside[b] for a, b in ((one, two), (one, three), (four, two), (four, three)))
+        return not any(
+            beside[a] & beside[b] for a, b in ((one, two), (one, three), (four, two), (four, three))
+        )
 
     graph: nx.Graph[int] = nx.Graph()
     graph.add_edges_from((one, two) for one in beside for two in beside[one])
     regions: set[Scope] = set()
     for clique in nx.find_cliques(graph):
-        parts = [frozenset(clique)] if fits(frozenset(clique)) else map(frozenset, combinations(clique, 3))
+        parts = (
+            [frozenset(clique)]
+            if fits(frozenset(clique))
+            else map(frozenset, combinations(clique, 3))
+        )
         regions.update(part for part in parts if len(part) > 2)
         _check_count(regions)
     for one in sorted(beside):
@@ -58,7 +69,11 @@ def cycles(cards: Sequence[int], scopes: Iterable[Sequence[int]]) -> list[Scope]
         # Opposite corners have no edge, and `one` is the first of the four.
         for two, three in combinations(near, 2):
             if three not in beside[two]:
-                across = (four for four in beside[two] & beside[three] if four > one and four not in beside[one] and alone(one, two, three, four))
+                across = (
+                    four
+                    for four in beside[two] & beside[three]
+                    if four > one and four not in beside[one] and alone(one, two, three, four)
+                )
                 regions.update(frozenset((one, two, three, four)) for four in across)
         _check_count(regions)
     return [region for region in regions if fits(region)]
@@ -67,28 +82,40 @@ def cycles(cards: Sequence[int], scopes: Iterable[Sequence[int]]) -> list[Scope]
 def _check_count(regions: set[Scope]) -> None:
     if len(regions) > MOST:
         raise ArgumentError(
-            complain("infer method 'gbp'", expected=f"at most {MOST} cycles of three or four", actual="more", hint="regions=[(0, 1, 2), ...]")
+            "infer method 'gbp'",
+            f"at most {MOST} cycles of three or four",
+            "more",
+            "regions=[(0, 1, 2), ...]",
         )
 
 
 def blocks(size: tuple[int, int], order: Sequence[int], rows: int) -> list[Scope]:
-    """Return blocks of `rows` rows and two columns that cover a grid; neighbouring strips share a row.
+    """Return blocks of `rows` rows and two columns that cover a grid; neighbouring strips share a
+    row.
 
-    Their fixed points are those of strips: a strip is a chain of blocks, and strips exchange pairs of neighbours in the shared row.
+    Their fixed points are those of strips: a strip is a chain of blocks, and strips exchange pairs
+    of neighbours in the shared row.
     """
     height, width = size
     tops = list(range(0, max(height - rows, 0) + 1, rows - 1))
     if tops[-1] + rows < height:
         tops.append(height - rows)
     return [
-        frozenset(order[row * width + column] for row in range(top, min(top + rows, height)) for column in (left, left + 1))
+        frozenset(
+            order[row * width + column]
+            for row in range(top, min(top + rows, height))
+            for column in (left, left + 1)
+        )
         for top in tops
         for left in range(width - 1)
     ]
 
 
-def region_graph(count: int, scopes: Iterable[Sequence[int]], given: Iterable[Scope]) -> tuple[list[Scope], dict[Scope, int]]:
-    """Return the outer regions, and the counting number of each inner one that is not 0 or that others need.
+def region_graph(
+    count: int, scopes: Iterable[Sequence[int]], given: Iterable[Scope]
+) -> tuple[list[Scope], dict[Scope, int]]:
+    """Return the outer regions, and the counting number of each inner one that is not 0 or that
+    others need.
 
     Parameters
     ----------
@@ -99,7 +126,11 @@ def region_graph(count: int, scopes: Iterable[Sequence[int]], given: Iterable[Sc
     given
         Regions; factors and variables that lie in none become regions of their own.
     """
-    wanted = {frozenset(region) for region in given} | {frozenset(scope) for scope in scopes} | {frozenset((i,)) for i in range(count)}
+    wanted = (
+        {frozenset(region) for region in given}
+        | {frozenset(scope) for scope in scopes}
+        | {frozenset((i,)) for i in range(count)}
+    )
     holds: list[list[Scope]] = [[] for _ in range(count)]
     outer: list[Scope] = []
     for region in sorted(wanted, key=lambda region: (-len(region), sorted(region))):
@@ -120,7 +151,9 @@ def region_graph(count: int, scopes: Iterable[Sequence[int]], given: Iterable[Sc
     contained: list[list[Scope]] = [[] for _ in range(count)]
     for region in sorted(inner, key=lambda region: (-len(region), sorted(region))):
         first = min(region)
-        larger = sum(region <= other for other in holds[first]) + sum(counting[other] for other in contained[first] if region < other)
+        larger = sum(region <= other for other in holds[first]) + sum(
+            counting[other] for other in contained[first] if region < other
+        )
         counting[region] = 1 - larger
         for variable in region:
             contained[variable].append(region)

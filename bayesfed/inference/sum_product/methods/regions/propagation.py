@@ -1,4 +1,5 @@
-"""Generalised belief propagation by the two-way algorithm of Heskes, Albers and Kappen, in logs and in float64.
+"""Generalised belief propagation by the two-way algorithm of Heskes, Albers and Kappen, in logs and
+in float64.
 
 With n outer regions a around an inner region b and its counting number c::
 
@@ -21,15 +22,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
 from bayesfed.inference.sum_product.methods.regions.choice import Scope, region_graph
 from bayesfed.inference.sum_product.methods.regions.wiring import Batch, Part, RegionWiring
 from bayesfed.inference.sum_product.methods.settle import Damper, settle
 from bayesfed.inference.sum_product.methods.structure import log_tables, structure, unary_weights
+from bayesfed.models.random_fields.clique_tables import shape_of
 from bayesfed.models.random_fields.ising import Ising
-from bayesfed.models.random_fields.junction_tree import shape_of
 
 # Log weight of what tables forbid: differences of -inf would be undefined.
 FORBIDDEN = -1e4
@@ -39,7 +40,9 @@ LEAST = 0.3
 
 @dataclass(frozen=True)
 class _Problem:
-    """A model on regions: `own` are the log tables ``(B, F, *cards)`` of each group, `home` the outer region of each factor and variable."""
+    """A model on regions: `own` are the log tables ``(B, F, *cards)`` of each group, `home` the
+    outer region of each factor and variable.
+    """
 
     wiring: RegionWiring
     own: list[Tensor]
@@ -47,7 +50,13 @@ class _Problem:
     variables: list[tuple[int, int, tuple[int, ...]]]
 
 
-def pass_regions(model: Ising | Tables, evidence: Tensor, regions: Sequence[Scope], settings: Settings, state: Tensor | None = None) -> Outcome:
+def pass_regions(
+    model: Ising | Tables,
+    evidence: Tensor,
+    regions: Sequence[Scope],
+    settings: Settings,
+    state: Tensor | None = None,
+) -> Outcome:
     """Pass messages between regions until they settle.
 
     Parameters
@@ -66,17 +75,22 @@ def pass_regions(model: Ising | Tables, evidence: Tensor, regions: Sequence[Scop
     Raises
     ------
     ArgumentError
-        If `init` is not "zero", the state is not one of this graph and these regions, or an overlap is counted so often that its update is undefined.
+        If `init` is not "zero", the state is not one of this graph and these regions, or an overlap
+        is counted so often that its update is undefined.
     """
     if settings.init != "zero":
-        raise ArgumentError(complain("infer method 'gbp'", expected="init='zero'", actual=repr(settings.init), hint="state= for other starts"))
+        raise ArgumentError(
+            "infer method 'gbp'", "init='zero'", repr(settings.init), "state= for other starts"
+        )
     problem = _problem(model, evidence, regions)
     wiring, beliefs = problem.wiring, [table.clone() for table in problem.own]
     sizes = [(len(part.outer), *batch.cards) for batch in wiring.batches for part in batch.parts]
     flat = [int(torch.tensor(size).prod()) for size in sizes]
     like = beliefs[0].new_zeros(len(evidence), sum(flat))
     kept = like if state is None else resumed(state, tuple(like.shape), like)
-    messages = [part.unflatten(1, size) for part, size in zip(kept.split(flat, 1), sizes, strict=True)]
+    messages = [
+        part.unflatten(1, size) for part, size in zip(kept.split(flat, 1), sizes, strict=True)
+    ]
     damper = Damper(max(settings.damping, LEAST))
 
     def step(count: int) -> float:
@@ -86,12 +100,16 @@ def pass_regions(model: Ising | Tables, evidence: Tensor, regions: Sequence[Scop
             _restart(wiring, problem.own, beliefs, messages)
             rest = iter(messages)
             for batch in wiring.batches:
-                change = max(change, _update(batch, beliefs, [next(rest) for _ in batch.parts], damper.share))
+                change = max(
+                    change, _update(batch, beliefs, [next(rest) for _ in batch.parts], damper.share)
+                )
         return change
 
     sweeps, residual = settle(step, settings, every=1, damper=damper) if messages else (1, 0.0)
     _restart(wiring, problem.own, beliefs, messages)
-    return _outcome(model, evidence, problem, beliefs, kept, sweeps, residual, residual <= settings.tol)
+    return _outcome(
+        model, evidence, problem, beliefs, kept, sweeps, residual, residual <= settings.tol
+    )
 
 
 def _problem(model: Ising | Tables, evidence: Tensor, regions: Sequence[Scope]) -> _Problem:
@@ -103,23 +121,35 @@ def _problem(model: Ising | Tables, evidence: Tensor, regions: Sequence[Scope]) 
         for variable in region:
             holds[variable].append(region)
     own = [
-        evidence.new_zeros(len(evidence), len(group), *shape, dtype=torch.float64) for group, shape in zip(wiring.groups, wiring.cards, strict=True)
+        evidence.new_zeros(len(evidence), len(group), *shape, dtype=torch.float64)
+        for group, shape in zip(wiring.groups, wiring.cards, strict=True)
     ]
 
     def add(scope: tuple[int, ...], table: Tensor) -> tuple[int, int, tuple[int, ...]]:
-        group, row = wiring.place[next(region for region in holds[scope[0]] if region.issuperset(scope))]
+        group, row = wiring.place[
+            next(region for region in holds[scope[0]] if region.issuperset(scope))
+        ]
         within = wiring.groups[group][row]
         order = sorted(range(len(scope)), key=scope.__getitem__)
-        own[group][:, row] += table.permute(0, *(1 + axis for axis in order)).reshape(-1, *shape_of(cards, within, scope))
+        own[group][:, row] += table.permute(0, *(1 + axis for axis in order)).reshape(
+            -1, *shape_of(cards, within, scope)
+        )
         return group, row, scope
 
-    factors = [add(scope, table[None].clamp_min(FORBIDDEN)) for scope, table in zip(scopes, log_tables(model, evidence.device), strict=True)]
+    factors = [
+        add(scope, table[None].clamp_min(FORBIDDEN))
+        for scope, table in zip(scopes, log_tables(model, evidence.device), strict=True)
+    ]
     unary, _ = unary_weights(model, evidence)
-    variables = [add((number,), weights.clamp_min(FORBIDDEN)) for number, weights in enumerate(unary)]
+    variables = [
+        add((number,), weights.clamp_min(FORBIDDEN)) for number, weights in enumerate(unary)
+    ]
     return _Problem(wiring, own, factors, variables)
 
 
-def _restart(wiring: RegionWiring, own: list[Tensor], beliefs: list[Tensor], messages: list[Tensor]) -> None:
+def _restart(
+    wiring: RegionWiring, own: list[Tensor], beliefs: list[Tensor], messages: list[Tensor]
+) -> None:
     """Sum the beliefs anew from tables and messages, so that rounding errors do not accumulate."""
     for belief, table in zip(beliefs, own, strict=True):
         belief.copy_(table)
@@ -127,13 +157,17 @@ def _restart(wiring: RegionWiring, own: list[Tensor], beliefs: list[Tensor], mes
     for batch in wiring.batches:
         for part in batch.parts:
             belief = beliefs[part.group]
-            belief.index_add_(1, part.outer, _spread(next(rest), part).expand(-1, -1, *belief.shape[2:]))
+            belief.index_add_(
+                1, part.outer, _spread(next(rest), part).expand(-1, -1, *belief.shape[2:])
+            )
 
 
 def _spread(message: Tensor, part: Part) -> Tensor:
     """Shape messages ``(B, P, *inner cards)`` for the outer tables."""
     sizes = iter(message.shape[2:])
-    return message.reshape(*message.shape[:2], *(next(sizes) if stays else 1 for stays in part.kept))
+    return message.reshape(
+        *message.shape[:2], *(next(sizes) if stays else 1 for stays in part.kept)
+    )
 
 
 def _marginal(belief: Tensor, part: Part) -> Tensor:
@@ -157,12 +191,21 @@ def _update(batch: Batch, beliefs: list[Tensor], messages: list[Tensor], damping
         moved = (1 - damping) * (fresh - message)
         change = max(change, float(moved.abs().amax()))
         message.add_(moved)
-        beliefs[part.group].index_add_(1, part.outer, _spread(moved, part).expand(-1, -1, *beliefs[part.group].shape[2:]))
+        beliefs[part.group].index_add_(
+            1, part.outer, _spread(moved, part).expand(-1, -1, *beliefs[part.group].shape[2:])
+        )
     return change
 
 
 def _outcome(
-    model: Ising | Tables, evidence: Tensor, problem: _Problem, beliefs: list[Tensor], state: Tensor, sweeps: int, residual: float, converged: bool
+    model: Ising | Tables,
+    evidence: Tensor,
+    problem: _Problem,
+    beliefs: list[Tensor],
+    state: Tensor,
+    sweeps: int,
+    residual: float,
+    converged: bool,
 ) -> Outcome:
     wiring = problem.wiring
     tables = [belief.flatten(2).log_softmax(-1).reshape(belief.shape) for belief in beliefs]
@@ -187,14 +230,22 @@ def _outcome(
             # What a table forbids has a weight near zero until here.
             belief[:, number, : log.shape[1]] = torch.where(log > FORBIDDEN / 2, log, -torch.inf)
         belief = belief.log_softmax(-1)
-        extrinsic = torch.where(torch.isneginf(evidence) | torch.isneginf(belief), -torch.inf, belief - evidence).log_softmax(-1)
+        extrinsic = torch.where(
+            torch.isneginf(evidence) | torch.isneginf(belief), -torch.inf, belief - evidence
+        ).log_softmax(-1)
 
     def pairs() -> tuple[Tensor, ...]:
         joint = [marginal(home).exp() for home in problem.factors]
         if isinstance(model, Ising):
-            return (torch.stack(joint, dim=1) if joint else beliefs[0].new_zeros(len(evidence), 0, 2, 2),)
+            return (
+                torch.stack(joint, dim=1)
+                if joint
+                else beliefs[0].new_zeros(len(evidence), 0, 2, 2),
+            )
         rest = iter(joint)
-        return tuple(torch.stack([next(rest) for _ in group.which], dim=1) for group in model.groups)
+        return tuple(
+            torch.stack([next(rest) for _ in group.which], dim=1) for group in model.groups
+        )
 
     def log_z() -> Tensor:
         total = beliefs[0].new_zeros(len(evidence))

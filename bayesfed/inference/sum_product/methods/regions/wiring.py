@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.methods.regions.choice import Scope
 
 
@@ -22,7 +22,8 @@ class Part:
     group
         Number of the shape.
     gone, kept
-        Axes of the outer table ``(B, F, *cards)`` that are summed out; and for each axis whether it stays.
+        Axes of the outer table ``(B, F, *cards)`` that are summed out; and for each axis whether it
+        stays.
     outer, inner
         ``(P,)``, the place of the outer region in its group and of the inner one in its batch.
     """
@@ -78,7 +79,12 @@ class RegionWiring:
     batches: tuple[Batch, ...]
 
     @staticmethod
-    def of(cards: Sequence[int], outer: Sequence[Scope], counting: dict[Scope, int], device: torch.device) -> RegionWiring:
+    def of(
+        cards: Sequence[int],
+        outer: Sequence[Scope],
+        counting: dict[Scope, int],
+        device: torch.device,
+    ) -> RegionWiring:
         """Sort regions into groups and batches.
 
         Raises
@@ -98,7 +104,10 @@ class RegionWiring:
             for variable in region:
                 holds[variable].append(region)
         coloured: dict[tuple[tuple[int, ...], int], list[Scope]] = defaultdict(list)
-        above = {region: [larger for larger in holds[min(region)] if region <= larger] for region in counting}
+        above = {
+            region: [larger for larger in holds[min(region)] if region <= larger]
+            for region in counting
+        }
         used: dict[Scope, set[int]] = defaultdict(set)
         for region in sorted(counting, key=lambda region: (-len(region), sorted(region))):
             taken = set().union(*(used[larger] for larger in above[region]))
@@ -106,8 +115,13 @@ class RegionWiring:
             for larger in above[region]:
                 used[larger].add(colour)
             coloured[tuple(cards[variable] for variable in sorted(region)), colour].append(region)
-        batches = [_batch(shape, regions, above, counting, place, device) for (shape, _), regions in coloured.items()]
-        return RegionWiring(tuple(map(tuple, shapes.values())), tuple(shapes), place, tuple(batches))
+        batches = [
+            _batch(shape, regions, above, counting, place, device)
+            for (shape, _), regions in coloured.items()
+        ]
+        return RegionWiring(
+            tuple(map(tuple, shapes.values())), tuple(shapes), place, tuple(batches)
+        )
 
 
 def _batch(
@@ -122,17 +136,34 @@ def _batch(
     for number, region in enumerate(regions):
         weight = len(above[region]) + counting[region]
         if weight <= 0:
-            actual = f"{sorted(region)} in {len(above[region])} regions, counted {counting[region]} times"
+            actual = (
+                f"{sorted(region)} in {len(above[region])} regions, counted {counting[region]} "
+                "times"
+            )
             hint = "regions that overlap less, as regions=[(0, 1, 2), ...]"
-            raise ArgumentError(complain("infer method 'gbp'", expected="overlaps whose update is defined", actual=actual, hint=hint))
+            raise ArgumentError(
+                "infer method 'gbp'", "overlaps whose update is defined", actual, hint
+            )
         for larger in above[region]:
             group, row = place[larger]
-            overlaps[group, tuple(variable in region for variable in sorted(larger))].append((row, number))
+            overlaps[group, tuple(variable in region for variable in sorted(larger))].append(
+                (row, number)
+            )
     parts = []
     for (group, kept), rows in overlaps.items():
         outer, inner = torch.tensor(rows, device=device).T
-        parts.append(Part(group, tuple(axis + 2 for axis, stays in enumerate(kept) if not stays), kept, outer, inner))
+        parts.append(
+            Part(
+                group,
+                tuple(axis + 2 for axis, stays in enumerate(kept) if not stays),
+                kept,
+                outer,
+                inner,
+            )
+        )
     weights = [len(above[region]) + counting[region] for region in regions]
     power = 1 / torch.tensor(weights, dtype=torch.float64, device=device)
-    counted = torch.tensor([counting[region] for region in regions], dtype=torch.float64, device=device)
+    counted = torch.tensor(
+        [counting[region] for region in regions], dtype=torch.float64, device=device
+    )
     return Batch(cards, power, counted, tuple(parts))

@@ -1,6 +1,7 @@
-"""The sweep over strips as a numba kernel. Imported only where numba is installed (extra ``fast``).
+"""The sweep over strips as a numba kernel.
 
-Everything is a ratio of non-negative sums, in odds, through agreement tables [[a, 1], [1, a]]: no exponential, no logarithm.
+Everything is a ratio of non-negative sums, in odds, through agreement tables [[a, 1], [1, a]]: no
+exponential, no logarithm.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from bayesfed.inference.sum_product.methods.jit import EXACT, both, chosen
 
 @numba.njit(inline="always")
 def contract(w: Any, vector: Any, bit: int, odds: float) -> None:
-    """Apply the agreement table [[odds, 1], [1, odds]] to one row of a column's states, in place."""
+    """Apply the agreement table [[odds, 1], [1, odds]] to one row of a column's states, in
+    place.
+    """
     for state in range(1 << len(w)):
         if not state & bit:
             off, on = vector[state], vector[state | bit]
@@ -52,14 +55,18 @@ def scale(w: Any, vector: Any) -> None:
 
 @numba.njit(inline="always")
 def blend(new: float, old: float, damping: float, worst: float) -> Any:
-    """Return the damped message, and the larger of `worst` and its change: the ratio of larger to smaller, less 1."""
+    """Return the damped message, and the larger of `worst` and its change: the ratio of larger to
+    smaller, less 1.
+    """
     mixed = new + damping * (old - new)
     return mixed, max(worst, abs(mixed - old) / min(mixed, old))
 
 
 @numba.njit(**EXACT)
 def forward(w: Any, unary: Any, pair: Any, across: Any, sums: Any, weights: Any) -> None:
-    """Sum a strip from the left into `sums` ``(M, S)``; `unary` and `pair` ``(w, M)``, `across` ``(w - 1, M)``."""
+    """Sum a strip from the left into `sums` ``(M, S)``; `unary` and `pair` ``(w, M)``, `across`
+    ``(w - 1, M)``.
+    """
     for j in range(sums.shape[0]):
         weigh(w, unary, across, j, weights)
         column = sums[j]
@@ -90,9 +97,21 @@ def marginal(w: Any, column: Any, back: Any, bit: int) -> float:
 
 @numba.njit(**EXACT)
 def backward(
-    w: Any, unary: Any, pair: Any, across: Any, sums: Any, weights: Any, back: Any, kept: int, to_unary: Any, to_pair: Any, odds: Any, damping: float
+    w: Any,
+    unary: Any,
+    pair: Any,
+    across: Any,
+    sums: Any,
+    weights: Any,
+    back: Any,
+    kept: int,
+    to_unary: Any,
+    to_pair: Any,
+    odds: Any,
+    damping: float,
 ) -> float:
-    """Sum from the right; write the kept row's chain, divided by what went in, to the messages, and the marginal odds ``(w, M)`` to `odds`.
+    """Sum from the right; write the kept row's chain, divided by what went in, to the messages, and
+    the marginal odds ``(w, M)`` to `odds`.
 
     Returns
     -------
@@ -126,9 +145,13 @@ def backward(
         contract(w, back, bit, pair[kept, j])
         for i in range(len(w)):
             odds[i, j] = marginal(w, column, back, 1 << i)
-        to_pair[j], worst = blend(math.sqrt((t11 / t10) * (t00 / t01)) / pair[kept, j], to_pair[j], damping, worst)
+        to_pair[j], worst = blend(
+            math.sqrt((t11 / t10) * (t00 / t01)) / pair[kept, j], to_pair[j], damping, worst
+        )
         right = math.sqrt((t01 / t00) * (t11 / t10))
-        to_unary[j + 1], worst = blend(pending * right / unary[kept, j + 1], to_unary[j + 1], damping, worst)
+        to_unary[j + 1], worst = blend(
+            pending * right / unary[kept, j + 1], to_unary[j + 1], damping, worst
+        )
         pending = math.sqrt((t10 / t00) * (t11 / t01)) / (odds[kept, j] if j else 1.0)
     to_unary[0], worst = blend(pending / unary[kept, 0], to_unary[0], damping, worst)
     return worst
@@ -136,9 +159,21 @@ def backward(
 
 @numba.njit(**EXACT)
 def sweep_block(
-    own: Any, own_pair: Any, across: Any, messages: Any, inbox: Any, odds: Any, down: bool, w: Any, size: int, damping: float, block: int
+    own: Any,
+    own_pair: Any,
+    across: Any,
+    messages: Any,
+    inbox: Any,
+    odds: Any,
+    down: bool,
+    w: Any,
+    size: int,
+    damping: float,
+    block: int,
 ) -> float:
-    """Send the messages of one block's strips, one after the other; arrays are those of one batch entry."""
+    """Send the messages of one block's strips, one after the other; arrays are those of one batch
+    entry.
+    """
     rows, columns = len(w), own.shape[1]
     step = rows - 1
     unary, pair = np.empty((rows, columns)), np.empty((rows, columns))
@@ -159,31 +194,92 @@ def sweep_block(
         forward(w, unary, pair, across[top : top + step], sums, weights)
         kept, way, to = (step, 0, strip + 1) if down else (0, 1, strip)
         moved = backward(
-            w, unary, pair, across[top : top + step], sums, weights, back, kept, messages[way, 0, to], messages[way, 1, to],
-            odds[top : top + rows], damping,
-        )  # fmt: skip
+            w,
+            unary,
+            pair,
+            across[top : top + step],
+            sums,
+            weights,
+            back,
+            kept,
+            messages[way, 0, to],
+            messages[way, 1, to],
+            odds[top : top + rows],
+            damping,
+        )
         worst = max(worst, float(moved))
     return worst
 
 
 def _sweep(
-    own: Any, own_pair: Any, across: Any, messages: Any, inbox: Any, odds: Any, down: bool, w: Any, size: int, damping: float, change: Any
+    own: Any,
+    own_pair: Any,
+    across: Any,
+    messages: Any,
+    inbox: Any,
+    odds: Any,
+    down: bool,
+    w: Any,
+    size: int,
+    damping: float,
+    change: Any,
 ) -> None:
     blocks = inbox.shape[2]
     for number in numba.prange(len(change)):
         b, block = number // blocks, number % blocks
         change[number] = sweep_block(
-            own[b], own_pair, across, messages[:, :, b], inbox[:, b, block], odds[b], down, w, size, damping, block
-        )  # fmt: skip
+            own[b],
+            own_pair,
+            across,
+            messages[:, :, b],
+            inbox[:, b, block],
+            odds[b],
+            down,
+            w,
+            size,
+            damping,
+            block,
+        )
 
 
 _SWEEP = both(_sweep)
 
 
 def sweep_strips(
-    own: Tensor, own_pair: Tensor, across: Tensor, messages: Tensor, inbox: Tensor, odds: Tensor, down: bool, rows: int, size: int, damping: float
+    own: Tensor,
+    own_pair: Tensor,
+    across: Tensor,
+    messages: Tensor,
+    inbox: Tensor,
+    odds: Tensor,
+    down: bool,
+    rows: int,
+    size: int,
+    damping: float,
 ) -> float:
-    """Do the same as `propagation.sweep_strips`."""
+    """Send every strip's message downwards or upwards, all blocks in parallel.
+
+    Parameters
+    ----------
+    own, own_pair, across
+        `own`, `pair` and `across` of the `Problem`.
+    messages
+        ``(2, 2, B, n + 1, M)``, changed in place.
+    inbox
+        Messages to the first strip of each block before this pass, ``(2, B, blocks, M)``.
+    odds
+        ``(B, H, M)``; the marginal odds are written into it.
+    down
+        Whether messages go down.
+    rows, size
+        Rows of a strip, and strips of a block.
+    damping
+        Share of the old message that is kept.
+
+    Returns
+    -------
+    The largest ratio of a new message to the old one, less 1.
+    """
     change = np.zeros(inbox.shape[1] * inbox.shape[2])
     arrays = [values.numpy() for values in (own, own_pair, across, messages, inbox, odds)]
     chosen(_SWEEP, len(change), 2)(*arrays, down, (0,) * rows, size, damping, change)

@@ -1,6 +1,8 @@
-"""Exact sums along many chains at once: prefix products of small positive matrices in log2(M) steps.
+"""Exact sums along many chains at once: prefix products of small positive matrices in log2(M)
+steps.
 
-A sequential recursion would launch a kernel at every step. Products of positive numbers have no cancellation, so both agree up to rounding.
+A sequential recursion would launch a kernel at every step. Products of positive numbers have no
+cancellation, so both agree up to rounding.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from torch import Tensor
 
 
 def prefix_products(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return inclusive products from the left along dimension 0, each scaled to maximum 1, and the log of the scales.
+    """Return inclusive products from the left along dimension 0, each scaled to maximum 1, and the
+    log of the scales.
 
     Parameters
     ----------
@@ -48,7 +51,8 @@ def chain_sums(weights: Tensor, tables: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
     Returns
     -------
-    Forward weights, which include a variable's own, and backward weights, which do not, ``(M, ..., S)`` up to scale, and log Z ``(...)``.
+    Forward weights, which include a variable's own, and backward weights, which do not,
+    ``(M, ..., S)`` up to scale, and log Z ``(...)``.
     """
     if len(weights) == 1:
         return weights, torch.ones_like(weights), weights[0].sum(-1).log()

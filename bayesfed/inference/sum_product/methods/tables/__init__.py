@@ -1,4 +1,5 @@
 """General factor graphs: any cardinality, any arity.
 
-`schedule` sorts the factors into batches that are updated together; `propagation` passes their messages.
+`schedule` sorts the factors into batches that are updated together; `propagation` passes their
+messages.
 """

@@ -1,16 +1,18 @@
 """Sum-product on general factor graphs: any cardinalities, any arities, with or without cycles.
 
-A message is the log weights of a variable's states, the largest 0. A factor takes the cavities of its variables (belief without
-its own last message) as probabilities q and sums its table against them, over all variables but the one that receives the message:
+A message is the log weights of a variable's states, the largest 0. A factor takes the cavities of
+its variables (belief without its own last message) as probabilities q and sums its table against
+them, over all variables but the one that receives the message:
 ``m_k(x_k) = log sum table(x) prod_(l != k) q_l(x_l)``.
 
-Everything is state-major: ``(B, states, F)``, so that each step is one pass over long rows of factors. Only beliefs are
-gathered and scattered, not messages.
+Everything is state-major: ``(B, states, F)``, so that each step is one pass over long rows of
+factors. Only beliefs are gathered and scattered, not messages.
 
 References
 ----------
-Kschischang, Frey and Loeliger, Factor graphs and the sum-product algorithm, IEEE Trans. Inf. Theory 47 (2001), (5)-(6).
-Yedidia, Freeman and Weiss, Constructing free-energy approximations, IEEE Trans. Inf. Theory 51 (2005): Bethe's log Z.
+Kschischang, Frey and Loeliger, Factor graphs and the sum-product algorithm, IEEE Trans. Inf. Theory
+47 (2001), (5)-(6). Yedidia, Freeman and Weiss, Constructing free-energy approximations, IEEE Trans.
+Inf. Theory 51 (2005): Bethe's log Z.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from bayesfed.errors import ArgumentError, complain
+from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
-from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
+from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
 from bayesfed.inference.sum_product.methods.settle import Damper, settle
 from bayesfed.inference.sum_product.methods.tables.schedule import Batch, Program, compile_tables
 
@@ -32,16 +34,20 @@ Views = list[list[Tensor]]
 
 
 @torch.no_grad()
-def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tensor | None = None) -> Outcome:
-    """Pass messages until they settle; on a forest make one sweep up and down, which is exact and not damped.
+def pass_tables(
+    model: Tables, evidence: Tensor, settings: Settings, state: Tensor | None = None
+) -> Outcome:
+    """Pass messages until they settle; on a forest make one sweep up and down, which is exact and
+    not damped.
 
     Parameters
     ----------
     model
         The factor graph.
     evidence
-        ``(B, n, C)``, log weights in float32 or float64, ``-inf`` for impossible states; entries of states that a variable
-        does not have are ignored. No message is stronger than 708 nats (float32: 87), except for impossible states.
+        ``(B, n, C)``, log weights in float32 or float64, ``-inf`` for impossible states; entries of
+        states that a variable does not have are ignored. No message is stronger than 708 nats
+        (float32: 87), except for impossible states.
     settings
         When to stop; its `init` must be "zero".
     state
@@ -54,11 +60,14 @@ def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tens
     Raises
     ------
     ArgumentError
-        If evidence or state do not fit the model, if `init` is not "zero", or if a variable has no possible state.
+        If the state does not fit the model, if `init` is not "zero", or if a variable has no
+        possible state.
     """
     prior, log_weights = _fields(model, evidence)
     if settings.init != "zero":
-        raise ArgumentError(complain("message passing on tables", expected="init='zero'", actual=repr(settings.init), hint="damping instead"))
+        raise ArgumentError(
+            "message passing on tables", "init='zero'", repr(settings.init), "damping instead"
+        )
     program = compile_tables(model, evidence.dtype, evidence.device)
     messages, views = _start(program, log_weights, state)
     field = prior + log_weights
@@ -66,7 +75,14 @@ def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tens
     field = field.where(possible, -math.inf)
     if program.forest:
         belief = _collect(program, field, views)
-        for number in tqdm(program.order, desc="message passing", unit="batch", delay=2.0, leave=False, disable=settings.hide_bar):
+        for number in tqdm(
+            program.order,
+            desc="message passing",
+            unit="batch",
+            delay=2.0,
+            leave=False,
+            disable=settings.hide_bar,
+        ):
             _send(program.batches[number], belief, views[number])
         sweeps, residual = 1, 0.0
     else:
@@ -77,13 +93,22 @@ def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tens
             belief, change = _collect(program, field, views), field.new_zeros(())
             for remaining in reversed(range(count)):
                 for number in program.order:
-                    moved = _send(program.batches[number], belief, views[number], damper.share, measure=not remaining)
+                    moved = _send(
+                        program.batches[number],
+                        belief,
+                        views[number],
+                        damper.share,
+                        measure=not remaining,
+                    )
                     change = change if moved is None else torch.maximum(change, moved)
             return float(change)
 
         sweeps, residual = settle(step, settings, damper=damper)
-    # The extrinsic part is summed from messages, not subtracted: it must not depend on the variable's own evidence, even by rounding.
-    extrinsic = _collect(program, prior.expand_as(field), views).where(possible | torch.isneginf(log_weights), -math.inf)
+    # The extrinsic part is summed from messages, not subtracted: it must not depend on the
+    # variable's own evidence, even by rounding.
+    extrinsic = _collect(program, prior.expand_as(field), views).where(
+        possible | torch.isneginf(log_weights), -math.inf
+    )
     belief = _collect(program, field, views)
     return Outcome(
         belief.log_softmax(1).mT.contiguous(),
@@ -98,36 +123,45 @@ def pass_tables(model: Tables, evidence: Tensor, settings: Settings, state: Tens
 
 
 def _fields(model: Tables, evidence: Tensor) -> tuple[Tensor, Tensor]:
-    """Check the evidence; return the model's unary weights and the evidence, as ``(B, C, n)`` with ``-inf`` in padded states."""
-    where, (count, states) = "message passing on tables: evidence", model.unary.shape
-    if evidence.ndim != 3 or evidence.shape[1:] != (count, states) or evidence.dtype not in (torch.float32, torch.float64):
-        expected, actual = f"float32 or float64 of shape (B, {count}, {states})", (evidence.dtype, tuple(evidence.shape))
-        raise ArgumentError(complain(where, expected=expected, actual=actual, hint="zeros where nothing is known"))
-    padded = torch.arange(states, device=evidence.device)[:, None] >= model.cards.to(evidence.device)
+    """Return the model's unary weights and the evidence, as ``(B, C, n)`` with ``-inf`` in padded
+    states.
+    """
+    states = torch.arange(model.unary.shape[1], device=evidence.device)
+    padded = states[:, None] >= model.cards.to(evidence.device)
     weights = evidence.mT.masked_fill(padded, -math.inf).contiguous()
-    if not bool((weights < math.inf).all()):
-        raise ArgumentError(complain(where, expected="log weights, finite or -inf", actual="nan or inf", hint="subtracting the largest first"))
     return model.unary.to(evidence).T.masked_fill(padded, -math.inf)[None].contiguous(), weights
 
 
 def _start(program: Program, like: Tensor, state: Tensor | None) -> tuple[Tensor, Views]:
-    """Return the messages as one tensor ``(B, S)``, and its views ``(B, states, F)`` by batch and position."""
+    """Return the messages as one tensor ``(B, S)``, and its views ``(B, states, F)`` by batch and
+    position.
+    """
     sizes = [batch.factors.numel() * card for batch in program.batches for card in batch.cards]
-    shape = like.shape[0], sum(sizes)
-    if state is not None and (tuple(state.shape) != shape or not bool(torch.isfinite(state).all())):
-        raise ArgumentError(
-            complain("message passing on tables: state", expected=f"finite, of shape {shape}", actual=tuple(state.shape), hint="an earlier outcome's")
-        )
-    messages = like.new_zeros(shape) if state is None or program.forest else state.to(like, copy=True)
+    messages = like.new_zeros(like.shape[0], sum(sizes))
+    if state is not None:
+        kept = resumed(state, tuple(messages.shape), like)
+        messages = messages if program.forest else kept
     parts = iter(messages.split(sizes, 1))
-    return messages, [[next(parts).unflatten(1, (card, -1)) for card in batch.cards] for batch in program.batches]
+    return messages, [
+        [next(parts).unflatten(1, (card, -1)) for card in batch.cards] for batch in program.batches
+    ]
 
 
-def _send(batch: Batch, belief: Tensor, old: list[Tensor], damping: float = 0.0, measure: bool = False) -> Tensor | None:
-    """Update a batch's messages and the beliefs of their variables; if `measure`, return the largest change."""
+def _send(
+    batch: Batch, belief: Tensor, old: list[Tensor], damping: float = 0.0, measure: bool = False
+) -> Tensor | None:
+    """Update a batch's messages and the beliefs of their variables; if `measure`, return the
+    largest change.
+    """
     cavities, _ = _cavities(batch, belief, old)
     moved = []
-    for weights, cavity, message, scope in zip(_outgoing(batch.weights, [c.exp() for c in cavities]), cavities, old, batch.scope, strict=True):
+    for weights, cavity, message, scope in zip(
+        _outgoing(batch.weights, [c.exp() for c in cavities]),
+        cavities,
+        old,
+        batch.scope,
+        strict=True,
+    ):
         before = message.clone() if damping or measure or not batch.apart else message
         torch.log(_floor_(weights), out=message)
         message.sub_(message.amax(1, keepdim=True))
@@ -144,8 +178,13 @@ def _send(batch: Batch, belief: Tensor, old: list[Tensor], damping: float = 0.0,
 
 
 def _cavities(batch: Batch, belief: Tensor, messages: list[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Return the log cavities of each position ``(B, states, F)``, the largest 0, and the sum of what was subtracted for that ``(B, F)``."""
-    cavities = [belief[:, : m.shape[1]].gather(2, scope.expand(m.shape)).sub_(m) for m, scope in zip(messages, batch.scope, strict=True)]
+    """Return the log cavities of each position ``(B, states, F)``, the largest 0, and the sum of
+    what was subtracted for that ``(B, F)``.
+    """
+    cavities = [
+        belief[:, : m.shape[1]].gather(2, scope.expand(m.shape)).sub_(m)
+        for m, scope in zip(messages, batch.scope, strict=True)
+    ]
     tops = [cavity.amax(1, keepdim=True) for cavity in cavities]
     for cavity, top in zip(cavities, tops, strict=True):
         cavity.sub_(top)
@@ -153,22 +192,28 @@ def _cavities(batch: Batch, belief: Tensor, messages: list[Tensor]) -> tuple[lis
 
 
 def _floor_(weights: Tensor) -> Tensor:
-    # Floored at the smallest normal number (its log is -708 in float64, -87 in float32): subtracting a message of -inf from a belief would be
-    # inf - inf. Impossible states are -inf in the field already.
+    # Floored at the smallest normal number (its log is -708 in float64, -87 in float32):
+    # subtracting a message of -inf from a belief would be inf - inf. Impossible states are -inf in
+    # the field already.
     return weights.clamp_min_(torch.finfo(weights.dtype).tiny)
 
 
 def _outgoing(table: Tensor, incoming: list[Tensor]) -> list[Tensor]:
-    """Return for each position the sum of a table ``(1 or B, X, 1 or F)`` against the weights ``(B, states, F)`` of all other positions.
+    """Return for each position the sum of a table ``(1 or B, X, 1 or F)`` against the weights
+    ``(B, states, F)`` of all other positions.
 
     Recursive: all positions of one half share the sum over the other half.
     """
     if len(incoming) == 1:
         return [table]
     halves = incoming[: len(incoming) // 2], incoming[len(incoming) // 2 :]
-    left, right = (reduce(lambda a, b: (a[:, :, None] * b[:, None]).flatten(1, 2), half) for half in halves)
+    left, right = (
+        reduce(lambda a, b: (a[:, :, None] * b[:, None]).flatten(1, 2), half) for half in halves
+    )
     matrix = table.unflatten(1, (left.shape[1], right.shape[1]))
-    return _outgoing(_contract(matrix, right), halves[0]) + _outgoing(_contract(matrix.transpose(1, 2), left), halves[1])
+    return _outgoing(_contract(matrix, right), halves[0]) + _outgoing(
+        _contract(matrix.transpose(1, 2), left), halves[1]
+    )
 
 
 def _contract(matrix: Tensor, weights: Tensor) -> Tensor:
@@ -191,17 +236,24 @@ def _collect(program: Program, field: Tensor, views: Views) -> Tensor:
 
 
 def _spread_zeros(program: Program, field: Tensor) -> Tensor:
-    """Return which states are possible: in the field, and in every table together with possible states of its other variables.
+    """Return which states are possible: in the field, and in every table together with possible
+    states of its other variables.
 
-    Computed exactly, without messages: strong evidence for a forbidden state would outweigh a floored message.
+    Computed exactly, without messages: strong evidence for a forbidden state would outweigh a
+    floored message.
     """
     possible = (field > -math.inf).to(field)
     while program.hard:
         before = possible.clone()
         for batch in (program.batches[number] for number in program.order):
             sizes = [(field.shape[0], card, batch.factors.numel()) for card in batch.cards]
-            incoming = [possible[:, : size[1]].gather(2, scope.expand(size)) for size, scope in zip(sizes, batch.scope, strict=True)]
-            for weights, size, scope in zip(_outgoing((batch.weights > 0).to(field), incoming), sizes, batch.scope, strict=True):
+            incoming = [
+                possible[:, : size[1]].gather(2, scope.expand(size))
+                for size, scope in zip(sizes, batch.scope, strict=True)
+            ]
+            for weights, size, scope in zip(
+                _outgoing((batch.weights > 0).to(field), incoming), sizes, batch.scope, strict=True
+            ):
                 allowed = (weights > 0).to(field)
                 possible[:, : size[1]].scatter_reduce_(2, scope.expand(size), allowed, "amin")
         if torch.equal(before, possible):
@@ -211,26 +263,38 @@ def _spread_zeros(program: Program, field: Tensor) -> Tensor:
         entry, variable = stuck[0].tolist()
         actual = f"none for variable {variable} of batch entry {entry} ({len(stuck)} such in all)"
         hint = "softer tables or evidence: they contradict each other"
-        raise ArgumentError(complain("message passing on tables", expected="a possible state for every variable", actual=actual, hint=hint))
+        raise ArgumentError(
+            "message passing on tables", "a possible state for every variable", actual, hint
+        )
     return possible > 0
 
 
 def _marginals(model: Tables, program: Program, belief: Tensor, views: Views) -> tuple[Tensor, ...]:
     """Return the probabilities of the factors' joint states, ``(B, F, *cards)`` for each group."""
-    tables = [belief.new_empty(len(belief), group.which.numel(), *group.tables.shape[1:]) for group in model.groups]
+    tables = [
+        belief.new_empty(len(belief), group.which.numel(), *group.tables.shape[1:])
+        for group in model.groups
+    ]
     for batch, messages in zip(program.batches, views, strict=True):
         cavities, _ = _cavities(batch, belief, messages)
-        joint = batch.weights.log() + reduce(lambda a, b: (a[:, :, None] + b[:, None]).flatten(1, 2), cavities)
-        tables[batch.group].index_copy_(1, batch.factors, joint.softmax(1).mT.unflatten(2, batch.cards))
+        joint = batch.weights.log() + reduce(
+            lambda a, b: (a[:, :, None] + b[:, None]).flatten(1, 2), cavities
+        )
+        tables[batch.group].index_copy_(
+            1, batch.factors, joint.softmax(1).mT.unflatten(2, batch.cards)
+        )
     return tuple(tables)
 
 
 def _log_z(program: Program, belief: Tensor, views: Views) -> Tensor:
-    """Return Bethe's log Z: the log sums of factors with their cavities, plus those of variables with all messages times (1 - degree)."""
+    """Return Bethe's log Z: the log sums of factors with their cavities, plus those of variables
+    with all messages times (1 - degree).
+    """
     # In float64: there are as many terms as variables, of either sign.
     total = (belief.logsumexp(1).double() * (1 - program.degree.double())).sum(1)
     for batch, messages in zip(program.batches, views, strict=True):
         cavities, taken = _cavities(batch, belief, messages)
         incoming = [cavity.exp() for cavity in cavities]
-        total += (_floor_((_outgoing(batch.weights, incoming)[0] * incoming[0]).sum(1)).log() + taken + batch.peak).double().sum(1)
+        sums = _floor_((_outgoing(batch.weights, incoming)[0] * incoming[0]).sum(1)).log()
+        total += (sums + taken + batch.peak).double().sum(1)
     return total.to(belief)

@@ -1,8 +1,10 @@
-"""In which order the factors of a flat graph send their messages, and the index tensors of the kernel.
+"""In which order the factors of a flat graph send their messages, and the index tensors of the
+kernel.
 
-Factors send in batches. On a loopy graph the batches are colours: factors of a batch share no variable, so no message
-is computed from a neighbour that changes at the same time, which is what makes flooding oscillate. On a forest
-they are levels of depth, visited from the leaves to the root and back, which is exact.
+Factors send in batches. On a loopy graph the batches are colours: factors of a batch share no
+variable, so no message is computed from a neighbour that changes at the same time, which is what
+makes flooding oscillate. On a forest they are levels of depth, visited from the leaves to the root
+and back, which is exact.
 """
 
 from __future__ import annotations
@@ -19,11 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
+from bayesfed.inference.sum_product.graphs.recognise import adjacency, depths
 
 Ints = NDArray[np.int64]
 
 COLOURS = 62
-"""Largest number of batches of a loopy graph, one for each bit of a word. If a variable has more factors, some of them send together."""
+"""Largest number of batches of a loopy graph, one for each bit of a word. If a variable has more
+factors, some of them send together.
+"""
 # Entries, over all factors with one table, from which a batch of their own pays.
 _SHARE = 1 << 14
 
@@ -43,8 +48,8 @@ class Batch:
     scope
         ``(arity, F)``, variables.
     weights, peak
-        ``(1, X, 1 or F)``, tables over the X joint states divided by their largest entry, and ``(1 or F,)``, its log. One column
-        if all factors have the same table.
+        ``(1, X, 1 or F)``, tables over the X joint states divided by their largest entry, and
+        ``(1 or F,)``, its log. One column if all factors have the same table.
     apart
         Whether no two of the factors share a variable.
     """
@@ -81,10 +86,14 @@ class Program:
     degree: Tensor
 
 
-_programs: WeakKeyDictionary[Tables, dict[tuple[torch.dtype, torch.device], Program]] = WeakKeyDictionary()
+_programs: WeakKeyDictionary[Tables, dict[tuple[torch.dtype, torch.device], Program]] = (
+    WeakKeyDictionary()
+)
 
 
-def compile_tables(model: Tables, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Program:
+def compile_tables(
+    model: Tables, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
+) -> Program:
     """Return the schedule of a model; it is kept as long as the model exists."""
     known = _programs.setdefault(model, {})
     key = dtype, torch.device(device)
@@ -94,7 +103,10 @@ def compile_tables(model: Tables, dtype: torch.dtype = torch.float64, device: to
 
 
 def _compile(model: Tables, dtype: torch.dtype, device: torch.device) -> Program:
-    count, scopes = model.cards.numel(), [group.scope.cpu().numpy().astype(np.int64) for group in model.groups]
+    count, scopes = (
+        model.cards.numel(),
+        [group.scope.cpu().numpy().astype(np.int64) for group in model.groups],
+    )
     stages = _depths(scopes, count)
     forest = stages is not None
     if stages is None:
@@ -106,25 +118,47 @@ def _compile(model: Tables, dtype: torch.dtype, device: torch.device) -> Program
     ]
     batches = tuple(batch for *_, batch in sorted(keyed, key=lambda item: item[:2]))
     order = tuple(range(len(batches)))
-    degree = np.bincount(np.concatenate([np.zeros(0, np.int64), *(scope.reshape(-1) for scope in scopes)]), minlength=count)
+    degree = np.bincount(
+        np.concatenate([np.zeros(0, np.int64), *(scope.reshape(-1) for scope in scopes)]),
+        minlength=count,
+    )
     hard = any(bool(torch.isneginf(group.tables).any()) for group in model.groups)
-    return Program(batches, order[::-1] + order if forest else order, forest, hard, torch.from_numpy(degree).to(device, dtype))
+    return Program(
+        batches,
+        order[::-1] + order if forest else order,
+        forest,
+        hard,
+        torch.from_numpy(degree).to(device, dtype),
+    )
 
 
 def _cut(group: TableGroup, stage_of: Ints) -> Iterator[tuple[int, Ints]]:
-    """Yield (stage, factors). Factors with one table form a batch of their own where there are enough of them."""
+    """Yield (stage, factors). Factors with one table form a batch of their own where there are
+    enough of them.
+    """
     which, entries = group.which.cpu().numpy(), math.prod(group.tables.shape[1:])
     rows = np.lexsort((which, stage_of))
     for part in np.split(rows, np.flatnonzero(np.diff(stage_of[rows])) + 1):
         if not part.size:
             continue
         borders = np.flatnonzero(np.diff(which[part])) + 1
-        pieces = np.split(part, borders) if part.size * entries >= _SHARE * (borders.size + 1) else [part]
+        pieces = (
+            np.split(part, borders)
+            if part.size * entries >= _SHARE * (borders.size + 1)
+            else [part]
+        )
         for piece in pieces:
             yield int(stage_of[piece[0]]), piece
 
 
-def _batch(group: TableGroup, number: int, rows: Ints, dtype: torch.dtype, device: torch.device, forest: bool) -> Batch:
+def _batch(
+    group: TableGroup,
+    number: int,
+    rows: Ints,
+    dtype: torch.dtype,
+    device: torch.device,
+    forest: bool,
+) -> Batch:
     factors = torch.from_numpy(rows)
     scope = group.scope.cpu()[factors].T.contiguous()
     which = group.which.cpu()[factors]
@@ -132,14 +166,25 @@ def _batch(group: TableGroup, number: int, rows: Ints, dtype: torch.dtype, devic
     logs = group.tables.cpu().double().flatten(1)[chosen].T
     peak = logs.amax(0)
     # Only forbidden combinations have weight zero: exp alone would round small weights to zero too.
-    weights = torch.where(torch.isneginf(logs), 0.0, (logs - peak).exp().clamp_min(torch.finfo(dtype).tiny))
+    weights = torch.where(
+        torch.isneginf(logs), 0.0, (logs - peak).exp().clamp_min(torch.finfo(dtype).tiny)
+    )
     apart = not forest and int(torch.bincount(scope.reshape(-1)).max()) == 1
     cards = tuple(group.tables.shape[1:])
-    return Batch(number, factors.to(device), cards, scope.to(device), weights[None].to(device, dtype).contiguous(), peak.to(device, dtype), apart)
+    return Batch(
+        number,
+        factors.to(device),
+        cards,
+        scope.to(device),
+        weights[None].to(device, dtype).contiguous(),
+        peak.to(device, dtype),
+        apart,
+    )
 
 
 def _colours(scopes: list[Ints], count: int) -> list[Ints]:
-    """Colour the factors so that those of one colour share no variable: each takes the lowest free colour once no neighbour of higher rank waits.
+    """Colour the factors so that those of one colour share no variable: each takes the lowest free
+    colour once no neighbour of higher rank waits.
 
     References
     ----------
@@ -164,38 +209,41 @@ def _colours(scopes: list[Ints], count: int) -> list[Ints]:
             lowest = (free & -free)[first]
             colours[number][rows[first]] = np.log2(lowest).astype(np.int64)
             used[at[first]] |= lowest[:, None]
-            # A variable with more factors than colours: the rest of them send together, and the sum of their changes is added.
+            # A variable with more factors than colours: the rest of them send together, and the sum
+            # of their changes is added.
             colours[number][rows[full]] = rank[rows[full]] % COLOURS
             waiting[number] = rows[~(first | full)]
     return colours
 
 
 def _depths(scopes: list[Ints], count: int) -> list[Ints] | None:
-    """Return the distance of each factor from the root, in the middle of its tree; None if there is a cycle."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import breadth_first_order, connected_components
+    """Return the distance of each factor from the root, in the middle of its tree; None if there is
+    a cycle.
+    """
+    from scipy.sparse.csgraph import connected_components
 
     borders = np.cumsum([0, *map(len, scopes)])
     total, none = int(borders[-1]), np.zeros(0, np.int64)
     variable = np.concatenate([none, *(scope.reshape(-1) for scope in scopes)])
-    factor = np.concatenate([none, *(count + start + np.arange(scope.size) // scope.shape[1] for start, scope in zip(borders, scopes, strict=False))])
-    graph = coo_array((np.ones(variable.size), (variable, factor)), shape=(count + total, count + total))
-    parts, part = connected_components(graph, directed=False)
+    factor = np.concatenate(
+        [
+            none,
+            *(
+                count + start + np.arange(scope.size) // scope.shape[1]
+                for start, scope in zip(borders, scopes, strict=False)
+            ),
+        ]
+    )
+    ends = np.stack([variable, factor])
+    parts, part = connected_components(adjacency(count + total, ends), directed=False)
     if variable.size != count + total - parts:
         return None
 
     def distances(roots: Ints) -> Ints:
-        # One more node, joined to all roots, makes the forest one tree. Every round doubles how far up a node points.
+        # One more node, joined to all roots, makes the forest one tree.
         top = count + total
-        rows, columns = np.concatenate([variable, roots]), np.concatenate([factor, np.full(roots.size, top)])
-        joined = coo_array((np.ones(rows.size), (rows, columns)), shape=(top + 1, top + 1)).tocsr()
-        up = breadth_first_order(joined, top, directed=False)[1].astype(np.int64)
-        up[top] = top
-        steps = (up != np.arange(top + 1)).astype(np.int64)
-        while (up != top).any():
-            steps, up = steps + steps[up], up[up]
-        distance: Ints = steps[:top]
-        return distance
+        joined = np.concatenate([ends, np.stack([roots, np.full_like(roots, top)])], axis=1)
+        return depths(adjacency(top + 1, joined), top)[:top]
 
     def extreme(values: Ints) -> Ints:
         """Return the variable with the smallest value in each tree."""

@@ -1,0 +1,193 @@
+"""`layered`: a method with one more layer around it, and which layers make sense around which core,
+in which order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from bayesfed.errors import ArgumentError
+from bayesfed.federated.core import seams
+from bayesfed.federated.core.algorithm import Algorithm, Personal, Phase, Posterior, Predictor
+from bayesfed.federated.core.layers import Layer, Moment
+from bayesfed.federated.core.owners import Scope, of
+from bayesfed.trees import Tree
+
+Served = TypeVar("Served")
+# What error messages propose.
+METHODS, SUMMED = "fed_avg, fed_paq, fed_lora", "a method whose server takes a sum"
+
+
+def layered(
+    algorithm: Algorithm,
+    layer: Layer | Callable[[int], Layer],
+    *,
+    where: str = "",
+    one_phase: bool = True,
+    inside: bool = False,
+) -> Algorithm:
+    """Return a method with a layer around it, outside of those that it has.
+
+    Parameters
+    ----------
+    algorithm
+        The method.
+    layer
+        The layer; or a function from the number of a phase to its layer, all of one owner.
+    where
+        What is being made, for error messages.
+    one_phase
+        Whether the method must have one phase.
+    inside
+        Whether the layer is within the others, next to the core.
+
+    Raises
+    ------
+    ArgumentError
+        If the layer does not suit the method or its layers, or the method has several phases and
+        must not.
+
+    Examples
+    --------
+    >>> algorithm = layered(fed_avg(net), Logged("log"))
+    """
+    where = where or f"layered, {algorithm.name!r}"
+    if one_phase and len(algorithm.phases) != 1:
+        names = [phase.name for phase in algorithm.phases]
+        raise ArgumentError(where, "a method of one phase", names, METHODS)
+    phases = []
+    for number, phase in enumerate(algorithm.phases):
+        one = layer(number) if callable(layer) else layer
+        if one.owner in [layer.owner for layer in phase.layers]:
+            expected, actual = f"a method without {one.owner!r}", f"one with {one.owner!r}"
+            raise ArgumentError(where, expected, actual, f"one {one.owner!r}")
+        around = (*phase.layers, one) if inside else (one, *phase.layers)
+        phases.append(replace(phase, layers=around))
+        check_order(phases[-1], where)
+    new, scope = phases[0].layers[-1 if inside else 0], phases[0].scope
+    own = of(phases[0].within, of(new.owner, new.start(beginning(phases[0], algorithm.initial))))
+    made = replace(algorithm, phases=tuple(phases), initial=algorithm.initial | own)
+    return made if type(new).predict is Layer.predict else _predicted(made, new, scope)
+
+
+def beginning(phase: Phase, state: Tree) -> Moment:
+    """Return the moment before round 0."""
+    core, _ = phase.scope.parted(state)
+    return Moment(0, core, partial(seams.published, phase.server))
+
+
+def _predicted(algorithm: Algorithm, layer: Layer, scope: Scope) -> Algorithm:
+    """Return a method whose model is the one that a layer makes of its state."""
+
+    def counting(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
+        def predict(state: Tree) -> Served:
+            core, owns = scope.parted(state)
+            return served(scope.joined(state, layer.predict(owns[layer.owner], core), owns))
+
+        return predict
+
+    return replace(
+        algorithm,
+        predictor=counting(algorithm.predictor),
+        sizes={name: counting(size) for name, size in algorithm.sizes.items()},
+    )
+
+
+def of_core(
+    name: str,
+    initial: Tree,
+    phases: Sequence[Phase],
+    predictor: Callable[[Tree], Predictor],
+    posterior: Callable[[Tree], Posterior] | None = None,
+    *,
+    sizes: Mapping[str, Callable[[Tree], Predictor]] | None = None,
+    personal: Callable[[Tree, Tree], Personal] | None = None,
+) -> Algorithm:
+    """Return a method, given its core's leaves before round 0, and functions that know no others.
+
+    Parameters
+    ----------
+    name, phases
+        As in `Algorithm`; all phases work on the same leaves.
+    initial, predictor, posterior, sizes, personal
+        As in `Algorithm`, on the core's leaves of a state, and of a memory, alone.
+    """
+    phase, parted = phases[0], phases[0].scope.parted
+
+    def known(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
+        return lambda state: served(parted(state)[0])
+
+    def own(state: Tree, memory: Tree) -> Personal:
+        if personal is None:
+            raise ArgumentError(name, "personal models", "none", "personalised(algorithm)")
+        return personal(parted(state)[0], parted(memory)[0])
+
+    state = of(phase.within, of(phase.owner, initial))
+    for layer in phase.layers:
+        state |= of(phase.within, of(layer.owner, layer.start(beginning(phase, state))))
+    return Algorithm(
+        name,
+        state,
+        tuple(phases),
+        known(predictor),
+        known(posterior) if posterior else None,
+        sizes={size: known(served) for size, served in (sizes or {}).items()},
+        personal=own if personal else None,
+    )
+
+
+def check_order(phase: Phase, where: str = "") -> None:
+    """Check the layers of a phase.
+
+    Parameters
+    ----------
+    phase
+        The phase.
+    where
+        What is being made, for the message.
+
+    Raises
+    ------
+    ArgumentError
+        If a layer does not suit the core, or two layers do not suit each other in their order.
+    """
+    kind, inside, link = phase.local.kind, list[Layer](), phase.link
+    for layer in reversed(phase.layers):
+        begin = where or f"phase {phase.name!r}, layer {layer.owner!r}"
+        traits = layer.traits
+        link = layer.link(link)
+        if traits.takes and kind not in traits.takes:
+            expected = f"clients that send {' or '.join(map(repr, traits.takes))}"
+            raise ArgumentError(begin, expected, f"{kind!r} in phase {phase.name!r}", METHODS)
+        if traits.apart and not seams.one_by_one(link):
+            hint = "Digital(): what the channel adds cannot be taken apart"
+            raise ArgumentError(begin, "updates that arrive one by one", type(link).__name__, hint)
+        each = next((one for one in inside if one.traits.needs == "each"), None)
+        if traits.needs and (not seams.adds(phase) or each):
+            actual = f"{each.owner!r}, which needs every update" if each else "another reducer"
+            raise ArgumentError(begin, SUMMED, actual, METHODS)
+        noisy = next((one for one in inside if one.traits.noises), None)
+        if noisy and (traits.noises or traits.needs == "each"):
+            hint = "one of the two: the reported epsilon would not hold"
+            raise ArgumentError(
+                begin, f"a method without {noisy.owner!r}", f"one with {noisy.owner!r}", hint
+            )
+        bound = next((one for one in inside if one.traits.bounds), None)
+        if bound and type(layer).admit is not Layer.admit:
+            hint = f"{bound.owner!r} as the outermost layer"
+            expected = f"single updates that nothing changes after {bound.owner!r}"
+            raise ArgumentError(begin, expected, f"{layer.owner!r} around it, which does", hint)
+        if type(layer).sends is not Layer.sends and not seams.adds(phase):
+            raise ArgumentError(begin, SUMMED, "another reducer", METHODS)
+        holding = next((one for one in inside if one.traits.holds), None)
+        if traits.averages and holding:
+            actual = f"{holding.owner!r}, which sends changes of it"
+            raise ArgumentError(begin, "clients that are sent the model whole", actual, METHODS)
+        if traits.averages and not seams.averages(phase.server):
+            actual = type(phase.server).__name__
+            raise ArgumentError(begin, "a server that averages, leaf by leaf", actual, METHODS)
+        kind = traits.gives.get(kind, kind)
+        inside.append(layer)

@@ -1,0 +1,46 @@
+"""What a posterior may be able to do besides being drawn from: `Weighing`, `Partial`, `Dense`."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from bayesfed.data import Dataset
+from bayesfed.federated.core.algorithm import Posterior
+from bayesfed.keys import Key
+from bayesfed.trees import Tree
+
+
+@runtime_checkable
+class Weighing(Protocol):
+    """A posterior with a density, so that its draws have importance weights."""
+
+    def log_weights(self, data: Dataset, key: Key, *, draws: int = 1000) -> Tensor:
+        """Return ``log p(D, z) - log q(z)`` at draws of q, ``(draws,)``, in nats."""
+
+
+@runtime_checkable
+class Partial(Protocol):
+    """A posterior of which a part stays with clients, such as local latents."""
+
+    @property
+    def stays(self) -> tuple[str, ...]:
+        """Names of what stays; empty if nothing does."""
+
+    def at_client(self, memory: Tree, data: Dataset | None = None, name: str = "") -> Posterior:
+        """Return the posterior of the client that keeps this memory.
+
+        For equal keys, all clients' draws have equal shared sites, and clients of different names
+        have local ones that are independent.
+        """
+
+
+@runtime_checkable
+class Dense(Protocol):
+    """A posterior that knows densities at its own draws."""
+
+    def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
+        """Return the draw of `draw` for this key, and ``log_q`` at it, and ``log_prior`` if it is
+        known, in nats.
+        """

@@ -1,0 +1,271 @@
+"""`assembled`: a phase with layers as one without, whose parts walk the list of layers once in each
+direction.
+
+The rest of the engine knows no layers: it is given plain parts, on states, messages and memories in
+which every name has its owner (`bayesfed.federated.core.owners`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+
+from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import shown
+from bayesfed.federated.aggregation.reducers import Admitted, BoundedSum, Keep
+from bayesfed.federated.clients import ClientSide
+from bayesfed.federated.core import (
+    Assignment,
+    Info,
+    Kind,
+    Layer,
+    Moment,
+    Phase,
+    Profile,
+    Reducer,
+    Skip,
+    Stale,
+    Sum,
+    Turn,
+    Update,
+    View,
+    check_order,
+    seams,
+    unwired,
+    wired,
+)
+from bayesfed.keys import Key
+from bayesfed.trees import Shapes, Tree, check
+
+
+def assembled(phase: Phase) -> Phase:
+    """Return a phase without layers that does what the phase does with them.
+
+    Raises
+    ------
+    ArgumentError
+        If the layers make no sense in their order, or around this core.
+    """
+    check_order(phase)
+    server, link = ServerSide(phase), phase.link
+    for layer in reversed(phase.layers):
+        link = layer.link(link)
+    each = any(layer.traits.needs == "each" for layer in phase.layers)
+    bounding = [layer.owner for layer in phase.layers if layer.traits.bounds]
+    reducer = partial(BoundedSum, bounding[0]) if bounding else phase.reducer
+    return Phase(
+        phase.name,
+        server.plan,
+        ClientSide.of(phase),
+        server,
+        link,
+        Keep if each else reducer,
+        owner="",
+    )
+
+
+@dataclass(frozen=True)
+class ServerSide:
+    """The server's half of a phase: the core's plans and server, and the layers around them.
+
+    Parameters
+    ----------
+    phase
+        The phase.
+    """
+
+    phase: Phase
+
+    @property
+    def steps_alone(self) -> bool:
+        """Whether the core or a layer acts in a round in which nobody was heard."""
+        alone = seams.steps_alone(self.phase.server)
+        return alone or any(layer.traits.silent for layer in self.phase.layers)
+
+    @property
+    def stale(self) -> Stale | None:
+        """How late answers are taken: as the core takes them, unless a layer says otherwise."""
+        found = seams.stale(self.phase.server) if seams.adds(self.phase) else None
+        for layer in reversed(self.phase.layers):
+            late = layer.traits.late if layer.traits.needs != "each" else "refused"
+            if late == "refused" or (late == "as changes" and found != "rebased"):
+                return None
+            found = "scaled" if late == "as changes" else found
+        return found
+
+    def plan(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
+        """Plan a client's turn: the core first, then the layers from the innermost."""
+        core, owns = self.phase.scope.parted(state)
+        planned = self.phase.assign(core, round, profile, key)
+        turn = Turn(core, round, profile, key)
+        for layer in reversed(self.phase.layers):
+            if isinstance(planned, Skip):
+                return planned
+            planned = layer.plan(owns[layer.owner], turn, planned)
+        if isinstance(planned, Skip):
+            return planned
+        if seams.inner_codec(planned.up)[1]:
+            actual, hint = "an ErrorFeedback in an assignment", "layered(algorithm, feedback())"
+            raise ArgumentError(f"phase {self.phase.name!r}", "a plain codec", actual, hint)
+        if not self.phase.layers:
+            return planned
+        return replace(planned, view=Through(planned.view, self, owns, self._moment(core, round)))
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Return what clients see, by names on the wire: the core's leaves first, then as the
+        layers change them.
+        """
+        core, owns = self.phase.scope.parted(state)
+        message, told = self._moment(core, round).shown(core, round, version), dict[str, Tree]()
+        for layer in reversed(self.phase.layers):
+            moment = self._moment(core, round)
+            message, own = layer.publish(owns[layer.owner], message, moment, version)
+            if own:
+                told[layer.owner] = own
+        return wired(message, told) if self.phase.layers else message
+
+    def shown(self, state: Tree, round: int) -> Tree:
+        """Return what a client that never heard from the server sees of the core's leaves, by their
+        own names.
+        """
+        seen = self.publish(state, round, None)
+        return unwired(seen)[0] if self.phase.layers else seen
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Take the step: the layers from the outermost, the core within them all."""
+        core, owns = self.phase.scope.parted(state)
+        moment, layers, figures = self._moment(core, round), self.phase.layers, Info()
+        told, gathered, held = dict[str, Tree](), reducer, list[Tree]()
+        if self.tells and (sent := seams.total_of(reducer)) is not None:
+            total, told = _parted(sent)
+            gathered = Sum(total)
+
+        def inner(depth: int, total: Update | None) -> tuple[Tree, Info]:
+            if depth == len(layers):
+                return self._core_step(core, gathered, total, round)
+            layer = layers[depth]
+            kept = seams.gathered(gathered, Keep) if layer.traits.needs == "each" else None
+            if kept and kept.updates:
+                updates = {name: kept.updates[name] for name in sorted(kept.updates)}
+                total, info = layer.combine(owns[layer.owner], updates, moment)
+                figures.update(info)
+            own, told_here = owns[layer.owner], told.get(layer.owner, {})
+            owns[layer.owner], model, info = layer.step(
+                own, moment, total, told_here, partial(inner, depth + 1)
+            )
+            if layer.traits.holds:
+                held.append(model)
+            return model, info
+
+        model, info = inner(0, seams.total_of(gathered))
+        if any(one is not model for one in held):
+            expected, actual = "the model of which clients hold the changes", "another one"
+            hint = "a layer that moves the model, around a method that sends it whole"
+            raise UpdateError(f"phase {self.phase.name!r}", expected, actual, hint)
+        return self.phase.scope.joined(state, model, owns), {**info, **figures}
+
+    @property
+    def tells(self) -> bool:
+        """Whether a layer sends leaves of its own to the server."""
+        return any(type(layer).sends is not Layer.sends for layer in self.phase.layers)
+
+    def _moment(self, core: Tree, round: int) -> Moment:
+        return Moment(round, core, partial(seams.published, self.phase.server))
+
+    def _core_step(
+        self, core: Tree, gathered: Reducer, total: Update | None, round: int
+    ) -> tuple[Tree, Info]:
+        server = self.phase.server
+        if seams.adds(self.phase):
+            if total is None and not seams.steps_alone(server):
+                return core, {}
+            gathered = Sum(total)
+        step = server.step(core, gathered, round)
+        if not (
+            isinstance(step, tuple)
+            and len(step) == 2
+            and all(isinstance(part, dict) for part in step)
+        ):
+            where = f"{type(server).__name__}.step, phase {self.phase.name!r}"
+            raise UpdateError(where, "(state, figures)", shown(step), "return state, {}")
+        return step
+
+
+def _parted(total: Update) -> tuple[Update, dict[str, Tree]]:
+    """Return the sum of the core's leaves, and the mean of each layer's own."""
+    core, layers = unwired(total.total)
+    weight, weights = total.weight, dict[str, Tree]()
+    if isinstance(weight, dict):
+        weight, weights = unwired(weight)
+    told = {
+        owner: Update(tree, weights[owner] if weights else weight, total.kind).mean()
+        for owner, tree in layers.items()
+        if total.weighs
+    }
+    return replace(total, total=core, weight=weight), told
+
+
+@dataclass(frozen=True)
+class Through:
+    """A client's view, through which its update passes the layers from the innermost.
+
+    Parameters
+    ----------
+    view
+        The core's view.
+    side
+        The server's half of the phase.
+    owns
+        The layers' leaves of the state.
+    moment
+        The round.
+    """
+
+    view: View
+    side: ServerSide
+    owns: Mapping[str, Tree] = field(repr=False)
+    moment: Moment = field(repr=False)
+
+    @property
+    def leaves(self) -> tuple[Shapes, bool] | None:
+        """The leaves of an update, as the core's view has them."""
+        return seams.leaves_of(self.view)
+
+    def restrict(self, tree: Tree) -> Tree:
+        """Restrict the core's leaves; what layers tell is told to all."""
+        core, told = unwired(tree)
+        return wired(self.view.restrict(core), told)
+
+    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
+        """Check, weigh and lift the core's leaves and those of layers."""
+        core, told = unwired(payload)
+        layers = self.side.phase.layers
+        update = self.view.lift(core, weight, kind)
+        for layer in reversed(layers):
+            update = layer.admit(self.owns[layer.owner], update, self.moment)
+        if strange := sorted(told.keys() - {layer.owner for layer in layers}):
+            raise UpdateError(
+                "payload",
+                "leaves of this run's layers",
+                strange,
+                "the method of this run",
+                field="leaves",
+            )
+        if not self.side.tells:
+            return Admitted.of(update)
+        own = dict[str, Tree]()
+        for layer in layers:
+            sent, expected = told.get(layer.owner, {}), layer.sends(self.moment.model)
+            check(sent, expected, where=f"payload, {layer.owner!r}")
+            own[layer.owner] = {name: weight * leaf for name, leaf in sent.items()}
+        weights = update.weight
+        if isinstance(weights, dict):
+            ones = {
+                owner: {name: torch.full_like(leaf, weight) for name, leaf in tree.items()}
+                for owner, tree in own.items()
+            }
+            weights = wired(weights, ones)
+        return Admitted.of(replace(update, total=wired(update.total, own), weight=weights))
