@@ -136,9 +136,7 @@ def personalised(
         raise ArgumentError(name, expected, type(model).__name__, hint)
     net = model.net
     certain = running_statistics(net, certain=True)
-    if running := [
-        one for one in running_statistics(net) if one in certain or one in core
-    ]:
+    if running := [one for one in running_statistics(net) if one in certain or one in core]:
         raise ArgumentError(name, "a network without running statistics", running, "nn.GroupNorm")
     chosen = trainable(net)
     fixed = [
