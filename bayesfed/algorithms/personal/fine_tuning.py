@@ -10,19 +10,25 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
-from bayesfed.federated.core.layering import layered
-from bayesfed.federated.core.layers import Layer, Sent, Visit
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.seams import published
-from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.federated import (
+    Algorithm,
+    Descent,
+    Fit,
+    Layer,
+    LocalOptions,
+    Model,
+    Optimiser,
+    Personal,
+    Sent,
+    Training,
+    Visit,
+    layered,
+    published,
+)
+from bayesfed.federated.core import MODEL, of, owned
+from bayesfed.inference import MaximumLikelihood
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import Predicate
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Shapes, Tree, running_statistics, shapes, to, trainable
 
 
