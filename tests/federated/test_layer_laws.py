@@ -11,39 +11,20 @@ one with a client that is refused, and one after a resume. Whatever the wrapper:
 """
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import pytest
 import torch
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, BayesfedError
-from bayesfed.federated import FedBuff, Layer, Skip, Traits, feedback, layered, published, rounds
+from bayesfed.federated import FedBuff, Skip, feedback, layered, published, rounds
 from bayesfed.federated.core.owners import unwired
 from bayesfed.federated.engine.assembly import assembled
 from tests.support import recipes
+from tests.support.logged import Logged
 
 KEY = bf.Key(0, "layers")
 NOBODY, HALF, REFUSED, LAST = 1, 2, 3, 4
-
-
-@dataclass(frozen=True)
-class Logged(Layer):
-    """A layer of one's own, which counts at the server and at every client."""
-
-    owner: str = "log"
-    traits: ClassVar[Traits] = Traits(silent=True)
-
-    def start(self, moment):
-        return {"rounds": torch.zeros(())}
-
-    def send(self, visit, fit):
-        turns = visit.memory.get("turns", torch.zeros(()))
-        return super().send(visit, fit)._replace(memory={"turns": turns + 1})
-
-    def step(self, own, moment, total, told, inner):
-        _, model, info = super().step(own, moment, total, told, inner)
-        return {"rounds": own["rounds"] + 1}, model, info
 
 
 def private(algorithm):

@@ -16,8 +16,9 @@ import torch
 
 import bayesfed as bf
 from bayesfed.errors import BayesfedError
-from bayesfed.federated import Digital, checkpoint, newest, untimed
+from bayesfed.federated import Digital, checkpoint, layered, newest, untimed
 from tests.support import recipes
+from tests.support.logged import Logged
 
 # Methods whose sums are added over ranks, with memories and without, and methods whose replies are
 # sent to rank 0.
@@ -92,6 +93,9 @@ def hard_cases(wrap, folder):
     result["stops"] = ran(rounds=5, callbacks=[stop])
     ran(callbacks=[checkpoint(folder)])
     result["resumed"] = ran(rounds=4, resume=newest(folder))
+    counted = layered(plainly, Logged())
+    ran(counted, callbacks=[checkpoint(folder / "counted")])
+    result["own layer"] = ran(counted, rounds=4, resume=newest(folder / "counted"))
     masked = bf.secure(plainly, participants=4, largest=8.0, heaviest=100.0)
     result["secure"] = ran(masked, on_client_error="drop")
     # What is resumed from is on rank 0's disk, and rank 0 alone has it.
