@@ -35,7 +35,7 @@ WRAPPERS = {
     "nothing": lambda algorithm: algorithm,
     "private": private,
     "locally private": lambda algorithm: bf.local_privacy(algorithm, clip=1.0, noise=0.1, key=KEY),
-    "robust": lambda algorithm: bf.robust(algorithm, bf.Median()),
+    "robust": lambda algorithm: bf.robust(algorithm, bf.federated.Median()),
     "averaged": lambda algorithm: bf.averaged(algorithm, begin=0),
     "optimised": lambda algorithm: bf.server_optimised(algorithm, bf.FedAvgM()),
     "equal weights": bf.equal_weights,

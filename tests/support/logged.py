@@ -1,4 +1,5 @@
 """A layer of one's own, which the how-to prints."""
+# mypy: allow-untyped-defs
 
 from dataclasses import dataclass
 from typing import ClassVar

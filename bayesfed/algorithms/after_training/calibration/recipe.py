@@ -100,7 +100,7 @@ def calibrated(
 
     Examples
     --------
-    >>> train, held = bf.split_rows(clients, 0.1)
+    >>> train, held = bf.data.split_rows(clients, 0.1)
     >>> trained = bf.run(bf.fed_avg(net), train, rounds=30).model
     >>> model = bf.run(bf.calibrated(trained), held, rounds=1).model
     >>> model.probabilities(inputs), model.sets(inputs, level=0.9)
