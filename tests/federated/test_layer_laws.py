@@ -166,7 +166,12 @@ def check_run(name, algorithm, tiny):
         core = [phase.scope.parted(state)[0] for phase in algorithm.phases[:1] for state in states]
         assert not same(core[NOBODY], core[NOBODY + 1]), "no noise where nobody was heard"
     if name == "logged":
-        assert float(states[-1]["log/rounds"]) == (LAST + 1) * len(algorithm.phases)
+        turns = [
+            float(leaf)
+            for leaf_name, leaf in states[-1].items()
+            if leaf_name.endswith("log/rounds")
+        ]
+        assert sum(turns) == (LAST + 1) * len(algorithm.phases)
 
 
 def check_late(algorithm, tiny):
@@ -175,7 +180,7 @@ def check_late(algorithm, tiny):
     try:
         *_, last = rounds(algorithm, tiny.pool(), rounds=3, asynchronous=slow)
     except ArgumentError as problem:
-        if "FedBuff" not in str(problem):
+        if "FedBuff" not in str(problem) and "client" not in str(problem):
             raise
         return
     assert all(bool(torch.isfinite(leaf).all()) for leaf in last.state.values())
