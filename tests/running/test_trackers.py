@@ -140,4 +140,4 @@ def test_a_missing_library_is_named_with_its_extra(name, monkeypatch):
     with pytest.raises(
         MissingExtraError, match=rf"{name} is not installed; try: pip install 'bayesfed\[{name}\]'"
     ):
-        getattr(bf, name)("somewhere")
+        getattr(bf.running, name)("somewhere")
