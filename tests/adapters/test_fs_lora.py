@@ -496,7 +496,7 @@ def test_a_stack_of_one_client_is_its_adapter_merged(clients, digits):
     state, key = algorithm.initial, bf.Key(0, "train", 0, name, "fit")
     fit = local.fit(state, {}, clients[name], key, bf.federated.LocalOptions())
     plain, inputs = (
-        merged(net, owned(fit.payload, "model") or fit.payload).eval(),
+        merged(net, fit.payload).eval(),
         digits[1].inputs[:20],
     )
     assert torch.allclose(done.model(inputs), plain(inputs), atol=1e-5)
