@@ -57,7 +57,7 @@ from bayesfed.inspect import plot_against_bits, save, table
 from bayesfed.models import Support, compact
 
 # Half-precision floats; their exponents are entropy-coded, for every method alike.
-SIXTEEN = bf.Coded(Float(16, entropy=Range()))
+SIXTEEN = bf.compress.Coded(Float(16, entropy=Range()))
 PEERS, OURS = ("FedPAQ", "DSSM"), ("D-Turbo-VBI", "D-Turbo-VBI, 16 bits")
 CHANGES, CONTROL = "D-Turbo-VBI, changes", "random support"
 CHANNELS = "D-Turbo-VBI, channels"
@@ -127,7 +127,7 @@ def main() -> int:
         seeds[:1] if options.check else seeds,
     )
     torch.set_num_threads(1)
-    train, test = {"cifar10": bf.cifar10, "cifar100": bf.cifar100}.get(
+    train, test = {"cifar10": bf.cifar10, "cifar100": bf.data.cifar100}.get(
         options.task, bf.fashion_mnist
     )(options.data)
     if options.held_out:
@@ -224,7 +224,7 @@ def network(task: Settings, key: bf.Key) -> torch.nn.Module:
     if "widths" in task:
         return bf.mlp(task["widths"], key)
     image = tuple(task["image"])
-    build = bf.mobilenet if task["network"] == "mobilenet" else bf.alexnet
+    build = bf.models.mobilenet if task["network"] == "mobilenet" else bf.models.alexnet
     return build(image, task["classes"], key, width=task["width"])
 
 
@@ -234,7 +234,7 @@ def support_of(setting: Any) -> Support:
     """
     if isinstance(setting, float):
         return bf.Independent(setting)
-    return bf.Channels() if isinstance(setting, str) else bf.MarkovGrid(*setting)
+    return bf.Channels() if isinstance(setting, str) else bf.models.MarkovGrid(*setting)
 
 
 def recipe(
@@ -272,7 +272,7 @@ def recipe(
                 density=density,
             ), everyone
         codec = (
-            bf.PosteriorGrid(settings["nats"])
+            bf.compress.PosteriorGrid(settings["nats"])
             if settings["nats"]
             else replace(SIXTEEN, exceptions={"sd": Float(32)})
         )
@@ -289,7 +289,7 @@ def recipe(
         for name in ("bits", "share", "levels", "bucket", "dimension")
         if name in settings
     }
-    sampler = bf.decaying(*settings["sampling"]) if "sampling" in settings else everyone
+    sampler = bf.federated.decaying(*settings["sampling"]) if "sampling" in settings else everyone
     if settings["recipe"] != "stc":
         # STC's server sends ternary changes, which have a code of their own.
         own["codec"] = SIXTEEN

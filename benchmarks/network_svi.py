@@ -84,7 +84,11 @@ def network(seed: int, shared: bool, rounds: int) -> dict[str, Any]:
         rows, bf.dirichlet(rows.targets, 10, 0.5, bf.Key(seed, "partition"), minimum=1)
     )
     net = bf.mlp([784, 256, 256, 10], bf.Key(seed, "net"))
-    work: dict[str, Any] = {"steps": 20, "batch_size": 32, "schedule": bf.cosine(0.05, rounds)}
+    work: dict[str, Any] = {
+        "steps": 20,
+        "batch_size": 32,
+        "schedule": bf.federated.cosine(0.05, rounds),
+    }
     point = bf.fed_avg(
         net, training=bf.Training(optimiser=bf.Adam(1e-3), **work) if shared else None
     )

@@ -107,8 +107,8 @@ def main() -> None:
             training=bf.Training(
                 steps=30 // times,
                 batch_size=None,
-                optimiser=bf.NaturalGradient(0.15),
-                schedule=bf.cosine(0.02, rounds),
+                optimiser=bf.federated.NaturalGradient(0.15),
+                schedule=bf.federated.cosine(0.02, rounds),
             ),
         )
         fitted[name] = bf.run(

@@ -50,18 +50,18 @@ class Setting:
     likelihood temperature, learning rate.
     """
 
-    support: bf.MarkovGrid | bf.Independent
+    support: bf.models.MarkovGrid | bf.Independent
     field: float
     method: Literal["auto", "strip"] = "auto"
-    first: bf.MarkovGrid | bf.Neighbourhood | None = None
+    first: bf.models.MarkovGrid | bf.models.Neighbourhood | None = None
     slab_sd: float = 4.0
     spike_sd: float = 0.15
     temperature: float = 0.02
     learning_rate: float = 1.5e-3
 
 
-MARKOV, INDEPENDENT = bf.MarkovGrid(0.6, 0.6), bf.Independent(0.5)
-PIXELS = bf.MarkovGrid(0.6, 0.6, field=-0.4, patch=(28, 28))
+MARKOV, INDEPENDENT = bf.models.MarkovGrid(0.6, 0.6), bf.Independent(0.5)
+PIXELS = bf.models.MarkovGrid(0.6, 0.6, field=-0.4, patch=(28, 28))
 METHODS = {
     "clustered": Setting(MARKOV, -1.0),
     "strip": Setting(MARKOV, -1.0, "strip"),
@@ -197,7 +197,7 @@ def d_turbo_vbi(
         codec=bf.Cast(16),
         field=ramp(setting.field, max(1, round(0.7 * rounds))),
         warm_up=rounds // 4,
-        exchange=bf.Exchange(method=setting.method),
+        exchange=bf.inference.Exchange(method=setting.method),
     )
 
 

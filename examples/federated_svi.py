@@ -78,8 +78,8 @@ def main() -> None:
             training=bf.Training(
                 steps=150 // len(clients),  # the same work in all
                 batch_size=None,
-                optimiser=bf.NaturalGradient(0.15),
-                schedule=bf.cosine(0.05, chosen.rounds),
+                optimiser=bf.federated.NaturalGradient(0.15),
+                schedule=bf.federated.cosine(0.05, chosen.rounds),
             ),
         )
         return bf.run(algorithm, clients, rounds=chosen.rounds, seed=chosen.seed)

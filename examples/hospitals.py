@@ -114,8 +114,8 @@ def main() -> None:
         training=bf.Training(
             steps=40,
             batch_size=None,
-            optimiser=bf.NaturalGradient(0.15),
-            schedule=bf.cosine(0.1, chosen.rounds),
+            optimiser=bf.federated.NaturalGradient(0.15),
+            schedule=bf.federated.cosine(0.1, chosen.rounds),
         ),
         codec=sent,
     )

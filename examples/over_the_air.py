@@ -105,7 +105,7 @@ def methods(train: bf.Dataset, seed: int) -> dict[str, Callable[[float | None], 
     start = {name: value.detach() for name, value in net.named_parameters()}
     declared = bf.declare(
         net,
-        bf.Prior(support=bf.MarkovGrid(row=0.6, column=0.6)),
+        bf.Prior(support=bf.models.MarkovGrid(row=0.6, column=0.6)),
         likelihood=bf.Categorical(temperature=0.2),
     )
 
@@ -130,7 +130,7 @@ def methods(train: bf.Dataset, seed: int) -> dict[str, Callable[[float | None], 
         )
 
     def turbo(snr: float | None) -> Algorithm:
-        link = air(snr, bf.ChannelInversion(0.3))
+        link = air(snr, bf.wireless.ChannelInversion(0.3))
         return bf.d_turbo_vbi(
             declared,
             observations=len(train),
@@ -142,9 +142,11 @@ def methods(train: bf.Dataset, seed: int) -> dict[str, Callable[[float | None], 
     return {"federated SVI": svi, "FedRLR": rank_8, "D-Turbo-VBI": turbo}
 
 
-def air(snr: float | None, power: bf.Gbma | bf.ChannelInversion | None = None) -> Link | None:
+def air(
+    snr: float | None, power: bf.wireless.Gbma | bf.wireless.ChannelInversion | None = None
+) -> Link | None:
     """Return the channel of an SNR in dB per symbol, N0 = 1 W."""
-    return None if snr is None else bf.OverTheAir(power or bf.Gbma(), snr_db=snr)
+    return None if snr is None else bf.OverTheAir(power or bf.wireless.Gbma(), snr_db=snr)
 
 
 def label(snr: float | None) -> str:

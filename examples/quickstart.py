@@ -39,7 +39,9 @@ def main() -> None:
 
     # What is believed: active weights cluster along rows and columns. A fifth of them is to be
     # left.
-    prior = bf.Prior(support=bf.MarkovGrid(row=0.6, column=0.6), precision=bf.BernoulliGamma())
+    prior = bf.Prior(
+        support=bf.models.MarkovGrid(row=0.6, column=0.6), precision=bf.BernoulliGamma()
+    )
     work = bf.Training(steps=25, optimiser=bf.Adam(5e-3))
     ours = bf.d_turbo_vbi(
         bf.declare(net, prior), observations=len(train), density=0.2, training=work

@@ -42,13 +42,13 @@ def main() -> None:
         train, bf.dirichlet(train.targets, 10, 0.5, bf.Key(chosen.seed, "partition"))
     )
     net = bf.mlp([64, 128, 64, 10], bf.Key(chosen.seed, "net"))
-    thin = bf.hybrid(net, 1 / 4, whole=["5"], convention="matrix")
+    thin = bf.models.hybrid(net, 1 / 4, whole=["5"], convention="matrix")
 
     def sparse(made: nn.Module) -> bf.Result:
         # Factors are as large as they are whatever their fan-in, so the prior's sds are in units of
         # the entries.
         prior = bf.Prior(
-            bf.MarkovGrid(row=0.6, column=0.6),
+            bf.models.MarkovGrid(row=0.6, column=0.6),
             bf.BernoulliGamma(slab_sd=0.5, spike_sd=0.03, relative=False),
         )
         likelihood = bf.Categorical(temperature=0.05)

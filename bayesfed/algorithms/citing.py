@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from bayesfed.algorithms.registry import method, methods
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated import Algorithm, Phase
 
 # Papers of what a method can be combined with: rules of fusion, wrappers, rules of `robust`, power
 # control.

@@ -11,33 +11,40 @@ from torch import nn
 
 from bayesfed.algorithms.registry import ROLES
 from bayesfed.algorithms.wrappers.chosen_prior import chosen_prior
-from bayesfed.compress.codecs import Cast, Codec
+from bayesfed.compress import Cast, Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import NET, Role, checked, having
-from bayesfed.federated.aggregation.servers import Add, Average
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import (
+from bayesfed.federated import (
+    Add,
     Algorithm,
+    Assignment,
+    Average,
+    Buffers,
+    Capacity,
+    Digital,
+    Layer,
+    Link,
+    Local,
+    LocalOptions,
     Model,
     Personal,
     Phase,
     Posterior,
     Predictor,
+    Profile,
+    Reducer,
     Server,
+    Sized,
+    Sum,
+    Training,
+    View,
+    Whole,
+    feedback,
 )
-from bayesfed.federated.core.layering import check_order, of_core
-from bayesfed.federated.core.layers import Layer
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL
-from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
+from bayesfed.federated.core import MODEL, check_order
+from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.seams import inner_codec
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Reducer
-from bayesfed.federated.layers.holding import feedback
-from bayesfed.federated.links.digital import Digital
-from bayesfed.federated.training.batch_norm import Buffers, constant, predicting, travelling
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.model_sizes import Capacity, Sized
+from bayesfed.federated.training.batch_norm import constant, predicting, travelling
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, shapes
 

@@ -16,12 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ParamSpec
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import CALLABLE, KEY, NET, NETS, Role, a, checked, having, whole
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.training.local_work import Training
-from bayesfed.models.priors.declared import Declared
+from bayesfed.federated import Algorithm, Training
+from bayesfed.models import Declared
 
 Arguments = ParamSpec("Arguments")
 

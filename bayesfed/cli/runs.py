@@ -20,8 +20,7 @@ from bayesfed.federated import (
     checkpoint,
     newest,
 )
-from bayesfed.federated.clients.ranks import led
-from bayesfed.federated.clients.turn import one_thread
+from bayesfed.federated.clients import led, one_thread
 from bayesfed.federated.engine.files.records import to_line
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect import plot_partition, plot_reliability, save

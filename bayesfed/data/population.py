@@ -96,8 +96,9 @@ class Population(Mapping[str, Dataset]):
 
     Examples
     --------
-    >>> sizes = bf.power_law(1_000_000, bf.Key(0, "sizes"), most=500)
-    >>> population = bf.Population(1_000_000, sizes, load=lambda name: read(folder / f"{name}.npz"))
+    >>> sizes = bf.data.power_law(1_000_000, bf.Key(0, "sizes"), most=500)
+    >>> load = lambda name: read(folder / f"{name}.npz")
+    >>> population = bf.data.Population(1_000_000, sizes, load=load)
     >>> bf.run(algorithm, population, rounds=100, sampler=bf.fraction(1e-4), records="records")
     """
 

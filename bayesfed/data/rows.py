@@ -110,7 +110,7 @@ def numbers_of(row: object, where: str) -> np.ndarray:
     if array.dtype.kind not in "biuf":
         shown = f"{row!r:.40}"
         raise DataError(
-            where, "numbers", shown, "leaving it out; for texts, bf.tokenised(Texts(...), ...)"
+            where, "numbers", shown, "leaving it out; for texts, bf.data.tokenised(Texts(...), ...)"
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise DataError(where, "finite numbers", "NaN or Inf", "dropping or imputing such rows")

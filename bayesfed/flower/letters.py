@@ -30,7 +30,7 @@ from bayesfed.compress.described import describe, described
 from bayesfed.compress.wire import MAX_BYTES, Leaf, seal, unseal
 from bayesfed.errors import WireError
 from bayesfed.federated import Link, Profile, Reply, Slot, Task
-from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.core import Info
 
 VERSION = 2
 Fields = Mapping[str, str | int | float | bool]

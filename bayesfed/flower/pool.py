@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError, ClientError, DataError, WireError
 from bayesfed.federated import Profile, Reply, Slot, Task
-from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome
+from bayesfed.federated.clients import Outcome, Sides
 from bayesfed.flower.letters import Answer, Question, read_reply
 from bayesfed.flower.memories import RemoteMemories
 from bayesfed.flower.messages import FlowerMail, Received

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError
 from bayesfed.federated import ClientMemory, InFolder, Profile, Reply, Slot, answer
-from bayesfed.federated.clients.side import ClientSide
+from bayesfed.federated.clients import ClientSide
 from bayesfed.flower.experiment import Experiment
 from bayesfed.flower.letters import Answer, Hello, Name, Question, read_request
 

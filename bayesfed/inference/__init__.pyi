@@ -15,3 +15,7 @@ from .turbo.elbo import MeanFieldElbo as MeanFieldElbo
 from .turbo.exchange import Exchange as Exchange
 from .turbo.transitions import calibrate as calibrate
 from .turbo.transitions import maximise as maximise
+from .variational.fusion import MeanParameters as MeanParameters
+from .variational.fusion import ProductOfExperts as ProductOfExperts
+from .variational.fusion import ReverseKL as ReverseKL
+from .variational.fusion import Wasserstein as Wasserstein

@@ -14,7 +14,7 @@ import numpy as np
 from bayesfed.data import Dataset, concatenated
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import a, check
-from bayesfed.federated.core.algorithm import Posterior
+from bayesfed.federated import Posterior
 from bayesfed.federated.core.posteriors import Partial
 from bayesfed.inference.evaluation.predictive import Predictive, scores_together
 from bayesfed.keys import Key

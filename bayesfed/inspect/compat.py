@@ -25,7 +25,7 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
 from bayesfed.federated import Posterior
-from bayesfed.federated.core.posteriors import Weighing
+from bayesfed.federated.core import Weighing
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.inspect.at_clients import Rows, pooled
 from bayesfed.keys import Key

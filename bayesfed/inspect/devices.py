@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.costs import Cost
+from bayesfed.federated.core import Cost
 from bayesfed.inspect.figures import new_figure
 from bayesfed.wireless import RoundCost
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.federated.core.algorithm import Posterior
+from bayesfed.federated import Posterior
 from bayesfed.federated.core.posteriors import Dense
 from bayesfed.inspect.at_clients import Part
 from bayesfed.keys import Key, forked

@@ -184,8 +184,10 @@ def federation(history: Sequence[Record], own: Mapping[str, Mapping[str, float]]
     for name in dict.fromkeys(name for figure in figures for name in figure):
         # In netCDF a slash separates groups.
         alone[name.replace("/", ".")] = [figure.get(name, math.nan) for figure in figures]
-    variables = {name: (("round", "client"), np.array(values)) for name, values in both.items()}
-    variables |= {name: (("round",), np.array(values)) for name, values in alone.items()}  # type: ignore[misc]
+    variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
+        name: (("round", "client"), np.array(values)) for name, values in both.items()
+    }
+    variables |= {name: (("round",), np.array(values)) for name, values in alone.items()}
     scores = dict.fromkeys(
         score for figures in own.values() for score in figures if score not in ("rows", "rounds")
     )
@@ -193,7 +195,7 @@ def federation(history: Sequence[Record], own: Mapping[str, Mapping[str, float]]
         variables[f"own_{name}"] = (
             ("client",),
             np.array([own.get(client, {}).get(name, math.nan) for client in clients]),
-        )  # type: ignore[assignment]
+        )
     return xarray.Dataset(
         variables, coords={"round": [record.round for record in history], "client": clients}
     )

@@ -24,8 +24,8 @@ from bayesfed.federated import (
     Snapshot,
     everyone,
 )
-from bayesfed.federated.clients.ranks import led
-from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.clients import led
+from bayesfed.federated.core import Info
 from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
 from bayesfed.federated.engine.arguments import (

@@ -15,7 +15,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check
 from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Snapshot, bits
-from bayesfed.federated.core.protocols import Direction
+from bayesfed.federated.core import Direction
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
 from bayesfed.inspect import Client, PersonalScores, round_table

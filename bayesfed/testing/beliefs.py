@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bayesfed.inference import infer
-from bayesfed.inference.turbo.blocks import Blocks, kl_divergence
+from bayesfed.inference import infer, kl_divergence
+from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.keys import Key
 from bayesfed.models import Gammas, Grid, Ising, SiteBelief, Support
 from bayesfed.testing.law import law

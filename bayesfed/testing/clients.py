@@ -22,7 +22,7 @@ from bayesfed.federated import (
     Task,
     View,
 )
-from bayesfed.federated.clients.side import ClientSide
+from bayesfed.federated.clients import ClientSide
 from bayesfed.keys import Key
 from bayesfed.testing.law import law, refuses, same
 from bayesfed.trees import Tree

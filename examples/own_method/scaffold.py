@@ -30,7 +30,12 @@ class Controlled:
     uses_global_randomness: bool = False
 
     def fit(
-        self, message: Tree, memory: Tree, data: bf.Dataset, key: bf.Key, options: bf.LocalOptions
+        self,
+        message: Tree,
+        memory: Tree,
+        data: bf.Dataset,
+        key: bf.Key,
+        options: bf.federated.LocalOptions,
     ) -> Fit:
         """Return the trained model and, under names of their own, the proposed control variates;
         keep the client's.

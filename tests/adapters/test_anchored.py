@@ -70,7 +70,7 @@ def test_anchored_slices_train_as_those_of_the_whole_network_do(digits):
         anchored(net, training=bf.Training(steps=3, batch_size=None, optimiser=bf.Sgd(rate)))
     )
     before = net.get_submodule("1").base.weight.clone()
-    fit = local.fit(view.restrict(leaves), {}, data, KEY, bf.LocalOptions())
+    fit = local.fit(view.restrict(leaves), {}, data, KEY, bf.federated.LocalOptions())
     assert shapes(fit.payload) == view.expected
     assert close(
         view.lift(fit.payload, 1.0, "delta").total,
@@ -90,14 +90,14 @@ def test_the_mean_of_anchored_steps_is_the_whole_step_and_of_printed_ones_is_not
             anchored=flag,
             training=bf.Training(steps=1, batch_size=None, optimiser=bf.Sgd(0.1)),
         )
-        whole = first(make([R])).fit(leaves, {}, data, KEY, bf.LocalOptions()).payload
+        whole = first(make([R])).fit(leaves, {}, data, KEY, bf.federated.LocalOptions()).payload
         views = [
             named(leaves, chosen, broadcast=flag, named=flag) for chosen in ([0, 3], [1, 4], [2, 5])
         ]
         fits = [
             view.lift(
                 first(make([2]))
-                .fit(view.restrict(leaves), {}, data, KEY, bf.LocalOptions())
+                .fit(view.restrict(leaves), {}, data, KEY, bf.federated.LocalOptions())
                 .payload,
                 1.0,
                 "delta",
@@ -164,7 +164,7 @@ def test_coarse_anchors_are_those_of_whole_adapters_but_for_rounding(digits):
             axis, rest, fine(*coarse(kept, axis), kept.shape[1 - axis], axis)
         )
     fits = [
-        local.fit(view.restrict(tree), {}, data, KEY, bf.LocalOptions()).payload
+        local.fit(view.restrict(tree), {}, data, KEY, bf.federated.LocalOptions()).payload
         for view, tree in ((told, leaves), (whole, rounded))
     ]
     assert close(*fits, 1e-5)
@@ -172,7 +172,7 @@ def test_coarse_anchors_are_those_of_whole_adapters_but_for_rounding(digits):
 
 def test_anchored_runs_go_on_from_a_snapshot_and_clients_keep_nothing(clients):
     algorithm = bf.fs_lora(
-        adapted(dropout=0.1), [R, 2], bf.dynamic(2), anchored=True, training=WORK
+        adapted(dropout=0.1), [R, 2], bf.federated.dynamic(2), anchored=True, training=WORK
     )
     begin = run(algorithm, clients, rounds=2)
     assert tree_equal(
@@ -194,7 +194,9 @@ def test_anchored_views_and_locals_keep_the_laws(digits):
     )
     check_local(local, view.restrict(leaves), data)
     check_view(
-        view, local.fit(view.restrict(leaves), {}, data, KEY, bf.LocalOptions()).payload, local.kind
+        view,
+        local.fit(view.restrict(leaves), {}, data, KEY, bf.federated.LocalOptions()).payload,
+        local.kind,
     )
 
 
@@ -216,18 +218,18 @@ def test_with_a_frozen_all_slices_are_ffa_lora_bit_for_bit_and_some_are_those_of
     every = (
         bf.ffa_lora(net, training=step)
         .phases[0]
-        .local.fit(leaves, {}, data, KEY, bf.LocalOptions())
+        .local.fit(leaves, {}, data, KEY, bf.federated.LocalOptions())
         .payload
     )
     some, cut = first(make(2, training=step)), named(leaves, [1, 4], broadcast=True)
-    fitted = some.fit(cut.restrict(leaves), {}, data, KEY, bf.LocalOptions()).payload
+    fitted = some.fit(cut.restrict(leaves), {}, data, KEY, bf.federated.LocalOptions()).payload
     assert shapes(fitted) == cut.expected
     assert torch.allclose(fitted["1.lora_b"], every["1.lora_b"][:, [1, 4]], atol=1e-6)
     # With codes for the other slices, of which A does not travel.
     told = named(leaves, [1, 4], anchored=True).restrict(leaves)
     assert not any("lora_a" in name for name in told)
     assert torch.allclose(
-        some.fit(told, {}, data, KEY, bf.LocalOptions()).payload["1.lora_b"],
+        some.fit(told, {}, data, KEY, bf.federated.LocalOptions()).payload["1.lora_b"],
         fitted["1.lora_b"],
         atol=2e-3,
     )

@@ -29,9 +29,9 @@ from tests.conftest import tree_equal
 KEY, R, K = bf.Key(0, "bayesian_lora"), 4, 2
 FIRST = {"capacity": lambda profile, round, key: 0}
 AVERAGES = {
-    "mean": (bf.MeanParameters(), "global"),
-    "wasserstein": (bf.Wasserstein(), "global"),
-    "reverse KL": (bf.ReverseKL(), "global"),
+    "mean": (bf.inference.MeanParameters(), "global"),
+    "wasserstein": (bf.inference.Wasserstein(), "global"),
+    "reverse KL": (bf.inference.ReverseKL(), "global"),
 }
 RULES = AVERAGES | {"pvi": (bf.PVI(0.5), "local"), "gradients": (bf.SummedGradients(0.05), "local")}
 
@@ -52,7 +52,7 @@ def adapted(rank=R):
 
 def declared(**changes):
     net = adapted()
-    return bf.bayesian(net, bf.adapter_prior(net, a=0.1, b=0.2, head=0.3, **changes))
+    return bf.bayesian(net, bf.models.adapter_prior(net, a=0.1, b=0.2, head=0.3, **changes))
 
 
 def settings(data, rule="gradients", **changes):
@@ -94,12 +94,14 @@ def message_of(algorithm, name="client-0", rows=20):
 
 def test_only_what_is_trained_has_a_prior_and_the_base_is_shared():
     net = adapted()
-    model = bf.bayesian(net, bf.adapter_prior(net))
+    model = bf.bayesian(net, bf.models.adapter_prior(net))
     assert list(model.priors) == ["1.lora_b", "1.lora_a", "3.weight", "3.bias"]
     assert model.values["1.base.weight"].data_ptr() == net.get_parameter("1.base.weight").data_ptr()
     assert model.values["1.lora_a"].data_ptr() != net.get_parameter("1.lora_a").data_ptr()
     assert tree_equal({name: prior.centre for name, prior in model.priors.items()}, trainable(net))
-    zero = bf.bayesian(net, bf.adapter_prior(net, a=0.1, b=0.2, head=0.3, around="zero")).priors
+    zero = bf.bayesian(
+        net, bf.models.adapter_prior(net, a=0.1, b=0.2, head=0.3, around="zero")
+    ).priors
     assert [(prior.sd, prior.centre) for prior in zero.values()] == [
         (0.2, 0.0),
         (0.1, 0.0),
@@ -121,7 +123,7 @@ def linear(rank, inputs=3, outputs=4, sd=0.5, noise=0.3, rows=40):
     net[0].lora_b.data = torch.randn(outputs, rank, generator=generator)
     x = torch.randn(rows, inputs, generator=generator)
     y = net(x).detach() + noise * torch.randn(rows, outputs, generator=generator)
-    prior = bf.adapter_prior(net, a=sd, around="zero")
+    prior = bf.models.adapter_prior(net, a=sd, around="zero")
     model = bf.bayesian(
         net, prior, likelihood=bf.Normal(noise), where=lambda name, module: name.endswith("lora_a")
     )
@@ -145,7 +147,7 @@ def summed(model, data, parts, begin, *, q=0, steps=200):
         "training": work,
     }
     algorithm = bf.bayesian_lora(
-        model, [model.net[0].rank], **FIRST, guide=partial(bf.SliceNormal, rank=q), **rule
+        model, [model.net[0].rank], **FIRST, guide=partial(bf.models.SliceNormal, rank=q), **rule
     )
     phase, found, state = algorithm.phases[0], [], owned(algorithm.initial, "model")
     for name, part in bf.federate(data, bf.iid(len(data), parts, KEY)).items():
@@ -191,7 +193,9 @@ def test_the_low_rank_guide_can_be_the_whole_covariance_of_a_slice():
         "observations": len(data),
         "example": data[:2],
     }
-    algorithm = bf.bayesian_lora(model, [1], **FIRST, guide=partial(bf.SliceNormal, rank=3), **rule)
+    algorithm = bf.bayesian_lora(
+        model, [1], **FIRST, guide=partial(bf.models.SliceNormal, rank=3), **rule
+    )
     values, vectors = torch.linalg.eigh(precision.inverse())
     least = 0.9 * values[0]
     exact = {
@@ -223,7 +227,7 @@ def test_the_low_rank_guide_can_be_the_whole_covariance_of_a_slice():
 @pytest.mark.parametrize("q", [0, 2])
 def test_the_guides_density_is_a_product_over_slices(q):
     model = declared()
-    guide = bf.SliceNormal(model, rank=q, init_scale=0.1)
+    guide = bf.models.SliceNormal(model, rank=q, init_scale=0.1)
     data = torch.zeros(2, 64)
     pyro.clear_param_store()
     with pyro.poutine.trace() as tracer:
@@ -304,7 +308,9 @@ def test_leaves_are_found_whatever_stands_around_their_names():
 def test_all_slices_are_the_run_without_a_sketch_to_the_bit(digits, rule):
     clients, data = few(digits)
     model = declared()
-    plain = run(bf.federated_svi(model, bf.SliceNormal(model), **settings(data, rule)), clients)
+    plain = run(
+        bf.federated_svi(model, bf.models.SliceNormal(model), **settings(data, rule)), clients
+    )
     whole = run(bf.bayesian_lora(model, [R, K], **FIRST, **settings(data, rule)), clients)
     assert tree_equal(plain.snapshot.state, whole.snapshot.state)
     small = run(
@@ -335,7 +341,7 @@ def test_a_sketch_of_all_slices_fits_as_the_whole_does(digits, rule):
     assert tree_equal(plain.memory, found.memory)
 
 
-def exact_gradients(digits, model, k, drawn, guide=bf.SliceNormal):
+def exact_gradients(digits, model, k, drawn, guide=bf.models.SliceNormal):
     """The gradient that a client of these slices sends with no weight on its rows: that of its
     share of KL(q || p).
     """
@@ -486,7 +492,7 @@ def test_slices_are_all_that_travels(digits, q):
         model,
         [R, K],
         lambda profile, round, key: 1,
-        guide=partial(bf.SliceNormal, rank=q),
+        guide=partial(bf.models.SliceNormal, rank=q),
         **settings(data),
     )
     message, view, options = message_of(algorithm)
@@ -508,7 +514,7 @@ def test_slices_are_all_that_travels(digits, q):
     [
         (AutoNormal, "pvi"),
         (AutoNormal, "gradients"),
-        (partial(bf.SliceNormal, rank=2), "gradients"),
+        (partial(bf.models.SliceNormal, rank=2), "gradients"),
     ],
 )
 def test_other_guides_are_sketched_too(digits, guide, rule):
@@ -542,7 +548,7 @@ def test_predictions_are_means_over_merged_networks(digits):
             model,
             [K],
             **FIRST,
-            guide=partial(bf.SliceNormal, rank=1, init_scale=0.1),
+            guide=partial(bf.models.SliceNormal, rank=1, init_scale=0.1),
             **settings(data),
         ),
         clients,
@@ -562,7 +568,9 @@ def test_bad_input_is_refused(digits):
     _, data = few(digits)
     model, net = declared(), adapted()
     with pytest.raises(ArgumentError, match="many rounds"):
-        bf.bayesian_lora(model, [K], **FIRST, **settings(data, fusion=bf.ProductOfExperts()))
+        bf.bayesian_lora(
+            model, [K], **FIRST, **settings(data, fusion=bf.inference.ProductOfExperts())
+        )
     with pytest.raises(ArgumentError, match="named after every adapter"):
         bf.bayesian_lora(model, [K], **FIRST, **settings(data, guide=AutoLowRankMultivariateNormal))
     assert bf.bayesian_lora(
@@ -572,19 +580,22 @@ def test_bad_input_is_refused(digits):
         bf.bayesian_lora(model, [R + 1], **FIRST, **settings(data))
     with pytest.raises(PosteriorError):
         bf.bayesian_lora(
-            model, [R], **FIRST, **settings(data, "mean", guide=partial(bf.SliceNormal, rank=1))
+            model,
+            [R],
+            **FIRST,
+            **settings(data, "mean", guide=partial(bf.models.SliceNormal, rank=1)),
         )
     plain = bf.mlp([64, 5, 10], KEY)
     with pytest.raises(ArgumentError, match="adapters of one rank"):
         bf.bayesian_lora(bf.bayesian(plain, bf.Gaussian(1.0)), [1], **FIRST, **settings(data))
     with pytest.raises(ArgumentError, match="adapters of one rank"):
-        bf.adapter_prior(plain)
+        bf.models.adapter_prior(plain)
     for bad in ({"a": 0.0}, {"b": -1.0}, {"head": math.inf}, {"around": "one"}):
         with pytest.raises(ArgumentError):
-            bf.adapter_prior(net, **bad)
+            bf.models.adapter_prior(net, **bad)
     for bad in ({"rank": -1}, {"init_scale": 0.0}, {"init_scale": math.inf}):
         with pytest.raises(ArgumentError, match="SliceNormal"):
-            bf.SliceNormal(model, **bad)
+            bf.models.SliceNormal(model, **bad)
 
 
 # Anchored

@@ -235,7 +235,9 @@ def test_slices_train_as_the_masked_form_does(digits, sampling):
     (local,) = algorithm.phases[0].local.locals
     assert isinstance(local, Sketched)
     assert shapes(trainable(made)) == shapes(trainable(local.net)) == view.expected
-    fit = local.fit(view.restrict(leaves), {}, bf.Dataset(inputs, targets), KEY, bf.LocalOptions())
+    fit = local.fit(
+        view.restrict(leaves), {}, bf.Dataset(inputs, targets), KEY, bf.federated.LocalOptions()
+    )
     assert shapes(fit.payload) == view.expected
     change = view.lift(fit.payload, 1.0, "delta").total
     assert close(change, {name: leaf - leaves[name] for name, leaf in whole.items()})
@@ -308,7 +310,7 @@ def test_clients_without_rows_weigh_nothing():
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_change_nothing(clients, workers):
-    capacity = bf.dynamic(2)
+    capacity = bf.federated.dynamic(2)
     for flag in (True, False):
         algorithm = bf.fs_lora(
             adapted(), [4, 2], capacity, anchored=flag, sampling="importance", training=WORK
@@ -384,7 +386,7 @@ def test_slices_and_broadcast_train_alike(clients, sampling):
 def test_top_k_goes_on_top(clients):
     runs = [
         run(bf.fs_lora(adapted(head=()), [3], **ONE, up=up, training=WORK), clients, rounds=1)
-        for up in (None, bf.Coded(TopK(0.5)))
+        for up in (None, bf.compress.Coded(TopK(0.5)))
     ]
     up = [
         sum(row.cost.bits for row in one.history[-1].rows if row.direction == "up") for one in runs
@@ -401,7 +403,7 @@ def test_sketches_learn(digits, clients):
         "sketch": bf.fs_lora(
             net,
             [8, 4],
-            bf.dynamic(2),
+            bf.federated.dynamic(2),
             training=bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(1e-2)),
         ),
         "plain": bf.fed_lora(
@@ -492,9 +494,9 @@ def test_a_stack_of_one_client_is_its_adapter_merged(clients, digits):
     done = run(algorithm, {name: clients[name]}, rounds=1)
     (local,) = algorithm.phases[0].local.locals
     state, key = algorithm.initial, bf.Key(0, "train", 0, name, "fit")
-    fit = local.fit(state, {}, clients[name], key, bf.LocalOptions())
+    fit = local.fit(state, {}, clients[name], key, bf.federated.LocalOptions())
     plain, inputs = (
-        merged(net, owned(fit.payload, "model") or fit.payload).eval(),
+        merged(net, fit.payload).eval(),
         digits[1].inputs[:20],
     )
     assert torch.allclose(done.model(inputs), plain(inputs), atol=1e-5)
@@ -583,7 +585,7 @@ def test_views_and_locals_keep_the_laws(digits):
         check_local(local, view.restrict(leaves), data)
         check_view(
             view,
-            local.fit(view.restrict(leaves), {}, data, KEY, bf.LocalOptions()).payload,
+            local.fit(view.restrict(leaves), {}, data, KEY, bf.federated.LocalOptions()).payload,
             local.kind,
         )
     head = {name: leaf for name, leaf in leaves.items() if not name.startswith("1.")}

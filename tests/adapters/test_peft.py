@@ -38,12 +38,15 @@ def classifier():
             ),
             add_pooling_layer=False,
         )
-    return bf.text_classifier(body, 2, KEY).eval()
+    return bf.models.text_classifier(body, 2, KEY).eval()
 
 
 def adapted(net=None, **settings):
     return bf.lora(
-        net or classifier(), 4, KEY, **{"where": bf.query_value, "head": ["classifier"]} | settings
+        net or classifier(),
+        4,
+        KEY,
+        **{"where": bf.models.query_value, "head": ["classifier"]} | settings,
     )
 
 
@@ -79,7 +82,7 @@ def by_peft(folder, net=None):
 def test_peft_reads_what_is_written_here(tmp_path, scaling, head):
     net = adapted(scaling=scaling, alpha=6.0, dropout=0.1, head=head)
     tree = drawn(net)
-    bf.save_peft(net, tree, tmp_path / "new", scaling=scaling)
+    bf.models.save_peft(net, tree, tmp_path / "new", scaling=scaling)
     there = by_peft(tmp_path / "new")
     assert torch.allclose(logits(there), logits(net, tree), atol=1e-5)
     assert not torch.allclose(logits(there), logits(classifier()), atol=1e-2)
@@ -94,7 +97,7 @@ def test_peft_reads_either_scaling_of_one_function(tmp_path):
     net = adapted(scaling="rs", alpha=5.0)
     tree = drawn(net)
     for scaling in ("lora", "rs"):
-        bf.save_peft(net, tree, tmp_path / scaling, scaling=scaling)
+        bf.models.save_peft(net, tree, tmp_path / scaling, scaling=scaling)
         assert torch.allclose(logits(by_peft(tmp_path / scaling)), logits(net, tree), atol=1e-5)
 
 
@@ -103,10 +106,10 @@ def test_a_scale_by_slice_goes_into_b(tmp_path):
     for layer in adapters(net).values():
         layer.scale.copy_(torch.tensor([0.5, 2.0, 1.0]))
     tree = drawn(net)
-    bf.save_peft(net, tree, tmp_path)
+    bf.models.save_peft(net, tree, tmp_path)
     assert torch.allclose(logits(by_peft(tmp_path)), logits(net, tree), atol=1e-5)
     assert torch.allclose(
-        logits(bf.load_peft(classifier(), tmp_path)), logits(net, tree), atol=1e-5
+        logits(bf.models.load_peft(classifier(), tmp_path)), logits(net, tree), atol=1e-5
     )
 
 
@@ -121,12 +124,12 @@ def test_a_part_alone_is_written_by_its_own_names(tmp_path):
         for name, value in tree.items()
         if name.startswith("encoder.")
     }
-    bf.save_peft(net.encoder, inner, tmp_path)
+    bf.models.save_peft(net.encoder, inner, tmp_path)
     ids = torch.randint(0, 20, (3, 5))
     plain = classifier().encoder
     before = plain(input_ids=ids).last_hidden_state
     there = by_peft(tmp_path, plain)(input_ids=ids).last_hidden_state
-    here = bf.merged(net, tree).encoder.eval()(input_ids=ids).last_hidden_state
+    here = bf.models.merged(net, tree).encoder.eval()(input_ids=ids).last_hidden_state
     assert torch.allclose(there, here, atol=1e-5)
     assert not torch.allclose(before, here, atol=1e-2)
 
@@ -153,7 +156,7 @@ def test_what_peft_writes_is_read_here(tmp_path, rs, whole):
     there.save_pretrained(tmp_path)
     plain = classifier()
     before = parameters(plain)
-    here = bf.load_peft(plain, tmp_path)
+    here = bf.models.load_peft(plain, tmp_path)
     assert torch.allclose(logits(here), logits(there), atol=1e-5)
     assert tree_equal(parameters(plain), before)
     assert len(adapters(here)) == 8
@@ -162,7 +165,7 @@ def test_what_peft_writes_is_read_here(tmp_path, rs, whole):
         {"classifier.weight", "classifier.bias"} if whole else set()
     )
     assert all(isinstance(value, Frozen) for value in here.parameters() if not value.requires_grad)
-    bf.save_peft(here, None, tmp_path / "again", scaling="rs" if rs else "lora")
+    bf.models.save_peft(here, None, tmp_path / "again", scaling="rs" if rs else "lora")
     again = load_file(tmp_path / "again" / WEIGHTS)
     assert tree_equal(again, load_file(tmp_path / WEIGHTS))
 
@@ -170,17 +173,17 @@ def test_what_peft_writes_is_read_here(tmp_path, rs, whole):
 def test_round_trips_are_the_same_bits(tmp_path):
     net = adapted()
     tree = drawn(net)
-    bf.save_peft(net, parameters(net) | tree, tmp_path)
-    assert tree_equal(trainable(bf.load_peft(classifier(), tmp_path)), tree)
-    bf.save_peft(net, None, tmp_path)
-    assert tree_equal(trainable(bf.load_peft(classifier(), tmp_path)), trainable(net))
+    bf.models.save_peft(net, parameters(net) | tree, tmp_path)
+    assert tree_equal(trainable(bf.models.load_peft(classifier(), tmp_path)), tree)
+    bf.models.save_peft(net, None, tmp_path)
+    assert tree_equal(trainable(bf.models.load_peft(classifier(), tmp_path)), trainable(net))
     assert sorted(path.name for path in tmp_path.iterdir()) == [CONFIG, WEIGHTS]
 
 
 def test_a_network_that_was_read_trains_on(tmp_path, clients):
     net = bf.lora(bf.mlp([64, 8, 10], KEY), 2, KEY)
-    bf.save_peft(net, drawn(net), tmp_path)
-    read = bf.load_peft(bf.mlp([64, 8, 10], KEY), tmp_path)
+    bf.models.save_peft(net, drawn(net), tmp_path)
+    read = bf.models.load_peft(bf.mlp([64, 8, 10], KEY), tmp_path)
     run = bf.run(
         bf.fs_lora(
             read, [1], lambda profile, round, key: 0, training=bf.Training(steps=2, batch_size=16)
@@ -198,7 +201,7 @@ def test_a_network_that_was_read_trains_on(tmp_path, clients):
 @pytest.fixture
 def written(tmp_path):
     net = adapted()
-    bf.save_peft(net, drawn(net), tmp_path)
+    bf.models.save_peft(net, drawn(net), tmp_path)
     return tmp_path
 
 
@@ -222,14 +225,14 @@ def test_missing_and_damaged_files_are_named(written, name, damage):
     else:
         path.write_bytes(b"[1]" if damage == "spoilt" else b"")
     with pytest.raises(DataError, match=f"{name}: expected"):
-        bf.load_peft(classifier(), written)
+        bf.models.load_peft(classifier(), written)
 
 
 def test_pickles_are_refused_unread(written):
     (written / WEIGHTS).unlink()
     (written / "adapter_model.bin").write_bytes(b"")
     with pytest.raises(DataError, match="a pickle, which may run code"):
-        bf.load_peft(classifier(), written)
+        bf.models.load_peft(classifier(), written)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +251,7 @@ def test_pickles_are_refused_unread(written):
 def test_other_methods_are_refused_by_their_setting(written, settings):
     configured(written, **settings)
     with pytest.raises(DataError, match=f"plain LoRA of one rank, found .*{next(iter(settings))}"):
-        bf.load_peft(classifier(), written)
+        bf.models.load_peft(classifier(), written)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +269,7 @@ def test_other_methods_are_refused_by_their_setting(written, settings):
 def test_settings_that_are_no_numbers_are_refused(written, settings):
     configured(written, **settings)
     with pytest.raises(DataError, match="a rank of at least 1, and numbers"):
-        bf.load_peft(classifier(), written)
+        bf.models.load_peft(classifier(), written)
 
 
 def test_wrong_ranks_and_keys_are_named(written):
@@ -276,18 +279,18 @@ def test_wrong_ranks_and_keys_are_named(written):
         DataError,
         match=r"adapter_model.safetensors, rank 3, leaf '.*': expected shape \(.*3.*found \(.*4",
     ):
-        bf.load_peft(classifier(), written)
+        bf.models.load_peft(classifier(), written)
     configured(written, r=4)
     weighted(written, lambda tensors: tensors.pop(f"base_model.model.{path}.lora_B.weight"))
     with pytest.raises(DataError, match=rf"leaf '{path}.lora_b'.*no such leaf"):
-        bf.load_peft(classifier(), written)
+        bf.models.load_peft(classifier(), written)
     weighted(
         written,
         lambda tensors: tensors.update(
             {f"base_model.model.{path}.lora_B.weight": torch.zeros(16, 4)}
         ),
     )
-    bf.load_peft(classifier(), written)
+    bf.models.load_peft(classifier(), written)
     weighted(
         written,
         lambda tensors: tensors.update(
@@ -295,7 +298,7 @@ def test_wrong_ranks_and_keys_are_named(written):
         ),
     )
     with pytest.raises(DataError, match=r"layers of this network, found others: \['nowhere'\]"):
-        bf.load_peft(classifier(), written)
+        bf.models.load_peft(classifier(), written)
     weighted(
         written,
         lambda tensors: (
@@ -307,41 +310,41 @@ def test_wrong_ranks_and_keys_are_named(written):
         DataError,
         match=r"names that begin with 'base_model.model.', found \['query.lora_A.weight'\]",
     ):
-        bf.load_peft(classifier(), written)
+        bf.models.load_peft(classifier(), written)
 
 
 def test_trees_that_adapters_cannot_say_are_refused(tmp_path):
     net = adapted()
     with pytest.raises(UpdateError, match="parameters of the network, found .*nowhere"):
-        bf.save_peft(net, {"nowhere": torch.zeros(1)}, tmp_path)
+        bf.models.save_peft(net, {"nowhere": torch.zeros(1)}, tmp_path)
     name = next(iter(trainable(net)))
     with pytest.raises(UpdateError, match="shape"):
-        bf.save_peft(net, {name: torch.zeros(1)}, tmp_path)
+        bf.models.save_peft(net, {name: torch.zeros(1)}, tmp_path)
     base = next(name for name in parameters(net) if name.endswith("query.base.weight"))
     with pytest.raises(
         UpdateError,
         match=r"frozen weights as they were, found \['encoder.*query.base.weight'\]; try merged",
     ):
-        bf.save_peft(net, {base: torch.zeros(16, 16)}, tmp_path)
+        bf.models.save_peft(net, {base: torch.zeros(16, 16)}, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_networks_that_peft_would_find_otherwise_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match="adapters of one rank"):
-        bf.save_peft(classifier(), None, tmp_path)
+        bf.models.save_peft(classifier(), None, tmp_path)
     with pytest.raises(ArgumentError, match="one layer by itself"):
-        bf.save_peft(bf.lora(nn.Linear(3, 2), 1, KEY), None, tmp_path)
+        bf.models.save_peft(bf.lora(nn.Linear(3, 2), 1, KEY), None, tmp_path)
     both = nn.ModuleDict(
         {"head": nn.Linear(3, 2), "other_head": nn.Linear(2, 2), "first": nn.Linear(3, 3)}
     )
     net = bf.lora(both, 1, KEY, where=lambda name, module: name == "first.weight", head=["head"])
     with pytest.raises(ArgumentError, match=r"names that end no other's, found \['other_head'\]"):
-        bf.save_peft(net, None, tmp_path)
+        bf.models.save_peft(net, None, tmp_path)
     net = bf.lora(
         both, 1, KEY, where=lambda name, module: name == "first.weight", head=["other_head"]
     )
     net.get_submodule("other_head").bias.requires_grad_(False)
     with pytest.raises(ArgumentError, match=r"found \['other_head.bias'\]"):
-        bf.save_peft(net, None, tmp_path)
+        bf.models.save_peft(net, None, tmp_path)
     with pytest.raises(ArgumentError, match="scaling"):
-        bf.save_peft(adapted(), None, tmp_path, scaling="half")
+        bf.models.save_peft(adapted(), None, tmp_path, scaling="half")

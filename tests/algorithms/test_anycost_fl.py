@@ -99,7 +99,7 @@ def test_exact_devices_are_fed_avg_with_uniform_weights_bit_for_bit(digits, clie
         return replace(
             phase.assign(state, round, profile, key),
             weight=1.0,
-            options=bf.LocalOptions(steps=profile.samples // 32),
+            options=bf.federated.LocalOptions(steps=profile.samples // 32),
         )
 
     theirs = bf.run(

@@ -47,7 +47,7 @@ def small(norm="static", width=1):
 
 
 def deep():
-    return bf.resnet18((3, 8, 8), 5, bf.Key(0, "net"), width=1 / 16, norm="static")
+    return bf.models.resnet18((3, 8, 8), 5, bf.Key(0, "net"), width=1 / 16, norm="static")
 
 
 def rows(count=ROWS, dtype=torch.float64, shape=(3, 8, 8)):
@@ -293,7 +293,7 @@ def test_compact_takes_the_queried_network():
     net, data = small().double(), rows()
     model = query(net, split(data)).model
     assert torch.allclose(
-        bf.compact(model.net, model.parameters)(data.inputs),
+        bf.models.compact(model.net, model.parameters)(data.inputs),
         model(data.inputs),
         rtol=1e-6,
         atol=1e-6,

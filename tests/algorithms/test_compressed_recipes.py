@@ -99,7 +99,7 @@ def test_resuming_stc_is_the_same_run(net, clients):
 
 
 def test_dynamic_sampling_decays():
-    sampler, names = bf.decaying(1.0, 0.2), [f"c{i}" for i in range(20)]
+    sampler, names = bf.federated.decaying(1.0, 0.2), [f"c{i}" for i in range(20)]
     check_sampler(sampler)
     assert [len(sampler(number, names, bf.Key(0, number))) for number in (0, 5, 10, 30)] == [
         20,
@@ -109,4 +109,4 @@ def test_dynamic_sampling_decays():
     ]
     for share, rate in ((0.0, 0.1), (1.1, 0.1), (0.5, -1.0)):
         with pytest.raises(ArgumentError, match="decaying, (share|rate): expected a number in"):
-            bf.decaying(share, rate)
+            bf.federated.decaying(share, rate)

@@ -19,7 +19,12 @@ from bayesfed.trees import parameters
 from tests.conftest import tree_equal
 
 WORK = bf.Training(steps=3, batch_size=16, optimiser=bf.Sgd(0.2))
-OPTIMISERS = [bf.FedAvgM(0.7, 0.9), bf.FedAdagrad(0.1), bf.FedAdam(0.1), bf.FedYogi(0.1)]
+OPTIMISERS = [
+    bf.FedAvgM(0.7, 0.9),
+    bf.federated.FedAdagrad(0.1),
+    bf.FedAdam(0.1),
+    bf.federated.FedYogi(0.1),
+]
 
 
 def model(algorithm, clients, rounds=3, **options):
@@ -181,7 +186,7 @@ def expected(optimiser, changes):
             x += optimiser.learning_rate * m
             continue
         m = optimiser.beta1 * m + (1 - optimiser.beta1) * change
-        if isinstance(optimiser, bf.FedAdagrad):
+        if isinstance(optimiser, bf.federated.FedAdagrad):
             v += change**2
         elif isinstance(optimiser, bf.FedAdam):
             v = optimiser.beta2 * v + (1 - optimiser.beta2) * change**2
@@ -249,17 +254,18 @@ def test_moments_are_saved_and_resumed_bit_for_bit(optimiser, net, clients, tmp_
 def test_they_serve_adapters_widths_noise_and_robust_rules(clients):
     net = bf.mlp([64, 16, 10], bf.Key(0, "net"))
     adapted = bf.lora(net, 2, bf.Key(0, "lora"))
-    widths = [net, bf.shrunk(net, bf.channel_graph(net, torch.zeros(1, 64)), 0.25)]
+    widths = [net, bf.models.shrunk(net, bf.models.channel_graph(net, torch.zeros(1, 64)), 0.25)]
     plain = bf.fed_avg(net, training=WORK)
     noise = {"clip": 1.0, "noise": 0.1, "participants": 4, "key": bf.Key(1, "noise")}
     for algorithm in (
         bf.server_optimised(bf.fed_lora(adapted, training=WORK), bf.FedAdam()),
         bf.server_optimised(
-            bf.hetero_fl(widths, bf.fixed(sorted(clients), 2), training=WORK), bf.FedYogi()
+            bf.hetero_fl(widths, bf.fixed(sorted(clients), 2), training=WORK),
+            bf.federated.FedYogi(),
         ),
         bf.private(bf.server_optimised(plain, bf.FedAvgM()), **noise),
         bf.server_optimised(bf.private(plain, **noise), bf.FedAvgM()),
-        bf.server_optimised(bf.robust(plain, bf.Median()), bf.FedAdam()),
+        bf.server_optimised(bf.robust(plain, bf.federated.Median()), bf.FedAdam()),
     ):
         result = bf.run(algorithm, clients, rounds=2, progress=False)
         assert all(bool(torch.isfinite(leaf).all()) for leaf in result.model.parameters.values())

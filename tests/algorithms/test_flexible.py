@@ -81,7 +81,7 @@ def distance(left, right):
 
 @pytest.fixture(scope="module")
 def fitted():
-    return bf.fit_flexible(
+    return bf.compress.fit_flexible(
         [update(8, "public", number) for number in range(2)],
         KEY,
         shares=[2.0**-n for n in range(7)],
@@ -226,7 +226,7 @@ def test_the_levels_in_a_message_are_checked():
 
 
 def test_changed_messages_are_refused_or_read_as_promised(fitted):
-    codec = bf.Budgeted(fitted, 0.1)
+    codec = bf.compress.Budgeted(fitted, 0.1)
     messages = [
         codec.encode(tree, META, KEY)
         for tree in (update(2), update(3), EDGES["empty leaves"], EDGES["one magnitude"])
@@ -333,7 +333,9 @@ def area(chain, found):
 
 
 def test_the_map_travels_as_json_and_prints(fitted):
-    again = bf.FlexibleMap(tuple(Setting(*row) for row in json.loads(json.dumps(fitted.settings))))
+    again = bf.compress.FlexibleMap(
+        tuple(Setting(*row) for row in json.loads(json.dumps(fitted.settings)))
+    )
     assert again == fitted
     assert hash(again) == hash(fitted)
     lines = str(fitted).splitlines()
@@ -354,7 +356,7 @@ def test_the_map_travels_as_json_and_prints(fitted):
 )
 def test_maps_out_of_order_are_refused(second):
     with pytest.raises(ArgumentError):
-        bf.FlexibleMap((Setting(0.2, 0.2, 4, 0.5), Setting(*second)))
+        bf.compress.FlexibleMap((Setting(0.2, 0.2, 4, 0.5), Setting(*second)))
 
 
 def test_updates_that_nothing_can_be_fitted_on():
@@ -366,16 +368,16 @@ def test_updates_that_nothing_can_be_fitted_on():
         ([update(1)], {"levels": ()}),
     ):
         with pytest.raises(ArgumentError, match="some of each"):
-            bf.fit_flexible(updates, KEY, **more)
+            bf.compress.fit_flexible(updates, KEY, **more)
     few = {"shares": (0.5, 1.0), "levels": (4,)}
-    assert bf.fit_flexible([zero, update(1)], KEY, **few) == bf.fit_flexible(
+    assert bf.compress.fit_flexible([zero, update(1)], KEY, **few) == bf.compress.fit_flexible(
         [update(1)], KEY, **few
     )
     with pytest.raises(WireError):
-        bf.fit_flexible([{"a": torch.tensor([math.nan])}], KEY)
+        bf.compress.fit_flexible([{"a": torch.tensor([math.nan])}], KEY)
     for beta in (0, -1, math.nan, math.inf):
         with pytest.raises(ArgumentError, match="beta: expected a positive"):
-            bf.fit_flexible([update(1)], KEY, **few)(beta)
+            bf.compress.fit_flexible([update(1)], KEY, **few)(beta)
 
 
 # Budgets.
@@ -395,7 +397,7 @@ class Counting(Flexible):
 @pytest.mark.parametrize("width", [4, 8, 12])
 def test_messages_keep_to_their_budgets(fitted, width):
     for number, beta in enumerate(np.geomspace(0.02, 0.3, 12)):
-        tree, codec = update(width, "client", number), bf.Budgeted(fitted, float(beta))
+        tree, codec = update(width, "client", number), bf.compress.Budgeted(fitted, float(beta))
         message = codec.encode(tree, META, KEY.child(number))
         if beta * full_bits(tree) < 8 * 600:
             continue  # little more than the header
@@ -422,7 +424,7 @@ def test_a_message_too_large_is_encoded_again(fitted):
         (flat(10), flat(8), update(6, "client")), (0.05, 0.08, 0.12)
     ):
         Counting.seen = []
-        codec = bf.Budgeted(fitted, beta, Counting())
+        codec = bf.compress.Budgeted(fitted, beta, Counting())
         message = codec.encode(tree, META, KEY)
         assert len(Counting.seen) <= codec.tries
         assert Counting.seen[0][:2] == fitted(beta)
@@ -439,7 +441,7 @@ def test_a_message_too_large_is_encoded_again(fitted):
 
 
 def steps(*rows):
-    return bf.FlexibleMap(tuple(Setting(*row) for row in rows))
+    return bf.compress.FlexibleMap(tuple(Setting(*row) for row in rows))
 
 
 def test_bisection_finds_what_proportion_does_not():
@@ -447,22 +449,22 @@ def test_bisection_finds_what_proportion_does_not():
     tree = update(8, "client")
     lies = steps((0.0001, 0.002, 1, 0.9), (0.05, 1.0, 256, 0.1))
     Counting.seen = []
-    codec = bf.Budgeted(lies, 0.05, Counting(), tries=12)
+    codec = bf.compress.Budgeted(lies, 0.05, Counting(), tries=12)
     message = codec.encode(tree, META, KEY)
     assert len(Counting.seen) > 2
     assert 0.5 * 0.05 * full_bits(tree) < 8 * len(message) <= 0.05 * full_bits(tree)
     sizes = sorted((share, levels, bits) for share, levels, bits in Counting.seen)
     assert 8 * len(message) == max(bits for _, _, bits in sizes if bits <= 0.05 * full_bits(tree))
     # With two tries: the planned setting, and the smallest.
-    assert bf.Budgeted(lies, 0.05, tries=2).encode(tree, META, KEY) == Flexible(0.002, 1).encode(
-        tree, META, KEY
-    )
+    assert bf.compress.Budgeted(lies, 0.05, tries=2).encode(tree, META, KEY) == Flexible(
+        0.002, 1
+    ).encode(tree, META, KEY)
 
 
 def test_an_overrun_is_sent_and_said(fitted):
     tree = update(1)
     for beta in (fitted.least / 50, fitted.least, 0.04):
-        codec = bf.Budgeted(fitted, beta)
+        codec = bf.compress.Budgeted(fitted, beta)
         message = codec.encode(tree, META, KEY)
         assert message == Flexible(*fitted(fitted.least)).encode(tree, META, KEY)
         over = 8 * len(message) - beta * full_bits(tree)
@@ -475,17 +477,17 @@ def test_budgets_obey_the_laws_of_codecs(fitted):
     def loose(name, tree):
         return 2 * float(tree[name].detach().abs().max()) + 1e-6 if tree[name].numel() else 0.0
 
-    check_codec(bf.Budgeted(fitted, 0.1), bound=loose, further=EDGES)
+    check_codec(bf.compress.Budgeted(fitted, 0.1), bound=loose, further=EDGES)
     with pytest.raises(ArgumentError, match="beta: expected a positive"):
-        bf.Budgeted(fitted, 0.0)
+        bf.compress.Budgeted(fitted, 0.0)
     for tries in (1, 31):
         with pytest.raises(ArgumentError, match="tries: expected an integer from 2 to 30"):
-            bf.Budgeted(fitted, 0.1, tries=tries)
+            bf.compress.Budgeted(fitted, 0.1, tries=tries)
 
 
 def test_a_budget_beyond_the_map_is_not_used_up(fitted):
     tree = update(8, "client")
-    message = bf.Budgeted(fitted, 1.0).encode(tree, META, KEY)
+    message = bf.compress.Budgeted(fitted, 1.0).encode(tree, META, KEY)
     assert message == Flexible(*fitted(fitted.most)).encode(tree, META, KEY)
     assert len(message) < len(Cast(32).encode(tree, META, KEY))
 
@@ -495,7 +497,9 @@ def test_integers_and_masks_travel_exactly(fitted):
         "steps": torch.arange(12),
         "support": torch.rand(9, 9, generator=KEY.generator()) > 0.5,
     }
-    back, _ = bf.Budgeted(fitted, 0.1).decode(bf.Budgeted(fitted, 0.1).encode(tree, META, KEY), KEY)
+    back, _ = bf.compress.Budgeted(fitted, 0.1).decode(
+        bf.compress.Budgeted(fitted, 0.1).encode(tree, META, KEY), KEY
+    )
     assert torch.equal(back["steps"], tree["steps"])
     assert torch.equal(back["support"], tree["support"])
 

@@ -43,7 +43,7 @@ BIBTEX = """{BIBTEX}"""
 
 
 @dataclass(frozen=True)
-class PullOptions(bf.LocalOptions):
+class PullOptions(bf.federated.LocalOptions):
     """Options of `Pulling`."""
 
     pull: float = 0.0
@@ -148,7 +148,7 @@ def test_it_goes_into_what_takes_a_method(fed_pull, net, clients):
     private = bf.private(
         algorithm, clip=1.0, noise=0.0, participants=4, key=bf.Key(0), at_client=True
     )
-    robust = bf.robust(algorithm, bf.Median())
+    robust = bf.robust(algorithm, bf.federated.Median())
     for wrapped in (private, robust):
         state = final(wrapped, bf.InProcess(clients))
         assert state.keys() == algorithm.initial.keys()
@@ -162,7 +162,7 @@ def test_it_is_found_and_cited(fed_pull, net):
     assert own == BIBTEX
     assert average == bf.citation("fed_avg")
     assert bf.citation(fed_pull(net)) == bf.citation("fed_pull")
-    assert bf.citation(bf.robust(fed_pull(net), bf.Median())) == bf.citation(
+    assert bf.citation(bf.robust(fed_pull(net), bf.federated.Median())) == bf.citation(
         "fed_pull"
     ) + "\n\n" + bf.citation("Median")
 
@@ -228,7 +228,7 @@ def test_a_composition_of_defaults_is_fed_avg(net, clients):
 
 
 def test_options_default_to_those_of_the_training(net, clients):
-    work = replace(WORK, epochs=1.0, schedule=bf.cosine(0.1, 4))
+    work = replace(WORK, epochs=1.0, schedule=bf.federated.cosine(0.1, 4))
     (phase,) = bf.compose("mine", net, training=work).phases
     for profile in bf.InProcess(clients).profiles:
         assert phase.assign(parameters(net), 2, profile, bf.Key(0)).options == work.options(

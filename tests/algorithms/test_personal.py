@@ -54,7 +54,7 @@ def unlike(digits):
         name: replace(part, targets=(part.targets + 5 * (number % 2)) % 10)
         for number, (name, part) in enumerate(parts.items())
     }
-    return bf.split_rows(renamed, 0.25)
+    return bf.data.split_rows(renamed, 0.25)
 
 
 @pytest.fixture(scope="module")
@@ -385,13 +385,13 @@ def test_a_client_that_never_took_part_predicts_as_a_new_one_does(unlike, net):
 
 
 def test_rows_are_split_by_client_and_class(clients):
-    train, test = bf.split_rows(clients, 0.25)
+    train, test = bf.data.split_rows(clients, 0.25)
     for name, part in clients.items():
         assert len(train[name]) + len(test[name]) == len(part)
         for label in part.targets.unique().tolist():
             count = int((part.targets == label).sum())
             assert int((test[name].targets == label).sum()) == count - (count - round(0.25 * count))
-    again, _ = bf.split_rows(clients, 0.25, key=bf.Key(1))
+    again, _ = bf.data.split_rows(clients, 0.25, key=bf.Key(1))
     assert not torch.equal(again["client-000"].inputs, train["client-000"].inputs)
 
 

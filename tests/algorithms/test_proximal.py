@@ -254,8 +254,8 @@ def test_locals_obey_the_laws(operator, kind, net, three):
     local = ProximalDescent(descent, penalise(net, operator), once=kind == "delta")
     assert (local.kind, local.uses_global_randomness) == (kind, False)
     message, data = parameters(net), three["client-000"]
-    check_local(local, message, data, bf.LocalOptions(rate_factor=0.5))
-    empty = local.fit(message, {}, data[slice(0, 0)], Key(0), bf.LocalOptions())
+    check_local(local, message, data, bf.federated.LocalOptions(rate_factor=0.5))
+    empty = local.fit(message, {}, data[slice(0, 0)], Key(0), bf.federated.LocalOptions())
     assert empty.info["density"] == 1.0
 
 
@@ -276,10 +276,12 @@ def test_one_step_is_the_operator_after_the_gradient_step(factor, net, three):
     """
     data, message = three["client-000"], parameters(net)
     descent = Descent(MaximumLikelihood(net, Categorical()), Sgd(0.2), 1, len(data))
-    plain = descent.fit(message, {}, data, Key(0), bf.LocalOptions(rate_factor=factor)).payload
+    plain = descent.fit(
+        message, {}, data, Key(0), bf.federated.LocalOptions(rate_factor=factor)
+    ).payload
     operator = SoftThreshold(0.05)
     fit = ProximalDescent(descent, penalise(net, operator)).fit(
-        message, {}, data, Key(0), bf.LocalOptions(rate_factor=factor)
+        message, {}, data, Key(0), bf.federated.LocalOptions(rate_factor=factor)
     )
     for name, leaf in plain.items():
         assert torch.equal(
@@ -291,9 +293,12 @@ def test_one_step_is_the_operator_after_the_gradient_step(factor, net, three):
 def test_pruning_once_is_training_and_then_pruning(net, three):
     data, message = three["client-000"], parameters(net)
     descent = Descent(MaximumLikelihood(net, Categorical()), Sgd(0.2), 7, 16)
-    dense, operator = descent.fit(message, {}, data, Key(0), bf.LocalOptions()), LargestShare(0.25)
+    dense, operator = (
+        descent.fit(message, {}, data, Key(0), bf.federated.LocalOptions()),
+        LargestShare(0.25),
+    )
     once = ProximalDescent(descent, penalise(net, operator), once=True).fit(
-        message, {}, data, Key(0), bf.LocalOptions()
+        message, {}, data, Key(0), bf.federated.LocalOptions()
     )
     assert tree_equal(
         once.payload,
@@ -302,7 +307,7 @@ def test_pruning_once_is_training_and_then_pruning(net, three):
     )
     assert {name: once.info[name] for name in dense.info} == dense.info
     every = ProximalDescent(descent, penalise(net, operator)).fit(
-        message, {}, data, Key(0), bf.LocalOptions()
+        message, {}, data, Key(0), bf.federated.LocalOptions()
     )
     assert every.info["density"] == once.info["density"] == 0.25
     assert every.info["loss"] > once.info["loss"]
@@ -402,7 +407,7 @@ def test_a_client_keeps_its_share_and_the_average_their_union(net, three):
 
 def test_the_servers_rate_is_that_of_all_local_steps(net, three):
     """What FeDMiD's server does to the average: prox at eta_c K, the schedule included."""
-    work = replace(WORK, schedule=bf.cosine(0.5, 2))
+    work = replace(WORK, schedule=bf.federated.cosine(0.5, 2))
     for round in (0, 1):
         with_server, without = (
             owned(

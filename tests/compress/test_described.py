@@ -21,11 +21,11 @@ from bayesfed.keys import Key
 from tests.conftest import tree_equal
 from tests.support.codecs.shipped import message_codecs, small_trees
 
-MAP = bf.FlexibleMap((Setting(0.1, 0.1, 4, 0.5), Setting(0.5, 0.5, 16, 0.1)))
+MAP = bf.compress.FlexibleMap((Setting(0.1, 0.1, 4, 0.5), Setting(0.5, 0.5, 16, 0.1)))
 CODECS = {
     **message_codecs(),
-    "exceptions": bf.Coded(exceptions={"*.bias": Float(32), "*": Ternary(0.2)}),
-    "budgeted": bf.Budgeted(MAP, 0.3),
+    "exceptions": bf.compress.Coded(exceptions={"*.bias": Float(32), "*": Ternary(0.2)}),
+    "budgeted": bf.compress.Budgeted(MAP, 0.3),
 }
 
 

@@ -182,7 +182,13 @@ def test_what_cannot_be_is_refused(declared, clients, net):
     layers = tuple(replace(layer, drawn=None) for layer in phase.layers)
     side = ClientSide.of(replace(phase, layers=layers))
     with pytest.raises(UpdateError, match="to draw them from"):
-        side.fit({"/exchange/start/seed": torch.tensor(1)}, {}, None, bf.Key(0), bf.LocalOptions())
+        side.fit(
+            {"/exchange/start/seed": torch.tensor(1)},
+            {},
+            None,
+            bf.Key(0),
+            bf.federated.LocalOptions(),
+        )
     # Neither an optimiser around the exchange nor one within it leaves clients with the model.
     averaging = compose("average", net, WORK.fitting(net), training=WORK)
     with pytest.raises(ArgumentError, match="clients that are sent the model whole"):

@@ -170,7 +170,7 @@ def test_held_out_rows_are_scored_and_not_trained_on(declared, clients):
     objective, inner = MeanFieldElbo(declared), Recorded()
     scores = (
         HeldOut(inner, objective, draws=400)
-        .fit(message, {}, data, bf.Key(0), bf.LocalOptions())
+        .fit(message, {}, data, bf.Key(0), bf.federated.LocalOptions())
         .payload["run/scores"]
     )
     held = torch.arange(len(data)) % 10 == 9

@@ -15,7 +15,7 @@ from bayesfed.federated import Digital
 from bayesfed.federated.engine.reports import channel_uses
 from tests.conftest import tree_equal
 
-CLEAR = bf.OverTheAir(bf.ChannelInversion(0.0, "weakest"), power_w=1.0, noise_w=0.0)
+CLEAR = bf.OverTheAir(bf.wireless.ChannelInversion(0.0, "weakest"), power_w=1.0, noise_w=0.0)
 
 
 def turbo(net, rows, link, **options):
@@ -47,7 +47,7 @@ def test_turbo_over_a_clear_channel_is_as_digitally_and_sends_active_entries_onl
 
 @pytest.mark.parametrize("spread", ["shared", "weight"])
 def test_a_sd_that_noise_made_negative_stops_the_run(spread, digits, clients, net):
-    link = bf.OverTheAir(bf.ChannelInversion(0.3), snr_db=-30.0)
+    link = bf.OverTheAir(bf.wireless.ChannelInversion(0.3), snr_db=-30.0)
     algorithm = turbo(net, len(digits[0]), link, spread=spread)
     # The noise undoes rounds before it makes a standard deviation negative.
     with warnings.catch_warnings():
@@ -60,10 +60,10 @@ def test_moments_that_noise_made_improper_stop_the_run_too(digits, clients, net)
     train, _ = digits
     model, link = (
         bf.bayesian(net, bf.Gaussian(0.5)),
-        bf.OverTheAir(bf.ChannelInversion(0.3), snr_db=-30.0),
+        bf.OverTheAir(bf.wireless.ChannelInversion(0.3), snr_db=-30.0),
     )
     rule = {
-        "fusion": bf.Wasserstein(),
+        "fusion": bf.inference.Wasserstein(),
         "scale": "global",
         "observations": len(train),
         "example": train[:2],

@@ -59,7 +59,7 @@ def test_cifar10_reads_back_exactly(tmp_path, parent):
 def test_cifar100_reads_back_the_fine_labels(tmp_path, parent):
     home = tmp_path / "cifar-100-binary"
     written = write_cifar100(home)
-    train, test = bf.cifar100(tmp_path if parent else home)
+    train, test = bf.data.cifar100(tmp_path if parent else home)
     assert is_exactly(train, [written["train.bin"]])
     assert is_exactly(test, [written["test.bin"]])
 
@@ -71,7 +71,7 @@ def test_pixels_lie_where_the_format_says(tmp_path):
     raw[:2] = 7, 42
     raw[2 + 1024 * 1 + 32 * 5 + 9] = 255
     (tmp_path / "test.bin").write_bytes(raw)
-    _, test = bf.cifar100(tmp_path)
+    _, test = bf.data.cifar100(tmp_path)
     assert test.targets.tolist() == [42]
     assert test.inputs.nonzero().tolist() == [[0, 1, 5, 9]]
     assert float(test.inputs.sum()) == 1
@@ -100,7 +100,7 @@ def test_missing_files_are_named(tmp_path):
         DataError,
         match=r"binary version, cifar-100-binary.tar.gz, from the data set's own page, https://",
     ):
-        bf.cifar100(tmp_path / "nowhere")
+        bf.data.cifar100(tmp_path / "nowhere")
     home = tmp_path / "cifar-10-batches-bin"
     write_cifar10(home)
     (home / "data_batch_4.bin").unlink()
@@ -127,7 +127,7 @@ def test_wrong_sizes_name_the_file_and_both_numbers(tmp_path, change):
             rf"{3 * 3074 + change};"
         ),
     ):
-        bf.cifar100(tmp_path)
+        bf.data.cifar100(tmp_path)
 
 
 def test_the_other_data_sets_records_are_refused(tmp_path):

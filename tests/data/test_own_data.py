@@ -38,13 +38,13 @@ def picture(path, array, mode=None):
 
 def test_npz_keeps_numbers_and_names_classes(tmp_path):
     values = np.arange(12.0).reshape(3, 2, 2)
-    data = bf.from_npz(
+    data = bf.data.from_npz(
         npz(tmp_path / "a.npz", inputs=values, targets=np.array(["cat", "ant", "cat"]))
     )
     assert torch.equal(data.inputs, torch.from_numpy(values).float())
     assert (data.targets.tolist(), data.classes) == ([1, 0, 1], ("ant", "cat"))
     assert data[:1].classes == data.to("cpu").classes == ("ant", "cat")
-    again = bf.from_npz(
+    again = bf.data.from_npz(
         npz(tmp_path / "b.npz", x=values, y=np.array([-1, 10, 9])), inputs="x", targets="y"
     )
     assert (again.targets.tolist(), again.classes) == ([0, 2, 1], ("-1", "9", "10"))
@@ -53,23 +53,23 @@ def test_npz_keeps_numbers_and_names_classes(tmp_path):
 def test_npz_bytes_are_pixels_and_channels_move(tmp_path):
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
     path = npz(tmp_path / "a.npz", inputs=pixels, targets=np.array([0, 1]))
-    data = bf.from_npz(path, channels_last=True)
+    data = bf.data.from_npz(path, channels_last=True)
     assert data.inputs.shape == (2, 3, 2, 2)
     torch.testing.assert_close(
         data.inputs[1, 2, 0, 1], torch.tensor(pixels[1, 0, 1, 2] / 255, dtype=torch.float32)
     )
-    assert torch.equal(bf.from_npz(path, scale=1.0).inputs, torch.from_numpy(pixels).float())
+    assert torch.equal(bf.data.from_npz(path, scale=1.0).inputs, torch.from_numpy(pixels).float())
 
 
 def test_npz_classes_of_a_training_set_and_regression(tmp_path):
     path = npz(tmp_path / "a.npz", inputs=np.zeros((2, 1)), targets=np.array(["b", "c"]))
-    assert bf.from_npz(path, classes=("a", "b", "c")).targets.tolist() == [1, 2]
+    assert bf.data.from_npz(path, classes=("a", "b", "c")).targets.tolist() == [1, 2]
     with pytest.raises(
         DataError,
         match=re.escape("targets, row 1: expected a label among a, b, bc, found 'c'; try "),
     ):
-        bf.from_npz(path, classes=("a", "b", "bc"))
-    data = bf.from_npz(
+        bf.data.from_npz(path, classes=("a", "b", "bc"))
+    data = bf.data.from_npz(
         npz(tmp_path / "r.npz", inputs=np.zeros((2, 1)), targets=np.array([0.5, 2])),
         regression=True,
     )
@@ -87,7 +87,7 @@ def test_nothing_is_unpickled(tmp_path):
     with pytest.raises(
         DataError, match="expected arrays of numbers or texts, found Object arrays cannot be loaded"
     ):
-        bf.from_npz(path)
+        bf.data.from_npz(path)
     assert not (tmp_path / "exploded").exists()
 
 
@@ -129,7 +129,7 @@ def test_nothing_is_unpickled(tmp_path):
 )
 def test_bad_arrays_are_refused(arrays, options, words, tmp_path):
     with pytest.raises(DataError, match=words):
-        bf.from_npz(
+        bf.data.from_npz(
             npz(tmp_path / "a.npz", **{name: np.array(array) for name, array in arrays.items()}),
             **options,
         )
@@ -139,7 +139,7 @@ def test_what_is_no_npz_is_refused(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros(3))
     for path in (tmp_path / "none.npz", tmp_path / "a.npy", write(tmp_path / "b.npz", "text")):
         with pytest.raises(DataError, match=r"expected a readable npz file.*try np\.savez"):
-            bf.from_npz(path)
+            bf.data.from_npz(path)
 
 
 # Tables
@@ -237,7 +237,7 @@ def test_image_folder_reads_what_was_written(tmp_path):
     picture(tmp_path / "cat" / "a.PNG", cats[0])
     write(tmp_path / "cat" / ".DS_Store", "")
     write(tmp_path / "README.txt", "")
-    data = bf.from_image_folder(tmp_path)
+    data = bf.data.from_image_folder(tmp_path)
     assert (data.inputs.shape, data.targets.tolist(), data.classes) == (
         (3, 3, 4, 5),
         [0, 0, 1],
@@ -245,7 +245,7 @@ def test_image_folder_reads_what_was_written(tmp_path):
     )
     torch.testing.assert_close(data.inputs[:2], torch.from_numpy(cats).permute(0, 3, 1, 2) / 255)
     torch.testing.assert_close(data.inputs[2], torch.from_numpy(dogs[0]).expand(3, 4, 5) / 255)
-    grey = bf.from_image_folder(tmp_path, size=(2, 3), colour="grey", classes=("dog", "cat"))
+    grey = bf.data.from_image_folder(tmp_path, size=(2, 3), colour="grey", classes=("dog", "cat"))
     assert (grey.inputs.shape, grey.targets.tolist()) == ((3, 2, 3), [1, 1, 0])
 
 
@@ -255,7 +255,9 @@ def test_pictures_are_turned_as_cameras_say(tmp_path):
     marks[0x0112] = 6  # a quarter turn
     (tmp_path / "a").mkdir()
     image.save(tmp_path / "a" / "a.png", exif=marks)
-    assert (bf.from_image_folder(tmp_path, colour="grey").inputs[0] * 255).round().tolist() == [
+    assert (
+        bf.data.from_image_folder(tmp_path, colour="grey").inputs[0] * 255
+    ).round().tolist() == [
         [3, 0],
         [4, 1],
         [5, 2],
@@ -264,40 +266,40 @@ def test_pictures_are_turned_as_cameras_say(tmp_path):
 
 def test_bad_folders_are_refused(tmp_path):
     with pytest.raises(DataError, match="expected a folder, found none"):
-        bf.from_image_folder(tmp_path / "no")
+        bf.data.from_image_folder(tmp_path / "no")
     with pytest.raises(DataError, match="a folder for each class"):
-        bf.from_image_folder(tmp_path)
+        bf.data.from_image_folder(tmp_path)
     (tmp_path / "a").mkdir()
     with pytest.raises(DataError, match="at least one picture"):
-        bf.from_image_folder(tmp_path)
+        bf.data.from_image_folder(tmp_path)
     picture(tmp_path / "a" / "a.png", np.zeros((2, 3), np.uint8))
     loose = picture(tmp_path / "b.png", np.zeros((2, 3), np.uint8))
     with pytest.raises(
         DataError, match=r"b\.png: expected pictures in a folder that names their class"
     ):
-        bf.from_image_folder(tmp_path)
+        bf.data.from_image_folder(tmp_path)
     loose.unlink()
     picture(tmp_path / "b" / "c.png", np.zeros((2, 2), np.uint8))
     with pytest.raises(
         DataError,
         match=r"c\.png: expected the shape of .*a\.png, \(2, 3\), found \(2, 2\); try resizing",
     ):
-        bf.from_image_folder(tmp_path, colour="grey")
-    assert bf.from_image_folder(tmp_path, size=(2, 2)).inputs.shape == (2, 3, 2, 2)
+        bf.data.from_image_folder(tmp_path, colour="grey")
+    assert bf.data.from_image_folder(tmp_path, size=(2, 2)).inputs.shape == (2, 3, 2, 2)
     with pytest.raises(DataError, match=r"c\.png: expected a label among a, found 'b'"):
-        bf.from_image_folder(tmp_path, size=(2, 2), classes=["a"])
+        bf.data.from_image_folder(tmp_path, size=(2, 2), classes=["a"])
     picture(tmp_path / "b" / "d.png", np.full((2, 2), 40000, np.uint16))
     with pytest.raises(
         DataError,
         match=r"d\.png: expected a picture with a byte a colour, found Pillow's mode I;16",
     ):
-        bf.from_image_folder(tmp_path, size=(2, 2))
+        bf.data.from_image_folder(tmp_path, size=(2, 2))
     write(tmp_path / "b" / "d.png", "no picture")
     with pytest.raises(DataError, match=r"d\.png: expected a picture, found cannot identify"):
-        bf.from_image_folder(tmp_path, size=(2, 2))
+        bf.data.from_image_folder(tmp_path, size=(2, 2))
     for options in ({"size": (0, 3)}, {"size": (3,)}, {"colour": "red"}):
         with pytest.raises(ArgumentError, match=f"from_image_folder, {next(iter(options))}"):
-            bf.from_image_folder(tmp_path, **options)
+            bf.data.from_image_folder(tmp_path, **options)
 
 
 def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
@@ -305,7 +307,7 @@ def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
     with pytest.raises(
         MissingExtraError, match=r"Pillow is not installed; try: pip install 'bayesfed\[images\]'"
     ):
-        bf.from_image_folder(tmp_path)
+        bf.data.from_image_folder(tmp_path)
 
 
 # Hugging Face's sets, by what they answer to
@@ -337,24 +339,24 @@ def test_hugging_face_pictures_and_class_labels():
         {"image": [Image.fromarray(image) for image in pixels], "label": [1, 0]},
         label=ClassLabel(["shirt", "bag"]),
     )
-    data = bf.from_hugging_face(split)
+    data = bf.data.from_hugging_face(split)
     assert (data.targets.tolist(), data.classes) == ([1, 0], ("shirt", "bag"))
     torch.testing.assert_close(data.inputs, torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255)
-    assert bf.from_hugging_face(split, classes=("bag", "shirt")).targets.tolist() == [0, 1]
+    assert bf.data.from_hugging_face(split, classes=("bag", "shirt")).targets.tolist() == [0, 1]
 
 
 def test_hugging_face_columns_of_numbers_and_regression():
     split = Split({"a": [1, 2], "b": [0.5, 1.5], "kind": ["x", "w"], "price": [9.5, 8.0]})
-    data = bf.from_hugging_face(split, inputs=["b", "a"], label="kind")
+    data = bf.data.from_hugging_face(split, inputs=["b", "a"], label="kind")
     assert (data.inputs.tolist(), data.targets.tolist(), data.classes) == (
         [[0.5, 1.0], [1.5, 2.0]],
         [1, 0],
         ("w", "x"),
     )
-    assert bf.from_hugging_face(
+    assert bf.data.from_hugging_face(
         split, inputs="a", label="price", regression=True
     ).targets.tolist() == [9.5, 8.0]
-    lists = bf.from_hugging_face(
+    lists = bf.data.from_hugging_face(
         Split({"embedding": [[1.0, 2.0], [3.0, 4.0]], "label": [torch.tensor(7), np.int64(5)]})
     )
     assert (lists.inputs.tolist(), lists.targets.tolist(), lists.classes) == (
@@ -426,7 +428,7 @@ def test_hugging_face_columns_of_numbers_and_regression():
 )
 def test_bad_hugging_face_sets_are_refused(split, options, words):
     with pytest.raises(DataError, match=words):
-        bf.from_hugging_face(split, **options)
+        bf.data.from_hugging_face(split, **options)
 
 
 # PyTorch's sets
@@ -444,15 +446,15 @@ class Pictures(TensorDataset):
 
 def test_torch_sets_of_both_kinds():
     inputs = torch.randn(4, 2, 2, generator=bf.Key(0, "x").generator())
-    data = bf.from_torch(TensorDataset(inputs, torch.tensor([3, 5, 3, 4])))
+    data = bf.data.from_torch(TensorDataset(inputs, torch.tensor([3, 5, 3, 4])))
     assert torch.equal(data.inputs, inputs)
     assert (data.targets.tolist(), data.classes) == ([0, 2, 0, 1], ("3", "4", "5"))
-    stream = bf.from_torch(Stream())
+    stream = bf.data.from_torch(Stream())
     assert (stream.targets.tolist(), stream.classes) == ([1, 0], ("a", "b"))
     torch.testing.assert_close(stream.inputs, torch.tensor([[1.0, 2.0], [3.0, 4.0]]) / 255)
-    part = bf.from_torch(Subset(Pictures(inputs, torch.tensor([0, 1, 2, 2])), [1, 3]))
+    part = bf.data.from_torch(Subset(Pictures(inputs, torch.tensor([0, 1, 2, 2])), [1, 3]))
     assert (part.targets.tolist(), part.classes) == ([1, 2], ("ant", "bee", "cow"))
-    assert bf.from_torch(
+    assert bf.data.from_torch(
         TensorDataset(inputs, torch.arange(4) / 2), regression=True
     ).targets.tolist() == [0, 0.5, 1, 1.5]
 
@@ -484,7 +486,7 @@ def test_torch_sets_of_both_kinds():
 )
 def test_bad_torch_sets_are_refused(data, words):
     with pytest.raises(DataError, match=words):
-        bf.from_torch(data)
+        bf.data.from_torch(data)
 
 
 # What it is for
@@ -509,7 +511,7 @@ def test_names_must_fit_their_classes():
 
 
 def test_a_partition_as_a_table():
-    assert bf.partition_table(clients()).splitlines() == [
+    assert bf.inspect.partition_table(clients()).splitlines() == [
         "client      ant  bee  cow  rows",
         "----------  ---  ---  ---  ----",
         "client-000   20    0    0    20",
@@ -518,11 +520,11 @@ def test_a_partition_as_a_table():
         "all          30   10   10    50",
     ]
     train, _ = bf.digits()
-    assert bf.partition_table({"all of it": train}).split()[:2] == ["client", "0"]
+    assert bf.inspect.partition_table({"all of it": train}).split()[:2] == ["client", "0"]
 
 
 def test_a_partition_as_a_picture():
-    axes = bf.plot_partition(clients())
+    axes = bf.inspect.plot_partition(clients())
     assert axes.images[0].get_array().tolist() == [[20, 0, 0], [10, 10, 10], [0, 0, 0]]
     assert [text.get_text() for text in axes.texts] == ["20", "10", "10", "10"]
     assert [label.get_text() for label in axes.get_yticklabels()] == [
@@ -531,12 +533,12 @@ def test_a_partition_as_a_picture():
         "client-002 (0)",
     ]
     many = bf.Dataset(torch.zeros(200, 1), torch.arange(200) % 50)
-    axes = bf.plot_partition(bf.federate(many, bf.iid(200, 100, bf.Key(0, "many"))))
+    axes = bf.inspect.plot_partition(bf.federate(many, bf.iid(200, 100, bf.Key(0, "many"))))
     assert (axes.images[0].get_array().shape, len(axes.texts)) == ((100, 50), 0)
 
 
 @pytest.mark.parametrize(
-    "report", [bf.partition_table, bf.plot_partition], ids=["table", "picture"]
+    "report", [bf.inspect.partition_table, bf.inspect.plot_partition], ids=["table", "picture"]
 )
 def test_what_has_no_classes_has_no_report(report):
     with pytest.raises(ArgumentError, match="at least one client"):
@@ -555,7 +557,7 @@ def test_own_rows_train(tmp_path, digits):
         inputs=(train.inputs * 16).numpy().astype(np.uint8),
         targets=train.targets.numpy(),
     )
-    own = bf.from_npz(path, scale=1 / 16)
+    own = bf.data.from_npz(path, scale=1 / 16)
     assert torch.equal(own.inputs, train.inputs)
     parts = bf.federate(own, bf.dirichlet(own.targets, 4, 0.5, bf.Key(0, "partition")))
     result = bf.run(

@@ -128,14 +128,14 @@ def test_rows_are_held_out_of_every_class_and_domain():
         targets,
         domains=tuple("north" if row < 20 else "south" for row in range(40)),
     )
-    train, test = bf.held_out_rows(data, 0.2, bf.Key(0))
+    train, test = bf.data.held_out_rows(data, 0.2, bf.Key(0))
     assert (len(train), len(test), test.targets.sum()) == (32, 8, 4)
     assert sorted(test.domains) == ["north"] * 4 + ["south"] * 4
     assert sorted([*train.inputs[:, 0].tolist(), *test.inputs[:, 0].tolist()]) == list(range(40))
     numbers = bf.Dataset(torch.zeros(10, 1), torch.randn(10, generator=bf.Key(1).generator()))
-    assert [len(part) for part in bf.held_out_rows(numbers, 0.3, bf.Key(0))] == [7, 3]
+    assert [len(part) for part in bf.data.held_out_rows(numbers, 0.3, bf.Key(0))] == [7, 3]
     with pytest.raises(ArgumentError, match="held_out_rows, data: expected a data set"):
-        bf.held_out_rows(targets, 0.2, bf.Key(0))
+        bf.data.held_out_rows(targets, 0.2, bf.Key(0))
 
 
 def test_a_frame_can_be_run():

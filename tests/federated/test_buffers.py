@@ -172,9 +172,9 @@ def test_own_statistics_are_in_no_message_and_are_each_clients_own(clients):
     algorithm = averaged(net, "local")
     (phase,) = algorithm.phases
     data, message = clients["client-000"], owned(algorithm.initial, "model")
-    fit = phase.local.fit(message, {}, data, bf.Key(0), bf.LocalOptions())
+    fit = phase.local.fit(message, {}, data, bf.Key(0), bf.federated.LocalOptions())
     assert fit.payload.keys() == message.keys() == parameters(net).keys()
-    again = phase.local.fit(message, fit.memory, data, bf.Key(0), bf.LocalOptions())
+    again = phase.local.fit(message, fit.memory, data, bf.Key(0), bf.federated.LocalOptions())
     assert tree_equal(again.payload, fit.payload)
     assert not torch.equal(
         again.memory[f"{STATISTICS}1.running_mean"], fit.memory[f"{STATISTICS}1.running_mean"]
@@ -185,7 +185,7 @@ def test_own_statistics_are_in_no_message_and_are_each_clients_own(clients):
         fit.memory | {"stranger": torch.ones(1)},
         data[:0],
         bf.Key(0),
-        bf.LocalOptions(),
+        bf.federated.LocalOptions(),
     )
     assert tree_equal(idle.memory, fit.memory)
     result = run(algorithm, clients)
@@ -263,7 +263,7 @@ def test_statistics_of_other_widths_begin_anew(clients):
     )
     wide = {STATISTICS + name: leaf for name, leaf in normed(32).named_buffers()}
     fresh, anew = (
-        local.fit(parameters(net), memory, data, bf.Key(0), bf.LocalOptions())
+        local.fit(parameters(net), memory, data, bf.Key(0), bf.federated.LocalOptions())
         for memory in ({}, wide)
     )
     assert tree_equal(fresh.memory, anew.memory)
@@ -290,7 +290,7 @@ def test_changes_of_statistics_add_to_the_same(clients):
             Descent(MaximumLikelihood(net, Categorical()), bf.Sgd(), 3, 8, kind), net, True
         )
         update = Whole(shapes(message)).lift(
-            local.fit(message, {}, data, bf.Key(0), bf.LocalOptions()).payload, 64.0, kind
+            local.fit(message, {}, data, bf.Key(0), bf.federated.LocalOptions()).payload, 64.0, kind
         )
         reducer = bf.federated.Sum()
         reducer.add("a", update)

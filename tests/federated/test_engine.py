@@ -127,7 +127,7 @@ def test_locals_obey_the_laws(net, declared, clients):
     message = phase.assign(state, 0, bf.InProcess(clients).profiles[0], Key(0)).view.restrict(
         phase.server.publish(state, 0, None)
     )
-    check_local(phase.local, message, data, bf.LocalOptions(scale=4.0))
+    check_local(phase.local, message, data, bf.federated.LocalOptions(scale=4.0))
 
 
 def test_batches_pass_over_all_rows_before_repeating():

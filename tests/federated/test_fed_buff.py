@@ -198,8 +198,13 @@ def test_robust_rules_and_samplers_are_refused():
     tiny = tiny_recipes()["fed_avg"]()
     buffer = bf.FedBuff(size=2, concurrency=2, seconds=equally)
     with pytest.raises(ArgumentError, match="adds changes of single clients"):
-        run(bf.robust(tiny.algorithm, bf.Median()), tiny.pool(), rounds=1, asynchronous=buffer)
+        run(
+            bf.robust(tiny.algorithm, bf.federated.Median()),
+            tiny.pool(),
+            rounds=1,
+            asynchronous=buffer,
+        )
     with pytest.raises(ArgumentError, match="FedBuff draws clients"):
         run(tiny.algorithm, tiny.pool(), rounds=1, asynchronous=buffer, sampler=bf.fraction(0.5))
     with pytest.raises(ArgumentError, match="clients of one process, found Ranks"):
-        run(tiny.algorithm, bf.Ranks(tiny.pool()), rounds=1, asynchronous=buffer)
+        run(tiny.algorithm, bf.federated.Ranks(tiny.pool()), rounds=1, asynchronous=buffer)

@@ -46,7 +46,7 @@ def test_what_changed_is_put_together_with_what_is_held():
         "support/a": torch.tensor([True, False]),
         "b": torch.zeros(2),
     }
-    fit = side.fit(first, {}, data, key, bf.LocalOptions())
+    fit = side.fit(first, {}, data, key, bf.federated.LocalOptions())
     assert tree_equal(fit.payload, first)
     assert set(fit.memory) == {"model/own", "held/held/w", "held/held/support/a"}
     change = {
@@ -54,7 +54,7 @@ def test_what_changed_is_put_together_with_what_is_held():
         "/held/change/support/a": torch.tensor([True, True]),
         "b": torch.ones(2),
     }
-    fit = side.fit(change, fit.memory, data, key, bf.LocalOptions())
+    fit = side.fit(change, fit.memory, data, key, bf.federated.LocalOptions())
     assert tree_equal(
         fit.payload,
         {
@@ -66,9 +66,13 @@ def test_what_changed_is_put_together_with_what_is_held():
     with pytest.raises(
         UpdateError, match="change of 'b'.*a held leaf of torch.float32.*found nothing"
     ):
-        side.fit({"/held/change/b": torch.ones(2)}, fit.memory, data, key, bf.LocalOptions())
+        side.fit(
+            {"/held/change/b": torch.ones(2)}, fit.memory, data, key, bf.federated.LocalOptions()
+        )
     with pytest.raises(UpdateError, match=r"found torch.float32 of shape \(2,\)"):
-        side.fit({"/held/change/w": torch.ones(3)}, fit.memory, data, key, bf.LocalOptions())
+        side.fit(
+            {"/held/change/w": torch.ones(3)}, fit.memory, data, key, bf.federated.LocalOptions()
+        )
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,7 @@ def test_error_feedback_leaves_out_only_the_last_residual(codec):
     generator = torch.Generator().manual_seed(0)
     for number in range(8):
         payload, key = {"w": torch.randn(40, generator=generator)}, bf.Key(0, number)
-        fit = side.fit(payload, memory, None, key, bf.LocalOptions())
+        fit = side.fit(payload, memory, None, key, bf.federated.LocalOptions())
         decoded = codec.decode(codec.encode(fit.payload, {}, key), key)[0]
         memory = side.coded(fit.memory, fit.payload, lambda decoded=decoded: decoded)
         sent, wanted = sent + decoded["w"], wanted + payload["w"]
@@ -182,7 +186,7 @@ def test_error_feedback_leaves_out_only_the_last_residual(codec):
         assert float(memory["feedback/error/w"].norm()) <= 2 * math.sqrt(0.8) / 0.2 * max(norms)
     assert torch.allclose(sent + memory["feedback/error/w"], wanted, atol=1e-5)
     with pytest.raises(UpdateError, match="residual of 'w'"):
-        side.fit({"w": torch.zeros(3)}, memory, None, bf.Key(0), bf.LocalOptions())
+        side.fit({"w": torch.zeros(3)}, memory, None, bf.Key(0), bf.federated.LocalOptions())
 
 
 def test_a_lossless_codec_leaves_no_residual(net, clients):

@@ -118,7 +118,7 @@ def test_all_rows_in_each_step_is_a_batch_of_all_rows(net, clients):
 
 def test_a_schedule_is_a_factor_on_the_rate_of_its_round(net, clients):
     work = replace(WORK, optimiser=bf.Sgd(0.1), schedule=lambda round: 0.5)
-    assert work.options(3, 10) == bf.LocalOptions(rate_factor=0.5)
+    assert work.options(3, 10) == bf.federated.LocalOptions(rate_factor=0.5)
     assert tree_equal(
         final(bf.fed_avg(net, training=work), clients),
         final(bf.fed_avg(net, training=replace(WORK, optimiser=bf.Sgd(0.05))), clients),
@@ -129,7 +129,7 @@ def test_a_schedule_is_a_factor_on_the_rate_of_its_round(net, clients):
 
 
 @dataclass(frozen=True)
-class Pulled(bf.LocalOptions):
+class Pulled(bf.federated.LocalOptions):
     """Options of a local that holds on to something."""
 
     pull: float = 0.0
@@ -137,16 +137,16 @@ class Pulled(bf.LocalOptions):
 
 
 def test_only_what_differs_from_the_defaults_travels():
-    assert bf.LocalOptions().header() == {}
+    assert bf.federated.LocalOptions().header() == {}
     options = Pulled(rate_factor=0.5, pull=0.25, times=3)
     assert options.header() == {"rate_factor": 0.5, "pull": 0.25, "times": 3}
     assert read_options(Pulled, options.header()) == options
-    assert read_options(bf.LocalOptions, {}) == bf.LocalOptions()
+    assert read_options(bf.federated.LocalOptions, {}) == bf.federated.LocalOptions()
 
 
 def test_a_whole_number_may_stand_for_a_float():
-    found = read_options(bf.LocalOptions, {"scale": 4})
-    assert found == bf.LocalOptions(scale=4.0)
+    found = read_options(bf.federated.LocalOptions, {"scale": 4})
+    assert found == bf.federated.LocalOptions(scale=4.0)
     assert isinstance(found.scale, float)
 
 
@@ -154,26 +154,50 @@ def test_a_whole_number_may_stand_for_a_float():
     ("record", "header", "words"),
     [
         (
-            bf.LocalOptions,
+            bf.federated.LocalOptions,
             {"rate_facto": 0.5},
             (
                 r"field 'rate_facto': expected a field of LocalOptions: rate_factor, .*; try "
                 r"'rate_factor'"
             ),
         ),
-        (bf.LocalOptions, {"learning_rate": 0.5}, "expected a field of LocalOptions"),
-        (bf.LocalOptions, {"pull": 0.5}, r"found 'pull'; try a record that extends LocalOptions"),
-        (Pulled, {"pul": 0.5}, r"expected a field of Pulled: .*, times, found 'pul'; try 'pull'"),
-        (bf.LocalOptions, {"steps": 2.5}, "field 'steps': expected a finite int, found 2.5; try 0"),
-        (bf.LocalOptions, {"steps": True}, "field 'steps': expected a finite int, found True"),
-        (bf.LocalOptions, {"scale": "4"}, "field 'scale': expected a finite float, found '4'"),
-        (bf.LocalOptions, {"scale": True}, "field 'scale': expected a finite float, found True"),
+        (bf.federated.LocalOptions, {"learning_rate": 0.5}, "expected a field of LocalOptions"),
         (
-            bf.LocalOptions,
+            bf.federated.LocalOptions,
+            {"pull": 0.5},
+            r"found 'pull'; try a record that extends LocalOptions",
+        ),
+        (Pulled, {"pul": 0.5}, r"expected a field of Pulled: .*, times, found 'pul'; try 'pull'"),
+        (
+            bf.federated.LocalOptions,
+            {"steps": 2.5},
+            "field 'steps': expected a finite int, found 2.5; try 0",
+        ),
+        (
+            bf.federated.LocalOptions,
+            {"steps": True},
+            "field 'steps': expected a finite int, found True",
+        ),
+        (
+            bf.federated.LocalOptions,
+            {"scale": "4"},
+            "field 'scale': expected a finite float, found '4'",
+        ),
+        (
+            bf.federated.LocalOptions,
+            {"scale": True},
+            "field 'scale': expected a finite float, found True",
+        ),
+        (
+            bf.federated.LocalOptions,
             {"rate_factor": float("nan")},
             "field 'rate_factor': expected a finite float, found nan",
         ),
-        (bf.LocalOptions, {"rate_factor": float("inf")}, "expected a finite float, found inf"),
+        (
+            bf.federated.LocalOptions,
+            {"rate_factor": float("inf")},
+            "expected a finite float, found inf",
+        ),
     ],
 )
 def test_strange_headers_are_refused(record, header, words):
@@ -226,7 +250,7 @@ def test_a_local_around_another_reads_the_record_of_the_inner(net):
     echo = Echo(WORK.fitting(net))
     assert options_of(Around(echo)) is options_of(Around(Around(echo))) is Pulled
     assert options_of(Sized((echo, echo))) is Pulled
-    assert options_of(WORK.fitting(net)) is bf.LocalOptions
+    assert options_of(WORK.fitting(net)) is bf.federated.LocalOptions
 
 
 @pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["serial", "workers"])

@@ -48,7 +48,7 @@ def run(algorithm=None, clients=None, **changes):
             "train.local.optimiser.learning_rate 0.05, now 0.2",
         ),
         ({"algorithm": avg(optimiser=bf.Adam(0.05))}, "train.local.optimiser Sgd, now Adam"),
-        ({"algorithm": avg(schedule=bf.cosine(0.1, 4))}, "schedule"),
+        ({"algorithm": avg(schedule=bf.federated.cosine(0.1, 4))}, "schedule"),
         ({"algorithm": avg(codec=bf.Cast(16))}, "train.assign.down.bits 32, now 16"),
         ({"algorithm": avg(widths=(4, 5, 3))}, "state "),
         ({"clients": {**CLIENTS, "c": rows(3)}}, "clients 2: a, b, now 3: a, b, c"),

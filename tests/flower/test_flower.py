@@ -34,7 +34,9 @@ def turbo(net, clients):
 
 
 def lora(net, clients):
-    return bf.fs_lora(bf.lora(net, 4, bf.Key(0, "lora")), [4, 2, 1], bf.dynamic(3), training=WORK)
+    return bf.fs_lora(
+        bf.lora(net, 4, bf.Key(0, "lora")), [4, 2, 1], bf.federated.dynamic(3), training=WORK
+    )
 
 
 def ternary(net, clients):

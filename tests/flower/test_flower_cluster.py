@@ -68,7 +68,7 @@ def secure():
 
 def fs_lora():
     adapted = bf.lora(net(), 4, bf.Key(0, "lora"))
-    return of(bf.fs_lora(adapted, [4, 2, 1], bf.dynamic(3), training=WORK))
+    return of(bf.fs_lora(adapted, [4, 2, 1], bf.federated.dynamic(3), training=WORK))
 
 
 def slow():

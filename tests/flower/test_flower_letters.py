@@ -40,7 +40,7 @@ TASK = Task(
     -5,
     b"message",
     bf.Cast(16),
-    bf.ErrorFeedback(bf.Coded()),
+    bf.compress.ErrorFeedback(bf.compress.Coded()),
     LINKS["train"],
     run="a run",
 )

@@ -86,10 +86,10 @@ def test_what_is_put_around_a_method_is_cited_after_it(net, digits):
     def both(*names):
         return "\n\n".join(bf.citation(name) for name in names)
 
-    assert bf.citation(bf.robust(plain, bf.Median())) == both("fed_avg", "Median")
-    assert bf.citation(bf.robust(plain, bf.Krum(1))) == both("fed_avg", "Krum")
+    assert bf.citation(bf.robust(plain, bf.federated.Median())) == both("fed_avg", "Median")
+    assert bf.citation(bf.robust(plain, bf.federated.Krum(1))) == both("fed_avg", "Krum")
     assert (
-        bf.citation(bf.robust(plain, bf.NormGate()))
+        bf.citation(bf.robust(plain, bf.federated.NormGate()))
         == bf.citation(bf.equal_weights(plain))
         == both("fed_avg")
     )
@@ -98,11 +98,11 @@ def test_what_is_put_around_a_method_is_cited_after_it(net, digits):
     assert "Differentially Private" in bf.citation(noisy)
     assert bf.citation(bf.secure(plain, participants=3, largest=8.0)) == both("fed_avg", "secure")
     assert bf.citation("robust") == both("Median", "Krum")
-    assert bf.citation(bf.fed_avg(net, link=bf.OverTheAir(bf.Gbma(), snr_db=10.0))) == both(
-        "fed_avg", "Gbma"
-    )
     assert bf.citation(
-        bf.fed_rlr(net, 2, link=bf.OverTheAir(bf.ChannelInversion(0.3), snr_db=10.0))
+        bf.fed_avg(net, link=bf.OverTheAir(bf.wireless.Gbma(), snr_db=10.0))
+    ) == both("fed_avg", "Gbma")
+    assert bf.citation(
+        bf.fed_rlr(net, 2, link=bf.OverTheAir(bf.wireless.ChannelInversion(0.3), snr_db=10.0))
     ) == both("fed_rlr", "ChannelInversion")
     planner = bf.Planner((Share(1.0, 1e3, 10, 1.0, 1.0),), deadline_s=1.0)
     assert bf.citation(bf.on_devices(bf.fed_paq(net), planner)) == both("fed_paq", "on_devices")
@@ -112,12 +112,12 @@ def test_what_is_put_around_a_method_is_cited_after_it(net, digits):
     fitted = bf.federated_svi(
         model,
         AutoNormal,
-        fusion=bf.MeanParameters(),
+        fusion=bf.inference.MeanParameters(),
         scale="local",
         observations=len(rows),
         example=rows[:2],
     )
-    assert bf.citation(bf.robust(fitted, bf.Median())) == both("federated_svi", "Median")
+    assert bf.citation(bf.robust(fitted, bf.federated.Median())) == both("federated_svi", "Median")
 
 
 def test_strange_names_are_refused_with_the_nearest():

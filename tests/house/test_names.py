@@ -246,10 +246,8 @@ def every():
     """The recipes on networks of this kind; channels of such networks cannot be traced."""
     traced = ("hetero_fl", "anycost_fl", "fed_hq", "stc on devices")
     for name in recipes.tiny_recipes():
-        # Sites of guides are still named before their kind.
-        waits = [pytest.mark.xfail(strict=False)] if name.startswith("federated_svi") else []
         if name not in traced:
-            yield pytest.param(name, marks=waits)
+            yield pytest.param(name)
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def csv(text, **changes):
 
 
 def grid():
-    return bf.MarkovGrid().lower((3, 3))
+    return bf.models.MarkovGrid().lower((3, 3))
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ WRONG = {
         DataError,
         "; try Dataset(frame[columns], frame[label])",
     ),
-    "npz none": (lambda: bf.from_npz("nowhere.npz"), DataError, "; try np.savez(path, ...)"),
+    "npz none": (lambda: bf.data.from_npz("nowhere.npz"), DataError, "; try np.savez(path, ...)"),
     # nets and priors
     "mlp key": (lambda: bf.mlp([4, 3], 0), ArgumentError, "; try Key(0, 'purpose')"),
     "mlp int": (lambda: bf.mlp(4, KEY), ArgumentError, "; try [64, 32, 10]"),
@@ -470,7 +470,11 @@ WRONG = {
         ArgumentError,
         "; try fixed(sorted(clients), 2), dynamic(2) or",
     ),
-    "dynamic list": (lambda: bf.dynamic([1.0, 0.5]), ArgumentError, "; try the number of sizes"),
+    "dynamic list": (
+        lambda: bf.federated.dynamic([1.0, 0.5]),
+        ArgumentError,
+        "; try the number of sizes",
+    ),
     "fixed int": (lambda: bf.fixed(4, 2), ArgumentError, "; try sorted(clients)"),
     "fixed zero": (
         lambda: bf.fixed(["a"], 0),
@@ -478,7 +482,7 @@ WRONG = {
         "fixed, count: expected a whole number >= 1",
     ),
     "fed_hm ratios": (
-        lambda: bf.fed_hm(net(), 0.5, bf.dynamic(1)),
+        lambda: bf.fed_hm(net(), 0.5, bf.federated.dynamic(1)),
         ArgumentError,
         "; try [1.0, 0.5, 0.25]",
     ),
@@ -640,7 +644,7 @@ WRONG = {
     "Sgd rate": (lambda: bf.Sgd(-1), ArgumentError, "; try 1e-3"),
     "Sgd str": (lambda: bf.Sgd("0.1"), ArgumentError, "; try 1e-3"),
     "Adam": (lambda: bf.Adam(0), ArgumentError, "; try 1e-3"),
-    "cosine": (lambda: bf.cosine(0.1, 0), ArgumentError, "; try cosine(0.1, 40)"),
+    "cosine": (lambda: bf.federated.cosine(0.1, 0), ArgumentError, "; try cosine(0.1, 40)"),
     # run
     "run rounds 0": (lambda: go(rounds=0), ArgumentError, "; try rounds=10"),
     "run rounds float": (lambda: go(rounds=2.5), ArgumentError, "; try rounds=10"),
@@ -938,14 +942,18 @@ WRONG = {
         "; try Median(), TrimmedMean(0.2)",
     ),
     "robust class": (
-        lambda: bf.robust(avg(), bf.Median),
+        lambda: bf.robust(avg(), bf.federated.Median),
         ArgumentError,
         "; try Median(), TrimmedMean(0.2)",
     ),
-    "robust net": (lambda: bf.robust(net(), bf.Median()), ArgumentError, "; try fed_avg(net)"),
-    "trimmed": (lambda: bf.TrimmedMean(0.7), ArgumentError, "; try TrimmedMean(0.2)"),
-    "krum": (lambda: bf.Krum(-1), ArgumentError, "; try Krum(4, 8)"),
-    "gate": (lambda: bf.NormGate(0), ArgumentError, "; try NormGate(2.0)"),
+    "robust net": (
+        lambda: bf.robust(net(), bf.federated.Median()),
+        ArgumentError,
+        "; try fed_avg(net)",
+    ),
+    "trimmed": (lambda: bf.federated.TrimmedMean(0.7), ArgumentError, "; try TrimmedMean(0.2)"),
+    "krum": (lambda: bf.federated.Krum(-1), ArgumentError, "; try Krum(4, 8)"),
+    "gate": (lambda: bf.federated.NormGate(0), ArgumentError, "; try NormGate(2.0)"),
     "private key": (
         lambda: bf.private(avg(), clip=1.0, noise=1.0, participants=2, key=0),
         ArgumentError,
@@ -997,15 +1005,23 @@ WRONG = {
     "Digital": (lambda: Digital(max_norm=0), ArgumentError, "; try 1e6"),
     "Cast": (lambda: bf.Cast(12), ArgumentError, "; try Cast(32)"),
     "Cast str": (lambda: bf.Cast("8"), ArgumentError, "; try Cast(32)"),
-    "Coded": (lambda: bf.Coded("topk"), ArgumentError, "; try TopK(0.1), Qsgd(8)"),
-    "Coded class": (lambda: bf.Coded(bf.compress.TopK), ArgumentError, "; try TopK(0.1), Qsgd(8)"),
+    "Coded": (lambda: bf.compress.Coded("topk"), ArgumentError, "; try TopK(0.1), Qsgd(8)"),
+    "Coded class": (
+        lambda: bf.compress.Coded(bf.compress.TopK),
+        ArgumentError,
+        "; try TopK(0.1), Qsgd(8)",
+    ),
     "TopK": (
         lambda: bf.compress.TopK(0),
         ArgumentError,
         "TopK, share: expected a share above 0 and at most 1, found 0; try 0.1",
     ),
-    "ErrorFeedback": (lambda: bf.ErrorFeedback(8), ArgumentError, "; try Coded(TopK(0.1))"),
-    "PosteriorGrid": (lambda: bf.PosteriorGrid(0), ArgumentError, "; try 0.01"),
+    "ErrorFeedback": (
+        lambda: bf.compress.ErrorFeedback(8),
+        ArgumentError,
+        "; try Coded(TopK(0.1))",
+    ),
+    "PosteriorGrid": (lambda: bf.compress.PosteriorGrid(0), ArgumentError, "; try 0.01"),
     # infer
     "infer net": (
         lambda: bf.infer(net()),
@@ -1111,7 +1127,7 @@ def test_keywords_are_those_of_python_as_well():
             r"prior_precision=\.\.\."
         ),
     ):
-        bf.Training(1, 2, None, bf.cosine(0.1, 3), None, 3)
+        bf.Training(1, 2, None, bf.federated.cosine(0.1, 3), None, 3)
 
 
 def test_numbers_of_numpy_are_numbers():

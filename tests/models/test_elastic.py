@@ -84,14 +84,14 @@ NETS = {
     "mlp": (lambda: bf.mlp([64, 16, 32, 5], KEY), (8, 8)),
     "cnn": (lambda: bf.cnn(GREY, 5, KEY, channels=(8, 12), hidden=10), (28, 28)),
     "femnist_cnn": (lambda: femnist_cnn(5, KEY, width=0.25), (28, 28)),
-    "alexnet": (lambda: bf.alexnet(COLOUR, 5, KEY, width=4, hidden=12), COLOUR),
+    "alexnet": (lambda: bf.models.alexnet(COLOUR, 5, KEY, width=4, hidden=12), COLOUR),
     "vgg9": (lambda: vgg9(COLOUR, 5, KEY, width=0.25), COLOUR),
     "odd": (Odd, COLOUR),
 }
 for _norm in ("group", "static", "batch"):
     NETS[f"vgg9-{_norm}"] = (lambda norm=_norm: vgg9(COLOUR, 5, KEY, width=0.5, norm=norm), COLOUR)
     NETS[f"mobilenet-{_norm}"] = (
-        lambda norm=_norm: bf.mobilenet(COLOUR, 5, KEY, width=0.25, norm=norm),
+        lambda norm=_norm: bf.models.mobilenet(COLOUR, 5, KEY, width=0.25, norm=norm),
         COLOUR,
     )
     NETS[f"resnet18-{_norm}"] = (

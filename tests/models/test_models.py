@@ -27,10 +27,10 @@ from bayesfed.testing import check_support
     ("support", "inputs"),
     [
         (bf.Independent(0.2), None),
-        (bf.MarkovGrid(0.6, 0.55), None),
-        (bf.MarkovGrid(0.4, 0.6, field=-1.0), None),
-        (bf.MarkovGrid(Transition(0.7, 0.55), Transition(0.6, 0.5)), None),
-        (bf.MarkovGrid(0.6, 0.62, field=-0.5, patch=(2, 3)), 6),
+        (bf.models.MarkovGrid(0.6, 0.55), None),
+        (bf.models.MarkovGrid(0.4, 0.6, field=-1.0), None),
+        (bf.models.MarkovGrid(Transition(0.7, 0.55), Transition(0.6, 0.5)), None),
+        (bf.models.MarkovGrid(0.6, 0.62, field=-0.5, patch=(2, 3)), 6),
         (Neighbourhood(nx.cycle_graph(5), 0.6, -0.4), 5),
         (Neighbourhood(nx.path_graph(4), 0.8), 4),
     ],
@@ -42,7 +42,7 @@ def test_supports_obey_the_laws(support, inputs):
 def test_the_grid_is_the_product_of_its_transitions():
     """The lowering to fields and couplings against the product of tables that defines the prior."""
     row, column = Transition(0.7, 0.6), Transition(0.55, 0.65)
-    model = bf.MarkovGrid(row, column).lower((2, 3))
+    model = bf.models.MarkovGrid(row, column).lower((2, 3))
 
     def table(t, a, b):
         return math.log({(0, 0): t.off, (0, 1): 1 - t.off, (1, 0): 1 - t.on, (1, 1): t.on}[a, b])
@@ -59,21 +59,21 @@ def test_the_grid_is_the_product_of_its_transitions():
 
 def test_strong_couplings_warn_and_say_what_will_happen():
     with pytest.warns(OrderingWarning, match="whole layers tend to switch"):
-        bf.MarkovGrid(0.7, 0.7).lower((5, 5))
+        bf.models.MarkovGrid(0.7, 0.7).lower((5, 5))
     with pytest.warns(OrderingWarning, match="the grid itself is ordered"):
-        bf.MarkovGrid(0.9, 0.9).lower((5, 5))
+        bf.models.MarkovGrid(0.9, 0.9).lower((5, 5))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        bf.MarkovGrid(0.65, 0.65).lower((5, 5))
-        bf.MarkovGrid(0.9, 0.9).lower((1, 50))
+        bf.models.MarkovGrid(0.65, 0.65).lower((5, 5))
+        bf.models.MarkovGrid(0.9, 0.9).lower((1, 50))
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: bf.MarkovGrid(1.0), "MarkovGrid.row: expected a probability in"),
-        (lambda: bf.MarkovGrid(0.5, -0.1), "MarkovGrid.column"),
-        (lambda: bf.MarkovGrid(field=math.inf), "a finite number"),
+        (lambda: bf.models.MarkovGrid(1.0), "MarkovGrid.row: expected a probability in"),
+        (lambda: bf.models.MarkovGrid(0.5, -0.1), "MarkovGrid.column"),
+        (lambda: bf.models.MarkovGrid(field=math.inf), "a finite number"),
         (lambda: bf.Independent(0.0), "Independent.probability"),
         (lambda: bf.Independent(math.nan), "Independent.probability"),
         (lambda: Transition(0.5, 1.5), "Transition.on"),
@@ -146,7 +146,7 @@ def test_hyperparameters_follow_the_layer(net):
     assert site.precision.rates == pytest.approx((2e-4, 0.09))
 
 
-@pytest.mark.parametrize("support", [bf.Independent(0.3), bf.MarkovGrid(0.6, 0.55)])
+@pytest.mark.parametrize("support", [bf.Independent(0.3), bf.models.MarkovGrid(0.6, 0.55)])
 def test_the_declared_model_has_the_density_it_says(support):
     """Pyro's log density of a trace against the same written by hand from (1)-(3)."""
     torch.set_default_dtype(torch.float64)

@@ -39,7 +39,7 @@ def test_the_last_layer_is_the_last_that_runs():
         (nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5)), True),
         (nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.0)), False),
         (nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)), False),
-        (nn.Sequential(nn.Linear(3, 2), nn.RReLU()), True),
+        (nn.Sequential(nn.RReLU(), nn.Linear(3, 2)), True),
     ],
 )
 def test_random_numbers_are_seen_by_running_a_row(net, draws):

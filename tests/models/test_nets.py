@@ -59,7 +59,7 @@ def message_of(declared, generator, *, active=1.0, spread="shared", sd=0.05):
     ],
 )
 def test_alexnet_has_the_size_worked_out_by_hand(image, width, hidden, parameters):
-    net = bf.alexnet(image, 10, KEY, width=width, hidden=hidden)
+    net = bf.models.alexnet(image, 10, KEY, width=width, hidden=hidden)
     stated = 9 * (image[0] * width + 61 * width**2) + 18 * width
     stated += (
         (4 * width * (image[1] // 8) * (image[2] // 8) + 1) * hidden
@@ -84,15 +84,17 @@ def test_mobilenet_has_the_size_of_the_papers():
         thin = [int(c * width) for c in channels]
         blocks = sum(9 * a + 2 * a + a * b + 2 * b for a, b in pairwise(thin))
         expected = 9 * image[0] * thin[0] + 2 * thin[0] + blocks + (thin[-1] + 1) * classes
-        assert count(bf.mobilenet(image, classes, KEY, width=width)) == expected
-    sizes = [count(bf.mobilenet((3, 32, 32), 10, KEY, width=width)) for width in (1.0, 0.5, 0.25)]
+        assert count(bf.models.mobilenet(image, classes, KEY, width=width)) == expected
+    sizes = [
+        count(bf.models.mobilenet((3, 32, 32), 10, KEY, width=width)) for width in (1.0, 0.5, 0.25)
+    ]
     assert sizes == [3_217_226, 823_722, 215_642]
     # The published 4.2 million, all of whose other parameters are the thousand classes'.
     assert sizes[0] + 990 * 1025 == 4_231_976
 
 
 def test_mobilenet_shrinks_images_as_it_should():
-    net, sides = bf.mobilenet((3, 32, 32), 10, KEY, width=0.25), []
+    net, sides = bf.models.mobilenet((3, 32, 32), 10, KEY, width=0.25), []
     depthwise = [module for module in net if isinstance(module, nn.Conv2d) and module.groups > 1]
     for module in depthwise:
         assert module.groups == module.in_channels == module.out_channels
@@ -102,15 +104,18 @@ def test_mobilenet_shrinks_images_as_it_should():
     assert not running_statistics(net)
     for norm in (module for module in net if isinstance(module, nn.GroupNorm)):
         assert norm.num_channels // norm.num_groups in (8, 16)
-    assert bf.mobilenet((1, 28, 28), 10, KEY, width=0.25)(torch.zeros(2, 28, 28)).shape == (2, 10)
-    assert bf.mobilenet((3, 32, 32), 10, KEY, width=0.01)[0].out_channels == 8
+    assert bf.models.mobilenet((1, 28, 28), 10, KEY, width=0.25)(torch.zeros(2, 28, 28)).shape == (
+        2,
+        10,
+    )
+    assert bf.models.mobilenet((3, 32, 32), 10, KEY, width=0.01)[0].out_channels == 8
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda key: bf.alexnet((3, 16, 16), 5, key, width=4),
-        lambda key: bf.mobilenet((3, 32, 32), 5, key, width=0.25),
+        lambda key: bf.models.alexnet((3, 16, 16), 5, key, width=4),
+        lambda key: bf.models.mobilenet((3, 32, 32), 5, key, width=0.25),
     ],
 )
 def test_a_key_is_a_network_of_the_right_scale(make):
@@ -134,14 +139,14 @@ def test_a_key_is_a_network_of_the_right_scale(make):
     ("call", "words"),
     [
         (
-            lambda: bf.alexnet((1, 28, 7), 10, KEY),
+            lambda: bf.models.alexnet((1, 28, 7), 10, KEY),
             r"alexnet.image: expected at least 8 x 8 pixels, found \(1, 28, 7\)",
         ),
         (
-            lambda: bf.mobilenet((3, 32, 32), 10, KEY, width=0.0),
+            lambda: bf.models.mobilenet((3, 32, 32), 10, KEY, width=0.0),
             "mobilenet.width: expected a positive number, found 0.0",
         ),
-        (lambda: bf.mobilenet((3, 32, 32), 10, KEY, width=math.nan), "mobilenet.width"),
+        (lambda: bf.models.mobilenet((3, 32, 32), 10, KEY, width=math.nan), "mobilenet.width"),
     ],
 )
 def test_bad_sizes_are_refused(call, words):
@@ -154,14 +159,14 @@ def test_bad_sizes_are_refused(call, words):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: bf.alexnet((1, 16, 16), 3, KEY, width=4, hidden=8),
-        lambda: bf.mobilenet((3, 16, 16), 3, KEY, width=0.25),
+        lambda: bf.models.alexnet((1, 16, 16), 3, KEY, width=4, hidden=8),
+        lambda: bf.models.mobilenet((3, 16, 16), 3, KEY, width=0.25),
     ],
     ids=["alexnet", "mobilenet"],
 )
 def test_a_step_on_the_local_elbo_lowers_it(make, spread, active):
     net = make()
-    declared = bf.declare(net, bf.Prior(support=bf.MarkovGrid(0.6, 0.55)))
+    declared = bf.declare(net, bf.Prior(support=bf.models.MarkovGrid(0.6, 0.55)))
     assert len(declared.sites) == sum(isinstance(module, nn.Linear | nn.Conv2d) for module in net)
     generator = KEY.child("step").generator()
     shape = (16, 16, 16) if isinstance(net[0], nn.Unflatten) else (16, 3, 16, 16)

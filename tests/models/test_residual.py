@@ -304,14 +304,14 @@ def test_group_norm_has_the_stated_groups():
 
 def test_mobilenet_takes_the_same_norms():
     group, static, batch = (
-        bf.mobilenet((3, 16, 16), 5, KEY, width=0.25, norm=norm)
+        bf.models.mobilenet((3, 16, 16), 5, KEY, width=0.25, norm=norm)
         for norm in ("group", "static", "batch")
     )
     assert (
         count(group)
         == count(static)
         == count(batch)
-        == count(bf.mobilenet((3, 16, 16), 5, KEY, width=0.25))
+        == count(bf.models.mobilenet((3, 16, 16), 5, KEY, width=0.25))
     )
     assert not list(static.buffers())
     assert len(running_statistics(batch)) == 2 * 27
@@ -364,7 +364,7 @@ def test_compact_runs_them(make):
     }
     with torch.no_grad():
         expected = torch.func.functional_call(net, sparse, (images,))
-    assert torch.allclose(bf.compact(net, sparse)(images), expected, rtol=1e-3, atol=1e-3)
+    assert torch.allclose(bf.models.compact(net, sparse)(images), expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_compact_runs_them(make):
         (lambda: vgg9(COLOUR, 10, KEY, width=-1.0), "vgg9.width"),
         (lambda: vgg9(COLOUR, 10, KEY, norm=""), "vgg9.norm"),
         (lambda: femnist_cnn(10, KEY, width=math.nan), "femnist_cnn.width"),
-        (lambda: bf.mobilenet(COLOUR, 10, KEY, norm="none"), "mobilenet.norm"),
+        (lambda: bf.models.mobilenet(COLOUR, 10, KEY, norm="none"), "mobilenet.norm"),
     ],
 )
 def test_bad_arguments_are_refused(call, words):

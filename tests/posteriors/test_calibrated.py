@@ -47,7 +47,7 @@ def test_temperature_and_sets_are_those_of_all_rows():
     covered = model.sets(test.inputs).gather(1, test.targets[:, None]).double().mean()
     assert float(covered) == pytest.approx(0.9, abs=0.03)
     shares = torch.tensor([0.7, 0.1, 0.1, 0.1])
-    shifted = bf.label_shifted(test, shares, Key(0))
+    shifted = bf.data.label_shifted(test, shares, Key(0))
     assert float(
         model.sets(shifted.inputs, shares=shares)
         .gather(1, shifted.targets[:, None])

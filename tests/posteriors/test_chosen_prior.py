@@ -23,7 +23,7 @@ def work(precision):
         steps=2,
         batch_size=None,
         optimiser=bf.Sgd(0.3),
-        schedule=bf.cosine(0.1, 8),
+        schedule=bf.federated.cosine(0.1, 8),
         prior_precision=precision,
         observations=96,
     )

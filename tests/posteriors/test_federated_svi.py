@@ -277,7 +277,10 @@ def regression():
 @pytest.mark.slow
 def test_pvi_and_summed_gradients_find_the_centralised_optimum(regression):
     exact = fp.mean_field(fp.linear_exact(regression[1]))
-    natural = {"schedule": bf.cosine(0.3, 25), "optimiser": bf.NaturalGradient(0.15)}
+    natural = {
+        "schedule": bf.federated.cosine(0.3, 25),
+        "optimiser": bf.federated.NaturalGradient(0.15),
+    }
     found = gaussian(
         fitted(
             rule=PVI(damping=0.6),
@@ -313,7 +316,7 @@ def test_averages_of_unscaled_posteriors_are_too_wide(regression):
 @pytest.mark.slow
 def test_full_covariance_experts_are_near_exact(regression):
     exact = fp.linear_exact(regression[1])
-    schedule = bf.cosine(0.02, 8)
+    schedule = bf.federated.cosine(0.02, 8)
     found = gaussian(
         fitted(
             AutoMultivariateNormal,
@@ -523,9 +526,14 @@ def test_two_runs_in_one_process_do_not_know_of_each_other():
 @pytest.mark.slow
 def test_one_client_after_the_other_needs_no_damping():
     parts = clients()
-    settings = {"parts": parts, "rounds": 12, "steps": 60, "optimiser": bf.NaturalGradient(0.2)}
+    settings = {
+        "parts": parts,
+        "rounds": 12,
+        "steps": 60,
+        "optimiser": bf.federated.NaturalGradient(0.2),
+    }
     turns = fitted(
-        rule=PVI(damping=1.0), run={"sampler": bf.in_turn}, **settings
+        rule=PVI(damping=1.0), run={"sampler": bf.federated.in_turn}, **settings
     ).posterior.constants
     together = fitted(rule=PVI(damping=0.4), **settings).posterior.constants
     for name, leaf in turns.items():

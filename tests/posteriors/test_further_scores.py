@@ -55,7 +55,7 @@ def test_they_are_entered_after_the_last_round_and_compared(folder, capsys):
     found = json.loads(Path("results/point/seed-0/metrics.json").read_text())
     built = build(experiment.read(folder / "point.toml"), 0)
     model = bf.run(built.algorithm, built.pool, rounds=2, progress=False).model
-    outside = bf.out_of_distribution(built.test, Key(0, "outside")).values()
+    outside = bf.data.out_of_distribution(built.test, Key(0, "outside")).values()
     areas = [
         detection(-model(built.test.inputs).amax(1), -model(rows).amax(1))["auroc"]
         for rows in outside

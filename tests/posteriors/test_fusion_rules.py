@@ -151,12 +151,17 @@ def test_what_is_no_rule_is_refused(rule, words):
 
 def test_kinds_are_those_of_updates():
     assert {*get_args(FusionKind)} <= {*get_args(Kind)}
-    assert [rule().kind for rule in (bf.MeanParameters, bf.Wasserstein, bf.ReverseKL)] == [
+    assert [
+        rule().kind
+        for rule in (bf.inference.MeanParameters, bf.inference.Wasserstein, bf.inference.ReverseKL)
+    ] == [
         "value",
         "moments",
         "natural",
     ]
-    assert [rule().kind for rule in (bf.ProductOfExperts, bf.PVI, bf.SummedGradients)] == [
+    assert [
+        rule().kind for rule in (bf.inference.ProductOfExperts, bf.PVI, bf.SummedGradients)
+    ] == [
         "natural",
         "natural",
         "gradient",
@@ -164,5 +169,5 @@ def test_kinds_are_those_of_updates():
 
 
 def test_the_first_argument_of_a_rule_is_its_own():
-    assert bf.PVI(0.3).damping == bf.ProductOfExperts(0.3).damping == 0.3
+    assert bf.PVI(0.3).damping == bf.inference.ProductOfExperts(0.3).damping == 0.3
     assert SummedGradients(0.2).learning_rate == 0.2

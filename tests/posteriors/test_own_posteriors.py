@@ -201,8 +201,8 @@ def settled(model, clients, rounds):
     work = bf.Training(
         steps=40,
         batch_size=None,
-        optimiser=bf.NaturalGradient(0.15),
-        schedule=bf.cosine(0.1, rounds),
+        optimiser=bf.federated.NaturalGradient(0.15),
+        schedule=bf.federated.cosine(0.1, rounds),
     )
     example, rows = clients["a"], sum(map(len, clients.values()))
     guide = partial(AutoNormal, init_scale=0.5)

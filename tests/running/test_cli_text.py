@@ -67,11 +67,13 @@ def make(tiny, tmp_path):  # noqa: F811
     return made
 
 
-def test_every_domain_is_split_over_clients_of_its_own_as_by_hand(make, tiny, tmp_path):  # noqa: F811
+def test_every_domain_is_split_over_its_own_clients_by_hand(make, tiny, tmp_path):  # noqa: F811
     built = build(experiment.read(make(BY_CLASS)), 3)
-    texts, _ = bf.sentiment(tmp_path, domains=["tweets", "movies"]).split(0.25, bf.Key(3, "data"))
-    tokens = bf.tokenised(texts, tiny, length=12)
-    parts = bf.within_domains(
+    texts, _ = bf.data.sentiment(tmp_path, domains=["tweets", "movies"]).split(
+        0.25, bf.Key(3, "data")
+    )
+    tokens = bf.data.tokenised(texts, tiny, length=12)
+    parts = bf.data.within_domains(
         tokens.domains,
         lambda rows, key: bf.dirichlet(tokens.targets[rows], 2, 0.5, key),
         bf.Key(3, "partition"),

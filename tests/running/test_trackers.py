@@ -121,7 +121,7 @@ def test_settings_are_plain_and_leave_out_keys(plain, net):
     assert {type(value) for value in settings.values()} <= {bool, int, float, str}
     assert 2.0 in settings.values()
     assert not [name for name, value in settings.items() if "key" in name or value in (7, "noise")]
-    work = bf.Training(optimiser=bf.Adam(0.25), schedule=bf.cosine(0.1, 50))
+    work = bf.Training(optimiser=bf.Adam(0.25), schedule=bf.federated.cosine(0.1, 50))
     settings = settings_of(
         bf.d_turbo_vbi(bf.declare(net, likelihood=bf.Categorical()), observations=10, training=work)
     )
@@ -140,4 +140,4 @@ def test_a_missing_library_is_named_with_its_extra(name, monkeypatch):
     with pytest.raises(
         MissingExtraError, match=rf"{name} is not installed; try: pip install 'bayesfed\[{name}\]'"
     ):
-        getattr(bf, name)("somewhere")
+        getattr(bf.running, name)("somewhere")

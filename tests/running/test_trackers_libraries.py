@@ -69,7 +69,7 @@ def test_tensorboard_reads_every_round_once(start, tmp_path):
     from torch.utils.tensorboard import SummaryWriter
 
     folder = tmp_path / "runs" / "first"
-    first = start(bf.tensorboard(folder, config={"mine": "a|b"}))
+    first = start(bf.running.tensorboard(folder, config={"mine": "a|b"}))
     events, read = scalars(folder)
     assert read["metrics/accuracy"] == accuracies(first)
     assert {
@@ -85,11 +85,11 @@ def test_tensorboard_reads_every_round_once(start, tmp_path):
     assert "| mine | a\\|b |" in text
     # Interrupted after round 4 and gone on from round 2: rounds 3 and 4 count once.
     with pytest.raises(KeyboardInterrupt):
-        start(bf.tensorboard(folder), fail_after(4), rounds=5, resume=first.snapshot)
+        start(bf.running.tensorboard(folder), fail_after(4), rounds=5, resume=first.snapshot)
     assert [step for step, _ in scalars(folder)[1][NAME]] == [1, 2, 3, 4]
     # One that ended before it wrote a round leaves nothing but the beginning of its file.
     SummaryWriter(str(folder), purge_step=3).close()
-    whole = start(bf.tensorboard(folder), rounds=5, resume=first.snapshot)
+    whole = start(bf.running.tensorboard(folder), rounds=5, resume=first.snapshot)
     events, read = scalars(folder)
     assert read["metrics/accuracy"] == accuracies(whole)
     assert [step for step, _ in read[NAME]] == [1, 2, 3, 4, 5]
@@ -98,9 +98,9 @@ def test_tensorboard_reads_every_round_once(start, tmp_path):
         ArgumentError,
         match="tensorboard: expected a folder without events, or a run that is resumed",
     ):
-        start(bf.tensorboard(folder))
+        start(bf.running.tensorboard(folder))
     # In a new folder, earlier rounds come from the history.
-    start(bf.tensorboard(tmp_path / "other"), rounds=3, resume=first.snapshot)
+    start(bf.running.tensorboard(tmp_path / "other"), rounds=3, resume=first.snapshot)
     assert [step for step, _ in scalars(tmp_path / "other")[1][NAME]] == [1, 2, 3]
 
 
@@ -113,7 +113,7 @@ def test_mlflow_stores_every_round_once(start, tmp_path):
 
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     client = MlflowClient(tracking_uri=uri)
-    tracker = bf.mlflow(
+    tracker = bf.running.mlflow(
         "digits",
         run_name="mine",
         tracking_uri=uri,
@@ -136,16 +136,18 @@ def test_mlflow_stores_every_round_once(start, tmp_path):
     assert run.data.metrics["metrics/a_5"] == 0.5
     with pytest.raises(KeyboardInterrupt):
         start(
-            bf.mlflow(run_id=tracker.run_id, tracking_uri=uri),
+            bf.running.mlflow(run_id=tracker.run_id, tracking_uri=uri),
             fail_after(4),
             rounds=5,
             resume=first.snapshot,
         )
     assert client.get_run(tracker.run_id).info.status == "KILLED"
-    start(bf.mlflow(run_id=tracker.run_id, tracking_uri=uri), rounds=5, resume=first.snapshot)
+    start(
+        bf.running.mlflow(run_id=tracker.run_id, tracking_uri=uri), rounds=5, resume=first.snapshot
+    )
     assert steps(tracker.run_id) == [1, 2, 3, 4, 5]
     assert client.get_run(tracker.run_id).info.status == "FINISHED"
-    other = bf.mlflow("digits", tracking_uri=uri)
+    other = bf.running.mlflow("digits", tracking_uri=uri)
 
     def fail(report):
         if report.round == 3:
@@ -156,7 +158,7 @@ def test_mlflow_stores_every_round_once(start, tmp_path):
     assert steps(other.run_id) == [1, 2, 3]
     assert client.get_run(other.run_id).info.status == "FAILED"
     with pytest.raises(ArgumentError, match="mlflow: expected an MLflow run to go on with"):
-        start(bf.mlflow(run_id="0" * 32, tracking_uri=uri))
+        start(bf.running.mlflow(run_id="0" * 32, tracking_uri=uri))
 
 
 def blocks(data):
@@ -212,7 +214,7 @@ def offline(tracker, folder):
 def test_wandb_has_every_round_once(start, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     options = {"mode": "offline", "dir": str(tmp_path)}
-    tracker = bf.wandb("digits", config={"mine": "x"}, **options)
+    tracker = bf.running.wandb("digits", config={"mine": "x"}, **options)
     first = start(tracker)
     rows, settings, exit_code = offline(tracker, tmp_path)
     assert [(row["_step"], row["metrics/accuracy"]) for row in rows] == accuracies(first)
@@ -221,7 +223,7 @@ def test_wandb_has_every_round_once(start, tmp_path, monkeypatch):
     assert settings["mine"] == "x"
     assert exit_code == 0
     # Offline runs of one id have a folder each, named by the second in which they began.
-    again = bf.wandb(
+    again = bf.running.wandb(
         "digits", run_id=tracker.run_id, **(options | {"dir": str(tmp_path / "again")})
     )
     (tmp_path / "again").mkdir()
@@ -230,6 +232,6 @@ def test_wandb_has_every_round_once(start, tmp_path, monkeypatch):
     rows, _, exit_code = offline(again, tmp_path / "again")
     assert [row["_step"] for row in rows] == [3, 4]
     assert exit_code == 1
-    other = bf.wandb("digits", **options)
+    other = bf.running.wandb("digits", **options)
     start(other, rounds=3, resume=first.snapshot)
     assert [row["_step"] for row in offline(other, tmp_path)[0]] == [1, 2, 3]

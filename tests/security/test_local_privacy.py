@@ -98,7 +98,11 @@ def test_every_round_is_reported_and_other_wrappers_go_around_it(net, clients):
         bf.fed_avg(net, training=WORK), clip=1.0, noise=4.0, key=KEY, delta=1e-5
     )
     epsilons = [local_epsilon(4.0, rounds, 1e-5) for rounds in (1, 2)]
-    for algorithm in (noisy, bf.robust(noisy, bf.Median()), bf.personalised(noisy, steps=1)):
+    for algorithm in (
+        noisy,
+        bf.robust(noisy, bf.federated.Median()),
+        bf.personalised(noisy, steps=1),
+    ):
         result = bf.run(algorithm, clients, rounds=2, progress=False)
         assert [value for _, value in result.series("local_epsilon")] == epsilons
         assert all(

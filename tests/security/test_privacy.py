@@ -116,7 +116,7 @@ def test_clients_may_shorten_first(net, clients):
         local, state = ClientSide.of(algorithm.phases[0]), owned(algorithm.initial, "model")
         message = {name: leaf.detach().clone() for name, leaf in state.items()}
         payload = local.fit(
-            message, {}, clients["client-000"], bf.Key(0, "fit"), bf.LocalOptions()
+            message, {}, clients["client-000"], bf.Key(0, "fit"), bf.federated.LocalOptions()
         ).payload
         moved = payload if local.kind == "delta" else zip_map(torch.sub, payload, message)
         assert 0.049 < norm(moved) < 0.05001
@@ -313,7 +313,7 @@ def test_what_cannot_be_is_refused(net, clients, declared):
     with pytest.raises(
         ArgumentError, match="takes a sum, found 'robust', which needs every update"
     ):
-        bf.private(bf.robust(bf.fed_avg(net), bf.Median()), **settings)
+        bf.private(bf.robust(bf.fed_avg(net), bf.federated.Median()), **settings)
     twice = bf.fed_avg(net)
     twice = replace(twice, phases=(twice.phases[0], replace(twice.phases[0], name="again")))
     with pytest.raises(ArgumentError, match=r"a method of one phase, found \['train', 'again'\]"):
@@ -335,7 +335,12 @@ def test_what_cannot_be_is_refused(net, clients, declared):
 
 @pytest.mark.parametrize(
     "rule",
-    [bf.NormGate(2.0), bf.Median(), bf.TrimmedMean(0.2), bf.Krum(1)],
+    [
+        bf.federated.NormGate(2.0),
+        bf.federated.Median(),
+        bf.federated.TrimmedMean(0.2),
+        bf.federated.Krum(1),
+    ],
     ids=["gate", "median", "trimmed", "krum"],
 )
 def test_a_rule_around_privacy_is_refused_as_privacy_around_a_rule_is(net, rule):

@@ -100,9 +100,12 @@ def sampled(**changes):
 
 
 REFUSED = {
-    "robust rule": (lambda: bf.robust(private(), bf.Median()), "a method without 'private'"),
+    "robust rule": (
+        lambda: bf.robust(private(), bf.federated.Median()),
+        "a method without 'private'",
+    ),
     "robust rule below": (
-        lambda: private(bf.robust(plain(), bf.NormGate(2.0))),
+        lambda: private(bf.robust(plain(), bf.federated.NormGate(2.0))),
         "a method whose server takes a sum",
     ),
     "private twice": (

@@ -83,19 +83,19 @@ def gate_twin(rows, factor, refuse):
 @pytest.mark.parametrize(
     ("rule", "twin"),
     [
-        (bf.Median(), median_twin),
-        (bf.TrimmedMean(0.2), lambda rows: trimmed_twin(rows, 0.2)),
-        (bf.TrimmedMean(0.49), lambda rows: trimmed_twin(rows, 0.49)),
-        (bf.Krum(3), lambda rows: krum_twin(rows, 3, 1)),
-        (bf.Krum(2, 4), lambda rows: krum_twin(rows, 2, 4)),
-        (bf.NormGate(1.0), lambda rows: gate_twin(rows, 1.0, False)),
-        (bf.NormGate(1.1, refuse=True), lambda rows: gate_twin(rows, 1.1, True)),
+        (bf.federated.Median(), median_twin),
+        (bf.federated.TrimmedMean(0.2), lambda rows: trimmed_twin(rows, 0.2)),
+        (bf.federated.TrimmedMean(0.49), lambda rows: trimmed_twin(rows, 0.49)),
+        (bf.federated.Krum(3), lambda rows: krum_twin(rows, 3, 1)),
+        (bf.federated.Krum(2, 4), lambda rows: krum_twin(rows, 2, 4)),
+        (bf.federated.NormGate(1.0), lambda rows: gate_twin(rows, 1.0, False)),
+        (bf.federated.NormGate(1.1, refuse=True), lambda rows: gate_twin(rows, 1.1, True)),
     ],
     ids=["median", "trimmed", "trimmed-most", "krum", "multi-krum", "gate", "gate-refusing"],
 )
 def test_rules_are_their_slow_twins(rule, twin, count):
     updates = drawn(count, count)
-    if isinstance(rule, bf.Krum) and count < 9:
+    if isinstance(rule, bf.federated.Krum) and count < 9:
         with pytest.raises(
             UpdateError, match=f"at least {2 * rule.byzantine + 3} clients, found {count}"
         ):
@@ -106,17 +106,17 @@ def test_rules_are_their_slow_twins(rule, twin, count):
         flat(mean(rule, updates)),
         twin(np.stack([flat(u.total) for u in updates.values()])),
         rtol=3e-6,
-        atol=1e-5 if isinstance(rule, bf.NormGate) else 1e-12,
+        atol=1e-5 if isinstance(rule, bf.federated.NormGate) else 1e-12,
     )
 
 
 RULES = [
-    bf.Median(),
-    bf.TrimmedMean(0.25),
-    bf.Krum(2),
-    bf.Krum(2, 5),
-    bf.NormGate(1.5),
-    bf.NormGate(1.5, refuse=True),
+    bf.federated.Median(),
+    bf.federated.TrimmedMean(0.25),
+    bf.federated.Krum(2),
+    bf.federated.Krum(2, 5),
+    bf.federated.NormGate(1.5),
+    bf.federated.NormGate(1.5, refuse=True),
 ]
 NAMES = ["median", "trimmed", "krum", "multi-krum", "gate", "gate-refusing"]
 
@@ -135,14 +135,19 @@ def test_it_does_not_matter_which_client_sent_what(rule):
     shuffled = dict(zip(updates, [list(updates.values())[i] for i in order], strict=True))
     for name, leaf in mean(rule, updates).items():
         # Entry by entry sums are of sorted values: the same to the bit.
-        exact = isinstance(rule, bf.Median | bf.TrimmedMean)
+        exact = isinstance(rule, bf.federated.Median | bf.federated.TrimmedMean)
         torch.testing.assert_close(
             mean(rule, shuffled)[name], leaf, rtol=0 if exact else 1e-12, atol=0 if exact else 1e-12
         )
 
 
 @pytest.mark.parametrize(
-    "rule", [bf.TrimmedMean(0.0), bf.NormGate(math.inf), bf.NormGate(math.inf, refuse=True)]
+    "rule",
+    [
+        bf.federated.TrimmedMean(0.0),
+        bf.federated.NormGate(math.inf),
+        bf.federated.NormGate(math.inf, refuse=True),
+    ],
 )
 def test_rules_that_leave_nothing_out_are_the_mean_to_the_bit(rule):
     updates = drawn(7)
@@ -160,7 +165,7 @@ def test_krum_by_hand():
         name: Update({"x": torch.tensor([value])}, 1.0, "delta")
         for name, value in zip("abcde", (0.0, 1.0, 3.0, 10.0, 100.0), strict=True)
     }
-    rule = bf.Krum(1)
+    rule = bf.federated.Krum(1)
     # a: 1 + 9, b: 1 + 4, c: 4 + 9, d: 49 + 81, e: 8100 + 9409.
     points = torch.tensor([0.0, 1.0, 3.0, 10.0, 100.0])[:, None]
     assert rule.scores(torch.cdist(points, points).square()).tolist() == [10, 5, 13, 130, 17509]
@@ -173,18 +178,23 @@ def test_krum_by_hand():
         "d.left_out": 1.0,
         "e.left_out": 1.0,
     }
-    assert bf.Krum(1, 3)(updates, {})[0].mean()["x"].tolist() == pytest.approx([4 / 3])
+    assert bf.federated.Krum(1, 3)(updates, {})[0].mean()["x"].tolist() == pytest.approx([4 / 3])
     ties = {
         name: Update({"x": torch.tensor([value])}, 1.0, "delta")
         for name, value in zip("abcde", (2.0, 1.0, 1.0, 2.0, 1.0), strict=True)
     }
-    assert bf.Krum(1)(ties, {})[1]["left_out"] == 4
-    assert "b.left_out" not in bf.Krum(1)(ties, {})[1]
+    assert bf.federated.Krum(1)(ties, {})[1]["left_out"] == 4
+    assert "b.left_out" not in bf.federated.Krum(1)(ties, {})[1]
 
 
 @pytest.mark.parametrize(
     ("rule", "bears"),
-    [(bf.Median(), 4), (bf.TrimmedMean(0.3), 3), (bf.Krum(3), 3), (bf.Krum(3, 4), 3)],
+    [
+        (bf.federated.Median(), 4),
+        (bf.federated.TrimmedMean(0.3), 3),
+        (bf.federated.Krum(3), 3),
+        (bf.federated.Krum(3, 4), 3),
+    ],
     ids=["median", "trimmed", "krum", "multi-krum"],
 )
 def test_breakdown_points(rule, bears):
@@ -202,12 +212,12 @@ def test_breakdown_points(rule, bears):
             )
         found = flat(mean(rule, updates))
         inside = bool(((found >= honest.min(0) - 1e-9) & (found <= honest.max(0) + 1e-9)).all())
-        assert inside is (bad <= bears) or (isinstance(rule, bf.Krum) and bad > bears)
+        assert inside is (bad <= bears) or (isinstance(rule, bf.federated.Krum) and bad > bears)
 
 
 def test_a_norm_gate_bounds_what_a_client_can_do():
     updates = drawn(9)
-    honest = mean(bf.NormGate(2.0), updates)
+    honest = mean(bf.federated.NormGate(2.0), updates)
     lengths = sorted(norm(update.total) for update in updates.values())
     for size in (1e3, 1e9):
         updates["client-00"] = Update(
@@ -215,7 +225,7 @@ def test_a_norm_gate_bounds_what_a_client_can_do():
             1.0,
             "delta",
         )
-        found, figures = bf.NormGate(2.0)(updates, {})
+        found, figures = bf.federated.NormGate(2.0)(updates, {})
         moved = norm({name: leaf - honest[name] for name, leaf in found.mean().items()})
         assert moved <= (2 * figures["norm_bound"]) / 9
         assert figures["norm_bound"] <= 2 * lengths[5]
@@ -231,13 +241,18 @@ def test_values_are_measured_from_the_state():
         )
         for client, update in changes.items()
     }
-    for rule in (bf.NormGate(1.0), bf.NormGate(1.0, refuse=True), bf.Median(), bf.Krum(1)):
+    for rule in (
+        bf.federated.NormGate(1.0),
+        bf.federated.NormGate(1.0, refuse=True),
+        bf.federated.Median(),
+        bf.federated.Krum(1),
+    ):
         by_change, by_value = mean(rule, changes), mean(rule, values, state)
         for name, leaf in by_change.items():
             torch.testing.assert_close(by_value[name] - state[name], leaf, rtol=1e-6, atol=1e-9)
     for wrong in ({}, {**state, "w": torch.ones(1)}):
         with pytest.raises(UpdateError, match="values of the state's leaves"):
-            mean(bf.NormGate(1.0), values, wrong)
+            mean(bf.federated.NormGate(1.0), values, wrong)
     with pytest.raises(UpdateError, match="a weight above 0"):
         change(replace(values["client-00"], weight=0.0), state)
 
@@ -272,27 +287,36 @@ def test_entries_are_taken_over_those_who_cover_them():
             ([9.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]),
         ]
     )
-    for rule in (bf.Median(), bf.TrimmedMean(0.3)):
+    for rule in (bf.federated.Median(), bf.federated.TrimmedMean(0.3)):
         found, _ = rule(updates, {})
         assert found.mean()["w"].tolist() == [2.0, 6.0, 9.0, 0.0]
         assert (found.weight["w"] > 0).tolist() == [True, True, True, False]
-    for rule in (bf.Krum(0), bf.NormGate()):
+    for rule in (bf.federated.Krum(0), bf.federated.NormGate()):
         with pytest.raises(UpdateError, match="a number as weight"):
             rule(updates, {})
     mixed = {**updates, "client-9": Update({"w": torch.zeros(4).double()}, 1.0, "value")}
     with pytest.raises(UpdateError, match="updates of one kind and form"):
-        bf.Median()(mixed, {})
+        bf.federated.Median()(mixed, {})
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: bf.TrimmedMean(0.5), r"TrimmedMean, share: expected a number in \[0, 0.5\)"),
-        (lambda: bf.TrimmedMean(-0.1), r"TrimmedMean, share: expected a number in \[0, 0.5\)"),
-        (lambda: bf.Krum(-1), "Krum, byzantine: expected a whole number >= 0"),
-        (lambda: bf.Krum(1, 0), "Krum, keep: expected a whole number >= 1"),
-        (lambda: bf.NormGate(0.5), r"NormGate, factor: expected a number in \[1, inf\]"),
-        (lambda: bf.NormGate(math.nan), r"NormGate, factor: expected a number in \[1, inf\]"),
+        (
+            lambda: bf.federated.TrimmedMean(0.5),
+            r"TrimmedMean, share: expected a number in \[0, 0.5\)",
+        ),
+        (
+            lambda: bf.federated.TrimmedMean(-0.1),
+            r"TrimmedMean, share: expected a number in \[0, 0.5\)",
+        ),
+        (lambda: bf.federated.Krum(-1), "Krum, byzantine: expected a whole number >= 0"),
+        (lambda: bf.federated.Krum(1, 0), "Krum, keep: expected a whole number >= 1"),
+        (lambda: bf.federated.NormGate(0.5), r"NormGate, factor: expected a number in \[1, inf\]"),
+        (
+            lambda: bf.federated.NormGate(math.nan),
+            r"NormGate, factor: expected a number in \[1, inf\]",
+        ),
     ],
 )
 def test_bad_rules_are_refused(make, words):
@@ -309,7 +333,7 @@ def final(algorithm, clients, **changes):
 def test_a_run_that_trims_nothing_is_the_plain_run_to_the_bit(recipe, net, clients):
     algorithm = recipe(net, training=WORK)
     plain = final(bf.equal_weights(algorithm), clients)
-    for rule in (bf.TrimmedMean(0.0), bf.NormGate(math.inf)):
+    for rule in (bf.federated.TrimmedMean(0.0), bf.federated.NormGate(math.inf)):
         assert tree_equal(final(bf.robust(algorithm, rule), clients).state, plain.state)
     assert not tree_equal(final(algorithm, clients).state, plain.state)
 
@@ -317,7 +341,12 @@ def test_a_run_that_trims_nothing_is_the_plain_run_to_the_bit(recipe, net, clien
 @pytest.mark.parametrize("recipe", [bf.fed_avg, pytest.param(bf.fed_paq, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "rule",
-    [bf.Median(), bf.TrimmedMean(0.25), bf.Krum(1, 3), bf.NormGate(1.0)],
+    [
+        bf.federated.Median(),
+        bf.federated.TrimmedMean(0.25),
+        bf.federated.Krum(1, 3),
+        bf.federated.NormGate(1.0),
+    ],
     ids=["median", "trimmed", "krum", "gate"],
 )
 def test_hostile_clients_do_not_get_far(recipe, rule, net, digits):
@@ -325,13 +354,15 @@ def test_hostile_clients_do_not_get_far(recipe, rule, net, digits):
     clients = bf.federate(train, bf.iid(len(train), 8, bf.Key(0, "parts")))
     algorithm = recipe(net, training=bf.Training(steps=15, batch_size=32, optimiser=bf.Sgd(0.5)))
     attacked = byzantine(
-        algorithm, ["client-002", "client-005"][: 1 if isinstance(rule, bf.Krum) else 2], -100.0
+        algorithm,
+        ["client-002", "client-005"][: 1 if isinstance(rule, bf.federated.Krum) else 2],
+        -100.0,
     )
     found = bf.run(bf.robust(attacked, rule), clients, rounds=5, test=test, progress=False)
     assert found.final("accuracy") > 0.75
     # After three rounds the mean is so large that the norm bound refuses it.
     assert bf.run(attacked, clients, rounds=3, test=test, progress=False).final("accuracy") < 0.5
-    if not isinstance(rule, bf.Median | bf.TrimmedMean):
+    if not isinstance(rule, bf.federated.Median | bf.federated.TrimmedMean):
         assert all(
             any(name.startswith("client-002.") for name in record.server)
             for record in found.history
@@ -342,17 +373,17 @@ def test_widths_of_unlike_devices_have_medians_too(net, clients):
     capacity = bf.fixed(sorted(clients), 2)
     algorithm = bf.hetero_fl([net, bf.mlp([64, 8, 10], bf.Key(0, "net"))], capacity, training=WORK)
     before = algorithm.initial
-    for rule in (bf.Median(), bf.TrimmedMean(0.2)):
+    for rule in (bf.federated.Median(), bf.federated.TrimmedMean(0.2)):
         after = final(bf.robust(algorithm, rule), clients).state
         assert after.keys() == before.keys()
         assert all(bool(torch.isfinite(leaf).all()) for leaf in after.values())
     with pytest.raises(UpdateError, match="round 0: .*a number as weight"):
-        final(bf.robust(algorithm, bf.NormGate()), clients)
+        final(bf.robust(algorithm, bf.federated.NormGate()), clients)
 
 
 def test_clients_without_rows_have_no_say(net, clients, digits):
     empty = {f"nobody-{k}": digits[0][:0] for k in range(3)}
-    algorithm = bf.robust(bf.fed_avg(net, training=WORK), bf.Median())
+    algorithm = bf.robust(bf.fed_avg(net, training=WORK), bf.federated.Median())
     assert tree_equal(final(algorithm, {**clients, **empty}).state, final(algorithm, clients).state)
     nobody = final(
         algorithm, {**clients, **empty}, rounds=1, sampler=lambda round, names, key: sorted(empty)
@@ -362,20 +393,20 @@ def test_clients_without_rows_have_no_say(net, clients, digits):
 
 def test_what_cannot_be_is_refused(net, clients, declared):
     with pytest.raises(ArgumentError, match="one by one, found OverTheAir"):
-        bf.robust(bf.fed_avg(net, link=bf.OverTheAir(snr_db=20.0)), bf.Median())
+        bf.robust(bf.fed_avg(net, link=bf.OverTheAir(snr_db=20.0)), bf.federated.Median())
     with pytest.raises(
         ArgumentError,
         match=r"robust, 'd_turbo_vbi': .*'delta' or 'value', found 'moments' in phase 'train'",
     ):
-        bf.robust(bf.d_turbo_vbi(declared, observations=100), bf.Median())
+        bf.robust(bf.d_turbo_vbi(declared, observations=100), bf.federated.Median())
     with pytest.raises(ArgumentError, match="a method without 'robust', found one with 'robust'"):
-        bf.robust(bf.robust(bf.fed_avg(net), bf.Median()), bf.Median())
+        bf.robust(bf.robust(bf.fed_avg(net), bf.federated.Median()), bf.federated.Median())
     with pytest.raises(ArgumentError, match="'delta' or 'value'"):
         bf.equal_weights(bf.d_turbo_vbi(declared, observations=100))
     with pytest.raises(UpdateError, match="round 0: Krum: expected at least 5 clients, found 4"):
-        final(bf.robust(bf.fed_avg(net, training=WORK), bf.Krum(1)), clients)
+        final(bf.robust(bf.fed_avg(net, training=WORK), bf.federated.Krum(1)), clients)
     with pytest.raises(UpdateError, match="updates of at least one leaf"):
-        bf.Krum(0)({name: Update({}, 1.0, "delta") for name in "abc"}, {})
+        bf.federated.Krum(0)({name: Update({}, 1.0, "delta") for name in "abc"}, {})
 
 
 def test_a_refused_client_is_not_among_those_the_rule_sees(net, clients):
@@ -383,7 +414,7 @@ def test_a_refused_client_is_not_among_those_the_rule_sees(net, clients):
         **clients,
         "client-001": replace(clients["client-001"], targets=clients["client-001"].targets + 7),
     }
-    algorithm = bf.robust(bf.fed_avg(net, training=WORK), bf.Median())
+    algorithm = bf.robust(bf.fed_avg(net, training=WORK), bf.federated.Median())
     with pytest.raises(ClientError, match="client-001"):
         final(algorithm, bad)
     without = {name: data for name, data in clients.items() if name != "client-001"}

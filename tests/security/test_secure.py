@@ -281,7 +281,10 @@ def test_out_of_range_is_an_error_and_nothing_wraps():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: bf.robust(avg(), bf.Median()), "found 'robust', which needs every update"),
+        (
+            lambda: bf.robust(avg(), bf.federated.Median()),
+            "found 'robust', which needs every update",
+        ),
         (lambda: bf.fed_paq(net(), training=WORK), "no codec on the up-link, found Coded"),
         (lambda: avg(link=Digital(max_norm=3.0)), "no check of norms"),
         (lambda: avg(link=OverTheAir(snr_db=20.0)), "the channel adds by itself"),

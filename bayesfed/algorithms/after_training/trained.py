@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import Role, shown
 from bayesfed.errors.checks import check as check_role
-from bayesfed.federated.core.algorithm import Model
+from bayesfed.federated import Model
 from bayesfed.trees import Tree, check, shapes, trainable
 
 BY_NAME = Role(

@@ -28,29 +28,43 @@ from torch import Tensor, nn
 from bayesfed.algorithms.anycost_fl.weights import aggregation_weight
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.wrappers.on_devices import Planner
+from bayesfed.compress import Cast, Codec
 from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible
-from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.servers import Add, Sorted
-from bayesfed.federated.aggregation.views import Kept, Slice
-from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Server
+from bayesfed.federated import (
+    Add,
+    Algorithm,
+    Assignment,
+    Cell,
+    Descent,
+    Digital,
+    Kept,
+    Link,
+    LocalOptions,
+    Model,
+    Phase,
+    Profile,
+    Server,
+    Sized,
+    Skip,
+    Slice,
+    Sorted,
+    Training,
+    View,
+)
 from bayesfed.federated.core.layering import of_core
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip, View
-from bayesfed.federated.links.deadline import Cell
-from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.model_sizes import Sized
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models.elastic.shares import shrunk_shares
-from bayesfed.models.elastic.shrinking import shrunk
-from bayesfed.models.elastic.sorting import sort_channels
-from bayesfed.models.elastic.tracing import channel_graph
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models import (
+    Categorical,
+    Likelihood,
+    channel_graph,
+    shrunk,
+    shrunk_shares,
+    sort_channels,
+)
 from bayesfed.trees import Tree, parameters, shapes
 
 # Widths from 16 to 8 sixteenths: alpha from 1 down to the paper's least, 1/4.

@@ -15,18 +15,14 @@ from torch import nn
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.wrappers.on_devices import Devices, Planner
+from bayesfed.compress import Cast, Codec
 from bayesfed.compress.budgets import Budgeted, FlexibleMap
-from bayesfed.compress.codecs import Cast, Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.layering import layered
-from bayesfed.federated.core.layers import Turn
-from bayesfed.federated.core.protocols import Assignment, Link, Skip
-from bayesfed.federated.training.local_work import Training
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.federated import Algorithm, Assignment, Link, Skip, Training, layered
+from bayesfed.federated.core import Turn
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree
-from bayesfed.wireless.devices import Device
-from bayesfed.wireless.energy import device_rate
+from bayesfed.wireless import Device, device_rate
 
 
 @recipe(cites=("chen2021dynamic",))

@@ -12,14 +12,10 @@ from torch import nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.compress.coded import Coded
-from bayesfed.compress.quantisers.probabilistic import FedPaqQuantiser
+from bayesfed.compress import Cast, Codec, Coded, FedPaqQuantiser
 from bayesfed.errors.checks import Role, check
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.local_work import Training
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.federated import Algorithm, Link, Training
+from bayesfed.models import Likelihood
 
 
 @recipe(cites=("reisizadeh2020fedpaq",))

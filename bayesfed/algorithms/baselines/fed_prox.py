@@ -11,13 +11,11 @@ from torch import nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.local_work import Training
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Proximal
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.federated import Algorithm, Link, Training
+from bayesfed.inference import MaximumLikelihood, Proximal
+from bayesfed.models import Categorical, Likelihood
 
 
 @recipe(cites=("li2020federated",))

@@ -23,15 +23,11 @@ from torch import nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.views import Slice
-from bayesfed.federated.core.algorithm import Algorithm, Model
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.batch_norm import Buffers, predicting, travelling
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.federated import Algorithm, Buffers, Capacity, Link, Model, Slice, Training
+from bayesfed.federated.training.batch_norm import predicting, travelling
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree, parameters, shapes
 
 

@@ -11,14 +11,9 @@ from torch import nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.coded import Coded
-from bayesfed.compress.quantisers.sparsify import Sparse
-from bayesfed.compress.quantisers.ternary import Ternary
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.layers.exchange import Exchange
-from bayesfed.federated.training.local_work import Training
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.compress import Coded, Sparse, Ternary
+from bayesfed.federated import Algorithm, Exchange, Link, Training
+from bayesfed.models import Likelihood
 
 
 @recipe(cites=("sattler2020robust",))

@@ -12,15 +12,9 @@ from torch import nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.compress.coded import Coded
-from bayesfed.compress.leaf import LeafCodec
-from bayesfed.compress.quantisers.lattice import Lattice
-from bayesfed.compress.quantisers.sparsify import TopK
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.local_work import Training
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.compress import Cast, Codec, Coded, Lattice, LeafCodec, TopK
+from bayesfed.federated import Algorithm, Link, Training
+from bayesfed.models import Likelihood
 
 
 @recipe(cites=("shlezinger2021uveqfed",))

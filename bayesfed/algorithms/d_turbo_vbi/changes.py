@@ -18,22 +18,16 @@ from numpy.random import Generator
 from torch import Tensor
 
 from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
-from bayesfed.compress.codecs import Codec
-from bayesfed.compress.coded import Coded
-from bayesfed.compress.leaf import LeafCodec
+from bayesfed.compress import Codec, Coded, Float, LeafCodec, Sparse, Ternary, Uniform
 from bayesfed.compress.masks.cheapest import CheapestMask
-from bayesfed.compress.quantisers.floats import Float, Uniform
-from bayesfed.compress.quantisers.sparsify import Sparse
-from bayesfed.compress.quantisers.ternary import Ternary
 from bayesfed.compress.support import SUPPORT
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.layers.exchange import Exchange
-from bayesfed.federated.layers.holding import Holding
-from bayesfed.inference.turbo.blocks import support_evidence
+from bayesfed.federated import Exchange, Holding
+from bayesfed.inference import support_evidence
 from bayesfed.inference.turbo.elbo import POINT, Spread, spread_leaf
 from bayesfed.keys import Key
+from bayesfed.models import Declared
 from bayesfed.models.modules import initial_scale
-from bayesfed.models.priors.declared import Declared
 from bayesfed.trees import Tree
 
 SEED, FIGURES = "seed", "figures"

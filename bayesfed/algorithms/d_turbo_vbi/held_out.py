@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.federated.training.held_out_scores import HeldOutScores
-from bayesfed.inference.turbo.elbo import MeanFieldElbo, spread_leaf
+from bayesfed.inference import MeanFieldElbo
+from bayesfed.inference.turbo.elbo import spread_leaf
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

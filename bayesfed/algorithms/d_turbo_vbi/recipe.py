@@ -37,28 +37,38 @@ from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
 from bayesfed.algorithms.d_turbo_vbi.server import NLL, TurboStep
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.compress.support import gather_active, scatter_active
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Cast, Codec, gather_active, scatter_active
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.federated import (
+    Active,
+    Adam,
+    Algorithm,
+    Fit,
+    Holding,
+    Kind,
+    Link,
+    LocalOptions,
+    Model,
+    Reducer,
+    Server,
+    Sum,
+    Training,
+    Update,
+    View,
+    published,
+)
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.aggregation.views import Active
-from bayesfed.federated.core.algorithm import Algorithm, Model, Server
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Info, Link, View
-from bayesfed.federated.core.seams import Around, inner_codec, published
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Kind, Reducer, Update
-from bayesfed.federated.layers.holding import Holding
+from bayesfed.federated.core import Around, Info
+from bayesfed.federated.core.seams import inner_codec
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.optimisers import Adam
-from bayesfed.inference.turbo.blocks import Blocks, Structured
-from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE, MeanFieldElbo, Spread, spread_leaf
-from bayesfed.inference.turbo.exchange import Exchange
+from bayesfed.inference import Exchange, MeanFieldElbo, Structured
+from bayesfed.inference.turbo.blocks import Blocks
+from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE, Spread, spread_leaf
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
 from bayesfed.keys import Key
-from bayesfed.models.priors.declared import Declared, tempered
+from bayesfed.models import Declared
+from bayesfed.models.priors.declared import tempered
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, under
 

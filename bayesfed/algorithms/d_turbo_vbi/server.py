@@ -16,16 +16,16 @@ from bayesfed.algorithms.d_turbo_vbi.density import HELD, ToDensity, held_rows
 from bayesfed.algorithms.d_turbo_vbi.totals import Totals
 from bayesfed.algorithms.d_turbo_vbi.watch import Watch
 from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning
+from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer
+from bayesfed.federated.core import Info
 from bayesfed.federated.training.held_out_scores import SCORES, better
-from bayesfed.inference.turbo.blocks import Blocks, Structured, kl_divergence
+from bayesfed.inference import Exchange, Structured, kl_divergence
+from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE, Spread, encode_inclusion, spread_leaf
-from bayesfed.inference.turbo.exchange import Exchange, SupportState
+from bayesfed.inference.turbo.exchange import SupportState
+from bayesfed.models import Belief, Declared, Site, SiteBelief
 from bayesfed.models.modules import initial_scale
-from bayesfed.models.priors.belief import Belief, SiteBelief
-from bayesfed.models.priors.declared import Declared, Site
 from bayesfed.trees import Tree
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from bayesfed.federated.core.protocols import Info
-from bayesfed.inference.sum_product.result import Inferred
-from bayesfed.models.priors.belief import SiteBelief
+from bayesfed.federated.core import Info
+from bayesfed.inference import Inferred
+from bayesfed.models import SiteBelief
 
 # A layer is reported as near its floor up to this multiple of it.
 NEAR = 1.25

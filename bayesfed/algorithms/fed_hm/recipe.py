@@ -28,20 +28,16 @@ from bayesfed.algorithms.composing import Turn, compose, weighing
 from bayesfed.algorithms.fed_hm.server import Refactor
 from bayesfed.algorithms.fed_hm.view import Factored
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm, Model
-from bayesfed.federated.core.protocols import Link, Local, Profile
-from bayesfed.federated.training.batch_norm import Buffers, buffered, predicting, travelling
+from bayesfed.federated import Algorithm, Buffers, Capacity, Link, Local, Model, Profile, Training
+from bayesfed.federated.training.batch_norm import buffered, predicting, travelling
 from bayesfed.federated.training.descent import LocalClasses
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective
+from bayesfed.inference import MaximumLikelihood, Objective
 from bayesfed.inference.objectives.weight_decay import Decayed
-from bayesfed.models.low_rank.factored_trees import unrollings
-from bayesfed.models.low_rank.hybrid import Convention, Whole, hybrid, hybrid_ranks
+from bayesfed.models import Categorical, Likelihood, hybrid, hybrid_ranks, unrollings
+from bayesfed.models.low_rank.hybrid import Convention, Whole
 from bayesfed.models.low_rank.unrolling import Split
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes
 
 

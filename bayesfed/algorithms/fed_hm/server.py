@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bayesfed.algorithms.fed_hm.view import Ranks, spectra_of, with_spectra
+from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.clients.turn import one_thread
-from bayesfed.federated.core.owners import MODEL, owned
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer
+from bayesfed.federated.clients import one_thread
+from bayesfed.federated.core import MODEL, Info, owned
 from bayesfed.keys import Key
-from bayesfed.models.low_rank.factored_spectra import spectra
-from bayesfed.models.low_rank.unrolling import Unrolling
+from bayesfed.models import Unrolling, spectra
 from bayesfed.trees import Tree
 
 

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.update import Kind, Update
-from bayesfed.models.low_rank.factored_spectra import Spectrum
-from bayesfed.models.low_rank.factored_trees import align, factorise
-from bayesfed.models.low_rank.unrolling import Unrolling
+from bayesfed.federated import Kind, Update, Whole
+from bayesfed.federated.core import MODEL, of, owned
+from bayesfed.models import Spectrum, Unrolling, align, factorise
 from bayesfed.trees import Shapes, Tree, check, leaf_of, shapes
 
 # Owner of the triplets in a state, and what the names of their parts begin with.

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.update import Kind
+from bayesfed.federated import Kind
 from bayesfed.geometry import (
     FixedRank,
     Tangent,

@@ -15,19 +15,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.algorithms.fed_rlr.encodings import Retraction, Transmission
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.update import Kind
+from bayesfed.federated import Fit, Kind, LocalOptions
 from bayesfed.federated.training.descent import batches
 from bayesfed.geometry import FixedRank, Tangent, difference, distance, metric_retraction, norm
 from bayesfed.geometry.thin import signed_qr
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key, forked
-from bayesfed.models.low_rank.fixed_rank_trees import points, probes, tangents, with_points
+from bayesfed.models import Likelihood, points, probes, tangents, with_points
 from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
-from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Shapes, Tree, leaf_of, shapes
 
 

@@ -20,7 +20,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.geometry import FixedRank, energy_rank, grow, singular_values, truncate
 from bayesfed.geometry.thin import gaussian
 from bayesfed.keys import Key
-from bayesfed.models.low_rank.fixed_rank_trees import points, with_points
+from bayesfed.models import points, with_points
 from bayesfed.trees import Tree
 
 

@@ -33,22 +33,15 @@ from bayesfed.algorithms.fed_rlr.local import RiemannianOptions, RiemannianSgd, 
 from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
 from bayesfed.algorithms.fed_rlr.server import Retract
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.clients.turn import one_thread
+from bayesfed.federated import Algorithm, Keep, Link, Model, Sgd, Sum, Training, Whole
+from bayesfed.federated.clients import one_thread
 from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Algorithm, Model
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.training.descent import draws_globally
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.optimisers import Sgd
 from bayesfed.geometry import metric_retraction, orthographic_retraction
-from bayesfed.models.low_rank.fixed_rank import fixed_rank
+from bayesfed.models import Categorical, Likelihood, fixed_rank
 from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import parameters, running_statistics
 
 

@@ -10,11 +10,9 @@ from bayesfed.algorithms.fed_rlr.encodings import Transmission
 from bayesfed.algorithms.fed_rlr.local import free
 from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer
-from bayesfed.models.low_rank.fixed_rank_trees import points, with_points
+from bayesfed.federated import Keep, Reducer
+from bayesfed.federated.core import Info, seams
+from bayesfed.models import points, with_points
 from bayesfed.trees import Tree
 
 

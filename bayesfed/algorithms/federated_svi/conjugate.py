@@ -23,17 +23,25 @@ import torch
 from torch import Tensor
 
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Cast, Codec
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
+from bayesfed.federated import (
+    Algorithm,
+    Assignment,
+    Digital,
+    Fit,
+    Kind,
+    Link,
+    LocalOptions,
+    Phase,
+    Profile,
+    Reducer,
+    Whole,
+)
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated.core import Info
 from bayesfed.federated.core.layering import of_core
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
-from bayesfed.federated.core.update import Kind, Reducer
-from bayesfed.federated.links.digital import Digital
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, shapes, zip_map
 

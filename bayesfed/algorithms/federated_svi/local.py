@@ -13,13 +13,10 @@ from torch import nn
 
 from bayesfed.algorithms.federated_svi.moves import moves
 from bayesfed.algorithms.federated_svi.steps import Steps
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.update import Kind
+from bayesfed.federated import Fit, Kind, LocalOptions, Optimiser
 from bayesfed.federated.training.descent import batches
-from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.inference.variational.antithetic import mirrored
 from bayesfed.inference.variational.fusion import Fused, Fusion
 from bayesfed.inference.variational.program import Program, Runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayesfed.federated.core.protocols import Info
+from bayesfed.federated.core import Info
 from bayesfed.inference.variational.fusion import Fused
 from bayesfed.trees import Tree
 

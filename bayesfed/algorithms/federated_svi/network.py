@@ -15,24 +15,19 @@ from torch import Generator, Tensor
 from torch.func import functional_call, grad, vmap
 
 from bayesfed.algorithms.federated_svi.moves import moves
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.update import Kind
+from bayesfed.federated import Fit, Ivon, Kind, LocalOptions, Training
 from bayesfed.federated.training.descent import batches, draws_globally
 from bayesfed.federated.training.held_out_scores import HeldOutScores
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.optimisers import Ivon
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.inference.variational.families import NormalFamily
 from bayesfed.inference.variational.fusion import Fused, Fusion, Start
 from bayesfed.inference.variational.ivon import IvonSteps
 from bayesfed.keys import Key, forked
+from bayesfed.models import BayesianNet, Gaussian
 from bayesfed.models.modules import evaluating
-from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.models.priors.weights import Gaussian
 from bayesfed.trees import Tree
 
 TEMPERATURE = "run/temperature"

@@ -29,26 +29,37 @@ from bayesfed.algorithms.federated_svi.tempering import (
     untempered,
 )
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Cast, Codec
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Phase, Server
+from bayesfed.federated import (
+    Adam,
+    Algorithm,
+    Assignment,
+    Digital,
+    Ivon,
+    Link,
+    Local,
+    NaturalGradient,
+    Phase,
+    Profile,
+    Server,
+    Training,
+    View,
+    Whole,
+    inverse,
+)
+from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
-from bayesfed.federated.core.owners import MODEL
-from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile, View
-from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.optimisers import Adam, Ivon, NaturalGradient, inverse
 from bayesfed.inference.variational.fusion import PVI, Fused, Fusion, FusionKind, ReverseKL
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.inference.variational.program import Program, Runs
 from bayesfed.inference.variational.reading import read_layout
 from bayesfed.inference.variational.traced import LOCAL
 from bayesfed.keys import Key
-from bayesfed.models.priors.bayesian import BayesianNet
+from bayesfed.models import BayesianNet
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, shapes
 

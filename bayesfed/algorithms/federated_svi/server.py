@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from bayesfed.algorithms.federated_svi.moves import moves
 from bayesfed.algorithms.federated_svi.network import TEMPERATURE
 from bayesfed.errors import UpdateError
+from bayesfed.federated import Reducer, Sum, Update, constant
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Reducer, Update
+from bayesfed.federated.core import Info
 from bayesfed.federated.training.held_out_scores import SCORES, better
-from bayesfed.federated.training.optimisers import Schedule, constant
+from bayesfed.federated.training.optimisers import Schedule
 from bayesfed.inference.variational.fusion import Fused, Fusion
 from bayesfed.trees import Tree
 

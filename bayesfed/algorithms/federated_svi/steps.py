@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor, nn
 
-from bayesfed.federated.training.optimisers import NaturalGradient, Optimiser
+from bayesfed.federated import NaturalGradient, Optimiser
 from bayesfed.inference.variational.layout import Layout
 from bayesfed.inference.variational.natural import NaturalSteps
 from bayesfed.inference.variational.program import Pair

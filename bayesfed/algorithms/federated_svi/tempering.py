@@ -14,14 +14,11 @@ from pyro.infer.autoguide.initialization import init_to_value
 
 from bayesfed.algorithms.federated_svi.network import STRENGTH, TEMPERATURE
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.update import Kind, Update
-from bayesfed.federated.training.optimisers import Ivon
+from bayesfed.federated import Ivon, Kind, Update, Whole
 from bayesfed.inference.variational.fusion import Fusion
 from bayesfed.inference.variational.program import Runs
-from bayesfed.models.priors.bayesian import BayesianNet
+from bayesfed.models import BayesianNet, Gaussian
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.models.priors.weights import Gaussian
 from bayesfed.trees import Shapes, Tree
 
 # Temperature, in rows for each weight, where the likelihood leaves it open; squared gradients of a

@@ -9,7 +9,7 @@ from torch import nn
 
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.models.adapters.lora import adapters, lora_rank, resized
+from bayesfed.models import adapters, lora_rank, resized
 from bayesfed.trees import Tree
 
 

@@ -15,13 +15,11 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.lora.sketch_view import CODES, RANGES, read_sketch
 from bayesfed.algorithms.lora.slices import AXES, cut_slices, fine, others
-from bayesfed.data.dataset import Dataset
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import owned
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.seams import Around
+from bayesfed.data import Dataset
+from bayesfed.federated import Fit, LocalOptions
+from bayesfed.federated.core import Around, owned
 from bayesfed.keys import Key
-from bayesfed.models.adapters.lora import adapters
+from bayesfed.models import adapters
 from bayesfed.trees import Tree, leaf_of, placed
 
 

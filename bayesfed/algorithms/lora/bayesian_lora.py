@@ -33,21 +33,25 @@ from bayesfed.algorithms.lora.sketch_view import Slices
 from bayesfed.algorithms.lora.sketched_svi import SketchedSvi, cut_model
 from bayesfed.algorithms.lora.slices import sliced
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Codec
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Assignment, Link, Local, Profile
-from bayesfed.federated.core.seams import published
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.model_sizes import Capacity, Sized
+from bayesfed.federated import (
+    Algorithm,
+    Assignment,
+    Capacity,
+    Link,
+    Local,
+    Profile,
+    Sized,
+    Training,
+    published,
+)
 from bayesfed.inference.variational.fusion import Fusion, ProductOfExperts
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key
-from bayesfed.models.adapters.lora import adapters, lora_rank
-from bayesfed.models.adapters.sketching import random_sketch
-from bayesfed.models.adapters.slice_normal import JOINT, SliceNormal
-from bayesfed.models.priors.bayesian import BayesianNet
+from bayesfed.models import BayesianNet, SliceNormal, adapters, lora_rank, random_sketch
+from bayesfed.models.adapters.slice_normal import JOINT
 from bayesfed.trees import Tree, leaf_of, shapes
 
 

@@ -12,11 +12,9 @@ from torch import nn
 from bayesfed.algorithms.composing import compose, weighing
 from bayesfed.algorithms.lora.adapting import adapted
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.local_work import Training
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.compress import Codec
+from bayesfed.federated import Algorithm, Link, Training
+from bayesfed.models import Likelihood
 
 
 @recipe(cites=("zhang2024towards", "hu2021lora"))

@@ -23,15 +23,11 @@ from bayesfed.algorithms.lora.adapting import adapted, by_rank
 from bayesfed.algorithms.lora.merging import Merge, Merging, base_weights
 from bayesfed.algorithms.lora.stacking import Stack, Unlike, adapter_leaves
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm, Model
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.models.adapters.lora import adapters
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.federated import Algorithm, Capacity, Link, Model, Training
+from bayesfed.federated.core import MODEL, of, owned
+from bayesfed.models import Likelihood, adapters
 from bayesfed.trees import Tree, shapes, trainable
 
 

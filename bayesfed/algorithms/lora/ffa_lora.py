@@ -14,11 +14,9 @@ from torch import nn
 from bayesfed.algorithms.lora.adapting import half_frozen
 from bayesfed.algorithms.lora.fed_lora import fed_lora
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.local_work import Training
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.compress import Codec
+from bayesfed.federated import Algorithm, Link, Training
+from bayesfed.models import Likelihood
 
 
 @recipe(cites=("sun2024improving", "hu2021lora"))

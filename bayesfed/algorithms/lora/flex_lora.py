@@ -21,13 +21,9 @@ from bayesfed.algorithms.composing import compose, weighing
 from bayesfed.algorithms.lora.adapting import adapted, by_rank
 from bayesfed.algorithms.lora.stacking import Refactored, Stack, Unlike
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
-from bayesfed.federated.core.algorithm import Algorithm, Model
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.model_sizes import Capacity
-from bayesfed.models.adapters.lora import adapters
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.compress import Codec
+from bayesfed.federated import Algorithm, Capacity, Link, Model, Training
+from bayesfed.models import Likelihood, adapters
 from bayesfed.trees import Tree, shapes, trainable
 
 

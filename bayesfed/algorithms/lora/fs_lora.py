@@ -31,17 +31,18 @@ from bayesfed.algorithms.lora.adapting import adapted, by_rank, half_frozen
 from bayesfed.algorithms.lora.anchored import Anchored
 from bayesfed.algorithms.lora.sketch_view import Sketched, Slices
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.servers import Add
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link, Local
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.model_sizes import Capacity
+from bayesfed.federated import Add, Algorithm, Capacity, Link, Local, Training
 from bayesfed.keys import Key
-from bayesfed.models.adapters.lora import adapters
-from bayesfed.models.adapters.sketching import Drawn, importance_sketch, random_sketch, slice_norms
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import (
+    Drawn,
+    Likelihood,
+    adapters,
+    importance_sketch,
+    random_sketch,
+    slice_norms,
+)
 from bayesfed.trees import Tree, leaf_of, shapes
 
 Sampling = Literal["uniform", "importance"]

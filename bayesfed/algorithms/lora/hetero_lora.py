@@ -28,16 +28,10 @@ from bayesfed.algorithms.composing import compose, weighing
 from bayesfed.algorithms.lora.adapting import adapted, by_rank
 from bayesfed.algorithms.lora.sketch_view import Slices
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
-from bayesfed.federated.core.algorithm import Algorithm, Model
-from bayesfed.federated.core.protocols import Link, View
-from bayesfed.federated.core.update import Kind, Update
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.model_sizes import Capacity
+from bayesfed.compress import Codec
+from bayesfed.federated import Algorithm, Capacity, Kind, Link, Model, Training, Update, View
 from bayesfed.geometry.thin import product_norm
-from bayesfed.models.adapters.lora import adapters
-from bayesfed.models.adapters.sketching import Drawn
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import Drawn, Likelihood, adapters
 from bayesfed.trees import Tree, check, leaf_of, shapes
 
 

@@ -18,18 +18,13 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from bayesfed.algorithms.lora.stacking import OPTIMISER, stacked
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.server_optimisers import FedAvgM
-from bayesfed.federated.core.algorithm import Phase
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of, owned, owner_of
-from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.seams import Around
-from bayesfed.federated.core.update import Reducer
-from bayesfed.federated.training.model_sizes import Sized
+from bayesfed.federated import FedAvgM, Fit, LocalOptions, Phase, Reducer, Sized
+from bayesfed.federated.core import MODEL, Around, Info, of, owned
+from bayesfed.federated.core.owners import owner_of
 from bayesfed.keys import Key
-from bayesfed.models.adapters.lora import adapters
+from bayesfed.models import adapters
 from bayesfed.models.adapters.lora_layers import fresh_adapter
 from bayesfed.trees import Tree, leaf_of, placed, to
 

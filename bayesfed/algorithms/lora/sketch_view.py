@@ -13,16 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.lora.slices import Sliced, coarse, cut_slices, others, put_slices, sliced
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.seams import Around
-from bayesfed.federated.core.update import Kind, Update
+from bayesfed.federated import Fit, Kind, LocalOptions, Update, Whole
+from bayesfed.federated.core import MODEL, Around, of, owned
 from bayesfed.keys import Key
-from bayesfed.models.adapters.sketching import Drawn
+from bayesfed.models import Drawn
 from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers
 
 # Owners of leaves on the down-link, by layer: multipliers of slices, and indices for clients that

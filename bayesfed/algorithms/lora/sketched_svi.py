@@ -22,16 +22,12 @@ from bayesfed.algorithms.federated_svi.local import SviLocal
 from bayesfed.algorithms.lora.anchored import merged_slices
 from bayesfed.algorithms.lora.sketch_view import read_sketch
 from bayesfed.algorithms.lora.slices import cut_slices, others, put_slices
-from bayesfed.data.dataset import Dataset
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.update import Kind
+from bayesfed.data import Dataset
+from bayesfed.federated import Fit, Kind, LocalOptions
 from bayesfed.inference.variational.fusion import PVI, SITE
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.keys import Key
-from bayesfed.models.adapters.lora import adapters
-from bayesfed.models.priors.bayesian import BayesianNet
-from bayesfed.models.priors.weights import Gaussian, WeightPrior
+from bayesfed.models import BayesianNet, Gaussian, WeightPrior, adapters
 from bayesfed.trees import Tree, under
 
 # Draws of the slices that a client does not have, whose mean product is merged.

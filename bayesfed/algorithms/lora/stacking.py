@@ -17,12 +17,8 @@ from torch.nn import functional
 
 from bayesfed.algorithms.lora.slices import cut_slices
 from bayesfed.errors import UpdateError
-from bayesfed.federated.aggregation.server_optimisers import FedAvgM
-from bayesfed.federated.core.algorithm import Phase
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Kind, Reducer, Update
+from bayesfed.federated import FedAvgM, Kind, Phase, Reducer, Sum, Update
+from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.geometry.thin import product_svd
 from bayesfed.trees import Shapes, Tree, check, leaf_of
 

@@ -16,18 +16,25 @@ from torch import nn
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
-from bayesfed.federated.core.layering import layered
-from bayesfed.federated.core.layers import Layer, Sent, Visit
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, owned
-from bayesfed.federated.core.protocols import Fit, Link
-from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.local_work import Training
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.federated import (
+    Algorithm,
+    Descent,
+    Fit,
+    Layer,
+    Link,
+    LocalOptions,
+    Model,
+    Personal,
+    Sent,
+    Training,
+    Visit,
+    layered,
+)
+from bayesfed.federated.core import MODEL, owned
+from bayesfed.inference import MaximumLikelihood
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import Tree, to
 
 

@@ -10,20 +10,30 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
-from bayesfed.federated.core.layering import layered
-from bayesfed.federated.core.layers import Layer, Sent, Visit
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.seams import published
-from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.optimisers import Optimiser
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.federated import (
+    Algorithm,
+    Descent,
+    Fit,
+    Layer,
+    LocalOptions,
+    Model,
+    Optimiser,
+    Personal,
+    Sent,
+    Training,
+    Visit,
+    layered,
+    published,
+)
+from bayesfed.federated.core import MODEL, Conditions, Skip, of, owned
+from bayesfed.inference import MaximumLikelihood
+from bayesfed.keys import Key
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import Predicate
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Shapes, Tree, running_statistics, shapes, to, trainable
+
+# Most clients whose messages are looked at before a run.
+MOST = 100
 
 
 def received(message: Tree, memory: Tree) -> Tree:
@@ -114,7 +124,8 @@ def personalised(
     ------
     ArgumentError
         If the method has several phases, several sizes or a posterior, or its network has running
-        statistics; if `where` chooses nothing; if a number is outside its domain.
+        statistics; if `where` chooses nothing; if a number is outside its domain. When it is run,
+        if a message to a client holds less than the model.
 
     Examples
     --------
@@ -138,7 +149,9 @@ def personalised(
     shown = published(phase.server, core, 0, None)
     # A core with several kinds of leaves may publish the network's alone, by their own names.
     told = MODEL if shown.keys() == owned(core, MODEL).keys() else phase.owner
-    model = own(of(told, shown), {}).model
+    # What the server alone has of the state is as it begins.
+    rest = {one: leaf for one, leaf in algorithm.initial.items() if one not in of(told, shown)}
+    model = own(rest | of(told, shown), {}).model
     if not isinstance(model, Model):
         expected, hint = "messages that hold a network's parameters", "fed_avg, fed_prox, fed_lora"
         raise ArgumentError(name, expected, type(model).__name__, hint)
@@ -158,11 +171,26 @@ def personalised(
     descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
 
     def begin(message: Tree, memory: Tree) -> Tree:
-        return dict(own(of(told, message), of(phase.owner, memory)).model.parameters)
+        return dict(own(rest | of(told, message), of(phase.owner, memory)).model.parameters)
 
     def personal(state: Tree, memory: Tree) -> Personal:
         tuned = owned(memory, "tuned")
         return Personal(Model(net, tuned)) if tuned else own(state, memory)
 
+    def whole(conditions: Conditions) -> None:
+        """Refuse a method whose messages hold less than the model, by those of some clients."""
+        for profile in conditions.profiles[:MOST]:
+            plan = phase.assign(core, 0, profile, Key(0, "personalised"))
+            if isinstance(plan, Skip):
+                continue
+            unlike = sorted(set(plan.view.restrict(dict(shown))) ^ set(shown))
+            if unlike:
+                expected, actual = (
+                    "messages with the whole model",
+                    f"others to client {profile.name!r}",
+                )
+                raise ArgumentError(name, expected, f"{actual}: {unlike}", "fed_avg, fed_per")
+
     layer = FineTuned(steps=descent, begin=begin, expected=shapes(chosen), fixed=tuple(fixed))
-    return replace(layered(algorithm, layer, where=name, inside=True), personal=personal)
+    made = layered(algorithm, layer, where=name, inside=True)
+    return replace(made, personal=personal, checks=(*algorithm.checks, whole))

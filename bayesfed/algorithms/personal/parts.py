@@ -19,20 +19,25 @@ from torch import Tensor, nn
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.personal.fine_tuning import personalised
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Codec
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Link
-from bayesfed.federated.core.update import Kind
+from bayesfed.federated import (
+    Algorithm,
+    Descent,
+    Fit,
+    Kind,
+    Link,
+    LocalOptions,
+    Model,
+    Personal,
+    Training,
+)
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.local_work import Training
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import Predicate, check_last
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, to
 
 

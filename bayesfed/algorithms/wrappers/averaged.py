@@ -11,12 +11,8 @@ import torch
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.layering import layered
-from bayesfed.federated.core.layers import Inner, Layer, Moment
-from bayesfed.federated.core.owners import of, owned
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Update
+from bayesfed.federated import Algorithm, Layer, Moment, Update, layered
+from bayesfed.federated.core import Info, Inner, of, owned
 from bayesfed.trees import Tree
 
 MEAN, COUNT = "mean", "count"

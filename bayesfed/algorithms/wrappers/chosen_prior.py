@@ -33,21 +33,32 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, UndeterminedWarning
+from bayesfed.federated import (
+    Algorithm,
+    Assignment,
+    Digital,
+    Fit,
+    Kind,
+    LocalOptions,
+    Model,
+    Phase,
+    Predictor,
+    Profile,
+    Reducer,
+    Server,
+    Skip,
+    Whole,
+    published,
+)
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Predictor, Server
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Assignment, Fit, Info, Profile, Skip
-from bayesfed.federated.core.seams import Around, published
-from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated.core import Around, Info
 from bayesfed.federated.engine.assembly import assembled
-from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.held_out_scores import EVERY, split_held
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Normal
+from bayesfed.models import Categorical, Normal
 from bayesfed.trees import Tree, under, without
 
 # What is tried, and the number of rounds of each.

@@ -14,9 +14,9 @@ from itertools import takewhile
 
 from bayesfed.algorithms.wrappers.noising import Private
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Conditions
-from bayesfed.federated.core.layers import Layer
-from bayesfed.federated.engine.samplers import Uniform, everyone
+from bayesfed.federated import Layer, everyone
+from bayesfed.federated.core import Conditions
+from bayesfed.federated.engine.samplers import Uniform
 
 
 @dataclass(frozen=True)

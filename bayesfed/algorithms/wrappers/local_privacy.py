@@ -26,12 +26,9 @@ import torch
 from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.algorithms.wrappers.weights import EqualWeights
 from bayesfed.errors import ArgumentError
+from bayesfed.federated import Algorithm, Fit, Moment, Sent, Update, Visit, layered
 from bayesfed.federated.aggregation.changes import clipped
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.layering import layered
-from bayesfed.federated.core.layers import Inner, Moment, Sent, Visit
-from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Update
+from bayesfed.federated.core import Info, Inner
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

@@ -13,10 +13,9 @@ from torch import Tensor
 from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.algorithms.wrappers.weights import EqualWeights
 from bayesfed.errors import UpdateError
+from bayesfed.federated import Fit, Kind, Moment, Sent, Traits, Update, Visit
 from bayesfed.federated.aggregation.changes import VECTORS, clipped
-from bayesfed.federated.core.layers import Inner, Moment, Sent, Traits, Visit
-from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Kind, Update
+from bayesfed.federated.core import Info, Inner
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

@@ -13,22 +13,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from bayesfed.algorithms.registry import ALGORITHM
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, having
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.layering import layered
-from bayesfed.federated.core.layers import Layer, Turn
-from bayesfed.federated.core.protocols import Assignment, Link, Profile, Skip
+from bayesfed.federated import (
+    Algorithm,
+    Assignment,
+    Cell,
+    Layer,
+    Link,
+    Profile,
+    Skip,
+    feedback,
+    layered,
+)
+from bayesfed.federated.core import Turn
 from bayesfed.federated.core.seams import inner_codec
-from bayesfed.federated.layers.holding import feedback
-from bayesfed.federated.links.deadline import Cell
 from bayesfed.keys import Key
-from bayesfed.models.elastic.shares import Share
+from bayesfed.models import Share
 from bayesfed.trees import Tree
-from bayesfed.wireless.allocation import Infeasible, plan
-from bayesfed.wireless.devices import Device
-from bayesfed.wireless.energy import Load, work_cycles
+from bayesfed.wireless import Device, Infeasible, Load, plan, work_cycles
 
 
 @dataclass(frozen=True)

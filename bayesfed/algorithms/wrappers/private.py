@@ -24,9 +24,8 @@ from bayesfed.algorithms.wrappers.conditions import Promise
 from bayesfed.algorithms.wrappers.noising import Budget, Private
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import KEY, Role, checked
-from bayesfed.federated.clients.side import ClientSide
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.layering import layered
+from bayesfed.federated import Algorithm, layered
+from bayesfed.federated.clients import ClientSide
 from bayesfed.keys import Key
 
 PARTICIPANTS = Role(lambda count: isinstance(count, int), "a whole number of clients", "10")

@@ -10,13 +10,10 @@ from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.weights import EqualWeights
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import Role, checked
+from bayesfed.federated import Algorithm, Moment, Rule, Traits, Update, layered
 from bayesfed.federated.aggregation.changes import VECTORS
-from bayesfed.federated.aggregation.rules import Rule, added
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.layering import layered
-from bayesfed.federated.core.layers import Moment, Traits
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Update
+from bayesfed.federated.aggregation.rules import added
+from bayesfed.federated.core import Info
 from bayesfed.trees import Tree
 
 RULE = Role(

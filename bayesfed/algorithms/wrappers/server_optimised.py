@@ -8,15 +8,19 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from bayesfed.errors import ArgumentError
+from bayesfed.federated import (
+    Algorithm,
+    FedAvgM,
+    Layer,
+    Model,
+    Moment,
+    ServerOptimiser,
+    Traits,
+    Update,
+    layered,
+)
 from bayesfed.federated.aggregation.changes import VECTORS
-from bayesfed.federated.aggregation.server_optimisers import FedAvgM, ServerOptimiser
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Algorithm, Model
-from bayesfed.federated.core.layering import layered
-from bayesfed.federated.core.layers import Inner, Layer, Moment, Traits
-from bayesfed.federated.core.owners import of
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Update
+from bayesfed.federated.core import Info, Inner, of, seams
 from bayesfed.trees import Tree, running_statistics
 
 

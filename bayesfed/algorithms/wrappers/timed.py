@@ -11,13 +11,10 @@ from dataclasses import dataclass, replace
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.on_devices import Devices
 from bayesfed.errors.checks import checked
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.layering import layered
-from bayesfed.federated.core.layers import Turn
-from bayesfed.federated.core.protocols import Assignment, Profile, Skip
+from bayesfed.federated import Algorithm, Assignment, Profile, Skip, layered
+from bayesfed.federated.core import Turn
 from bayesfed.trees import Tree
-from bayesfed.wireless.devices import Device
-from bayesfed.wireless.energy import Load, work_cycles
+from bayesfed.wireless import Device, Load, work_cycles
 
 
 @checked(algorithm=ALGORITHM)

@@ -8,11 +8,9 @@ from typing import ClassVar
 
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.errors.checks import checked
+from bayesfed.federated import Algorithm, Assignment, Layer, Skip, Traits, layered
 from bayesfed.federated.aggregation.changes import VECTORS
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.layering import layered
-from bayesfed.federated.core.layers import Layer, Traits, Turn
-from bayesfed.federated.core.protocols import Assignment, Skip
+from bayesfed.federated.core import Turn
 from bayesfed.trees import Tree
 
 

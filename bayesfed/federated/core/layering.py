@@ -68,8 +68,12 @@ def layered(
         phases.append(replace(phase, layers=around))
         check_order(phases[-1], where)
     new, scope = phases[0].layers[-1 if inside else 0], phases[0].scope
-    own = of(phases[0].within, of(new.owner, new.start(beginning(phases[0], algorithm.initial))))
-    made = replace(algorithm, phases=tuple(phases), initial=algorithm.initial | own)
+    initial = dict(algorithm.initial)
+    # Phases of one method share the layer's leaves; members of an ensemble have their own.
+    for phase in {phase.within: phase for phase in reversed(phases)}.values():
+        begun = beginning(phase, algorithm.initial)
+        initial |= of(phase.within, of(new.owner, new.start(begun)))
+    made = replace(algorithm, phases=tuple(phases), initial=initial)
     return made if type(new).predict is Layer.predict else _predicted(made, new, scope)
 
 

@@ -183,6 +183,11 @@ class ServerSide:
             if total is None and not seams.steps_alone(server):
                 return core, {}
             gathered = Sum(total)
+        elif seams.gathered(gathered, Sum):
+            # Nobody was heard.
+            if not seams.steps_alone(server):
+                return core, {}
+            gathered = self.phase.reducer()
         step = server.step(core, gathered, round)
         if not (
             isinstance(step, tuple)

@@ -24,6 +24,7 @@ from bayesfed.federated.core import (
     Profile,
     Reducer,
     Skip,
+    Sum,
     abridged,
     seams,
 )
@@ -245,6 +246,8 @@ def collect(
 def stepped(occasion: Occasion, reducer: Reducer, entries: Entries) -> tuple[Tree, Info]:
     """Return the state after the server's step, and its figures."""
     phase = occasion.phase
-    if not entries.enough() and not seams.steps_alone(phase.server):
-        return occasion.state, {}
+    if not entries.enough():
+        if not seams.steps_alone(phase.server):
+            return occasion.state, {}
+        reducer = Sum()
     return phase.server.step(occasion.state, reducer, occasion.round)

@@ -80,7 +80,7 @@ class Holding(Layer):
             name: _changed(name, held.get(name), leaf) for name, leaf in masks.items()
         }
         before, now = supports_of(held), supports_of(message)
-        for name in changes.keys() - masks.keys():
+        for name in [name for name in changes if name not in masks]:
             leaf = held.get(name)
             leaf = leaf if leaf is None else moved(name, leaf, before, now)
             message[name] = _changed(name, leaf, changes[name])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -49,4 +50,5 @@ def channels_last(net: nn.Module) -> nn.Module:
     """Return a copy of a network whose convolutions return the channels of a pixel side by side."""
     # A convolution takes the layout of its weight where that of its input leaves it open, and
     # pooling and activations keep it.
-    return copy.deepcopy(net).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    twin: Any = copy.deepcopy(net)
+    return cast(nn.Module, twin.to(memory_format=torch.channels_last))

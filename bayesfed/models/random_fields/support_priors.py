@@ -191,9 +191,9 @@ class Channels:
     """All weights of an output channel or unit, a row of the matrix, are active or inactive
     together; the rows are independent.
 
-    `bayesfed.compact` makes a smaller layer of one whose channels are off, and drops them from the
-    inputs of the next. With a `density`, `d_turbo_vbi` keeps every row of the last layer, since
-    these are the outputs of the network.
+    `bayesfed.models.compact` makes a smaller layer of one whose channels are off, and drops them
+    from the inputs of the next. With a `density`, `d_turbo_vbi` keeps every row of the last layer,
+    since these are the outputs of the network.
 
     Parameters
     ----------

@@ -234,7 +234,8 @@ def _plain(hint: Any, found: frozenset[str] | None) -> Any:  # noqa: PLR0911
         return None
     if origin in MAPPINGS:
         value = field("", inner[1], found)
-        return dict[inner[0], value] if inner[0] in (str, int) and value is not None else None  # type: ignore[valid-type]
+        known = inner[0] in (str, int) and value is not None
+        return dict.__class_getitem__((inner[0], value)) if known else None
     parts = [field("", one, found) for one in inner if one is not ...]
     if None in parts:
         return None

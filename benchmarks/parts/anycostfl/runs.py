@@ -255,7 +255,11 @@ class Task:
             "delta",
         )
         return descent.fit(
-            parameters(self.net), {}, self.public, bf.Key(self.seed, "public"), bf.LocalOptions()
+            parameters(self.net),
+            {},
+            self.public,
+            bf.Key(self.seed, "public"),
+            bf.federated.LocalOptions(),
         ).payload
 
     def planner(
@@ -282,7 +286,7 @@ class Task:
         )
         if isinstance(found, bf.federated.Skip):
             raise TypeError("a method that skips clients plans by itself")
-        up = found.up.codec if isinstance(found.up, bf.ErrorFeedback) else found.up
+        up = found.up.codec if isinstance(found.up, bf.compress.ErrorFeedback) else found.up
         return bf.on_devices(algorithm, self.planner(self.size_of(up)))
 
     def size_of(self, codec: Codec, net: torch.nn.Module | None = None) -> tuple[float, float]:
@@ -344,7 +348,7 @@ class Task:
     def _anycost_fl(self) -> Algorithm:
         settings, fitted = (
             self.settings,
-            bf.fit_flexible([self.update()], bf.Key(self.seed, "settings")),
+            bf.compress.fit_flexible([self.update()], bf.Key(self.seed, "settings")),
         )
         return bf.anycost_fl(
             self.net,
@@ -362,7 +366,7 @@ class Task:
         )
 
     def _fed_hq(self) -> Algorithm:
-        fitted = bf.fit_flexible(
+        fitted = bf.compress.fit_flexible(
             [self.update()], bf.Key(self.seed, "settings"), shares=(self.settings["share"],)
         )
         return bf.fed_hq(

@@ -239,7 +239,7 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
         return fed_l1(net, strength=settings["strength"], **common)
     if settings["recipe"] == "fed_prune":
         return fed_prune(net, share=settings["share"], **common)
-    codec = bf.Coded(Uniform(settings["bits"], Fixed())) if settings["bits"] else None
+    codec = bf.compress.Coded(Uniform(settings["bits"], Fixed())) if settings["bits"] else None
     return bf.fed_avg(net, codec=codec, **common)
 
 

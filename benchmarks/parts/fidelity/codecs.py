@@ -26,14 +26,14 @@ def codecs() -> bool:
     clients = linear(0, 10, "iid")
     exact = linear_exact(pooled(clients))
 
-    def sent(codec: bf.Cast | bf.Coded) -> tuple[int, float]:
+    def sent(codec: bf.Cast | bf.compress.Coded) -> tuple[int, float]:
         found = bf.run(
             bf.conjugate(PRIOR, statistics, codec=codec), clients, rounds=1, progress=False
         )
         return found.bits("up"), kl(from_natural(found.model.parameters), exact)
 
     def series(leaves: Sequence[LeafCodec]) -> list[tuple[int, float]]:
-        return [sent(bf.Coded(leaf)) for leaf in leaves]
+        return [sent(bf.compress.Coded(leaf)) for leaf in leaves]
 
     grids = series([Uniform(bits) for bits in GRIDS])
     floats = [*series([Float(16), Float(32)]), sent(bf.Cast(64))]

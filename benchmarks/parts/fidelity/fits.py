@@ -86,7 +86,9 @@ def careful(fusion: Fusion, rounds: int, steps: int) -> Plan:
     """Natural-gradient steps, three fifths of the rounds at a fixed rate, the others at a falling
     one.
     """
-    return Plan(fusion, rounds, steps, bf.NaturalGradient(0.15), falling(steps, 3 * rounds // 5))
+    return Plan(
+        fusion, rounds, steps, bf.federated.NaturalGradient(0.15), falling(steps, 3 * rounds // 5)
+    )
 
 
 def plan(job: Job) -> Plan:
@@ -96,20 +98,20 @@ def plan(job: Job) -> Plan:
     steps = 200 * job.effort // job.count if job.problem == "linear" else 40
     match job.rule:
         case "PVI" if job.problem == "schools":
-            return Plan(bf.PVI(damping=0.3), 50, 40, bf.Adam(0.03), bf.cosine(0.05, 50))
+            return Plan(bf.PVI(damping=0.3), 50, 40, bf.Adam(0.03), bf.federated.cosine(0.05, 50))
         case "PVI":
             return careful(bf.PVI(damping=0.5), 45, steps)
         case "PVI, full covariance":
-            return Plan(bf.PVI(damping=0.3), 30, 25, bf.Adam(0.03), bf.cosine(0.05, 30))
+            return Plan(bf.PVI(damping=0.3), 30, 25, bf.Adam(0.03), bf.federated.cosine(0.05, 30))
         case "summed gradients":
-            return Plan(bf.SummedGradients(0.1), 300, 4, schedule=bf.cosine(0.005, 300))
+            return Plan(bf.SummedGradients(0.1), 300, 4, schedule=bf.federated.cosine(0.005, 300))
         case "product of experts":
-            return careful(bf.ProductOfExperts(), 3, 60)
+            return careful(bf.inference.ProductOfExperts(), 3, 60)
         case rule:
             rules: dict[str, Fusion] = {
-                "Wasserstein": bf.Wasserstein(),
-                "reverse KL": bf.ReverseKL(),
-                "mean parameters": bf.MeanParameters(),
+                "Wasserstein": bf.inference.Wasserstein(),
+                "reverse KL": bf.inference.ReverseKL(),
+                "mean parameters": bf.inference.MeanParameters(),
             }
             return careful(rules[rule.partition(",")[0]], 10, 20)
 

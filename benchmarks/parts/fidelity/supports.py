@@ -91,7 +91,7 @@ def learned(truth: Planted, rounds: int) -> Tensor:
     precision = bf.BernoulliGamma(
         SLAB_SD, truth.spike_sd, slab_shape=1000, spike_shape=1000, relative=False
     )
-    support = bf.MarkovGrid(row=CHAIN, column=0.5, patch=(1, LENGTH))
+    support = bf.models.MarkovGrid(row=CHAIN, column=0.5, patch=(1, LENGTH))
     declared = bf.declare(
         nn.Sequential(nn.Linear(LENGTH, OUTPUTS, bias=False)),
         bf.Prior(support, precision),
@@ -101,12 +101,15 @@ def learned(truth: Planted, rounds: int) -> Tensor:
         declared,
         observations=ROWS,
         training=bf.Training(
-            steps=40, batch_size=80, optimiser=bf.Adam(0.02), schedule=bf.cosine(0.02, rounds)
+            steps=40,
+            batch_size=80,
+            optimiser=bf.Adam(0.02),
+            schedule=bf.federated.cosine(0.02, rounds),
         ),
         spread="weight",
         initial_sd=0.05,
         codec=bf.Cast(32),
-        exchange=bf.Exchange(tolerance=1e-6),
+        exchange=bf.inference.Exchange(tolerance=1e-6),
         temperature=1.0,
         field=no_field,
         warm_up=rounds // 3,

@@ -61,11 +61,13 @@ def fitted(
         sd = settings["prior_sd"]
         likelihood = bf.Categorical(temperature=settings["temperature"])
         algorithm = bf.bayesian_lora(
-            bf.bayesian(net, bf.adapter_prior(net, a=sd, b=sd, head=sd), likelihood=likelihood),
+            bf.bayesian(
+                net, bf.models.adapter_prior(net, a=sd, b=sd, head=sd), likelihood=likelihood
+            ),
             [settings["rank"]],
             lambda profile, round, key: 0,
-            guide=partial(bf.SliceNormal, init_scale=settings["init_sd"]),
-            fusion=bf.MeanParameters(),
+            guide=partial(bf.models.SliceNormal, init_scale=settings["init_sd"]),
+            fusion=bf.inference.MeanParameters(),
             scale="global",
             observations=rows,
             example=next(iter(clients.values()))[:2],

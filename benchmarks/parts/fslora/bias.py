@@ -114,7 +114,11 @@ def _update(algorithm: Algorithm, state: Tree, data: bf.Dataset, view: Slices | 
     """Return a client's change of the adapters, zeros where it has no slices, as one vector."""
     local = algorithm.phases[0].local
     fit = local.fit(
-        view.restrict(state) if view else state, {}, data, bf.Key(0, "fit"), bf.LocalOptions()
+        view.restrict(state) if view else state,
+        {},
+        data,
+        bf.Key(0, "fit"),
+        bf.federated.LocalOptions(),
     )
     change = view.lift(fit.payload, 1.0, "delta").total if view else fit.payload
     return torch.cat(

@@ -147,7 +147,9 @@ def adapted(settings: Settings, seed: int, net: nn.Module) -> nn.Module:
 def algorithm(settings: Settings, seed: int, net: nn.Module, clients: Sequence[str]) -> Algorithm:
     """Return a case's algorithm."""
     schedule = (
-        bf.cosine(settings["falling"], settings["rounds"]) if "falling" in settings else constant
+        bf.federated.cosine(settings["falling"], settings["rounds"])
+        if "falling" in settings
+        else constant
     )
     work = bf.Training(
         settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"]), schedule

@@ -30,7 +30,7 @@ from bayesfed.models.adapters.lora import adapters, resized
 from bayesfed.models.costs import costs
 
 Settings = Mapping[str, Any]
-WHERE = {"queries and values": bf.query_value, "last output": last_output}
+WHERE = {"queries and values": bf.models.query_value, "last output": last_output}
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,9 @@ def parts(settings: Settings, seed: int, task: Task) -> dict[str, bf.Dataset]:
     key = bf.Key(seed, "partition")
     return bf.federate(
         task.train.data,
-        bf.within_domains(task.train.domains, lambda rows, own: bf.iid(len(rows), each, own), key),
+        bf.data.within_domains(
+            task.train.domains, lambda rows, own: bf.iid(len(rows), each, own), key
+        ),
     )
 
 

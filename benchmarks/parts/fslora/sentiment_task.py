@@ -136,9 +136,9 @@ def task(settings: dict[str, Any], folder: Path, cache: Path, *, held_out: bool 
     """Return a scale's network and rows, the same for every seed; with `held_out` the rows that are
     scored are taken from the training rows.
     """
-    model = bf.minilm_folder()
-    whole = bf.text_classifier(model, 2, bf.Key(0, "classifier"), dropout=0.0)
-    train, test = bf.sentiment(folder, threshold=settings["threshold"]).split(
+    model = bf.data.minilm_folder()
+    whole = bf.models.text_classifier(model, 2, bf.Key(0, "classifier"), dropout=0.0)
+    train, test = bf.data.sentiment(folder, threshold=settings["threshold"]).split(
         settings["tested"], bf.Key(0, "test")
     )
     if held_out:
@@ -159,7 +159,7 @@ def task(settings: dict[str, Any], folder: Path, cache: Path, *, held_out: bool 
                 ]
             )
         ]
-        tokens = bf.tokenised(chosen, model, length=settings["length"], cache=cache)
+        tokens = bf.data.tokenised(chosen, model, length=settings["length"], cache=cache)
         data = (
             tokens
             if top is None

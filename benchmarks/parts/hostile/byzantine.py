@@ -35,12 +35,12 @@ ATTACKS = {"none": 1.0, "signs": -1.0, "x 100": 100.0, "signs x 100": -100.0}
 RULES: dict[str, tuple[Rule | None, float]] = {
     "mean": (None, math.inf),
     "mean, bound": (None, BOUND),
-    "median": (bf.Median(), math.inf),
-    "trimmed mean": (bf.TrimmedMean(HOSTILE / CLIENTS), math.inf),
-    "Krum": (bf.Krum(HOSTILE), math.inf),
-    "multi-Krum": (bf.Krum(HOSTILE, 12), math.inf),
-    "norm gate": (bf.NormGate(1.0), math.inf),
-    "norm gate, refusing": (bf.NormGate(2.0, refuse=True), math.inf),
+    "median": (bf.federated.Median(), math.inf),
+    "trimmed mean": (bf.federated.TrimmedMean(HOSTILE / CLIENTS), math.inf),
+    "Krum": (bf.federated.Krum(HOSTILE), math.inf),
+    "multi-Krum": (bf.federated.Krum(HOSTILE, 12), math.inf),
+    "norm gate": (bf.federated.NormGate(1.0), math.inf),
+    "norm gate, refusing": (bf.federated.NormGate(2.0, refuse=True), math.inf),
 }
 HELD = ("median", "trimmed mean", "multi-Krum")
 

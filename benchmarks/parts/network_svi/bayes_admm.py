@@ -91,11 +91,15 @@ def scored(logits: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
 def method(name: str, rows: bf.Dataset, seed: int) -> Algorithm:
     """Return a method by name."""
     net = bf.mlp([784, 200, 100, 10], bf.Key(seed, "net"))
-    work: dict[str, Any] = {"steps": 60, "batch_size": 32, "schedule": bf.cosine(0.05, ROUNDS)}
+    work: dict[str, Any] = {
+        "steps": 60,
+        "batch_size": 32,
+        "schedule": bf.federated.cosine(0.05, ROUNDS),
+    }
     if name == "FedAvg":
         return bf.fed_avg(net, training=bf.Training(optimiser=bf.Adam(1e-3), **work))
     rules: dict[str, Fusion] = {
-        "FedIvon": bf.ReverseKL(),
+        "FedIvon": bf.inference.ReverseKL(),
         "FedLap-Cov": bf.PVI(damping=0.1),
         "BayesADMM": bf.PVI(damping=0.3, proximal=PROXIMAL, mixing=1 / (1 + CLIENTS * PROXIMAL)),
     }

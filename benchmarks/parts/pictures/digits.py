@@ -20,7 +20,9 @@ def measure_quickstart() -> None:
     train, test = bf.digits()
     clients = bf.federate(train, bf.dirichlet(train.targets, 10, 0.5, bf.Key(0, "partition")))
     net = bf.mlp([64, 128, 64, 10], bf.Key(0, "net"))
-    prior = bf.Prior(support=bf.MarkovGrid(row=0.6, column=0.6), precision=bf.BernoulliGamma())
+    prior = bf.Prior(
+        support=bf.models.MarkovGrid(row=0.6, column=0.6), precision=bf.BernoulliGamma()
+    )
     work = bf.Training(steps=25, optimiser=bf.Adam(5e-3))
     ours = bf.d_turbo_vbi(
         bf.declare(net, prior), observations=len(train), density=0.2, training=work

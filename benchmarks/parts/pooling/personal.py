@@ -140,7 +140,7 @@ def made(seed: int) -> Problem:
     clients = bf.federate(
         rows, bf.dirichlet(rows.targets, CLIENTS, 0.1, key.child("partition"), minimum=LEAST)
     )
-    kept, own = bf.split_rows(clients, 0.25, key=key.child("test"))
+    kept, own = bf.data.split_rows(clients, 0.25, key=key.child("test"))
     return Problem(kept, own, test, bf.mlp([784, 32, 10], key.child("net")), seed)
 
 
@@ -148,7 +148,7 @@ def validation(problem: Problem) -> Problem:
     """Return the problem with a fifth of the rows for training in the place of those to
     score on.
     """
-    train, own = bf.split_rows(
+    train, own = bf.data.split_rows(
         problem.train, 0.2, key=bf.Key(problem.seed, "personal", "validation")
     )
     return Problem(train, own, concatenated(list(own.values())), problem.net, problem.seed)

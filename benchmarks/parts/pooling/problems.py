@@ -92,7 +92,7 @@ def garments(seed: int) -> Problem:
             )
         ]
         for into, part in ((parts, rows), (scored, others)):
-            into[name] = bf.corrupted(
+            into[name] = bf.data.corrupted(
                 part, kinds[number % len(kinds)], 3, key=key.child(name, len(into))
             )
     return made(parts, scored, (784, 32, 10), key, seed)
@@ -198,5 +198,5 @@ def skewed(
     parts = bf.federate(
         own, bf.dirichlet(own.targets, clients, 0.1, key.child("partition"), minimum=20)
     )
-    kept, held = bf.split_rows(parts, 0.1, key=key.child("held"))
+    kept, held = bf.data.split_rows(parts, 0.1, key=key.child("held"))
     return kept, concatenated(list(held.values())), test, bf.mlp([784, 64, 10], key.child("net"))

@@ -53,8 +53,8 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
         raise SystemExit(
             "--only sentiment: expected --data FOLDER, the ratings of docs/how-to/text.md"
         )
-    two = bf.sentiment(options.data, by="document", threshold=THRESHOLD)
-    three = bf.sentiment(options.data, by="document", threshold=NEUTRAL, neutral=True)
+    two = bf.data.sentiment(options.data, by="document", threshold=THRESHOLD)
+    three = bf.data.sentiment(options.data, by="document", threshold=NEUTRAL, neutral=True)
     torch.set_num_threads(1)
     problems = [
         ("domains", domains, two),
@@ -81,10 +81,10 @@ def states(texts: Texts) -> Tensor:
     digest = hashlib.blake2b(
         "\n".join([str(LENGTH), *texts.texts]).encode(), digest_size=8
     ).hexdigest()
-    model, file = bf.minilm_folder(), CACHE / f"states_{digest}.safetensors"
+    model, file = bf.data.minilm_folder(), CACHE / f"states_{digest}.safetensors"
     if not file.exists():
-        whole = bf.text_classifier(model, 2, bf.Key(0, "classifier"), dropout=0.0)
-        tokens, mask = bf.tokenised(texts, model, length=LENGTH, cache=CACHE).inputs.unbind(1)
+        whole = bf.models.text_classifier(model, 2, bf.Key(0, "classifier"), dropout=0.0)
+        tokens, mask = bf.data.tokenised(texts, model, length=LENGTH, cache=CACHE).inputs.unbind(1)
         found = torch.zeros(len(texts), 384)
         for rows in mask.sum(1).argsort().split(128):
             used = int(mask[rows].sum(1).max())

@@ -82,7 +82,7 @@ def logistic(inputs: torch.Tensor, targets: torch.Tensor | None = None) -> torch
 
 def pvi(seed: int, train: bf.Dataset) -> Algorithm:
     """Return PVI of a logistic regression."""
-    work = bf.Training(steps=5, batch_size=None, optimiser=bf.NaturalGradient(0.2))
+    work = bf.Training(steps=5, batch_size=None, optimiser=bf.federated.NaturalGradient(0.2))
     fusion = bf.PVI(damping=DAMPING)
     return bf.federated_svi(
         logistic,

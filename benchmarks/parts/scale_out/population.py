@@ -56,7 +56,7 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
     # What both runs need is imported by a run of two clients, with a checkpoint's worth of engine.
     bf.run(algorithm, {name: rows(name) for name in ("a", "b")}, rounds=1, progress=False)
     bare, start = resident(), time.process_time()
-    pool = bf.InProcess(bf.Population(CLIENTS, ROWS, rows))
+    pool = bf.InProcess(bf.data.Population(CLIENTS, ROWS, rows))
     asked = rounds(algorithm, pool, rounds=12, sampler=bf.fraction(ASKED / CLIENTS))
     next(asked)
     first = time.process_time() - start
@@ -106,7 +106,7 @@ def answered(folder: Path) -> float:
         rows("any"),
         list[float](),
     )
-    pool = bf.InProcess(bf.Population(CLIENTS, ROWS, lambda name: one), memory_bytes=1 << 24)
+    pool = bf.InProcess(bf.data.Population(CLIENTS, ROWS, lambda name: one), memory_bytes=1 << 24)
 
     def note(report: RoundReport) -> None:
         if report.round % 100 in (0, 99):

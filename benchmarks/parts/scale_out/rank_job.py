@@ -26,7 +26,7 @@ def main(file: Path, repeats: int) -> None:
         training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Sgd(0.05)),
     )
     seconds: dict[str, list[float]] = {"bare": [], "ranks": []}
-    with bf.Ranks(data) as pool:
+    with bf.federated.Ranks(data) as pool:
         for _ in range(repeats + 1):
             if pool.group.rank == 0:
                 start = time.perf_counter()

@@ -166,7 +166,7 @@ def drawn(shape: tuple[int, int], density: float) -> Tensor:
     """Return one draw of the grid of a density: its sampling takes longer than everything that is
     timed.
     """
-    return ClusteredSupport(bf.MarkovGrid(0.6, 0.6, FIELDS[density]).lower(shape)).sample()
+    return ClusteredSupport(bf.models.MarkovGrid(0.6, 0.6, FIELDS[density]).lower(shape)).sample()
 
 
 def network(tree: Mapping[str, Tensor]) -> tuple[nn.Module, Tensor]:

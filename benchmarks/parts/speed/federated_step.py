@@ -29,7 +29,7 @@ from bayesfed.inference.variational.fusion import Fusion
 
 STEPS, RATE = 100, 0.01
 RULES: dict[str, Fusion] = {
-    "plain": bf.MeanParameters(),
+    "plain": bf.inference.MeanParameters(),
     "summed gradients": bf.SummedGradients(),
     "PVI": bf.PVI(damping=0.5),
 }
@@ -94,5 +94,10 @@ def federated(
     message = published(phase.server, core, 0, None)
     share = 0.5 if fusion.adds else 1.0
     return partial(
-        phase.local.fit, message, {}, data, bf.Key(0, "step"), bf.LocalOptions(share=share)
+        phase.local.fit,
+        message,
+        {},
+        data,
+        bf.Key(0, "step"),
+        bf.federated.LocalOptions(share=share),
     )

@@ -70,7 +70,7 @@ def problem(settings: Settings, seed: int, folder: Path) -> Problem:
     parts = bf.dirichlet(
         chosen.targets, settings["clients"], settings["concentration"], key.child("partition")
     )
-    kept_rows, held = bf.split_rows(bf.federate(chosen, parts), 0.1, key=key.child("held out"))
+    kept_rows, held = bf.data.split_rows(bf.federate(chosen, parts), 0.1, key=key.child("held out"))
     test = test[torch.randperm(len(test), generator=bf.Key(0, "test").generator())]
     # Sets promise coverage of rows like those held out. Those of the test file are a little harder:
     # they are scored apart.
@@ -125,7 +125,10 @@ def result(settings: Settings, seed: int, given: Problem, member: int = 0) -> bf
         if "prior_precision" in settings
         else {}
     )
-    adam, schedule = bf.Adam(settings["learning_rate"]), bf.cosine(0.05, settings["rounds"])
+    adam, schedule = (
+        bf.Adam(settings["learning_rate"]),
+        bf.federated.cosine(0.05, settings["rounds"]),
+    )
     clients = (
         {"all": concatenated(list(given.train.values()))}
         if settings.get("central")

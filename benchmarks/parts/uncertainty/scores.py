@@ -79,7 +79,7 @@ class Sets:
         """
         shared, pooled = calibrated.model, concatenated(list(self.clients.values()))
         shares = torch.arange(1.0, 11.0)
-        shifted = bf.label_shifted(pooled, shares, bf.Key(0, "shift"))
+        shifted = bf.data.label_shifted(pooled, shares, bf.Key(0, "shift"))
         sets = {
             "pooled": _held(shared, pooled, level),
             "test file": _held(shared, concatenated(list(self.of_test.values())), level),
@@ -134,7 +134,7 @@ def outsiders(images: bf.Dataset) -> dict[str, Tensor]:
     """
     digits = bf.digits()[0].inputs.reshape(-1, 1, 8, 8)[: len(images)]
     larger = functional.interpolate(digits / digits.max(), size=(28, 28), mode="bilinear")[:, 0]
-    made = bf.out_of_distribution(images, bf.Key(0, "outside"))
+    made = bf.data.out_of_distribution(images, bf.Key(0, "outside"))
     return {"digits": larger, **{name: made[name] for name in ("flipped", "inverted", "noise")}}
 
 
@@ -151,7 +151,7 @@ def scored(
     own = scores_of_probabilities(_drawn(reading, held.inputs, many).mean(0), held.targets)["nll"]
     by_severity: dict[str, list[float]] = {}
     for corruption in STRENGTHS:
-        made = [bf.corrupted(sets.corrupted, corruption, severity) for severity in range(1, 6)]
+        made = [bf.data.corrupted(sets.corrupted, corruption, severity) for severity in range(1, 6)]
         by_severity[corruption] = [
             scores_of_probabilities(_drawn(reading, one.inputs, few).mean(0), one.targets)["nll"]
             for one in made

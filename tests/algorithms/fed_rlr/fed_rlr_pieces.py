@@ -102,7 +102,7 @@ SETTINGS = {
         "transmission": bf.Factors("orthogonal"),
         "reset": False,
         "consensus": 0.1,
-        "link": bf.OverTheAir(bf.Gbma("product"), snr_db=25.0),
+        "link": bf.OverTheAir(bf.wireless.Gbma("product"), snr_db=25.0),
     },
     "own tangents": {"reset": False, "consensus": 0.1},
     "points": {"transmission": bf.Points(), "reset": False},

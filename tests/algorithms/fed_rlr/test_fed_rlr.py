@@ -176,7 +176,7 @@ def test_factors_take_as_many_numbers_as_the_paper_counts(clients, net):
             net,
             4,
             transmission=bf.Factors("orthogonal"),
-            link=bf.OverTheAir(bf.Gbma("product"), snr_db=25.0),
+            link=bf.OverTheAir(bf.wireless.Gbma("product"), snr_db=25.0),
             training=WORK,
         ),
         clients,

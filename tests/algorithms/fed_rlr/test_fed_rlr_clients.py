@@ -40,7 +40,7 @@ from tests.wireless.test_air import CLEAR
 @pytest.mark.parametrize("transmission", ALL)
 @pytest.mark.parametrize("reset", [True, False])
 def test_the_local_obeys_the_laws_of_locals(transmission, reset, clients, net):
-    thin = bf.fixed_rank(net, 4)
+    thin = bf.models.fixed_rank(net, 4)
     local = rlr_local(thin, transmission=transmission, reset=reset, steps=2)
     check_local(local, parameters(thin), clients["client-000"], RiemannianOptions(pull=0.1))
 
@@ -49,7 +49,7 @@ def test_the_local_obeys_them_with_dropout_and_draws_from_its_own_stream(clients
     net = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10)
     )
-    thin = bf.fixed_rank(net, 4)
+    thin = bf.models.fixed_rank(net, 4)
     check_local(
         rlr_local(thin, uses_global_randomness=True), parameters(thin), clients["client-000"]
     )
@@ -191,7 +191,7 @@ def test_the_state_keeps_its_dtype(link, clients):
 
 
 def test_a_sum_in_64_bits_does_not_widen_the_state(net):
-    state, reducer = parameters(bf.fixed_rank(net, 4)), Sum()
+    state, reducer = parameters(bf.models.fixed_rank(net, 4)), Sum()
     reducer.add(
         "a",
         Update(
@@ -269,7 +269,7 @@ def test_where_a_client_diverged_is_said_in_words(clients, net):
         ClientError, match=r"stage 'fit': local Riemannian SGD.*smaller learning rate"
     ):
         final(bf.fed_rlr(net, 4, training=WORK), diverging(clients, size=1e25))
-    thin = bf.fixed_rank(net, 4)
+    thin = bf.models.fixed_rank(net, 4)
     with pytest.raises(DataError, match="local Riemannian SGD, layer '1'.*orthographic"):
         rlr_local(
             thin,
@@ -289,7 +289,7 @@ def test_labels_the_network_has_not_are_said_in_words(clients, net):
 
 
 def test_a_mean_that_no_point_belongs_to_names_layer_and_round(net):
-    state, sent = parameters(bf.fixed_rank(net, 4)), bf.Tangents(orthographic_retraction)
+    state, sent = parameters(bf.models.fixed_rank(net, 4)), bf.Tangents(orthographic_retraction)
     zeros = {name: torch.zeros(shape) for name, shape in sent_shapes(state, sent).items()}
     reducer = Sum()
     reducer.add("a", Update({**zeros, "3.core": -state["3.s"]}, 1.0, "tangent"))
@@ -304,7 +304,7 @@ def test_memory_of_clients_not_heard_does_not_advance(clients, net):
     """Silent under channel inversion: a client's own Theta_k goes on from where it was last
     heard.
     """
-    air = bf.OverTheAir(bf.ChannelInversion(0.9), power_w=1.0, noise_w=0.0)
+    air = bf.OverTheAir(bf.wireless.ChannelInversion(0.9), power_w=1.0, noise_w=0.0)
     algorithm = bf.fed_rlr(net, 4, reset=False, link=air, training=WORK)
     before, seen = {}, set()
     for report in rounds(algorithm, bf.InProcess(clients), rounds=6, on_client_error="drop"):
@@ -340,7 +340,7 @@ def test_ragged_payloads_are_refused(clients, net):
 
 
 def test_nobody_on_the_air_is_an_error_in_words(clients, net):
-    air = bf.OverTheAir(bf.ChannelInversion(9.0), power_w=1.0)
+    air = bf.OverTheAir(bf.wireless.ChannelInversion(9.0), power_w=1.0)
     with pytest.raises(ClientError, match="a client on the air"):
         final(bf.fed_rlr(net, 4, link=air, training=WORK), clients)
     with pytest.raises(DataError, match="a client with data"):

@@ -33,7 +33,7 @@ from tests.algorithms.fed_rlr.fed_rlr_pieces import (
 
 
 def test_the_pull_is_the_gradient_of_a_gaussian_around_the_broadcast_model(clients):
-    thin = bf.fixed_rank(bf.mlp([64, 12, 10], bf.Key(0, "net")).double(), 4)
+    thin = bf.models.fixed_rank(bf.mlp([64, 12, 10], bf.Key(0, "net")).double(), 4)
     message, data = parameters(thin), doubled(clients)["client-000"]
     own = with_points(
         message,
@@ -131,7 +131,7 @@ def test_a_reset_makes_the_penalty_of_one_step_nothing(clients, net):
 
 def test_full_consensus_in_one_step_returns_to_the_broadcast_model(clients):
     net = bf.mlp([64, 12, 10], bf.Key(0, "net"))
-    thin = bf.fixed_rank(net, full_ranks(net))
+    thin = bf.models.fixed_rank(net, full_ranks(net))
     message = parameters(thin)
     own = with_points(
         message,

@@ -35,7 +35,7 @@ def spectral(net, values, key):
 
 
 def test_gradients_flow_into_new_directions_though_their_core_is_zero(clients, net):
-    thin = bf.fixed_rank(net, 2)
+    thin = bf.models.fixed_rank(net, 2)
     message = parameters(thin)
     grown = Adapt(every=1, loss=0.0, extra=2).step(message, 0)
     for name, point in points(grown).items():
@@ -60,7 +60,7 @@ def test_gradients_flow_into_new_directions_though_their_core_is_zero(clients, n
     few, many = (
         list(
             rounds(
-                bf.fed_rlr(bf.fixed_rank(net, 2), None, training=WORK, adapt=adapt),
+                bf.fed_rlr(bf.models.fixed_rank(net, 2), None, training=WORK, adapt=adapt),
                 bf.InProcess(clients),
                 rounds=8,
             )
@@ -128,7 +128,7 @@ def test_clients_of_another_rank_begin_anew(clients, net):
     """A client's own Theta_k of the rank before is no start for this round's: it takes the
     broadcast model.
     """
-    thin = bf.fixed_rank(net, 2)
+    thin = bf.models.fixed_rank(net, 2)
     message, data = parameters(thin), clients["client-000"]
     grown, local = Adapt(every=1, loss=0.0, extra=1).step(message, 0), rlr_local(thin)
     own = local.fit(message, {}, data, bf.Key(0), RiemannianOptions()).memory
@@ -179,7 +179,7 @@ def test_a_layer_never_grows_beyond_its_shape_nor_falls_to_nothing(clients, net)
 
 def test_a_loss_of_zero_truncates_nothing(net):
     """Not even a direction that nothing has filled yet."""
-    grown = Adapt(every=1, loss=0.0, extra=2).step(parameters(bf.fixed_rank(net, 2)), 0)
+    grown = Adapt(every=1, loss=0.0, extra=2).step(parameters(bf.models.fixed_rank(net, 2)), 0)
     assert tree_equal(Adapt(every=1, loss=0.0, extra=0).step(grown, 0), grown)
     assert {
         point.rank for point in points(Adapt(every=1, loss=1e-6, extra=0).step(grown, 0)).values()
@@ -203,7 +203,7 @@ def test_adaptations_are_checked(arguments):
 
 
 def test_new_directions_are_the_same_on_every_machine(net):
-    message = parameters(bf.fixed_rank(net, 2))
+    message = parameters(bf.models.fixed_rank(net, 2))
     first, again, later = (
         Adapt(every=1, loss=0.0, extra=1).step(message, round) for round in (0, 0, 1)
     )

@@ -280,7 +280,7 @@ def test_equal_tangents_under_gbma_spread_as_predicted():
         "training": bf.Training(steps=1, batch_size=3, optimiser=Sgd(1e-2)),
         "codec": bf.Cast(32),
     }
-    air = bf.OverTheAir(bf.Gbma(), power_w=1.0, noise_w=0.0)
+    air = bf.OverTheAir(bf.wireless.Gbma(), power_w=1.0, noise_w=0.0)
     clients = {f"c{number}": data for number in range(5)}
     algorithm = bf.fed_rlr(net, 2, link=air, **work)
     base, start = points(owned(algorithm.initial, "model"))[""], algorithm.initial["model/bias"]
@@ -305,7 +305,7 @@ def test_the_papers_power_control_is_for_products():
     with torch.no_grad():
         net.weight.copy_(torch.eye(3, 4) + 0.1)
     data, found = {"a": bf.Dataset(torch.eye(4)[:3], torch.arange(3))}, []
-    air = bf.OverTheAir(bf.Gbma("product"), power_w=1.0, noise_w=0.0)
+    air = bf.OverTheAir(bf.wireless.Gbma("product"), power_w=1.0, noise_w=0.0)
     made = {
         link: bf.fed_rlr(
             net,
@@ -334,7 +334,7 @@ def test_the_papers_power_control_is_for_products():
 
 @pytest.mark.parametrize("transmission", ALL)
 def test_payloads_have_the_shapes_and_kinds_promised(transmission, clients, net):
-    thin = bf.fixed_rank(net, 4)
+    thin = bf.models.fixed_rank(net, 4)
     message, local = parameters(thin), rlr_local(thin, transmission=transmission, reset=True)
     fit = local.fit(message, {}, clients["client-000"], bf.Key(0), RiemannianOptions())
     assert shapes(fit.payload) == dict(sent_shapes(message, transmission))
@@ -348,7 +348,7 @@ def test_payloads_have_the_shapes_and_kinds_promised(transmission, clients, net)
 
 
 def test_kinds_and_reducers_are_guarded(net):
-    state, zero = parameters(bf.fixed_rank(net, 4)), {}
+    state, zero = parameters(bf.models.fixed_rank(net, 4)), {}
     for transmission in ALL:
         wrong, server = (Keep() if transmission.adds else Sum()), Retract(transmission)
         wrong.add("a", Update(zero, 1.0, transmission.kind))
@@ -367,7 +367,10 @@ def test_kinds_and_reducers_are_guarded(net):
 
 def test_a_round_of_empty_clients_changes_nothing(net, clients):
     for transmission in ALL:
-        state, reducer = parameters(bf.fixed_rank(net, 4)), Sum() if transmission.adds else Keep()
+        state, reducer = (
+            parameters(bf.models.fixed_rank(net, 4)),
+            Sum() if transmission.adds else Keep(),
+        )
         zeros = {
             name: torch.zeros(shape) for name, shape in sent_shapes(state, transmission).items()
         }
@@ -376,14 +379,14 @@ def test_a_round_of_empty_clients_changes_nothing(net, clients):
 
 
 @pytest.mark.parametrize(
-    "codec", [bf.Cast(16), bf.Coded(bf.compress.Uniform(8))], ids=["half", "8 bits"]
+    "codec", [bf.Cast(16), bf.compress.Coded(bf.compress.Uniform(8))], ids=["half", "8 bits"]
 )
 def test_rounding_on_the_way_down_is_no_change_to_send_back(codec, net):
     """A client that has not moved says so, whatever the codec did to its u and v."""
     algorithm = bf.fed_rlr(net, 4)
     sent = owned(algorithm.initial, "model")
     received, _ = codec.decode(codec.encode(sent, {}, bf.Key(0)), bf.Key(0))
-    fit = rlr_local(bf.fixed_rank(net, 4), reset=True).fit(
+    fit = rlr_local(bf.models.fixed_rank(net, 4), reset=True).fit(
         received,
         {},
         bf.Dataset(torch.ones(0, 64), torch.ones(0).long()),

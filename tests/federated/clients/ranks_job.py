@@ -16,8 +16,9 @@ import torch
 
 import bayesfed as bf
 from bayesfed.errors import BayesfedError
-from bayesfed.federated import Digital, checkpoint, newest, untimed
+from bayesfed.federated import Digital, checkpoint, layered, newest, untimed
 from tests.support import recipes
+from tests.support.logged import Logged
 
 # Methods whose sums are added over ranks, with memories and without, and methods whose replies are
 # sent to rank 0.
@@ -92,10 +93,13 @@ def hard_cases(wrap, folder):
     result["stops"] = ran(rounds=5, callbacks=[stop])
     ran(callbacks=[checkpoint(folder)])
     result["resumed"] = ran(rounds=4, resume=newest(folder))
+    counted = layered(plainly, Logged())
+    ran(counted, callbacks=[checkpoint(folder / "counted")])
+    result["own layer"] = ran(counted, rounds=4, resume=newest(folder / "counted"))
     masked = bf.secure(plainly, participants=4, largest=8.0, heaviest=100.0)
     result["secure"] = ran(masked, on_client_error="drop")
     # What is resumed from is on rank 0's disk, and rank 0 alone has it.
-    lazy = bf.Population(
+    lazy = bf.data.Population(
         list(clients), {name: len(rows) for name, rows in clients.items()}, clients.__getitem__
     )
     saved = {"callbacks": [checkpoint(folder / "lazy")], "records": folder / "records"}
@@ -125,7 +129,7 @@ def until(wrap, folder, rounds):
 def paced(folder, rounds):
     """Rounds that a test interrupts: checkpoints, and a note of every round of every rank."""
     tiny = recipes.tiny_recipes()["stc"]()
-    pool = bf.Ranks(tiny.pool(), timeout_s=8.0)
+    pool = bf.federated.Ranks(tiny.pool(), timeout_s=8.0)
 
     def note(report):
         (folder / f"round-{report.round}").touch()
@@ -149,12 +153,12 @@ def main(out, folder, *what):
     if what == ("paced",):
         outcome = paced(folder, 8)
     elif what[0] == "until":
-        outcome = until(bf.Ranks, folder, int(what[1]))
+        outcome = until(bf.federated.Ranks, folder, int(what[1]))
     else:
         outcome = (
-            whole_runs(bf.Ranks, SAMPLE) | hard_cases(bf.Ranks, folder)
+            whole_runs(bf.federated.Ranks, SAMPLE) | hard_cases(bf.federated.Ranks, folder)
             if what == ("cases",)
-            else whole_runs(bf.Ranks, what)
+            else whole_runs(bf.federated.Ranks, what)
         )
     out.with_suffix(f".{os.environ['RANK']}").write_bytes(pickle.dumps(outcome))
 

@@ -76,7 +76,7 @@ RECIPES = {
         net, training=replace(WORK_OF, optimiser=bf.Sgd(0.05, momentum=0.9, weight_decay=0.01))
     ),
     "schedule": lambda net: bf.fed_avg(
-        net, training=replace(WORK_OF, schedule=bf.cosine(0.1, ROUNDS))
+        net, training=replace(WORK_OF, schedule=bf.federated.cosine(0.1, ROUNDS))
     ),
     "adam": lambda net: bf.fed_avg(net, training=replace(WORK_OF, optimiser=bf.Adam(1e-3))),
     "fed_prox": lambda net: bf.fed_prox(net, strength=0.1, training=WORK_OF),

@@ -31,7 +31,7 @@ def tree_equal(left, right):
 def population(data):
     """The same clients, named in another order."""
     names = sorted(data, reverse=True)
-    return bf.Population(names, {name: len(data[name]) for name in names}, data.__getitem__)
+    return bf.data.Population(names, {name: len(data[name]) for name in names}, data.__getitem__)
 
 
 def same(left, right):
@@ -108,7 +108,7 @@ def test_nothing_is_loaded_before_it_is_sampled():
         asked.append(name)
         return data[name]
 
-    lazy = bf.Population(6, 4, read)
+    lazy = bf.data.Population(6, 4, read)
     result = bf.run(
         avg(), lazy, rounds=2, sampler=bf.fraction(0.34), test=data["client-000"], progress=False
     )
@@ -123,11 +123,11 @@ def test_nothing_is_loaded_before_it_is_sampled():
         avg(),
         bf.InProcess(lazy, samples=dict.fromkeys(data, 4)),
         rounds=1,
-        sampler=bf.in_turn,
+        sampler=bf.federated.in_turn,
         progress=False,
     )
     assert len(asked) == 5
-    repr(lazy), lazy == bf.Population(6, 4, read)
+    repr(lazy), lazy == bf.data.Population(6, 4, read)
     assert len(asked) == 5
 
 
@@ -143,7 +143,7 @@ def test_rows_that_cannot_be_loaded_cost_their_client_only(options):
             raise OSError("no such file")
         return data[name]
 
-    with bf.InProcess(bf.Population(6, 4, read), **options) as pool:
+    with bf.InProcess(bf.data.Population(6, 4, read), **options) as pool:
         (report,) = rounds(avg(), pool, rounds=1, on_client_error="drop")
         assert set(report.refused) == {"client-001", "client-003"}
         assert "expected a Dataset of 4 rows, found 3 rows" in report.refused["client-001"]
@@ -222,19 +222,19 @@ def test_memories_beyond_the_bound_are_on_disk_and_snapshots_stay_what_they_are(
 def test_names_sizes_and_unseen_clients():
     assert list(Names(1001)[998:]) == ["client-0998", "client-0999", "client-1000"]
     assert Names(3)[-1] == "client-002"
-    sizes = bf.power_law(20_000, bf.Key(0, "sizes"), exponent=2.0, least=2, most=500)
+    sizes = bf.data.power_law(20_000, bf.Key(0, "sizes"), exponent=2.0, least=2, most=500)
     assert int(sizes.min()) == 2
     assert 400 < int(sizes.max()) <= 500
     # P(N >= 20) of the law, (1/20 - 1/501) / (1/2 - 1/501).
     assert abs(float((sizes >= 20).double().mean()) - 0.0964) < 0.007
-    assert torch.equal(bf.power_law(10, bf.Key(0, "sizes"), least=2, most=500), sizes[:10])
+    assert torch.equal(bf.data.power_law(10, bf.Key(0, "sizes"), least=2, most=500), sizes[:10])
     data = blobs()
-    seen, unseen = bf.split_clients(data, 0.34)
+    seen, unseen = bf.data.split_clients(data, 0.34)
     assert len(unseen) == 2
     assert seen.keys() | unseen.keys() == data.keys()
     assert not seen.keys() & unseen.keys()
-    lazy = bf.Population(6, np.arange(6), lambda name: pytest.fail("loaded"))
-    left, right = bf.split_clients(lazy, 0.34)
+    lazy = bf.data.Population(6, np.arange(6), lambda name: pytest.fail("loaded"))
+    left, right = bf.data.split_clients(lazy, 0.34)
     assert set(right) == set(unseen)
     assert left.samples.sum() + right.samples.sum() == 15
     assert list(left) == sorted(left)
@@ -243,18 +243,21 @@ def test_names_sizes_and_unseen_clients():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: bf.Population(0, 1, blobs), "a number of clients, or their names"),
-        (lambda: bf.Population(["a", "b", "a"], 1, blobs), r"distinct names, found twice \['a'\]"),
-        (lambda: bf.Population(["a", "b"], [1, -1], blobs), "2 whole numbers from 0"),
+        (lambda: bf.data.Population(0, 1, blobs), "a number of clients, or their names"),
         (
-            lambda: bf.Population(["a", "b"], {"a": 1}, blobs),
+            lambda: bf.data.Population(["a", "b", "a"], 1, blobs),
+            r"distinct names, found twice \['a'\]",
+        ),
+        (lambda: bf.data.Population(["a", "b"], [1, -1], blobs), "2 whole numbers from 0"),
+        (
+            lambda: bf.data.Population(["a", "b"], {"a": 1}, blobs),
             r"one for each name, found none for \['b'\]",
         ),
-        (lambda: bf.Population(["a", 3], 1, blobs), "texts"),
-        (lambda: bf.Population(3, 1, None), "a function"),
-        (lambda: bf.power_law(3, bf.Key(0), exponent=1.0), "a number above 1"),
-        (lambda: bf.power_law(3, bf.Key(0), least=5, most=4), "1 <= least <= most"),
-        (lambda: bf.split_clients({"a": blobs()["client-000"]}, 0.5), "at least two clients"),
+        (lambda: bf.data.Population(["a", 3], 1, blobs), "texts"),
+        (lambda: bf.data.Population(3, 1, None), "a function"),
+        (lambda: bf.data.power_law(3, bf.Key(0), exponent=1.0), "a number above 1"),
+        (lambda: bf.data.power_law(3, bf.Key(0), least=5, most=4), "1 <= least <= most"),
+        (lambda: bf.data.split_clients({"a": blobs()["client-000"]}, 0.5), "at least two clients"),
         (lambda: bf.InProcess(blobs(), memory_bytes=-1), "InProcess, memory_bytes"),
     ],
 )
@@ -265,4 +268,4 @@ def test_what_does_not_fit_is_said(call, words):
 
 def test_a_population_without_rows_is_refused():
     with pytest.raises(DataError, match="all empty"):
-        bf.InProcess(bf.Population(3, 0, blobs))
+        bf.InProcess(bf.data.Population(3, 0, blobs))

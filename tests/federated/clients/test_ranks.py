@@ -195,16 +195,16 @@ def test_ranks_that_would_differ_are_refused(monkeypatch):
     ):
         group.alike(own, "machines of one kind")
     with pytest.raises(ArgumentError, match="timeout_s: expected a number in"):
-        bf.Ranks({}, timeout_s=0)
+        bf.federated.Ranks({}, timeout_s=0)
     data = recipes.tiny_recipes()["fed_avg"]().data
     with monkeypatch.context() as patched:
         patched.setattr(Group, "join", lambda timeout_s: group)
         with pytest.raises(ArgumentError, match="rank 1: expected instructions"):
-            bf.Ranks(data)
-        assert bf.Ranks(data, mixed=True).owner("client-3") == 1
+            bf.federated.Ranks(data)
+        assert bf.federated.Ranks(data, mixed=True).owner("client-3") == 1
         group.__dict__["said"] = {}
         with pytest.raises(ArgumentError, match="clients that train one by one, found cohorts"):
-            bf.Ranks(bf.InProcess(data, cohort=2))
+            bf.federated.Ranks(bf.InProcess(data, cohort=2))
     for name, value in {
         "RANK": "0",
         "WORLD_SIZE": "2",
@@ -213,7 +213,7 @@ def test_ranks_that_would_differ_are_refused(monkeypatch):
     }.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ArgumentError, match="try TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):
-        bf.Ranks({})
+        bf.federated.Ranks({})
 
 
 def test_errors_travel_between_ranks():
@@ -233,7 +233,7 @@ def test_each_rank_has_a_gpu_of_its_own_and_populations_stay_lazy(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU of {device}")
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setenv("LOCAL_RANK", "3")
-    with bf.Ranks(bf.Population(4, 2, lambda name: pytest.fail("loaded"))) as pool:
+    with bf.federated.Ranks(bf.data.Population(4, 2, lambda name: pytest.fail("loaded"))) as pool:
         assert chosen == [torch.device("cuda", 1)]
         assert process_group.machine()["GPU"] == "GPU of cuda:1"
         assert pool.owner("client-003") == 0
@@ -256,7 +256,7 @@ def test_a_snapshot_is_sent_once(monkeypatch):
     snapshot = bf.run(tiny.algorithm, tiny.pool(), rounds=1, progress=False).snapshot
     monkeypatch.setattr(Group, "join", lambda timeout_s: Counting(0, 2))
     result = bf.run(
-        tiny.algorithm, bf.Ranks(tiny.pool()), rounds=2, progress=False, resume=snapshot
+        tiny.algorithm, bf.federated.Ranks(tiny.pool()), rounds=2, progress=False, resume=snapshot
     )
     assert len(result.history) == 2
     assert sum(isinstance(value, bf.federated.Snapshot) for value in sent) == 1

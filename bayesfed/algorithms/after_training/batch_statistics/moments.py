@@ -15,12 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import DataError
+from bayesfed.federated import Fit, Kind, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated.core import Info
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, leaf_of
 

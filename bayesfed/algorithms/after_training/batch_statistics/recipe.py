@@ -27,13 +27,10 @@ from bayesfed.algorithms.after_training.batch_statistics.moments import (
     PooledStatistics,
 )
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Cast
+from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model, Phase
+from bayesfed.federated import Algorithm, Assignment, Digital, Model, Phase, Profile, Whole
 from bayesfed.federated.core.layering import of_core
-from bayesfed.federated.core.protocols import Assignment, Profile
-from bayesfed.federated.links.digital import Digital
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import batch_norms, tracked
 from bayesfed.trees import Tree, check, leaf_of, shapes

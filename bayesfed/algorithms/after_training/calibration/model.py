@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
-from bayesfed.federated.core.algorithm import Model
+from bayesfed.federated import Model
 from bayesfed.inference.evaluation import conformal
 from bayesfed.trees import Tree
 

@@ -22,15 +22,23 @@ from bayesfed.algorithms.after_training.calibration.sums import (
 )
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Cast
+from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check, shown, whole
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Assign, Personal, Phase, Predictor
+from bayesfed.federated import (
+    Algorithm,
+    Assignment,
+    Digital,
+    Link,
+    Personal,
+    Phase,
+    Predictor,
+    Profile,
+    Whole,
+)
+from bayesfed.federated.core import MODEL, of, owned
+from bayesfed.federated.core.algorithm import Assign
 from bayesfed.federated.core.layering import of_core
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Assignment, Link, Profile
-from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.evaluation.conformal import BINS
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import check_tracked
@@ -92,7 +100,7 @@ def calibrated(
 
     Examples
     --------
-    >>> train, held = bf.split_rows(clients, 0.1)
+    >>> train, held = bf.data.split_rows(clients, 0.1)
     >>> trained = bf.run(bf.fed_avg(net), train, rounds=30).model
     >>> model = bf.run(bf.calibrated(trained), held, rounds=1).model
     >>> model.probabilities(inputs), model.sets(inputs, level=0.9)

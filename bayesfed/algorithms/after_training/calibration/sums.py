@@ -11,18 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import DataError, UndeterminedWarning
+from bayesfed.federated import Fit, Kind, LocalOptions, Model, Reducer
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.algorithm import Model
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.inference.evaluation.conformal import histogram
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical
+from bayesfed.models import Categorical
 from bayesfed.trees import Tree
 
 # Leaves of the state that are not the network's.

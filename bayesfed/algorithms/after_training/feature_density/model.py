@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.federated.core.algorithm import Model
+from bayesfed.federated import Model
 from bayesfed.models.modules import evaluating
 from bayesfed.trees import Tree, to
 

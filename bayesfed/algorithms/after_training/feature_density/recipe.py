@@ -18,24 +18,32 @@ from bayesfed.algorithms.after_training.feature_density.model import (
 )
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Cast
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Cast
+from bayesfed.data import Dataset
 from bayesfed.errors.checks import Role, check
+from bayesfed.federated import (
+    Algorithm,
+    Assignment,
+    Digital,
+    Fit,
+    Kind,
+    Link,
+    LocalOptions,
+    Phase,
+    Predictor,
+    Profile,
+    Reducer,
+    Whole,
+)
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Phase, Predictor
+from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.federated.core.layering import of_core
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
-from bayesfed.federated.core.update import Kind, Reducer
-from bayesfed.federated.links.digital import Digital
 from bayesfed.inference.laplace.blocks import symmetric, triangle
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
+from bayesfed.models import Categorical
 from bayesfed.models.modules import check_last
 from bayesfed.models.nets.norms import check_tracked
-from bayesfed.models.priors.likelihoods import Categorical
 from bayesfed.trees import Tree
 
 # Owner of the leaves of the state that are not the network's, and their names.

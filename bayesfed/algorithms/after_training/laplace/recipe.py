@@ -33,20 +33,28 @@ from bayesfed.algorithms.after_training.laplace.sums import (
 )
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Cast
+from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check as check_role
 from bayesfed.errors.checks import shown, whole
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model, Phase, Posterior, Predictor
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Assignment, Link, Profile
-from bayesfed.federated.links.digital import Digital
+from bayesfed.federated import (
+    Algorithm,
+    Assignment,
+    Digital,
+    Link,
+    Model,
+    Phase,
+    Posterior,
+    Predictor,
+    Profile,
+    Whole,
+)
+from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.inference.laplace.layers import all_layers, last_layer
 from bayesfed.inference.laplace.structures import DiagonalLayers, Flat, Kronecker, Structure, roots
 from bayesfed.keys import Key
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.nets.norms import check_tracked
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes
 
 Subset = Literal["last", "all"]

@@ -11,20 +11,19 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import UndeterminedWarning
+from bayesfed.federated import Fit, Kind, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.inference.laplace import evidence
 from bayesfed.inference.laplace.posterior import LaplacePosterior
 from bayesfed.inference.laplace.structures import Structure, roots
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import check_last
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood, temperature_of
+from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree
 
 # Owner of the leaves of the state that describe the Gaussian, and the names of those that are

@@ -29,20 +29,16 @@ from bayesfed.algorithms.after_training.one_round.sums import LINEAR, Expansion,
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Cast
+from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model, Posterior
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Link
+from bayesfed.federated import Algorithm, Digital, Link, Model, Posterior, Training, Whole
+from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.federated.engine.gate import LEAST, TIMES
-from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.local_work import Training
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.laplace.layers import last_layer
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.nets.norms import check_tracked
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes, size
 
 Fusion = Literal["laplace", "fisher", "average"]

@@ -11,18 +11,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.algorithms.after_training.laplace.sums import BLOCK, NLL, OWN, PRECISION, ROWS
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
+from bayesfed.federated import Descent, Fit, Kind, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Kind, Reducer
-from bayesfed.federated.training.descent import Descent
+from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.inference.laplace.blocks import symmetric
 from bayesfed.inference.laplace.structures import Structure, roots
 from bayesfed.keys import Key
+from bayesfed.models import Likelihood
 from bayesfed.models.modules import check_last, evaluating
-from bayesfed.models.priors.likelihoods import Likelihood, temperature_of
+from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree
 
 # What the names of the linear terms begin with.

@@ -26,21 +26,25 @@ from torch import nn
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Codec
+from bayesfed.data import Dataset
+from bayesfed.federated import (
+    Algorithm,
+    Descent,
+    Fit,
+    Kind,
+    Link,
+    LocalOptions,
+    Reducer,
+    Training,
+    Whole,
+)
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of
-from bayesfed.federated.core.protocols import Fit, Info, Link
-from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated.core import MODEL, Info, of
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.local_work import Training
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes
 
 # Leaf of a payload: the client's steps over the reference.

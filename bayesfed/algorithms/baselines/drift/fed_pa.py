@@ -31,18 +31,13 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Codec
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Link
-from bayesfed.federated.core.update import Kind
-from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.local_work import Training
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.federated import Algorithm, Descent, Fit, Kind, Link, LocalOptions, Training
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import Tree
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.optimisers import Sgd
+from bayesfed.federated import Sgd, Training
 
 
 def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:

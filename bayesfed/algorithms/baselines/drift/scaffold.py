@@ -29,21 +29,27 @@ from torch import Tensor, nn
 from bayesfed.algorithms.baselines.drift.plain_sgd import check_share, sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Codec
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.servers import Average
-from bayesfed.federated.core.algorithm import Algorithm, Model
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of, owned, owner_of
-from bayesfed.federated.core.protocols import Fit, Info, Link
-from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated import (
+    Algorithm,
+    Average,
+    Descent,
+    Fit,
+    Kind,
+    Link,
+    LocalOptions,
+    Model,
+    Reducer,
+    Training,
+)
+from bayesfed.federated.core import MODEL, Info, of, owned
+from bayesfed.federated.core.owners import owner_of
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.local_work import Training
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import Tree
 
 # Owner of control variates in states, messages, payloads and memories.

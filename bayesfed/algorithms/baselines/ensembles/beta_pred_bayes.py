@@ -25,27 +25,34 @@ from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.baselines.ensembles.langevin import Langevin
 from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Cast, Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Cast, Codec
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.reducers import Keep
+from bayesfed.federated import (
+    Algorithm,
+    Assignment,
+    Digital,
+    Fit,
+    Keep,
+    Kind,
+    Link,
+    LocalOptions,
+    Phase,
+    Profile,
+    Reducer,
+    Training,
+    Whole,
+)
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Phase
+from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.federated.core.layering import of_core
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile
-from bayesfed.federated.core.update import Kind, Reducer
-from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.held_out_scores import split_held
-from bayesfed.federated.training.local_work import Training
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.ensembles.consensus import Consensus, by_client, interpolated
 from bayesfed.inference.ensembles.networks import together
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical
+from bayesfed.models import Categorical
 from bayesfed.trees import Tree, shapes
 
 # Owner of the clients' networks in the state, and the name of beta there.

@@ -15,10 +15,10 @@ from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_
 from bayesfed.algorithms.registry import ALGORITHM, recipe
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check, shown
-from bayesfed.federated.core.algorithm import Algorithm, Posterior
-from bayesfed.federated.core.owners import of, owned
+from bayesfed.federated import Algorithm, Posterior
+from bayesfed.federated.core import of, owned
 from bayesfed.inference.ensembles.networks import Members, apart, outputs, together
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import Tree
 
 

@@ -23,20 +23,15 @@ from torch import nn
 from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model, Posterior
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Info, Link
-from bayesfed.federated.core.update import Reducer
+from bayesfed.federated import Algorithm, Keep, Link, Model, Posterior, Reducer, Training, Whole
+from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.local_work import Training
 from bayesfed.inference.ensembles.networks import together
 from bayesfed.inference.ensembles.weight_clouds import ClientCloud
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes
 
 # Owner of the clients' models in the state.

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.update import Kind
-from bayesfed.federated.training.descent import Descent
+from bayesfed.federated import Descent, Fit, Kind, LocalOptions
 from bayesfed.federated.training.held_out_scores import split_held
 from bayesfed.inference.ensembles.networks import together
 from bayesfed.keys import Key

@@ -7,9 +7,9 @@ from dataclasses import replace
 from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm
+from bayesfed.federated import Algorithm
 from bayesfed.inference.ensembles.dropout import DropoutPosterior, drops
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree
 
 

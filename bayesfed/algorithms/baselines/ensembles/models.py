@@ -9,11 +9,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated.aggregation.reducers import Keep
-from bayesfed.federated.core.algorithm import Algorithm, Model
-from bayesfed.federated.core.seams import gathered
-from bayesfed.federated.core.update import Kind, Reducer, Update
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.federated import Algorithm, Keep, Kind, Model, Reducer, Update
+from bayesfed.federated.core import gathered
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import shapes
 
 

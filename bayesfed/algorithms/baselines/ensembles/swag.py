@@ -23,14 +23,10 @@ import torch
 from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm, Posterior
-from bayesfed.federated.core.layering import layered
-from bayesfed.federated.core.layers import Inner, Layer, Moment
-from bayesfed.federated.core.owners import of, owned
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Update
+from bayesfed.federated import Algorithm, Layer, Moment, Posterior, Update, layered
+from bayesfed.federated.core import Info, Inner, of, owned
 from bayesfed.inference.ensembles.weight_clouds import SwagPosterior
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree
 
 MEAN, SQUARE, DEVIATION, COUNT = "mean", "square", "deviation", "count"

@@ -19,15 +19,13 @@ from bayesfed.algorithms.baselines.sparse.proximal_descent import (
 )
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.local_work import Training
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
+from bayesfed.federated import Algorithm, Link, Training
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.objectives.proximal_operators import SingularThreshold
-from bayesfed.models.modules import Predicate, weight_matrices
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models import Categorical, Likelihood, weight_matrices
+from bayesfed.models.modules import Predicate
 
 
 @recipe(cites=("yuan2021federated", "xue2023riemannian"))

@@ -14,17 +14,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.federated import Descent, Fit, Kind, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Kind, Reducer
-from bayesfed.federated.training.descent import Descent
+from bayesfed.federated.core import Info
 from bayesfed.federated.training.optimisers import Schedule
 from bayesfed.inference.objectives.proximal_operators import ProximalOperator, density
 from bayesfed.keys import Key
-from bayesfed.models.modules import Predicate, weight_matrices
+from bayesfed.models import weight_matrices
+from bayesfed.models.modules import Predicate
 from bayesfed.trees import Tree
 
 

@@ -11,12 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.seams import Around
-from bayesfed.federated.core.update import Kind, Update
+from bayesfed.data import Dataset
+from bayesfed.federated import Fit, Kind, LocalOptions, Update, Whole
+from bayesfed.federated.core import Around
 from bayesfed.keys import Key
 from bayesfed.models.modules import evaluating
 from bayesfed.trees import Shapes, Tree, to

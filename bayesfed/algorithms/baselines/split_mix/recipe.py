@@ -21,14 +21,11 @@ from torch import nn
 from bayesfed.algorithms.baselines.split_mix.ensembles import EachNet, Ensemble, Nets, joined
 from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.model_sizes import Capacity
+from bayesfed.federated import Algorithm, Capacity, Link, Training
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree, parameters, running_statistics, shapes
 
 

@@ -14,10 +14,10 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.inference.objectives.likelihood import Terms, check_data
 from bayesfed.inference.objectives.sampled_outputs import VarianceOf, sampled_outputs, through
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree, has_ties, under
 
 # Prefixes of the two parameters of an entry's normal distribution: its mean, and rho with sd =

@@ -9,9 +9,9 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
-from bayesfed.federated.core.algorithm import Model
+from bayesfed.federated import Model
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree
 
 

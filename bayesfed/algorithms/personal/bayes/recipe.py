@@ -32,20 +32,28 @@ from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, PersonalElbo, sds
 from bayesfed.algorithms.personal.bayes.posterior import WeightPosterior
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import Codec
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.servers import Average, summed
-from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Info, Link
-from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated import (
+    Adam,
+    Algorithm,
+    Average,
+    Descent,
+    Fit,
+    Kind,
+    Link,
+    LocalOptions,
+    Model,
+    Personal,
+    Reducer,
+    Training,
+)
+from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.core import Info
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.descent import Descent
-from bayesfed.federated.training.local_work import Training
-from bayesfed.federated.training.optimisers import Adam
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import Tree, under
 
 PriorUpdate = Literal["gradient", "moments"]

@@ -17,15 +17,12 @@ from bayesfed.algorithms.personal.pooled.shares import (
     SharesOfClasses,
 )
 from bayesfed.algorithms.personal.pooled.unlabelled import UnseenModel
-from bayesfed.compress.codecs import Codec
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Personal
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.training.local_work import Training
+from bayesfed.compress import Codec
+from bayesfed.federated import Algorithm, Link, Personal, Training, Whole
+from bayesfed.federated.core import MODEL, of, owned
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.laplace.layers import last_layer as output_layer
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
-from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree, shapes
 
 

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import shown
-from bayesfed.federated.core.algorithm import Model
+from bayesfed.federated import Model
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

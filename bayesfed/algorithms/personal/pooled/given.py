@@ -25,11 +25,10 @@ from bayesfed.algorithms.personal.pooled.covariates import (
 )
 from bayesfed.algorithms.personal.pooled.local import PooledParts
 from bayesfed.algorithms.personal.pooled.server import Population
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
+from bayesfed.federated import Fit, Kind, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Kind, Reducer
+from bayesfed.federated.core import Info
 from bayesfed.keys import Key
 from bayesfed.trees import Shapes, Tree, without
 

@@ -15,18 +15,16 @@ from bayesfed.algorithms.personal.pooled.newton import maximum
 from bayesfed.algorithms.personal.pooled.posterior import flat, in_widths, unflat
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE
 from bayesfed.algorithms.personal.pooled.variational import nearest
-from bayesfed.data.dataset import Dataset
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.update import Kind
-from bayesfed.federated.training.descent import Descent
+from bayesfed.data import Dataset
+from bayesfed.federated import Descent, Fit, Kind, LocalOptions
+from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.inference.laplace.blocks import symmetric
 from bayesfed.inference.laplace.layers import jacobian
 from bayesfed.inference.laplace.structures import FLAT, Flat, roots, unit
 from bayesfed.keys import Key
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import check_last
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood, temperature_of
+from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, to, under
 
 # Prefix of a client's own leaves in its memory, and the name of the root of its covariance there.

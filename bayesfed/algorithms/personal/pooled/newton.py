@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.algorithms.personal.pooled.posterior import in_widths, unflat
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.inference.laplace.structures import roots
+from bayesfed.models import Likelihood
 from bayesfed.models.modules import evaluating
-from bayesfed.models.priors.likelihoods import Likelihood, temperature_of
+from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree
 
 # Steps, and most that an entry moves in one, in sds of the population.

@@ -43,20 +43,17 @@ from bayesfed.algorithms.personal.pooled.local import OWN, ROOT, PooledParts
 from bayesfed.algorithms.personal.pooled.posterior import PartPosterior, flat
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE, Population, rho_of
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.aggregation.views import Whole
-from bayesfed.federated.core.algorithm import Algorithm, Model, Personal
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Link
+from bayesfed.federated import Algorithm, Link, Model, Personal, Training, Whole
+from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.local_work import Training
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.laplace.structures import Flat, roots
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.keys import Key
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import Predicate
 from bayesfed.models.nets.norms import check_tracked
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.trees import Tree, shapes, under
 
 Part = Literal["head", "offsets", "factors", "classes"]

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
+from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.update import Reducer
+from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.trees import Tree, under
 
 # Prefixes in what is sent: squared distance of an entry's mean from the population's that the

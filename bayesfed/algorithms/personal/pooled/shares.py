@@ -25,15 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.personal.pooled.local import OWN
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import DataError
+from bayesfed.federated import Descent, Fit, Kind, LocalOptions, Model, Reducer
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core.algorithm import Model
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import MODEL, of, owned
-from bayesfed.federated.core.protocols import Fit, Info
-from bayesfed.federated.core.update import Kind, Reducer
-from bayesfed.federated.training.descent import Descent
+from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayesfed.algorithms.personal.pooled.shares import SharesModel
 from bayesfed.errors import ArgumentError, ConvergenceWarning
-from bayesfed.federated.core.algorithm import Model
+from bayesfed.federated import Model
 
 STEPS, TOLERANCE = 1000, 1e-6
 

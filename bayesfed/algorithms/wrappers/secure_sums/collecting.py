@@ -19,12 +19,10 @@ from bayesfed.algorithms.wrappers.secure_sums.primitives import (
     fresh,
 )
 from bayesfed.algorithms.wrappers.secure_sums.unmasking import LostRoundError, Roster
-from bayesfed.compress.codecs import Codec
+from bayesfed.compress import Codec
 from bayesfed.errors import UpdateError
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.costs import Cost
-from bayesfed.federated.core.protocols import Arrival, Scalar, View
-from bayesfed.federated.core.update import Kind, Reducer, Update
+from bayesfed.federated import Arrival, Kind, Reducer, Update, View
+from bayesfed.federated.core import Cost, Scalar, seams
 from bayesfed.federated.links.digital import decoded
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, check_shapes

@@ -17,8 +17,7 @@ import torch
 
 from bayesfed.algorithms.wrappers.secure_sums.primitives import LIMBS, Bits
 from bayesfed.errors import ArgumentError, UpdateError, complain
-from bayesfed.federated.aggregation.views import Slice, Whole
-from bayesfed.federated.core.update import Kind, Update
+from bayesfed.federated import Kind, Slice, Update, Whole
 from bayesfed.trees import Tree, shapes
 
 # Fewest levels on each side of zero that a client's entries may have.

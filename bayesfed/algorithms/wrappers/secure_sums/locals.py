@@ -16,11 +16,9 @@ from bayesfed.algorithms.wrappers.secure_sums.fixed_point import SIGNED, WIRE, F
 from bayesfed.algorithms.wrappers.secure_sums.primitives import SECRET
 from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, PAIR, refusal, session_name
 from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
-from bayesfed.data.dataset import Dataset
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.owners import unwired
-from bayesfed.federated.core.protocols import Fit
-from bayesfed.federated.core.seams import Around, options_of
+from bayesfed.data import Dataset
+from bayesfed.federated import Fit, LocalOptions
+from bayesfed.federated.core import Around, options_of, unwired
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, under
 
@@ -95,7 +93,8 @@ class FixedPointLocal(Around):
         own = record(**{item.name: getattr(options, item.name) for item in fields(record)})
         fit = self.local.fit(message, memory, data, key, own)
         payload, _ = unwired(fit.payload)
-        return self.point.encode(payload, options.secure_weight), fit.memory  # type: ignore[attr-defined]
+        weight: float = options.secure_weight  # type: ignore[attr-defined]
+        return self.point.encode(payload, weight), fit.memory
 
     def _written(self, vector: np.ndarray) -> Tensor:
         return torch.from_numpy(vector.view(SIGNED[self.point.bits])).to(WIRE[self.point.bits])
@@ -174,7 +173,8 @@ class MaskedLocal(FixedPointLocal):
         """Fit, weigh, lift, round and mask."""
         vector, kept = self._vector(message, memory, data, key, options)
         partners: str = options.secure_partners  # type: ignore[attr-defined]
-        with self.vault.opened(client_of(key), options.secure_session) as session:  # type: ignore[attr-defined]
+        number: str = options.secure_session  # type: ignore[attr-defined]
+        with self.vault.opened(client_of(key), number) as session:
             masked = session.mask(vector, [flag == "1" for flag in partners], self.point.bits)
         pending = {f"{PENDING}{name}": leaf for name, leaf in kept.items()}
         since = {SINCE: torch.tensor(round_of(key))} if kept or memory else {}

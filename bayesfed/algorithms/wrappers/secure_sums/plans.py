@@ -16,11 +16,9 @@ from bayesfed.algorithms.wrappers.secure_sums.refusals import check_plan
 from bayesfed.algorithms.wrappers.secure_sums.servers import LOST, PREFIX
 from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, PAIR, session_name
 from bayesfed.algorithms.wrappers.secure_sums.unmasking import Roster
-from bayesfed.compress.codecs import Cast
+from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.core.algorithm import Phase
-from bayesfed.federated.core.options import LocalOptions
-from bayesfed.federated.core.protocols import Assignment, Profile, Skip
+from bayesfed.federated import Assignment, LocalOptions, Phase, Profile, Skip
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, without
 

@@ -48,11 +48,11 @@ from bayesfed.algorithms.wrappers.secure_sums.servers import (
     SharesServer,
 )
 from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
-from bayesfed.compress.codecs import Cast
+from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, whole
-from bayesfed.federated.core.algorithm import Algorithm, Conditions, Personal, Phase
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated import Algorithm, Personal, Phase, Profile
+from bayesfed.federated.core import Conditions
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.trees import Tree, without
 

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import math
 
-from bayesfed.compress.codecs import Cast
+from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
+from bayesfed.federated import Algorithm, Assignment, Digital, Phase, Profile, Skip, Sum
 from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Algorithm, Phase
-from bayesfed.federated.core.protocols import Assignment, Profile, Skip
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.links.digital import USUAL_NORM, Digital
+from bayesfed.federated.links.digital import USUAL_NORM
 from bayesfed.keys import Key
 
 Leaves = tuple[tuple[str, tuple[int, ...]], ...]

@@ -20,12 +20,8 @@ from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import Degree, neighbours
 from bayesfed.algorithms.wrappers.secure_sums.unmasking import Roster
 from bayesfed.errors import UpdateError
-from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Server
-from bayesfed.federated.core.protocols import Info
-from bayesfed.federated.core.seams import published
-from bayesfed.federated.core.sums import Sum
-from bayesfed.federated.core.update import Reducer
+from bayesfed.federated import Reducer, Server, Sum, published
+from bayesfed.federated.core import Info, seams
 from bayesfed.trees import Tree, without
 
 # Prefix of all leaves that secure sums add to the server's state; the only one between rounds has

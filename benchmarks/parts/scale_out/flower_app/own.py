@@ -53,7 +53,9 @@ def train(message: Message, context: Context) -> Message:
     name, algorithm = client_name(context.node_config), recipes.fed_avg().algorithm
     data = recipes.clients()[name]
     model: dict[str, Any] = message.content["arrays"].to_torch_state_dict()
-    fit = algorithm.phases[0].local.fit(model, {}, data, bf.Key(0, name), bf.LocalOptions())
+    fit = algorithm.phases[0].local.fit(
+        model, {}, data, bf.Key(0, name), bf.federated.LocalOptions()
+    )
     content = RecordDict(
         {"arrays": ArrayRecord(fit.payload), "metrics": MetricRecord({"num-examples": len(data)})}
     )

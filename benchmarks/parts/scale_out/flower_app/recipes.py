@@ -57,7 +57,7 @@ def fs_lora() -> Experiment:
         bf.fs_lora(
             net,
             [4, 2, 1],
-            bf.dynamic(3),
+            bf.federated.dynamic(3),
             training=bf.Training(steps=STEPS, batch_size=BATCH, optimiser=bf.Adam(0.01)),
         )
     )
