@@ -178,9 +178,12 @@ def neutral(names):
 
 
 def given_of(name, table):
-    """A leaf's name with the given one in the place of a neutral one, which nothing else is."""
+    """A leaf's name with the given one in the place of a neutral one, which nothing else is; a
+    guide's parameter has it amid its own name.
+    """
     kind, slash, plain = name.rpartition("/")
-    return kind + slash + table.get(plain, plain)
+    known = next((one for one in table if re.search(rf"(^|\.){one}(_unconstrained)?$", plain)), "")
+    return kind + slash + (plain.replace(known, table[known]) if known else plain)
 
 
 def stream(part, table):

@@ -163,11 +163,12 @@ def test_compare_runs_reads_prints_and_draws(make, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_curves_are_means_and_deviations_over_seeds(make, tmp_path):
-    from bayesfed.inspect.learning_curves import curve
+    from bayesfed.inspect.learning_curves import curves
 
     assert command("run", make(seeds="[0, 1, 2]"), "--out", tmp_path) == 0
     histories = [Folder(tmp_path / "fed_avg").history(seed) for seed in (0, 1, 2)]
-    found = curve(histories, "accuracy", "megabytes")
+    panel = curves({"fed_avg": histories})["accuracy"]
+    found = panel["megabytes"]["fed_avg"]
     last = [history[-1].metrics["accuracy"] for history in histories]
     assert found.mean[-1] == pytest.approx(sum(last) / 3)
     assert found.sd[-1] == pytest.approx(
@@ -177,7 +178,7 @@ def test_curves_are_means_and_deviations_over_seeds(make, tmp_path):
         sum(row.bits for record in history for row in record.rows) / 8e6 for history in histories
     ]
     assert found.x[-1] == pytest.approx(sum(spent) / 3)
-    assert curve(histories, "accuracy", "joules") is None
+    assert panel["joules"] == {}
 
 
 @pytest.mark.slow

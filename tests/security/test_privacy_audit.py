@@ -53,15 +53,18 @@ def changes(world, noise, count, told=None, runs=1):
             delta=DELTA,
         )
         if told:
-            server = replace(algorithm.phases[0].server, noise=noise)
-            # The broken mechanism goes around the check, which would refuse another server.
+            phase = algorithm.phases[0]
+            (layer,) = phase.layers
+            # The broken mechanism goes around the check, which would refuse another layer.
             algorithm = replace(
-                algorithm, phases=(replace(algorithm.phases[0], server=server),), checks=()
+                algorithm,
+                phases=(replace(phase, layers=(replace(layer, noise=noise),)),),
+                checks=(),
             )
-        before, own = algorithm.initial["weight"].detach(), []
+        before, own = algorithm.initial["model/weight"].detach(), []
         for report in rounds(algorithm, pool, rounds=count, seed=run):
-            own.append(3 * float(report.state["weight"] - before))
-            before = report.state["weight"]
+            own.append(3 * float(report.state["model/weight"] - before))
+            before = report.state["model/weight"]
         seen.append(own)
     return torch.tensor(seen, dtype=torch.float64), report.server["epsilon"]
 

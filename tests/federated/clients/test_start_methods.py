@@ -14,12 +14,14 @@ import bayesfed as bf
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import rounds
 from tests.conftest import tree_equal
-from tests.federated.clients.test_pools import (
+from tests.federated.clients.test_pools import (  # noqa: F401
     WORK,
     check_second_round,
+    clients,
     dies,
     failing,
     hangs,
+    net,
     run,
 )
 from tests.support.recipes import tiny_recipes
@@ -80,7 +82,7 @@ def test_closures_and_settings_travel(start):
     ("act", "words"),
     [(dies, "and so did a fresh one (exit code 7)"), (hangs, "no answer within 2 s")],
 )
-def test_a_worker_that_dies_or_hangs_is_replaced(net, clients, act, words):
+def test_a_worker_that_dies_or_hangs_is_replaced(net, clients, act, words):  # noqa: F811
     with bf.InProcess(clients, workers=2, start="forkserver", deadline_s=2.0) as pool:
         check_second_round(run(failing(net, act), pool), words)
 
@@ -113,7 +115,7 @@ class Unsendable:
     ],
 )
 @pytest.mark.slow
-def test_a_site_that_cannot_travel_is_said(net, clients, extra, words):
+def test_a_site_that_cannot_travel_is_said(net, clients, extra, words):  # noqa: F811
     with bf.InProcess(clients, workers=2, start="forkserver") as pool:
         run(bf.fed_avg(net, **WORK), pool)
         with pytest.raises(ArgumentError, match=words):
