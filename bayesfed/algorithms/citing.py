@@ -10,6 +10,7 @@ from importlib.resources import files
 
 from bayesfed.algorithms.registry import method, methods
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.federated import Algorithm, Phase
 
 # Papers of what a method can be combined with: rules of fusion, wrappers, rules of `robust`, power
@@ -35,6 +36,7 @@ _RULES: dict[str, tuple[str, ...]] = {
 _AROUND = {"private": "private", "devices": "on_devices", "OpenServer": "secure"}
 
 
+@checked()
 def citation(algorithm: Algorithm | str) -> str:
     """Return the BibTeX entries to cite for a method, its own paper first.
 

@@ -18,7 +18,18 @@ from typing import ParamSpec
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import CALLABLE, KEY, NET, NETS, Role, a, checked, having, whole
+from bayesfed.errors.checks import (
+    CALLABLE,
+    KEY,
+    NET,
+    NETS,
+    Role,
+    a,
+    checked,
+    checked_class,
+    having,
+    whole,
+)
 from bayesfed.federated import Algorithm, Training
 from bayesfed.models import Declared
 
@@ -68,6 +79,7 @@ ROLES: dict[str, Role] = {
 ALGORITHM = a(Algorithm, "an algorithm", "fed_avg(net)")
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Method:
     """A registered recipe.
@@ -93,6 +105,7 @@ class Method:
 _REGISTERED: dict[str, Method] = {}
 
 
+@checked()
 def recipe(
     *, cites: tuple[str, ...] = (), bibtex: str = ""
 ) -> Callable[[Callable[Arguments, Algorithm]], Callable[Arguments, Algorithm]]:

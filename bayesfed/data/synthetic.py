@@ -18,6 +18,7 @@ from bayesfed.errors.checks import KEY, Role, checked, whole
 from bayesfed.keys import Key
 
 
+@checked()
 def digits(key: Key | None = None, *, test: int = 360) -> tuple[Dataset, Dataset]:
     """Load scikit-learn's handwritten digits as (train, test): 1,797 real images ``(N, 8, 8)`` in
     [0, 1].

@@ -8,6 +8,7 @@ that may be None by their default or their annotation are then not checked.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, KeywordError
+from bayesfed.errors.annotations import annotations_of, fits, words_of
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
@@ -174,6 +176,10 @@ def checked(
             if parameter.default is None or "None" in str(parameter.annotation)
         }
 
+        hints = {name: hint_of(parameter) for name, parameter in parameters.items()}
+        # Read at the first call: annotations may name what is imported later.
+        annotated = functools.cache(lambda: annotations_of(function))
+
         @wraps(function)
         def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
             # A class may have the constructor of its base.
@@ -184,6 +190,11 @@ def checked(
             for name, role in roles.items():
                 if name in given and not (given[name] is None and name in optional):
                     check(f"{where}, {name}", given[name], role)
+            for name, annotation in annotated().items():
+                if name in given and name not in roles and not fits(given[name], annotation):
+                    raise ArgumentError(
+                        f"{where}, {name}", words_of(annotation), shown(given[name]), hints[name]
+                    )
             return function(*args, **kwargs)
 
         return called
@@ -262,6 +273,12 @@ def check_keywords(
         if one.default is one.empty and name not in given and one.kind not in kinds
     ]:
         raise KeywordError(where, f"a value for {missing[0]}", "none", f"{missing[0]}=...")
+
+
+def hint_of(parameter: inspect.Parameter) -> str:
+    """Return what to pass for a parameter: its default, or what its annotation is called."""
+    known = parameter.default is not parameter.empty and parameter.default is not None
+    return shown(parameter.default) if known else str(parameter.annotation)
 
 
 def shown(value: object) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import a, check
+from bayesfed.errors.checks import a, check, checked_class
 from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Snapshot, bits
 from bayesfed.federated.core import Direction
 from bayesfed.inference.evaluation.predictive import Predictive
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Result:
     """A finished run: the model, its posterior, and a record of every round.

@@ -29,9 +29,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked, checked_class
 from bayesfed.keys import Key
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Device:
     """The processor, radio and position of one client.
@@ -158,6 +160,7 @@ class Device:
 Range = tuple[float, float]
 
 
+@checked()
 def fleet(
     names: Sequence[str],
     key: Key,

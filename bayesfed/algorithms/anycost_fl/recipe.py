@@ -32,6 +32,7 @@ from bayesfed.compress import Cast, Codec
 from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.federated import (
     Add,
     Algorithm,
@@ -191,6 +192,7 @@ def anycost_fl(
     return of_core("anycost_fl", start, (phase,), partial(model, 0), sizes=sizes)
 
 
+@checked()
 def public_settings(
     net: nn.Module,
     public: Dataset,

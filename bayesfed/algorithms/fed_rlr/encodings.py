@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class
 from bayesfed.federated import Kind
 from bayesfed.geometry import (
     FixedRank,
@@ -78,6 +79,7 @@ class Transmission(Protocol):
         ...
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Tangents:
     """Send tangent vectors at the broadcast point; the channel adds them as they are.
@@ -118,6 +120,7 @@ class Tangents:
         )
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Factors:
     """Send both factors of (21), each times the client's own random matrix F: the paper's scheme.
@@ -186,6 +189,7 @@ class Factors:
         return torch.eye(rank, dtype=torch.float64)
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Points:
     """Send points as they are. The server computes the best rank-R mean (20) by thin QRs. For

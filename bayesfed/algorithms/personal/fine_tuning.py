@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import checked
 from bayesfed.federated import (
     Algorithm,
     Descent,
@@ -89,6 +90,7 @@ class FineTuned(Layer):
         return Sent(fit, memory=tuned)
 
 
+@checked()
 def personalised(
     algorithm: Algorithm,
     *,

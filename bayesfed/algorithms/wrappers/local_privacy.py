@@ -26,6 +26,7 @@ import torch
 from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.algorithms.wrappers.weights import EqualWeights
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.federated import Algorithm, Fit, Moment, Sent, Update, Visit, layered
 from bayesfed.federated.aggregation.changes import clipped
 from bayesfed.federated.core import Info, Inner
@@ -98,6 +99,7 @@ def local_epsilon(noise: float, rounds: int, delta: float) -> float:
     return epsilon(noise / 2, rounds, delta)
 
 
+@checked()
 def local_privacy(
     algorithm: Algorithm, *, clip: float, noise: float, key: Key, delta: float | None = None
 ) -> Algorithm:

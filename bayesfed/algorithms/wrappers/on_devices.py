@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked, having
+from bayesfed.errors.checks import checked, checked_class, having
 from bayesfed.federated import (
     Algorithm,
     Assignment,
@@ -60,6 +60,7 @@ class Planned:
         return self.load.alpha**4 * self.load.beta
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Planner:
     """Plan one client's round from its device and its position, independently of other clients.
@@ -219,6 +220,7 @@ class Devices(Layer):
         return Cell(self.deadline_s, link)
 
 
+@checked()
 def planned_size(planner: Planner) -> Callable[[Profile, int, Key], int]:
     """Return a `Capacity`: the size that the planner gives a client, 0 for one that it leaves out.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.federated import (
     Algorithm,
     FedAvgM,
@@ -24,6 +25,7 @@ from bayesfed.federated.core import Info, Inner, of, seams
 from bayesfed.trees import Tree, running_statistics
 
 
+@checked()
 def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algorithm:
     """Let the server step along the averaged change of a round by an optimiser: FedAvgM, FedAdam,
     FedYogi, FedAdagrad.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import Role, check
+from bayesfed.errors.checks import Role, check, checked
 from bayesfed.inference.sum_product.dispatch import choose
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.inference.sum_product.graphs.flat import Tables
@@ -31,6 +31,7 @@ from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
 
 
+@checked()
 def infer(
     graph: FactorGraph | Model,
     evidence: Tensor | None = None,

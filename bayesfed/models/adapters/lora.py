@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import checked
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora_layers import (
@@ -40,6 +41,7 @@ def linear_weights(name: str, module: nn.Module) -> bool:
     return is_plain(module, nn.Linear) and name.rpartition(".")[2] == "weight"
 
 
+@checked()
 def lora(
     net: nn.Module,
     rank: int,

@@ -69,6 +69,7 @@ def mlp(widths: Sequence[int], key: Key, *, dropout: float = 0.0) -> nn.Sequenti
     return initialised(nn.Sequential(*layers[: -2 if dropout else -1]), key)
 
 
+@checked()
 def cnn(
     image: tuple[int, int, int],
     classes: int,

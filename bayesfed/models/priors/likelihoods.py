@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bayesfed.errors import DataError
+from bayesfed.errors.checks import checked_class
 from bayesfed.models.priors.precisions import positive
 
 
@@ -64,6 +65,7 @@ def _check_temperature(where: str, value: float | None) -> None:
         positive(f"{where}.temperature", value)
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Categorical:
     """Classes ``0 .. C-1`` from logits ``(B, C)``.
@@ -124,6 +126,7 @@ class Categorical:
             )
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Normal:
     """Real targets of the output's shape with independent noise of standard deviation `sd`.

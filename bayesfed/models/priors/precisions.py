@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class
 
 
 def positive(name: str, value: float) -> None:
@@ -39,6 +40,7 @@ class Gammas:
         return torch.where(on, shape[1], shape[0]), torch.where(on, rate[1], rate[0])
 
 
+@checked_class()
 @dataclass(frozen=True)
 class BernoulliGamma:
     """Slab and spike as two Gamma priors of the precision, declared by the standard deviations of

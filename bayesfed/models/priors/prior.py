@@ -13,6 +13,7 @@ from typing import Any
 import pyro.distributions as dist
 from torch import Tensor
 
+from bayesfed.errors.checks import checked_class
 from bayesfed.models.priors.precisions import BernoulliGamma
 from bayesfed.models.random_fields.support_priors import MarkovGrid, Support
 
@@ -26,6 +27,7 @@ class GaussianWeight:
         return dist.Normal(0.0, precision.rsqrt()).to_event(precision.ndim)
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Prior:
     """A support, a precision and a weight prior: ``s ~ support``, ``rho | s ~ precision``,

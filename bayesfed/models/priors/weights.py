@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from bayesfed.errors import ArgumentError, PriorError
+from bayesfed.errors.checks import checked_class
 from bayesfed.geometry.thin import squared_norm
 from bayesfed.models.priors.precisions import positive
 from bayesfed.models.random_fields.support_priors import probability
@@ -44,6 +45,7 @@ def _drawn(name: str, entries: Any) -> Tensor:
     return value.reshape(shape)
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Gaussian:
     """``N(centre, sd^2)``: the site NAME.
@@ -100,6 +102,7 @@ class Gaussian:
         return _drawn(name, dist.Normal(self.centre.to(like), self.sd))
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Laplace:
     """Density ``exp(-|w| / scale) / (2 scale)``, as in the lasso (Tibshirani, 1996): the site NAME.
@@ -166,6 +169,7 @@ class _Mixture(dist.MixtureSameFamily):  # type: ignore[misc]
     support = constraints.real
 
 
+@checked_class()
 @dataclass(frozen=True)
 class SpikeAndSlab:
     """``(1 - inclusion) N(0, spike^2) + inclusion N(0, slab^2)``: the site NAME (George and

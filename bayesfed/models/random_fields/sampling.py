@@ -15,6 +15,7 @@ from torch.distributions import constraints
 from torch.nn.functional import pad, softplus
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class
 from bayesfed.models.random_fields import forest
 from bayesfed.models.random_fields import transfer_matrix as transfer
 from bayesfed.models.random_fields.clique_tables import CliqueTables, Factor
@@ -28,6 +29,7 @@ LARGEST, MANY = 2**16, 2000
 _TREES: WeakKeyDictionary[Ising, CliqueTree | None] = WeakKeyDictionary()
 
 
+@checked_class()
 class ClusteredSupport(TorchDistribution):
     """A pairwise binary model as a Pyro distribution over ``model.shape``.
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class
 from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.phase_transition import warn_if_density_differs, warn_if_ordering
@@ -80,6 +81,7 @@ class Transition:
         return (1 - self.off) / (2 - self.off - self.on)
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Independent:
     """Each weight is active independently with the given probability, strictly between 0 and 1: the
@@ -186,6 +188,7 @@ class MarkovGrid:
         return grid
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Channels:
     """All weights of an output channel or unit, a row of the matrix, are active or inactive

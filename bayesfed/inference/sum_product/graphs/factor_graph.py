@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.graphs.generating import Rule, lattice
 from bayesfed.inference.sum_product.graphs.lowering import group, lower
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+@checked_class()
 @dataclass(frozen=True, eq=False)
 class FactorGraph:
     """A flat model with the user's names and order of its variables. Immutable.

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from bayesfed.errors import ArgumentError, PosteriorError
+from bayesfed.errors.checks import checked_class
 from bayesfed.inference.variational.fusion.rule import (
     VALUE,
     Fused,
@@ -21,6 +22,7 @@ from bayesfed.trees import Tree, under, without
 MOMENTS, FIRST, SECOND, COUNT = "adam/", "adam/first/", "adam/second/", "adam/steps"
 
 
+@checked_class()
 @dataclass(frozen=True)
 class SummedGradients:
     """FedSVI: clients send gradients of their terms of the ELBO at the server's parameters, and the
