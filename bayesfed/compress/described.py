@@ -25,7 +25,6 @@ from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.compress.masks.cheapest import CheapestMask
-from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.posterior import PosteriorGrid
@@ -42,7 +41,7 @@ SHIPPED: tuple[type, ...] = (
     *(Budgeted, Cast, Coded, ErrorFeedback, Flexible, FlexibleMap, PosteriorGrid, Setting),
     *(Exact, Float, KernelWise, Lattice, Probabilistic, Qsgd, Sparse, Ternary, TopK, Uniform),
     *(Cheapest, Fixed, Golomb, Range),
-    *(CheapestMask, ClusterMask, ContextMask, PlainMask, RunMask),
+    *(CheapestMask, ContextMask, PlainMask, RunMask),
 )
 LIMIT = 1 << 22
 DEPTH = 16

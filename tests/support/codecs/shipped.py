@@ -13,7 +13,6 @@ from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
 from bayesfed.compress.lossless.cheapest import STANDARD, Cheapest
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.compress.masks.cheapest import CheapestMask
-from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.posterior import PosteriorGrid
@@ -53,7 +52,6 @@ MASK_CODES: dict[str, MaskCode] = {
     "plain": PlainMask(),
     "runs": RunMask(),
     "contexts": ContextMask(),
-    "clusters": ClusterMask(),
     "cheapest": CheapestMask(),
 }
 

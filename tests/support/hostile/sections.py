@@ -19,7 +19,6 @@ from bayesfed.compress.lossless.bits import Fixed
 from bayesfed.compress.lossless.cheapest import STANDARD
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.lossless.ranges import Range
-from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.posterior import PosteriorGrid
@@ -132,11 +131,6 @@ def _hostile_masks(count: int) -> list[tuple[str, MaskCode, list[Part]]]:
     return [
         ("nothing", PlainMask(), []),
         ("half of all places", RunMask(), [count // 100 * 100, b"\0", 3 * count // 2]),
-        (
-            "as many rectangles as there may be",
-            ClusterMask(),
-            [count // 100 * 100 // 9, b"\0", 3 * (count // 10)],
-        ),
         ("words without end", ContextMask(), [contexts, 1 << 62]),
         ("more words than a mask has bits", ContextMask(), [contexts, 50_000, b"\x55" * 50_000]),
         ("no words", ContextMask(), [contexts[:5]]),
