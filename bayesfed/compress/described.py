@@ -13,7 +13,6 @@ import inspect
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 from bayesfed.compress.budgets.budgeted import Budgeted, FlexibleMap, Setting
@@ -31,15 +30,14 @@ from bayesfed.compress.posterior import PosteriorGrid
 from bayesfed.compress.quantisers.floats import Exact, Float, Uniform
 from bayesfed.compress.quantisers.lattice import Lattice
 from bayesfed.compress.quantisers.probabilistic import Probabilistic, Qsgd
-from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
-from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.compress.quantisers.sparsify import Kernels, Signs, Sparse, Ternary, TopK
 from bayesfed.compress.wire import pack, unpack
 from bayesfed.errors import ArgumentError, WireError
 
 # Every codec, leaf codec and code of the package.
 SHIPPED: tuple[type, ...] = (
     *(Budgeted, Cast, Coded, ErrorFeedback, Flexible, FlexibleMap, PosteriorGrid, Setting),
-    *(Exact, Float, KernelWise, Lattice, Probabilistic, Qsgd, Sparse, Ternary, TopK, Uniform),
+    *(Exact, Float, Kernels, Lattice, Probabilistic, Qsgd, Signs, Sparse, Ternary, TopK, Uniform),
     *(Cheapest, Fixed, Golomb, Range),
     *(CheapestMask, ContextMask, PlainMask, RunMask),
 )
@@ -93,7 +91,6 @@ def described(message: bytes, also: Iterable[type] = ()) -> Codec:
         if not (hasattr(codec, "encode") and hasattr(codec, "decode")):
             raise ValueError(f"{type(codec).__name__} is not a codec of messages")
     except (
-        ArgumentError,
         ValueError,
         TypeError,
         KeyError,
@@ -153,8 +150,6 @@ def _read(value: object, known: Mapping[str, type], depth: int) -> Any:
 
 
 def _fields(kind: type) -> list[str]:
-    if is_dataclass(kind):
-        return [field.name for field in fields(kind) if field.init]
     return list(inspect.signature(kind).parameters)
 
 

@@ -64,16 +64,16 @@ class Lattice:
         the normalised second moment of the cell: an upper bound on the entropy of entry plus dither
         in cells of side s. Leaves with other distributions cost more or less.
     dimension
-        1 (integers), 2 (hexagonal, G smaller by 3.8 %) or 8 (E8, by 14 %).
+        1 (integers) or 2 (hexagonal, G smaller by 3.8 %).
     code
-        Code of the integer coordinates of the points: several sequences, split by `Cell.streams`,
-        or in a small leaf a single one if that is predicted to be shorter.
+        Code of the integer coordinates of the points: of the hexagonal lattice three sequences, or
+        in a small leaf a single one if that is predicted to be shorter.
 
     Raises
     ------
     ArgumentError
-        Unless exactly one of `step` and `bits` is given and within its range, and `dimension` is 1,
-        2 or 8.
+        Unless exactly one of `step` and `bits` is given and within its range, and `dimension` is 1
+        or 2.
     WireError
         On encoding a leaf with entries so large that the spacing is outside the range of float32.
     """
@@ -86,7 +86,7 @@ class Lattice:
     def __post_init__(self) -> None:
         if self.dimension not in CELLS:
             raise ArgumentError(
-                "Lattice", "dimension 1, 2 or 8", self.dimension, "Lattice(bits=4, dimension=2)"
+                "Lattice", "dimension 1 or 2", self.dimension, "Lattice(bits=4, dimension=2)"
             )
         given = f"step {self.step}, bits {self.bits}"
         right = (self.bits is None) if self.step is not None else self.bits is not None
@@ -149,27 +149,25 @@ class Lattice:
         return assembled(points, count, shape)
 
     def _write_points(self, coordinates: Integers, out: Writer) -> None:
-        streams: list[Integers] = []
-
-        def collect(values: Integers) -> Integers:
-            streams.append(values)
-            return values
-
-        self._cell.streams(coordinates, collect)
-        # In a small leaf the heads of several streams can cost more than the streams save.
-        if self.dimension == 1 or (
-            coordinates.size < _LARGE
-            and self._bits([coordinates.reshape(-1)]) <= self._bits(streams)
-        ):
-            streams = [coordinates.reshape(-1)]
+        streams = [coordinates.reshape(-1)]
+        if self.dimension == 2:
+            # Odd rows are shifted by a half, so that the columns depend on the parity of the row.
+            rows = coordinates[:, 1]
+            apart = [rows, *(coordinates[rows & 1 == odd, 0] for odd in (0, 1))]
+            # In a small leaf the heads of several streams can cost more than the streams save.
+            if coordinates.size >= _LARGE or self._bits(apart) < self._bits(streams):
+                streams = apart
         out.byte(len(streams) > 1)
         for values in streams:
             self.code.write(values, out)
 
     def _read_points(self, source: Reader, count: int) -> Integers:
         coordinates = self._empty(count // self.dimension)
-        if source.varint(1):
-            self._cell.streams(coordinates, lambda values: self.code.read(source, len(values)))
+        if source.varint(self.dimension - 1):
+            rows = coordinates[:, 1] = self.code.read(source, len(coordinates))
+            for odd in (0, 1):
+                places = np.flatnonzero(rows & 1 == odd)
+                coordinates[places, 0] = self.code.read(source, len(places))
         else:
             coordinates[:] = self.code.read(source, count).reshape(coordinates.shape)
         return coordinates

@@ -25,8 +25,7 @@ from bayesfed.compress.posterior import PosteriorGrid
 from bayesfed.compress.quantisers.floats import Float, Uniform
 from bayesfed.compress.quantisers.lattice import Lattice
 from bayesfed.compress.quantisers.probabilistic import Probabilistic, Qsgd
-from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
-from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.compress.quantisers.sparsify import Kernels, Sparse, Ternary, TopK
 from bayesfed.compress.wire import Leaf, seal
 from bayesfed.keys import Key
 
@@ -97,10 +96,9 @@ _LEAVES: dict[str, LeafCodec] = {
     "Probabilistic(4)": Probabilistic(4),
     "Qsgd(4, bucket=1)": Qsgd(4, bucket=1),
     "Lattice(bits=3)": Lattice(bits=3),
-    "Lattice(bits=3, dimension=8)": Lattice(bits=3, dimension=8),
     "Ternary(1)": Ternary(1.0, PlainMask()),
     "TopK(0.5)": TopK(0.5),
-    "KernelWise(0.5)": KernelWise(0.5),
+    "Kernels(Float(32))": Kernels(Float(32)),
     "Sparse()": Sparse(),
 }
 
