@@ -195,7 +195,7 @@ def test_lattice_error_is_known_and_independent_of_the_leaf(dimension, what):
         "sparse": gaussian(n) * (torch.arange(n) % 9 == 0),
         "constant": torch.ones(n),
     }[what]
-    codec = Lattice(step=1.5, dimension=dimension, code=Words())
+    codec = Lattice(bits=1.7, dimension=dimension, code=Words())
     error = there_and_back(codec, leaf).double() - leaf
     assert error.square().sum().item() == pytest.approx(variance(codec, leaf), rel=0.05)
     assert abs(error.mean().item()) < 5 * math.sqrt(variance(codec, leaf)) / n
@@ -240,8 +240,8 @@ def test_streams_cost_what_pairs_would():
 
 def test_lattice_needs_its_key():
     leaf = gaussian(50)
-    message = encode(Lattice(step=0.1), leaf)
-    assert not torch.allclose(decode(Lattice(step=0.1), message, (50,), Key(1)), leaf, atol=0.1)
+    message = encode(Lattice(bits=4), leaf)
+    assert not torch.allclose(decode(Lattice(bits=4), message, (50,), Key(1)), leaf, atol=0.1)
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 1.0])
@@ -322,11 +322,8 @@ def test_sparse_leaves_cost_their_positions_and_their_few_values():
         (lambda: Qsgd(True), "levels: expected an integer"),
         (lambda: Qsgd(4, bucket=0), "bucket: expected an integer"),
         (lambda: Qsgd(4, norm="l1"), "norm: expected one of 'l2', 'max'"),
-        (Lattice, "a step from 2"),
-        (lambda: Lattice(step=1.0, bits=4), "found step 1.0, bits 4"),
-        (lambda: Lattice(step=0.0), "a step from 2"),
-        (lambda: Lattice(bits=0.5), "1 to 20 bits"),
-        (lambda: Lattice(bits=4, dimension=3), "dimension 1 or 2"),
+        (lambda: Lattice(bits=0.5), r"bits: expected a number in \[1, 20\]"),
+        (lambda: Lattice(bits=4, dimension=3), "dimension: expected one of 1, 2"),
         (lambda: Ternary(0.0), "a share above 0"),
         (lambda: TopK(1.1), "a share above 0"),
     ],

@@ -124,10 +124,7 @@ class Coding:
         met = np.bincount(
             (stretch * shape[1] + pattern) * 2 + symbols, minlength=math.prod(shape)
         ).reshape(shape)
-        estimates = [
-            np.broadcast_to(table, (len(met), TABLE)),
-            *chances(table, met.cumsum(0) - met, LEVELS),
-        ]
+        estimates = chances(table, met.cumsum(0) - met, LEVELS)
         bits = [
             surprise(met.reshape(len(met), -1, estimate.shape[1], 2).sum(1), estimate)
             for estimate in estimates
@@ -171,4 +168,4 @@ def _decode(
 
 
 def _current(table: Integers, counts: Integers, levels: tuple[int, ...]) -> NDArray[np.float64]:
-    return (chances(table, counts, levels)[-1][0] if levels else table) / ONE
+    return chances(table, counts, levels)[-1][0] / ONE

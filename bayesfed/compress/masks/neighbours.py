@@ -52,10 +52,11 @@ def shares(pattern: NDArray[Any], mask: Mask) -> Integers:
 
 
 def chances(table: Integers, counts: Integers, levels: tuple[int, ...]) -> list[Integers]:
-    """Return the probabilities of a 1 at each level ``(S, 2^level)``, given the numbers of zeros
-    and ones after each pattern ``(S, patterns, 2)``.
+    """Return the probabilities of a 1 by the table and at each level ``(S, 2^level)``, given the
+    numbers of zeros and ones after each pattern ``(S, patterns, 2)``.
     """
-    parent, result = np.broadcast_to(table, (len(counts), len(table))), []
+    parent = np.broadcast_to(table, (len(counts), len(table)))
+    result = [parent]
     for level in levels:
         met = counts.reshape(len(counts), -1, 1 << level, 2).sum(1)
         prior = np.tile(parent, (1, (1 << level) // parent.shape[1]))

@@ -38,12 +38,13 @@ from bayesfed.compress.quantisers.entries import (
     parts,
     tensor,
 )
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class, number, one_of
 from bayesfed.keys import Key
 
 _LARGE = 1 << 14  # number of coordinates from which the heads of several streams are negligible
 
 
+@checked_class(bits=number("[1, 20]", "Lattice(bits=4)"), dimension=one_of((1, 2), "dimension=2"))
 @dataclass(frozen=True)
 class Lattice:
     """Add a dither to sub-vectors, quantise them to the nearest lattice point, and subtract the
@@ -54,13 +55,9 @@ class Lattice:
 
     Parameters
     ----------
-    step
-        Side of the cube with the volume of the cell, in units of the leaf's root mean square, from
-        2**-20 to 2**20. At equal steps all dimensions cost about the same, and the error falls with
-        the dimension.
     bits
-        Instead of `step`: bits per entry, from 1 to 20, of an ideal code of independent symbols for
-        Gaussian entries. The step s solves ``2**(2 bits) = 2 pi e (1 + 2 G s**2) / s**2``, with G
+        Bits per entry, from 1 to 20, of an ideal code of independent symbols for Gaussian entries.
+        The step s solves ``2**(2 bits) = 2 pi e (1 + 2 G s**2) / s**2``, with G
         the normalised second moment of the cell: an upper bound on the entropy of entry plus dither
         in cells of side s. Leaves with other distributions cost more or less.
     dimension
@@ -72,40 +69,23 @@ class Lattice:
     Raises
     ------
     ArgumentError
-        Unless exactly one of `step` and `bits` is given and within its range, and `dimension` is 1
-        or 2.
+        If `bits` or `dimension` is out of range.
     WireError
         On encoding a leaf with entries so large that the spacing is outside the range of float32.
     """
 
-    step: float | None = None
-    bits: float | None = None
+    bits: float
     dimension: int = 2
     code: IntegerCode = Cheapest()
 
-    def __post_init__(self) -> None:
-        if self.dimension not in CELLS:
-            raise ArgumentError(
-                "Lattice", "dimension 1 or 2", self.dimension, "Lattice(bits=4, dimension=2)"
-            )
-        given = f"step {self.step}, bits {self.bits}"
-        right = (self.bits is None) if self.step is not None else self.bits is not None
-        if not right or not (
-            2.0**-20 <= (1 if self.step is None else self.step) <= 2.0**20
-            and 1 <= (1 if self.bits is None else self.bits) <= 20
-        ):
-            raise ArgumentError(
-                "Lattice", "a step from 2**-20 to 2**20 or 1 to 20 bits", given, "Lattice(bits=4)"
-            )
-
     @property
     def relative_step(self) -> float:
-        """The step in units of the leaf's root mean square, given or computed from `bits`."""
-        if self.step is not None:
-            return self.step
+        """Side of the cube with the volume of the cell, in units of the leaf's root mean square. At
+        equal steps all dimensions cost about the same, and the error falls with the dimension.
+        """
         spread = 2 * math.pi * math.e
         return math.sqrt(
-            spread / (4.0 ** (self.bits or 1) - 2 * spread * self._cell.moment / self._cell.side**2)
+            spread / (4.0**self.bits - 2 * spread * self._cell.moment / self._cell.side**2)
         )
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
