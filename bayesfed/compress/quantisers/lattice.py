@@ -29,9 +29,7 @@ from bayesfed.compress.quantisers.cells import CELLS, Cell
 from bayesfed.compress.quantisers.entries import (
     LARGEST,
     SMALLEST,
-    Reals,
     Singles,
-    assembled,
     check_range,
     energy,
     entries,
@@ -119,14 +117,12 @@ class Lattice:
         most = math.ceil(2 * math.sqrt(count) / self.relative_step * self._cell.side) + 8
         coordinates = self._read_points(source, self._padded(count))
         check_range(coordinates.reshape(-1), -most, most)
-        random = key.child("dither").numpy()
-
-        def points(part: slice) -> Reals:
-            integers = coordinates[part.start // self.dimension : -(-part.stop // self.dimension)]
+        random, points = key.child("dither").numpy(), np.empty(coordinates.shape)
+        for part in parts(len(points)):
+            integers = coordinates[part]
             moved = self._cell.points(integers) - self._cell.uniform(len(integers), random)
-            return moved.reshape(-1)[: part.stop - part.start] * spacing
-
-        return assembled(points, count, shape)
+            points[part] = moved * spacing
+        return tensor(points.reshape(-1)[:count], shape)
 
     def _write_points(self, coordinates: Integers, out: Writer) -> None:
         streams = [coordinates.reshape(-1)]
