@@ -153,15 +153,7 @@ class Rewriter:
         built: list[nn.Module] = []
         for name, module in steps:
             if isinstance(module, nn.Linear):
-                built.append(
-                    self.form(
-                        name,
-                        module,
-                        sizes[name],
-                        batch,
-                        not any(isinstance(form, Csr) for form in built),
-                    )
-                )
+                built.append(self.form(name, module, sizes[name], batch, not built))
             else:
                 # The layer before returns a new tensor, so the activation may overwrite it.
                 built.append(overwriting(module))
