@@ -167,7 +167,7 @@ def transmit(
     gains
         True gains by client.
     precoding
-        Precoding of this round. Precoded clients that send nothing are left out of the sum.
+        Precoding of this round. Clients that are not in it are left out of the sum.
     noise_w
         N0 in W per channel use; 0 for a noiseless channel.
     key
@@ -184,7 +184,7 @@ def transmit(
     total: Tensor | None = None
     spent: dict[str, Spent] = {}
     for client, symbols in payloads:
-        if client in precoding.silent:
+        if client not in precoding.coefficients:
             continue
         coefficient = precoding.coefficients[client]
         total = torch.zeros_like(symbols) if total is None else total

@@ -47,14 +47,11 @@ class Precoding:
     ----------
     coefficients
         ``p_k`` of (27) for each client that sends.
-    silent
-        Clients that do not send.
     scale
         rho of (28).
     """
 
     coefficients: Mapping[str, complex]
-    silent: tuple[str, ...]
     scale: float
 
 
@@ -145,7 +142,6 @@ class Gbma:
         )
         return Precoding(
             {client: cmath.rect(amplitude, -cmath.phase(gain)) for client, gain in known.items()},
-            (),
             amplitude * scale,
         )
 
@@ -238,6 +234,5 @@ class ChannelInversion:
             backoff = self.threshold if self.constraint == "peak" else min(map(abs, heard.values()))
         return Precoding(
             {client: amplitude * backoff / gain for client, gain in heard.items()},
-            tuple(client for client in known if client not in heard),
             amplitude * backoff / spread,
         )

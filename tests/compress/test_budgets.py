@@ -95,15 +95,12 @@ def area(chain, found):
     return total + (last - math.log(chain[-1].beta)) * math.log(chain[-1].error)
 
 
-def test_the_map_travels_as_json_and_prints(fitted):
+def test_the_map_travels_as_json(fitted):
     again = bf.compress.FlexibleMap(
         tuple(Setting(*row) for row in json.loads(json.dumps(fitted.settings)))
     )
     assert again == fitted
     assert hash(again) == hash(fitted)
-    lines = str(fitted).splitlines()
-    assert lines[0].split() == ["beta", "rho", "L", "error"]
-    assert len(lines) == 1 + len(fitted.settings)
 
 
 @pytest.mark.parametrize(

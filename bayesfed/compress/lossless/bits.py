@@ -186,10 +186,10 @@ def _total(widths: Integers | int, count: int) -> int:
 
 
 def _blocks(widths: Integers | int, count: int) -> Iterator[tuple[slice, Unsigned, Integers]]:
-    base = 0
+    base, every = 0, np.broadcast_to(widths, count)
     for at in range(0, count, _BLOCK):
         block = slice(at, min(at + _BLOCK, count))
-        width = np.full(block.stop - at, widths) if isinstance(widths, int) else widths[block]
+        width = every[block]
         stops = base + np.cumsum(width)
         yield block, width.astype(np.uint64), stops - width
         base = int(stops[-1])

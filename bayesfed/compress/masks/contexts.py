@@ -168,4 +168,5 @@ def _decode(
 
 
 def _current(table: Integers, counts: Integers, levels: tuple[int, ...]) -> NDArray[np.float64]:
-    return chances(table, counts, levels)[-1][0] / ONE
+    result: NDArray[np.float64] = chances(table, counts, levels)[-1][0] / ONE
+    return result

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -159,7 +158,7 @@ class Ternary(_Largest):
 
     share: float = 0.01
     mask: MaskCode = RunMask()
-    values: ClassVar[LeafCodec] = Signs()
+    values: LeafCodec = field(default=Signs(), init=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,7 @@ class Kernels(_Kept):
         return super().read(source, shape, key)
 
     def _choose(self, rows: Singles) -> Mask:
-        return rows.any(1)
+        return np.asarray(rows.any(1))
 
     def _rows(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return as_kernels(shape)

@@ -164,7 +164,7 @@ class OverTheAir:
         reducer.add("air", Update(signal.tree(received), weight, sound[0].kind))
         for arrival in sound:
             arrival.cost = signal.cost(arrival.client, received.spent.get(arrival.client))
-            if arrival.client in plan.silent:
+            if arrival.client not in plan.coefficients:
                 strength = f"|h| = {abs(known[arrival.client]):.3f}"
                 arrival.silence = f"silent: its channel, {strength}, is below the threshold"
 
