@@ -95,9 +95,7 @@ class Lattice:
         out.f32(spacing)
         if spacing:
             random = key.child("dither").numpy()
-            points = np.pad(flat, (0, self._padded(len(flat)) - len(flat))).reshape(
-                -1, self.dimension
-            )
+            points = np.pad(flat, (0, -len(flat) % self.dimension)).reshape(-1, self.dimension)
             coordinates = self._empty(len(points))
             for part in parts(len(points)):
                 moved = points[part].astype(np.float64) / spacing
@@ -115,7 +113,7 @@ class Lattice:
         # An entry is at most sqrt(n) root mean squares; coordinates are at most twice that in
         # spacings, plus a few.
         most = math.ceil(2 * math.sqrt(count) / self.relative_step * self._cell.side) + 8
-        coordinates = self._read_points(source, self._padded(count))
+        coordinates = self._read_points(source, -(-count // self.dimension))
         check_range(coordinates.reshape(-1), -most, most)
         random, points = key.child("dither").numpy(), np.empty(coordinates.shape)
         for part in parts(len(points)):
@@ -138,14 +136,15 @@ class Lattice:
             self.code.write(values, out)
 
     def _read_points(self, source: Reader, count: int) -> Integers:
-        coordinates = self._empty(count // self.dimension)
+        coordinates = self._empty(count)
         if source.varint(self.dimension - 1):
             rows = coordinates[:, 1] = self.code.read(source, len(coordinates))
             for odd in (0, 1):
                 places = np.flatnonzero(rows & 1 == odd)
                 coordinates[places, 0] = self.code.read(source, len(places))
         else:
-            coordinates[:] = self.code.read(source, count).reshape(coordinates.shape)
+            flat = self.code.read(source, coordinates.size)
+            coordinates[:] = flat.reshape(coordinates.shape)
         return coordinates
 
     def _bits(self, streams: list[Integers]) -> float:
@@ -154,9 +153,6 @@ class Lattice:
     @property
     def _cell(self) -> Cell:
         return CELLS[self.dimension]
-
-    def _padded(self, count: int) -> int:
-        return -(-count // self.dimension) * self.dimension
 
     def _empty(self, count: int) -> Integers:
         # Column-major, since the streams take columns of coordinates.
