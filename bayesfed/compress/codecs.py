@@ -62,47 +62,28 @@ class Cast:
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Cast every floating-point leaf and write the message."""
-        return pack({name: self._narrow(name, leaf) for name, leaf in tree.items()}, meta)
+        said = f"values that fit {self.bits} bits", "Cast(32) or a smaller step"
+        narrow = {name: _cast(name, leaf, _WIDTHS[self.bits], *said) for name, leaf in tree.items()}
+        return pack(narrow, meta)
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
         """Read the message; floating-point leaves come back as float32, or as float64 if `bits`
         is 64.
         """
         tree, meta = unpack(message, limit=self.limit)
-        return {
-            name: _widen(name, leaf, torch.promote_types(_WIDTHS[self.bits], torch.float32))
-            for name, leaf in tree.items()
-        }, meta
-
-    def _narrow(self, name: str, leaf: Tensor) -> Tensor:
-        if not leaf.is_floating_point():
-            return leaf
-        narrow = leaf.to(_WIDTHS[self.bits])
-        if not is_finite(narrow):
-            largest = float(leaf.abs().max())
-            raise WireError(
-                f"leaf {name!r}",
-                f"values that fit {self.bits} bits",
-                f"largest {largest:g}",
-                "Cast(32) or a smaller step",
-            )
-        return narrow
+        wide = torch.promote_types(_WIDTHS[self.bits], torch.float32)
+        said = f"finite {str(wide).removeprefix('torch.')} values", "sending it again"
+        return {name: _cast(name, leaf, wide, *said) for name, leaf in tree.items()}, meta
 
 
-def _widen(name: str, leaf: Tensor, dtype: torch.dtype) -> Tensor:
+def _cast(name: str, leaf: Tensor, dtype: torch.dtype, expected: str, hint: str) -> Tensor:
     if not leaf.is_floating_point():
         return leaf
-    wide = leaf.to(dtype)
-    if not is_finite(wide):
-        kind = str(dtype).removeprefix("torch.")
-        raise WireError(
-            f"leaf {name!r}",
-            f"finite {kind} values",
-            "NaN or Inf",
-            "sending it again",
-            field="values",
-        )
-    return wide
+    cast = leaf.to(dtype)
+    if not is_finite(cast):
+        actual = f"largest {float(leaf.abs().max()):g}"
+        raise WireError(f"leaf {name!r}", expected, actual, hint, field="values")
+    return cast
 
 
 @checked_class(codec=having(("encode", "decode"), "a codec", "Coded(TopK(0.1))"))

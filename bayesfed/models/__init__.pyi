@@ -24,8 +24,6 @@ from .elastic.shares import shrunk_shares as shrunk_shares
 from .elastic.shrinking import shrunk as shrunk
 from .elastic.shrinking import shrunk_shapes as shrunk_shapes
 from .elastic.shrinking import shrunk_widths as shrunk_widths
-from .elastic.sorting import channel_order as channel_order
-from .elastic.sorting import permute_channels as permute_channels
 from .elastic.sorting import sort_channels as sort_channels
 from .elastic.tracing import channel_graph as channel_graph
 from .low_rank.export import dense as dense

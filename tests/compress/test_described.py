@@ -14,7 +14,7 @@ import bayesfed.compress
 from bayesfed.compress.budgets import Setting
 from bayesfed.compress.described import SHIPPED, describe, described
 from bayesfed.compress.quantisers.floats import Float
-from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.compress.quantisers.sparsify import Ternary
 from bayesfed.compress.wire import pack
 from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key

@@ -32,7 +32,7 @@ from bayesfed.compress import Cast, Codec
 from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked
+from bayesfed.errors.checks import check, checked, choice
 from bayesfed.federated import (
     Add,
     Algorithm,
@@ -130,10 +130,7 @@ def anycost_fl(
         raise ArgumentError(
             "anycost_fl, alphas", "falling shrinking factors", list(alphas), "[1, 1 / 2, 1 / 4]"
         )
-    if aggregation not in get_args(Aggregation):
-        raise ArgumentError(
-            "anycost_fl, aggregation", "'optimal' or 'uniform'", repr(aggregation), "'optimal'"
-        )
+    check("anycost_fl, aggregation", aggregation, choice(*get_args(Aggregation)))
     work = training or Training(epochs=1.0, batch_size=32)
     if work.epochs is None or work.batch_size is None:
         hint = "Training(epochs=1.0, batch_size=32)"

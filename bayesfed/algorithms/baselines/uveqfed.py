@@ -36,7 +36,7 @@ def uveqfed(
     ----------
     bits, dimension
         Bits an entry that an ideal code would spend on Gaussian changes; and the dimension of the
-        lattice, 1, 2 or 8.
+        lattice, 1 or 2.
     share
         Share of a leaf's entries, the largest, that are sent.
     likelihood, training, link

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import check, checked_class, choice, having, number
+from bayesfed.errors.checks import check, checked_class, choice, having, number, one_of
 from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update, gathered
 from bayesfed.federated.links.compressed_sensing import Plain, Sensing
 from bayesfed.federated.links.digital import opened
@@ -36,20 +36,18 @@ from bayesfed.wireless.channels import (
     pack,
     transmit,
 )
-from bayesfed.wireless.power_control import (
-    PowerControl,
-    common_amplitude,
-    error_variance,
-    transmit_power_w,
-)
+from bayesfed.wireless.power_control import PowerControl, common_amplitude
 
 
 @checked_class(
     {},
     power=having(("precode",), "power control as a value", "Gbma(), or ChannelInversion()"),
+    snr_db=number("(-inf, inf)", "snr_db=25.0"),
     noise_w=number("[0, inf)", "noise_w=1.0"),
     per=choice("symbol", "matrix"),
     budget=choice("mean", "largest"),
+    reals=one_of((1, 2), "reals=1"),
+    estimate_variance=number("[0, inf)", "0.0, a perfectly known channel"),
     max_norm=number("(0, inf]", "1e6"),
 )
 @dataclass(frozen=True)
@@ -107,15 +105,13 @@ class OverTheAir:
             actual, hint = (self.snr_db, self.power_w), "OverTheAir(snr_db=25.0)"
             raise ArgumentError("OverTheAir", "snr_db or power_w", actual, hint)
         check("OverTheAir, power_w", self.transmit_power_w, number("(0, inf)", "power_w=1.0"))
-        channel_uses(0, self.reals)
-        error_variance("OverTheAir", self.estimate_variance)
 
     @property
     def transmit_power_w(self) -> float:
         """Transmit power in watts."""
         if self.power_w is not None:
             return self.power_w
-        return transmit_power_w(self.snr_db or 0.0, self.noise_w)
+        return float(self.noise_w * 10 ** ((self.snr_db or 0.0) / 10))
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Round a payload as its codec does. The bytes only carry it to the simulated channel."""
@@ -168,7 +164,7 @@ class OverTheAir:
         reducer.add("air", Update(signal.tree(received), weight, sound[0].kind))
         for arrival in sound:
             arrival.cost = signal.cost(arrival.client, received.spent.get(arrival.client))
-            if arrival.client in plan.silent:
+            if arrival.client not in plan.coefficients:
                 strength = f"|h| = {abs(known[arrival.client]):.3f}"
                 arrival.silence = f"silent: its channel, {strength}, is below the threshold"
 

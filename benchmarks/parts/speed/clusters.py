@@ -1,10 +1,11 @@
-"""Masks as clusters: full rectangles by position and size, all other entries one by one.
+"""Masks as clusters, what `masks.py` compares with: full rectangles by position and size, all other
+entries one by one.
 
 This is the code of D-Turbo-VBI (Xia, Tsang and Lau): "a cluster larger than 3 x 3 is regarded as an
 entirety", sent as its location and size. Here the clusters are disjoint rectangles of ones with
 sides of at least 3, which cover the support exactly together with single entries, coded as in
 `RunMask`. Rectangles are chosen greedily; a rectangle never spans two connected components, so
-components need no labels.
+components need no labels. In messages of this package's methods it was never the shortest code.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesfed.compress.leaf import Integers, Mask, Reader, Writer
-from bayesfed.compress.lossless.bits import damaged, varint_bits
+from bayesfed.compress.lossless.bits import varint_bits
 from bayesfed.compress.lossless.golomb import Golomb
-from bayesfed.compress.masks.runs import places_bits, read_places, require_matrix, write_places
 
 SIDE = 3
 _RANKED = 32  # rows below a corner that its rank depends on
@@ -38,7 +38,6 @@ class ClusterMask:
 
     def write(self, mask: Mask, out: Writer) -> None:
         """Append the mask."""
-        require_matrix(mask)
         if not mask.size:
             return
         rectangles, single = min(
@@ -46,11 +45,11 @@ class ClusterMask:
             key=lambda parts: _bits(mask.shape[1], *parts),
         )
         out.varint(len(rectangles))
-        write_places(rectangles[:, 0] * mask.shape[1] + rectangles[:, 1], out)
+        _write_places(rectangles[:, 0] * mask.shape[1] + rectangles[:, 1], out)
         Golomb().write(rectangles[:, 2] - SIDE, out)
         Golomb().write(rectangles[:, 3] - SIDE, out)
         out.varint(len(single))
-        write_places(single, out)
+        _write_places(single, out)
 
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
         """Read a mask of this shape."""
@@ -58,42 +57,12 @@ class ClusterMask:
         if not size:
             return np.zeros(shape, np.bool_)
         count = source.varint(size // SIDE**2)
-        corner = np.stack(np.divmod(read_places(source, count, size), shape[1]), 1)
+        corner = np.stack(np.divmod(_read_places(source, count), shape[1]), 1)
         sides = np.stack([Golomb().read(source, count), Golomb().read(source, count)], 1)
-        # Compared without adding, since a side near 2**63 would wrap around.
-        if (sides > np.array(shape) - SIDE - corner).any():
-            raise damaged("ClusterMask", "rectangles inside the matrix", "one beyond")
-        covered = _layers(np.hstack([corner, sides + SIDE]), shape)
-        if covered.max() > 1:
-            raise damaged("ClusterMask", "disjoint rectangles", "an overlap")
-        mask = covered.reshape(-1) > 0
-        free = size - int(np.count_nonzero(mask))
-        places = read_places(source, source.varint(free), free)
+        mask = _layers(np.hstack([corner, sides + SIDE]), shape).reshape(-1) > 0
+        places = _read_places(source, source.varint(size))
         mask[np.flatnonzero(~mask)[places]] = True
         return mask.reshape(shape)
-
-    def least_bits(self, mask: Mask) -> float:
-        """Return quickly about the least number of bits: no cover has fewer parts than there are
-        upper left ends to cover.
-        """
-        if not mask.size:
-            return 0.0
-        ends = mask.copy()
-        ends[1:, 1:] &= ~(mask[:-1, 1:] | mask[1:, :-1])
-        ends[0, 1:] &= ~mask[0, :-1]
-        ends[1:, 0] &= ~mask[:-1, 0]
-        squares, inside = _squares(mask), np.zeros_like(mask)
-        for down in range(SIDE):
-            for right in range(SIDE):
-                inside[down : down + len(squares), right : right + squares.shape[1]] |= squares
-        parts, corners = (
-            np.flatnonzero(np.where(inside, ends, mask)),
-            int(np.count_nonzero(ends & inside)),
-        )
-        # Entries outside every square are coded one by one. An end inside a square starts a
-        # rectangle; greedy covers take about two for each.
-        every = places_bits(parts)
-        return every + corners * (4 + every / len(parts)) if corners else every
 
 
 def _squares(mask: Mask) -> Mask:
@@ -179,11 +148,24 @@ def _split(mask: Mask, rectangles: Integers) -> tuple[Integers, Integers]:
 
 def _bits(columns: int, rectangles: Integers, single: Integers) -> float:
     sides = sum(Golomb().predicted_bits(rectangles[:, side] - SIDE) for side in (2, 3))
-    corners = places_bits(rectangles[:, 0] * columns + rectangles[:, 1])
+    corners = _places_bits(rectangles[:, 0] * columns + rectangles[:, 1])
     return (
         varint_bits(len(rectangles))
         + corners
         + sides
         + varint_bits(len(single))
-        + places_bits(single)
+        + _places_bits(single)
     )
+
+
+def _write_places(places: Integers, out: Writer) -> None:
+    """Append ascending places; their number is not written."""
+    Golomb().write(np.diff(places, prepend=-1) - 1, out)
+
+
+def _read_places(source: Reader, count: int) -> Integers:
+    return np.cumsum(Golomb().read(source, count) + 1) - 1
+
+
+def _places_bits(places: Integers) -> float:
+    return Golomb().predicted_bits(np.diff(places, prepend=-1) - 1)
