@@ -10,7 +10,7 @@ flipped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -130,26 +130,21 @@ class Changes:
 
     def exchanged(
         self,
-        declared: Declared,
         server: TurboStep,
         state: Tree,
         holding: Holding,
-        supports: Callable[[Tree], Tree],
         values: tuple[str, ...],
     ) -> tuple[Exchange, TurboStep, Tree]:
         """Return layer, server and first state of D-Turbo-VBI with changes as messages.
 
         Parameters
         ----------
-        declared
-            The model.
         server, state, holding
             Server, first state and layer of the algorithm that sends values.
-        supports
-            ``state -> supports by site``.
         values
             Names of the leaves that clients send whole: sds and scores.
         """
+        declared = server.declared
         whole = tuple(name for name, site in declared.sites.items() if site.rows_are_clusters)
         drawn = Drawn({name: site.matrix for name, site in declared.sites.items()}, whole)
         told = drawn.told(declared, self) if self.start is not None else None
@@ -163,7 +158,7 @@ class Changes:
             codec=self.down,
             cache=self.cache,
             values=(*values, *(f"prior/{name}" for name in declared.sites)),
-            masks=supports,
+            masks=server.supports,
             told=told,
             drawn=drawn if told else None,
         )
@@ -234,10 +229,7 @@ class Drawn:
 
         An entry that is not active has the evidence of an entry whose mean is zero.
         """
-        held, result = (
-            self(told),
-            dict(state),
-        )
+        held, result = self(told), dict(state)
         for name, site in declared.sites.items():
             support = held[SUPPORT + name]
             mean = torch.zeros(site.matrix)

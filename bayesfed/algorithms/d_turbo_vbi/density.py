@@ -28,6 +28,22 @@ MOST = 60.0
 HELD = math.log(9.0)
 
 
+def no_field(round: int) -> float:
+    """Add nothing to the declared prior."""
+    return 0.0
+
+
+def ramp(to: float, rounds: int) -> Callable[[int], float]:
+    """Return a field that grows linearly from 0 to `to` log-odds over `rounds` and then stays
+    there.
+
+    Hard pruning from round 0 removes weights before the data can support them.
+    """
+    if rounds < 1:
+        raise ArgumentError("ramp", "rounds >= 1", rounds, "ramp(-2.0, 28)")
+    return lambda round: to * min(1.0, round / rounds)
+
+
 @dataclass(frozen=True)
 class ToDensity:
     """Let the share of active weights fall to a target, gradually, once the network has learned

@@ -19,7 +19,7 @@ An inactive entry is exactly zero here: it adds no noise, gets no gradient and i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -55,6 +55,11 @@ TEMPERATURE = "run/temperature"
 def spread_leaf(site: str, spread: Spread) -> str:
     """Return the name of the leaf that holds a site's posterior sd."""
     return SHARED if spread == "shared" else f"sd/{site}"
+
+
+def spread_leaves(sites: Iterable[str], spread: Spread) -> tuple[str, ...]:
+    """Return the names of the leaves that hold the posterior sds of all sites."""
+    return tuple(dict.fromkeys(spread_leaf(name, spread) for name in sites))
 
 
 def encode_inclusion(inclusion: Tensor, levels: int = 256) -> Tensor:
@@ -190,7 +195,7 @@ class MeanFieldElbo:
     def moved_apart(self, trained: Tree) -> frozenset[str]:
         """Move log sds here, unless they have no optimum: without a prior, or without noise."""
         return (
-            frozenset(spread_leaf(name, self.spread) for name in self.declared.sites)
+            frozenset(spread_leaves(self.declared.sites, self.spread))
             if self.use_prior and self.sample
             else frozenset()
         )
@@ -228,7 +233,7 @@ class MeanFieldElbo:
             for name in self.declared.sites
             if f"mask/{name}" in fixed
         }
-        spreads = {spread_leaf(name, self.spread) for name in self.declared.sites}
+        spreads = spread_leaves(self.declared.sites, self.spread)
         tree = {name: leaf.exp() if name in spreads else leaf for name, leaf in trained.items()}
         for name, site in self.declared.sites.items():
             masks.setdefault(

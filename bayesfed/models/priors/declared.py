@@ -9,7 +9,7 @@ passed to the model by value and without a prior.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass
 
 import pyro
 import pyro.distributions as dist
@@ -152,22 +152,6 @@ class Declared:
             )
         output = functional_call(self.net, {**points, **weights}, (inputs,))
         return self.likelihood.observe(output, targets, scale)
-
-
-def tempered(declared: Declared, temperature: float) -> Declared:
-    """Return the declaration with its likelihood at a temperature.
-
-    Raises
-    ------
-    PriorError
-        If the likelihood is no dataclass, which could be copied with another temperature.
-    """
-    if not is_dataclass(declared.likelihood):
-        actual = type(declared.likelihood).__name__
-        raise PriorError(
-            "likelihood", "a temperature, or a dataclass", actual, "a `temperature` of 1.0"
-        )
-    return replace(declared, likelihood=replace(declared.likelihood, temperature=temperature))
 
 
 @checked(
