@@ -198,10 +198,10 @@ class TurboStep:
             belief, messages, inferred = self.exchange.run(
                 site, seen[name], self.support_of(name, state), self.blocks, fields[name]
             )
-            log_odds = self._held(site, belief.log_odds)
+            held = self._held(site, belief.log_odds)
             result |= _leaves(name, messages) | {
-                f"mean/{name}": torch.where(log_odds > 0, mean[f"mean/{name}"], 0.0),
-                f"log_odds/{name}": log_odds,
+                f"mean/{name}": torch.where(held > 0, mean[f"mean/{name}"], 0.0),
+                f"log_odds/{name}": held,
             }
             new = self.belief_of(site, result)
             divergence = float(kl_divergence(new, messages.prior_log_odds, site.precision))
