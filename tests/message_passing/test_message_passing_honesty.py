@@ -16,8 +16,8 @@ from bayesfed.errors import (
 )
 from bayesfed.inference import Exchange, FactorGraph, infer
 from bayesfed.models import Grid, Ising, Link, MarkovGrid
-from bayesfed.testing.beliefs import enumerate_log_odds
 from tests.message_passing.grids import normal, stay
+from tests.support.beliefs import enumerate_log_odds
 
 # Honesty
 

@@ -19,7 +19,7 @@ from bayesfed.keys import Key, forked
 from bayesfed.models import Neighbourhood, SiteBelief, Transition, guide, weight_matrices
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.support_priors import neighbour_share
-from bayesfed.testing import check_support
+from tests.support.beliefs import check_support
 
 
 @pytest.mark.filterwarnings("ignore::bayesfed.errors.DensityWarning")
