@@ -15,7 +15,7 @@ from bayesfed.algorithms.federated_svi.steps import Steps
 from bayesfed.data import Dataset
 from bayesfed.federated import LocalOptions, Optimiser
 from bayesfed.federated.training.descent import batches
-from bayesfed.inference.variational.antithetic import mirrored
+from bayesfed.inference.variational.antithetic import Mirror
 from bayesfed.inference.variational.fusion import Start
 from bayesfed.inference.variational.program import Program, Runs
 from bayesfed.inference.variational.tilted import Tilt, tilted
@@ -107,11 +107,12 @@ class SviLocal(GuideLocal):
         )
         elbo, analytic = _for(tilt, self.elbo)
         with forked(key.child("draws")), pair.held(leaves):
-            wrap = mirrored(data.inputs.device, self.antithetic)
+            mirror = Mirror(data.inputs.device)
             for batch, weight in self._batches(data, count, key):
+                guide = mirror.at(len(losses), pair.guide) if self.antithetic else pair.guide
                 model, guide = tilted(
                     pair.model,
-                    wrap(len(losses), pair.guide),
+                    guide,
                     layout,
                     replace(tilt, rows=tilt.rows * weight),
                     analytic=analytic,

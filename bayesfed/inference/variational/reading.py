@@ -24,8 +24,6 @@ from bayesfed.inference.variational.program import Pair
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
-_EXPONENTS: dict[type, str] = {dist.Gamma: "gamma", dist.Beta: "beta", dist.Dirichlet: "dirichlet"}
-
 
 def read_layout(
     pair: Pair, data: Dataset, key: Key, *, client_plate: str = "client", stay: tuple[str, ...] = ()
@@ -170,7 +168,7 @@ def _block(node: str, fn: Any, seen: Tree) -> Block | None:
                 "scale_tril": find(base.scale_tril) or _split(base.scale_tril, seen),
             }
         case dist.Gamma() | dist.Beta() | dist.Dirichlet():
-            family = ExponentFamily(_EXPONENTS[type(base)])
+            family = ExponentFamily(type(base).__name__.lower())
             wanted = {leaf: find(getattr(base, leaf)) for leaf in family.leaves}
         case _:
             return None

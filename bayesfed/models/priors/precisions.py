@@ -31,12 +31,16 @@ class Gammas:
 
     def of(self, support: Tensor) -> tuple[Tensor, Tensor]:
         """Return (shape, rate) for each entry of a 0/1 support."""
-        on = support.bool()
         shape, rate = (
-            torch.tensor(pair, dtype=torch.get_default_dtype(), device=on.device)
+            torch.tensor(pair, dtype=torch.get_default_dtype(), device=support.device)
             for pair in (self.shapes, self.rates)
         )
-        return torch.where(on, shape[1], shape[0]), torch.where(on, rate[1], rate[0])
+        return of_support(support, shape), of_support(support, rate)
+
+
+def of_support(support: Tensor, pair: Tensor) -> Tensor:
+    """Return the first part of a pair where the support is 0, and the second where it is 1."""
+    return torch.where(support.bool(), pair[1], pair[0])
 
 
 @dataclass(frozen=True)
