@@ -100,10 +100,11 @@ def whole(least: int, hint: str, most: float = math.inf) -> Role:
     )
 
 
-def one_of(words: Any, hint: str) -> Role:
+def one_of(words: Any, hint: str = "") -> Role:
     """Return the role of one of some words or numbers, or of those of a `Literal`."""
     known = get_args(words) or words
-    return Role(lambda value: value in known, f"one of {', '.join(map(repr, known))}", hint)
+    expected = f"one of {', '.join(map(repr, known))}"
+    return Role(lambda value: value in known, expected, hint or repr(known[0]))
 
 
 def number(interval: str, hint: str) -> Role:
@@ -119,11 +120,6 @@ def number(interval: str, hint: str) -> Role:
         )
 
     return Role(fits, f"a number in {interval}", hint)
-
-
-def choice(*values: str) -> Role:
-    """Return the role of one of some words."""
-    return Role(lambda value: value in values, " or ".join(map(repr, values)), repr(values[0]))
 
 
 KEY = having(("child", "generator"), "a Key", "Key(0, 'purpose')")
@@ -167,10 +163,10 @@ def checked(
     """
 
     def decorated(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
-        parameters = inspect.signature(function).parameters
+        signature = inspect.signature(function)
         optional = {
             name
-            for name, parameter in parameters.items()
+            for name, parameter in signature.parameters.items()
             if parameter.default is None or "None" in str(parameter.annotation)
         }
 
@@ -179,8 +175,11 @@ def checked(
             # A class may have the constructor of its base.
             made = function.__name__ == "__init__"
             where = type(args[0]).__name__ if made else function.__qualname__
-            check_keywords(where, parameters, args, kwargs, ELSEWHERE if said is None else said)
-            given = dict(zip(parameters, args, strict=False)) | kwargs
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError as problem:
+                known = ELSEWHERE if said is None else said
+                raise wrong_call(where, signature, kwargs, known, problem) from None
             for name, role in roles.items():
                 if name in given and not (given[name] is None and name in optional):
                     check(f"{where}, {name}", given[name], role)
@@ -216,52 +215,28 @@ def check(where: str, value: object, role: Role) -> None:
         raise ArgumentError(where, role.expected, shown(value), role.hint)
 
 
-def check_keywords(
+def wrong_call(
     where: str,
-    parameters: Mapping[str, inspect.Parameter],
-    args: Sequence[object],
+    signature: inspect.Signature,
     kwargs: Mapping[str, object],
     said: Mapping[str, str],
-) -> None:
-    """Raise `KeywordError` if a call has a keyword that is no parameter, lacks one, or gives one
-    twice.
+    problem: TypeError,
+) -> KeywordError:
+    """Return the error of a call with a keyword that is no parameter, or that lacks an argument,
+    gives one twice or gives too many.
     """
-    names = [name for name in parameters if name != "self"]
-    free = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    if unknown := [name for name in kwargs if name not in parameters and not free]:
-        near = get_close_matches(unknown[0], names, n=2)
-        # A hint of this very name, else the names that are near, else a hint of a name that is
-        # near.
-        told = (
-            [unknown[0]]
-            if unknown[0] in said
-            else []
-            if near
-            else get_close_matches(unknown[0], said, n=1, cutoff=0.8)
-        )
-        hint = said[told[0]] if told else " or ".join(near or names[:3])
-        raise KeywordError(where, f"keywords among {', '.join(names)}", unknown[0], hint)
-    positional = [
-        parameter
-        for parameter in parameters.values()
-        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-    ]
-    many = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in positional)
-    if len(args) > len(positional) and not many:
-        actual = len(args) - (len(parameters) - len(names))
-        hint = f"{names[min(actual, len(names)) - 1]}=..., by its name"
-        expected = (
-            f"at most {len(positional) - (len(parameters) - len(names))} arguments by position"
-        )
-        raise KeywordError(where, expected, actual, hint)
-    given = {*list(parameters)[: len(args)], *kwargs}
-    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    if missing := [
-        name
-        for name, one in parameters.items()
-        if one.default is one.empty and name not in given and one.kind not in kinds
-    ]:
-        raise KeywordError(where, f"a value for {missing[0]}", "none", f"{missing[0]}=...")
+    names = [name for name in signature.parameters if name != "self"]
+    free = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    unknown = next((name for name in kwargs if name not in names and not free), None)
+    if unknown is None:
+        return KeywordError(where, ", ".join(names), problem, "each argument by its name")
+    near = get_close_matches(unknown, names, n=2)
+    # A hint of this very name, else the names that are near, else a hint of a name that is near.
+    told = [unknown] if unknown in said else get_close_matches(unknown, said, n=1, cutoff=0.8)
+    hint = (
+        said[told[0]] if told and (unknown in said or not near) else " or ".join(near or names[:3])
+    )
+    return KeywordError(where, f"keywords among {', '.join(names)}", unknown, hint)
 
 
 def shown(value: object) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import check, checked_class, choice, having, number
+from bayesfed.errors.checks import check, checked_class, having, number, one_of
 from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update, gathered
 from bayesfed.federated.links.compressed_sensing import Plain, Sensing
 from bayesfed.federated.links.digital import opened
@@ -48,8 +48,8 @@ from bayesfed.wireless.power_control import (
     {},
     power=having(("precode",), "power control as a value", "Gbma(), or ChannelInversion()"),
     noise_w=number("[0, inf)", "noise_w=1.0"),
-    per=choice("symbol", "matrix"),
-    budget=choice("mean", "largest"),
+    per=one_of(("symbol", "matrix")),
+    budget=one_of(("mean", "largest")),
     max_norm=number("(0, inf]", "1e6"),
 )
 @dataclass(frozen=True)
