@@ -203,7 +203,11 @@ def test_wrong_shapes_are_the_clients_own_failure(net, clients):
     ("call", "error", "words"),
     [
         (lambda a, p: final(a, p, rounds=0), ArgumentError, "more than the 0 rounds already made"),
-        (lambda a, p: final(a, p, on_client_error="ignore"), ArgumentError, "one of 'drop', 'raise'"),
+        (
+            lambda a, p: final(a, p, on_client_error="ignore"),
+            ArgumentError,
+            "one of 'drop', 'raise'",
+        ),
         (
             lambda a, p: final(a, p, sampler=lambda *_: []),
             ArgumentError,

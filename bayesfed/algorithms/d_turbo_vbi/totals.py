@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from bayesfed.federated.core import Info
@@ -39,27 +40,27 @@ class Changed(NamedTuple):
 
 def figures(sites: Mapping[str, Changed]) -> Info:
     """Return the figures of the report, over all sites and by site."""
-    supports = [(site.before, site.now) for site in sites.values()]
+    before = torch.cat([site.before.flatten() for site in sites.values()])
+    now = torch.cat([site.now.flatten() for site in sites.values()])
     results = [site.inferred for site in sites.values()]
-    entries, multistable = sum(now.numel() for _, now in supports), 0.0
-    layers = dict[str, float]()
-    for name, (_, now, inferred, _, least) in sites.items():
-        active, share = int(now.sum()), inferred.multistable_share
-        layers[f"density/{name}"] = float(now.float().mean())
+    layers, multistable = dict[str, float](), 0.0
+    for name, (_, support, inferred, _, least) in sites.items():
+        active, share = float(support.sum()), inferred.multistable_share
+        layers[f"density/{name}"] = float(support.float().mean())
         layers[f"bp_residual/{name}"] = inferred.residual
         if least and active <= NEAR * least:
-            layers[f"near_floor/{name}"] = float(active)
+            layers[f"near_floor/{name}"] = active
         if share is not None:
             layers[f"bp_multistable/{name}"] = share
-        multistable += math.nan if share is None else now.numel() * share
+        multistable += math.nan if share is None else support.numel() * share
     return {
-        "density": sum(int(now.sum()) for _, now in supports) / entries,
-        "reactivated": float(sum(int((now & ~before).sum()) for before, now in supports)),
-        "switched_off": float(sum(int((before & ~now).sum()) for before, now in supports)),
+        "density": int(now.sum()) / len(now),
+        "reactivated": float((now & ~before).sum()),
+        "switched_off": float((before & ~now).sum()),
         "bp_residual": max(result.residual for result in results),
         "bp_sweeps": float(max(result.sweeps for result in results)),
         "bp_converged": float(all(result.converged for result in results)),
-        **({} if math.isnan(multistable) else {"bp_multistable": multistable / entries}),
+        **({} if math.isnan(multistable) else {"bp_multistable": multistable / len(now)}),
         "kl": sum(site.divergence for site in sites.values()),
         **layers,
     }

@@ -15,9 +15,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
+from bayesfed.models import Likelihood
 from bayesfed.models.nets.norms import batch_norms
-from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree, placed
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective, Proximal, Terms
-from bayesfed.models.low_rank.factored_trees import frobenius_decay
+from bayesfed.models import frobenius_decay
 from bayesfed.trees import Tree
 
 

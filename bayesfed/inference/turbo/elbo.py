@@ -29,15 +29,14 @@ import torch
 from torch import Generator, Tensor
 from torch.func import functional_call
 
-from bayesfed.compress.support import gather_active, scatter_active
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import gather_active, scatter_active
+from bayesfed.data import Dataset
 from bayesfed.inference.objectives.likelihood import Terms, check_data
 from bayesfed.inference.objectives.sampled_outputs import sampled_outputs
 from bayesfed.inference.turbo.blocks import Blocks, Structured
 from bayesfed.inference.turbo.noise import Noise
+from bayesfed.models import Declared, SiteBelief
 from bayesfed.models.modules import tied
-from bayesfed.models.priors.belief import SiteBelief
-from bayesfed.models.priors.declared import Declared
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, under
 

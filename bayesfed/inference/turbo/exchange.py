@@ -23,10 +23,7 @@ from bayesfed.inference.sum_product.infer import infer
 from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.transitions import even_grid, maximise, parameters_of
-from bayesfed.models.priors.belief import SiteBelief
-from bayesfed.models.priors.declared import Site
-from bayesfed.models.random_fields.grid import Grid
-from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models import Grid, Ising, Site, SiteBelief
 
 
 @dataclass(frozen=True)

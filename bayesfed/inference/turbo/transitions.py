@@ -16,8 +16,7 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.infer import infer
 from bayesfed.inference.sum_product.result import Inferred
-from bayesfed.models.random_fields.grid import Grid, Link
-from bayesfed.models.random_fields.support_priors import MarkovGrid
+from bayesfed.models import Grid, Link, MarkovGrid
 from bayesfed.models.random_fields.transfer_matrix import Transfer
 
 # Side of the square patch whose centre stands for a large grid.

@@ -14,7 +14,7 @@ from pyro import poutine
 from torch import Tensor
 from tqdm import tqdm
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.errors.checks import shown
 from bayesfed.inference.variational.tilted import Tilt, tilted

@@ -11,7 +11,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.variational.families import (
     ExponentFamily,

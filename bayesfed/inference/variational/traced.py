@@ -10,7 +10,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.variational.layout import Layout
 from bayesfed.inference.variational.program import Pair, Program
