@@ -63,10 +63,10 @@ def test_a_row_without_an_active_entry_keeps_its_most_probable_one():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ToDensity(0.0), r"ToDensity.target: expected a share in \(0, 1\]"),
+        (lambda: ToDensity(0.0), r"ToDensity, target: expected a number in \(0, 1\]"),
         (lambda: ToDensity(0.01, floor=0.02), "floor <= target"),
-        (lambda: ToDensity(patience=-1), "ToDensity.patience: expected rounds >= 0"),
-        (lambda: ToDensity.of("a third"), r"expected a share in \(0, 1\], found a third"),
+        (lambda: ToDensity(patience=-1), "ToDensity, patience: expected a whole number >= 0"),
+        (lambda: ToDensity.of("a third"), r"expected a number in \(0, 1\], found 'a third'"),
     ],
 )
 def test_what_is_no_density_is_refused(make, words):

@@ -321,17 +321,17 @@ WRONG = {
     "Categorical temperature": (
         lambda: bf.Categorical(temperature=0),
         ArgumentError,
-        "expected a positive number, found 0; try 1.0",
+        "expected a number in (0, inf), found 0; try 1.0",
     ),
     "Normal sd": (
         lambda: bf.Normal(sd=-1),
         ArgumentError,
-        "expected a positive number, found -1; try 1.0",
+        "expected a number in (0, inf), found -1; try 1.0",
     ),
     "Laplace": (
         lambda: bf.Laplace(0),
         ArgumentError,
-        "expected a positive number, found 0; try 1.0",
+        "expected a number in (0, inf), found 0; try 1.0",
     ),
     "bayesian prior": (
         lambda: bf.bayesian(net(), "laplace"),

@@ -156,7 +156,7 @@ def test_flooding_would_oscillate_where_the_checkerboard_settles():
             ),
             "finite field",
         ),
-        (lambda grid: Exchange(turns=0), "turns and max_sweeps >= 1"),
+        (lambda grid: Exchange(turns=0), "Exchange, turns: expected a whole number >= 1"),
         (
             lambda grid: infer(grid.ising(), torch.zeros(3, 3), method="strip"),
             "'strip': expected a graph it can serve",

@@ -22,6 +22,7 @@ from bayesfed.compress import Codec, Coded, Float, LeafCodec, Sparse, Ternary, U
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.support import SUPPORT
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import SHARE, checked_class
 from bayesfed.federated import Exchange, Holding
 from bayesfed.inference import support_evidence
 from bayesfed.inference.turbo.elbo import POINT, Spread, spread_leaf
@@ -36,6 +37,7 @@ KEY = Key(0, "d_turbo_vbi")
 NEVER = 1 << 31
 
 
+@checked_class({}, start=SHARE)
 @dataclass(frozen=True)
 class Changes:
     """How changes of means are sent, and where the first means come from.
@@ -81,8 +83,6 @@ class Changes:
     learn: bool = True
 
     def __post_init__(self) -> None:
-        if self.start is not None and not 0 < self.start <= 1:
-            raise ArgumentError("Changes.start", "a share in (0, 1], or None", self.start, "0.1")
         if self.start is None and not self.learn:
             raise ArgumentError(
                 "Changes", "a start, if the support is not learned", "start=None", "start=0.1"

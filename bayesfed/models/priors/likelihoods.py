@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from bayesfed.errors import DataError
-from bayesfed.models.priors.precisions import positive
+from bayesfed.errors.checks import checked_class
+from bayesfed.models.priors.precisions import SCALE
 
 
 @runtime_checkable
@@ -68,11 +69,7 @@ def _observed(
     return value
 
 
-def _check_temperature(where: str, value: float | None) -> None:
-    if value is not None:
-        positive(f"{where}.temperature", value)
-
-
+@checked_class({}, temperature=SCALE)
 @dataclass(frozen=True)
 class Categorical:
     """Classes ``0 .. C-1`` from logits ``(B, C)``.
@@ -93,9 +90,6 @@ class Categorical:
     """
 
     temperature: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_temperature("Categorical", self.temperature)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy."""
@@ -131,6 +125,7 @@ class Categorical:
             )
 
 
+@checked_class({}, sd=SCALE, temperature=SCALE)
 @dataclass(frozen=True)
 class Normal:
     """Real targets of the output's shape with independent noise of standard deviation `sd`.
@@ -152,10 +147,6 @@ class Normal:
 
     sd: float = 1.0
     temperature: float | None = None
-
-    def __post_init__(self) -> None:
-        positive("Normal.sd", self.sd)
-        _check_temperature("Normal", self.temperature)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log density of the rows."""
