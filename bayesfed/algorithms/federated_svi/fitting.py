@@ -15,8 +15,7 @@ from bayesfed.algorithms.federated_svi.moves import moves
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
 from bayesfed.federated import Fit, Kind, LocalOptions
-from bayesfed.inference.variational.fusion import Fused, Fusion, Start
-from bayesfed.inference.variational.traced import LOCAL
+from bayesfed.inference.variational import LOCAL, Fused, Fusion, Start
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, is_finite
 

@@ -15,11 +15,7 @@ from bayesfed.algorithms.federated_svi.steps import Steps
 from bayesfed.data import Dataset
 from bayesfed.federated import LocalOptions, Optimiser
 from bayesfed.federated.training.descent import batches
-from bayesfed.inference.variational.antithetic import Mirror
-from bayesfed.inference.variational.fusion import Start
-from bayesfed.inference.variational.program import Program, Runs
-from bayesfed.inference.variational.tilted import Tilt, tilted
-from bayesfed.inference.variational.traced import LOCAL
+from bayesfed.inference.variational import LOCAL, Mirror, Program, Runs, Start, Tilt, tilted
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, under
 

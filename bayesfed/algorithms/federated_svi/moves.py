@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.federated.core import Info
-from bayesfed.inference.variational.fusion import Fused
+from bayesfed.inference.variational import Fused
 from bayesfed.trees import Tree
 
 

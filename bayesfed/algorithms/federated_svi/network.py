@@ -17,9 +17,7 @@ from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.federated import Ivon, LocalOptions, Training
 from bayesfed.federated.training.descent import batches, draws_globally
 from bayesfed.inference.objectives.likelihood import check_data
-from bayesfed.inference.variational.families import NormalFamily
-from bayesfed.inference.variational.fusion import Fused, Fusion, Start
-from bayesfed.inference.variational.ivon import IvonSteps
+from bayesfed.inference.variational import Fused, Fusion, IvonSteps, NormalFamily, Start
 from bayesfed.keys import Key, forked
 from bayesfed.models import BayesianNet, Gaussian
 from bayesfed.models.modules import evaluating

@@ -47,11 +47,18 @@ from bayesfed.federated import (
 from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
-from bayesfed.inference.variational.fusion import PVI, Fused, Fusion, FusionKind, ReverseKL
-from bayesfed.inference.variational.posterior import FittedGuide
-from bayesfed.inference.variational.program import Program, Runs
-from bayesfed.inference.variational.reading import read_layout
-from bayesfed.inference.variational.traced import LOCAL
+from bayesfed.inference.variational import (
+    LOCAL,
+    PVI,
+    FittedGuide,
+    Fused,
+    Fusion,
+    FusionKind,
+    Program,
+    ReverseKL,
+    Runs,
+    read_layout,
+)
 from bayesfed.keys import Key
 from bayesfed.models import BayesianNet
 from bayesfed.models.priors.likelihoods import temperature_of

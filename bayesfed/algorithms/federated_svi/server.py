@@ -12,7 +12,7 @@ from bayesfed.federated import Reducer, constant
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
 from bayesfed.federated.training.optimisers import Schedule
-from bayesfed.inference.variational.fusion import Fused, Fusion
+from bayesfed.inference.variational import Fused, Fusion
 from bayesfed.trees import Tree
 
 

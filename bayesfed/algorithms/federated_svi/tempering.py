@@ -14,8 +14,7 @@ from pyro.infer.autoguide.initialization import init_to_value
 from bayesfed.algorithms.federated_svi.network import STRENGTH
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Ivon
-from bayesfed.inference.variational.fusion import Fusion
-from bayesfed.inference.variational.program import Runs
+from bayesfed.inference.variational import Fusion, Runs
 from bayesfed.models import BayesianNet, Gaussian
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.models.priors.tempering import tempered
