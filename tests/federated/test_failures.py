@@ -263,11 +263,17 @@ def test_recipes_refuse_bad_arguments(net, declared):
             lambda: bf.fed_avg(torch.nn.Sequential(torch.nn.BatchNorm1d(3))),
             "without running statistics",
         ),
-        (lambda: bf.d_turbo_vbi(declared, observations=0), "observations >= 1"),
-        (lambda: bf.d_turbo_vbi(declared, observations=5, initial_sd=0.0), "initial_sd > 0"),
+        (
+            lambda: bf.d_turbo_vbi(declared, observations=0),
+            "observations: expected a whole",
+        ),
+        (
+            lambda: bf.d_turbo_vbi(declared, observations=5, initial_sd=0.0),
+            "initial_sd: expected",
+        ),
         (
             lambda: bf.d_turbo_vbi(declared, observations=5, likelihood_scale="N"),
-            "'global' or 'local'",
+            "one of 'global', 'local'",
         ),
     ):
         with pytest.raises(ArgumentError, match=words):

@@ -232,10 +232,10 @@ def test_arguments_are_checked():
         with pytest.raises(ArgumentError, match="count every row once a client"):
             fitted(AutoNormal, rule, scale="global")
     for changes, words in [
-        ({"scale": "both"}, "'local' or 'global'"),
+        ({"scale": "both"}, "scale: expected one of 'local', 'global'"),
         ({"steps": 0}, "Training, steps: expected a whole number >= 1, found 0"),
         ({"averaging": 2.0}, "averaging"),
-        ({"example": rows(3)[:0]}, "example >= 1"),
+        ({"example": rows(3)[:0]}, "example: expected at least one row"),
     ]:
         with pytest.raises(ArgumentError, match=words):
             fitted(**changes)

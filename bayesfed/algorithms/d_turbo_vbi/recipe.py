@@ -40,6 +40,7 @@ from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Scored
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import POSITIVE, checked, one_of, whole
 from bayesfed.federated import (
     Active,
     Adam,
@@ -67,6 +68,11 @@ LikelihoodScale = Literal["global", "local"]
 
 
 @recipe(cites=("xia2024bayesian",))
+@checked(
+    likelihood_scale=one_of(LikelihoodScale),
+    initial_sd=POSITIVE,
+    inclusion_levels=whole(1, "16", 256),
+)
 def d_turbo_vbi(
     declared: Declared,
     *,
@@ -162,28 +168,10 @@ def d_turbo_vbi(
         If a layer loses its last active weight, or a round that undid what was learned is taken
         back.
     """
-    if observations < 1 or (initial_sd is not None and not initial_sd > 0):
-        raise ArgumentError(
-            "d_turbo_vbi",
-            "observations >= 1 and initial_sd > 0",
-            (observations, initial_sd),
-            "len(train), 0.01",
-        )
     if density is not None and field is not None:
         raise ArgumentError("d_turbo_vbi", "a density or a field", "both", f"density={density}")
-    if likelihood_scale not in ("global", "local"):
-        raise ArgumentError(
-            "d_turbo_vbi",
-            "likelihood_scale 'global' or 'local'",
-            repr(likelihood_scale),
-            "'global'",
-        )
     if changes is None and codec is None and link is None:
         changes = Changes()
-    if inclusion_levels is None:
-        inclusion_levels = 1 if changes else 256
-    if not 1 <= inclusion_levels <= 256:
-        raise ArgumentError("d_turbo_vbi", "inclusion_levels from 1 to 256", inclusion_levels, "16")
     if changes and (codec or link):
         raise ArgumentError(
             "d_turbo_vbi", "changes, or a codec or link of values", "both", "changes=None"
@@ -195,7 +183,6 @@ def d_turbo_vbi(
     )
     declared = replace(declared, likelihood=likelihood)
     auto = temperature == "auto"
-    pressure = field or ToDensity.of(density)
     server = TurboStep(
         declared,
         spread,
@@ -203,9 +190,9 @@ def d_turbo_vbi(
         exchange or Exchange(),
         use_prior,
         before_averaging,
-        pressure,
+        field or ToDensity.of(density),
         warm_up,
-        inclusion_levels,
+        inclusion_levels or (1 if changes else 256),
     )
     initial = server.initial(declared.initial, initial_sd) | (
         {TEMPERATURE: torch.tensor(temperature_of(declared.likelihood))} if auto else {}

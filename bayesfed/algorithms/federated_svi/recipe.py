@@ -27,7 +27,7 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import shown
+from bayesfed.errors.checks import Role, checked, number, one_of, shown
 from bayesfed.federated import (
     Adam,
     Algorithm,
@@ -66,6 +66,11 @@ from bayesfed.trees import Tree, shapes, without
 
 
 @recipe(cites=("bingham2019pyro",))
+@checked(
+    scale=one_of(("local", "global")),
+    example=Role(lambda rows: len(rows) > 0, "at least one row", "train[:2]"),
+    averaging=number("[0, 1]", "0.5"),
+)
 def federated_svi(
     model: Runs,
     guide: Runs | None = None,
@@ -160,21 +165,17 @@ def federated_svi(
     ivon = work.optimiser if isinstance(work.optimiser, Ivon) else None
     fusion = fusion or (ReverseKL() if network and ivon else PVI())
     scale = scale or ("local" if fusion.adds else "global")
-    if observations < 1 or not len(example):
-        actual = (observations, len(example))
-        raise ArgumentError(
-            "federated_svi",
-            "observations and rows of the example >= 1",
-            actual,
-            "len(train), train[:2]",
-        )
-    if not 0 <= averaging <= 1:
-        raise ArgumentError("federated_svi, averaging", "0 <= averaging <= 1", averaging, "0.5")
     if ivon and elbo is not None:
         raise ArgumentError(
             "federated_svi, elbo", "none with Ivon", type(elbo).__name__, "NaturalGradient(0.1)"
         )
-    _check_scale(fusion, scale)
+    if fusion.adds and scale != "local":
+        raise ArgumentError(
+            f"federated_svi, {type(fusion).__name__}",
+            "scale 'local': it adds clients up",
+            "'global', which would count every row once a client",
+            "scale='local'",
+        )
     auto = is_auto(model, fusion, ivon, temperature, network)
     if isinstance(model, BayesianNet):
         model = network_model(
@@ -262,19 +263,6 @@ def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Tr
             schedule=work.schedule if training else inverse(10),
         )
     return work
-
-
-def _check_scale(fusion: Fusion, scale: str) -> None:
-    """Raise `ArgumentError` unless the rule can take this scale."""
-    if scale not in ("local", "global"):
-        raise ArgumentError("federated_svi, scale", "'local' or 'global'", repr(scale), "'local'")
-    if fusion.adds and scale != "local":
-        raise ArgumentError(
-            f"federated_svi, {type(fusion).__name__}",
-            "scale 'local': it adds clients up",
-            "'global', which would count every row once a client",
-            "scale='local'",
-        )
 
 
 def _check_fusion(fusion: Any) -> None:
