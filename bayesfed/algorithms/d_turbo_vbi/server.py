@@ -126,11 +126,11 @@ class TurboStep:
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Publish means, inclusion probabilities, sds, points and supports."""
-        hidden = {f"{leaf}/{name}" for name in self.declared.sites for leaf in SECRET} | {
-            FIELD,
-            WATCH,
+        result = {
+            name: leaf
+            for name, leaf in state.items()
+            if name not in (FIELD, WATCH) and name.partition("/")[0] not in SECRET
         }
-        result = {name: leaf for name, leaf in state.items() if name not in hidden}
         for name in self.declared.sites:
             log_odds = state[f"log_odds/{name}"]
             if self.inclusion_levels > 1:
@@ -146,8 +146,8 @@ class TurboStep:
         """Return the mean log-odds, over a site's active entries, that q(s) has beyond the
         evidence; `CERTAIN` where whole rows are active or not.
         """
-        log_odds, certain = state[f"log_odds/{name}"], state[f"log_odds/{name}"].new_tensor(CERTAIN)
-        active = log_odds > 0
+        log_odds = state[f"log_odds/{name}"]
+        certain, active = log_odds.new_tensor(CERTAIN), log_odds > 0
         if self.declared.sites[name].rows_are_clusters or not bool(active.any()):
             return certain
         return (log_odds - state[f"evidence/{name}"])[active].mean().clamp(max=certain)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -79,10 +79,7 @@ class Watch:
 
     def leaf(self) -> Tensor:
         """Return it as a leaf of the state, ``(6,)``."""
-        return torch.tensor(
-            [self.first, self.last, self.lowest, self.keep, float(self.lost), float(self.settled)],
-            dtype=torch.float64,
-        )
+        return torch.tensor([float(value) for value in astuple(self)], dtype=torch.float64)
 
     def after(
         self, nll: float, round: int, policy: ToDensity, shrunk: float = 1.0
