@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,36 +11,19 @@ from torch import Generator
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective, Proximal, Terms
+from bayesfed.inference.objectives.likelihood import (
+    AroundObjective,
+    MaximumLikelihood,
+    Objective,
+    Proximal,
+    Terms,
+)
 from bayesfed.models import frobenius_decay
 from bayesfed.trees import Tree
 
 
 @dataclass(frozen=True)
-class _Around:
-    """An objective around that of a point estimate, of which it changes the loss alone."""
-
-    inner: Objective
-
-    def start(self, message: Tree) -> tuple[Tree, Tree]:
-        """Start as the inner objective does."""
-        return self.inner.start(message)
-
-    def held(self, trained: Tree) -> AbstractContextManager[None]:
-        """Hold the leaves as the inner objective does."""
-        return self.inner.held(trained)
-
-    def finish(self, trained: Tree, fixed: Tree) -> Tree:
-        """Send every parameter."""
-        return trained
-
-    def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
-        """Check as the inner objective does."""
-        self.inner.check(trained, fixed, data)
-
-
-@dataclass(frozen=True)
-class Decayed(_Around):
+class Decayed(AroundObjective):
     """Add ``coefficient / 2`` times the squared norm of every weight to a mean loss; for a factored
     weight U V^T, the norm of the product.
 
@@ -74,7 +56,7 @@ class Decayed(_Around):
 
 
 @dataclass(frozen=True)
-class OpenPrior(_Around):
+class OpenPrior(AroundObjective):
     """A point objective under a prior whose precision is told with every round.
 
     Parameters
