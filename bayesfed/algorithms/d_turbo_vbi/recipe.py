@@ -197,14 +197,12 @@ def d_turbo_vbi(
     initial = server.initial(declared.initial, initial_sd) | (
         {TEMPERATURE: torch.tensor(temperature_of(declared.likelihood))} if auto else {}
     )
-    points = [name for name in declared.initial if name not in declared.sites]
-    sent = [
-        *(f"mean/{name}" for name in declared.sites),
-        *server.spreads,
-        *(f"{POINT}/{name}" for name in points),
-    ]
     expected = (
-        {name: tuple(initial[name].shape) for name in sent}
+        {
+            name: tuple(leaf.shape)
+            for name, leaf in initial.items()
+            if name.startswith(("mean/", f"{POINT}/")) or name in server.spreads
+        }
         | {NLL: ()}
         | ({SCORES: (len(FACTORS),)} if auto else {})
     )

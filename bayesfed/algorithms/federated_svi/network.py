@@ -190,25 +190,12 @@ def network_local(
     ArgumentError
         If the rule's clients take no steps.
     PosteriorError
-        If the model is none that IVON can fit (`check_network`).
+        If the model is not `bayesian(net)` with Gaussian priors, or the guide not of independent
+        Gaussians in its weights.
     """
     if fusion.kind == "gradient":
         hint = "Adam(1e-2), which is not used: clients take no steps of their own"
         raise ArgumentError("Ivon", "a rule whose clients take steps", type(fusion).__name__, hint)
-    checked = check_network(model, fused)
-    draws = draws_globally(checked.net) or not optimiser.noise
-    return NetworkLocal(fused, fusion, work.steps, work.batch_size, draws, checked, optimiser)
-
-
-def check_network(model: object, fused: Fused) -> BayesianNet:
-    """Return the network of a model that IVON can fit.
-
-    Raises
-    ------
-    PosteriorError
-        If the model is not `bayesian(net)` with Gaussian priors, or the guide not of independent
-        Gaussians in its weights.
-    """
     hint = "bayesian(net, Gaussian(0.1)) with AutoNormal, or NaturalGradient(0.1)"
     if not isinstance(model, BayesianNet) or not all(
         isinstance(prior, Gaussian) for prior in model.priors.values()
@@ -217,7 +204,8 @@ def check_network(model: object, fused: Fused) -> BayesianNet:
     names = {block.name for block in fused.layout.blocks if isinstance(block.family, NormalFamily)}
     if names != set(model.priors) or len(fused.layout.blocks) != len(names):
         raise PosteriorError("Ivon", "independent Gaussians over the weights", sorted(names), hint)
-    return model
+    draws = draws_globally(model.net) or not optimiser.noise
+    return NetworkLocal(fused, fusion, work.steps, work.batch_size, draws, model, optimiser)
 
 
 def _halves(batch: Dataset) -> tuple[Dataset, Dataset]:
