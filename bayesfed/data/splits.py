@@ -56,7 +56,7 @@ def held_out_rows(data: Dataset, share: float, key: Key) -> tuple[Dataset, Datas
 
 
 Clients = dict[str, Dataset]
-Rows = TypeVar("Rows", Dataset, Clients)
+Rows = TypeVar("Rows", Dataset, Clients, Mapping[str, Dataset])
 
 
 @checked(rows=a((Dataset, Mapping), "a data set, or one for each client by name", "bf.digits()[0]"))
