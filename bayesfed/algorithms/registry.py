@@ -62,7 +62,7 @@ ROLES: dict[str, Role] = {
         "[1.0, 0.5, 0.25]",
     ),
     "example": a(Dataset, "a data set of a few rows", "train[:2]"),
-    "observations": whole(0, "len(train)"),
+    "observations": whole(1, "len(train)"),
     "elbo": having(("loss_and_grads",), "one of Pyro's bounds", "Trace_ELBO()"),
     "statistics": Role(
         CALLABLE.fits, "a function of a client's rows", "lambda rows: {'h': rows.targets.sum()}"

@@ -105,34 +105,28 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
         If the targets are no labels of these classes.
     """
     check("label_shifted, data", data, _DATA)
-    wanted = torch.as_tensor(shares, dtype=torch.float64)
+    wanted, labels = torch.as_tensor(shares, dtype=torch.float64), data.targets.cpu()
     if (
-        data.targets.is_floating_point()
-        or data.targets.ndim != 1
-        or (len(data) and int(data.targets.max()) >= len(wanted))
+        labels.is_floating_point()
+        or labels.ndim != 1
+        or (len(data) and int(labels.max()) >= len(wanted))
     ):
-        expected = f"labels 0 to {len(wanted) - 1}"
-        raise DataError(
-            "label_shifted",
-            expected,
-            f"{tuple(data.targets.shape)} of {data.targets.dtype}",
-            "a share a class",
+        expected, actual = (
+            f"labels 0 to {len(wanted) - 1}",
+            f"{tuple(labels.shape)} of {labels.dtype}",
         )
-    counts = torch.bincount(data.targets, minlength=len(wanted)).double().cpu()
-    if (
-        bool((wanted < 0).any())
-        or not float(wanted.sum()) > 0
-        or bool(((wanted > 0) & (counts == 0)).any())
-    ):
+        raise DataError("label_shifted", expected, actual, "a share a class")
+    counts, asked = torch.bincount(labels, minlength=len(wanted)).double(), wanted > 0
+    if bool((wanted < 0).any() or (asked & (counts == 0)).any()) or not bool(asked.any()):
         hint = "shares of classes that have rows"
         raise ArgumentError(
             "label_shifted, shares", "numbers >= 0, not all 0", wanted.tolist(), hint
         )
     # Rounded down, so that no class needs more rows than it has.
-    size = float((counts[wanted > 0] / wanted[wanted > 0]).min())
+    size = float((counts[asked] / wanted[asked]).min())
     noise, parts = key.generator(), []
     for label, share in enumerate(wanted.tolist()):
-        rows = (data.targets.cpu() == label).nonzero()[:, 0]
+        rows = (labels == label).nonzero()[:, 0]
         parts.append(
             rows[torch.randperm(len(rows), generator=noise)[: math.floor(share * size + 1e-9)]]
         )

@@ -197,16 +197,11 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
     ArgumentError
         If `share` is not between 0 and 1.
     """
-    sides: tuple[list[Tensor], list[Tensor]] = ([], [])
+    test = torch.zeros(len(strata), dtype=torch.bool)
     for name, rows in by_domain(strata).items():
         shuffled = rows[torch.randperm(len(rows), generator=key.child(name).generator())]
-        cut = len(rows) - round(share * len(rows))
-        sides[0].append(shuffled[:cut])
-        sides[1].append(shuffled[cut:])
-    train, test = (
-        torch.cat([*parts, torch.empty(0, dtype=torch.int64)]).sort().values for parts in sides
-    )
-    return train, test
+        test[shuffled[len(rows) - round(share * len(rows)) :]] = True
+    return (~test).nonzero()[:, 0], test.nonzero()[:, 0]
 
 
 @checked(

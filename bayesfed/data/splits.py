@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TypeVar
 
 import torch
 
@@ -56,19 +56,11 @@ def held_out_rows(data: Dataset, share: float, key: Key) -> tuple[Dataset, Datas
 
 
 Clients = dict[str, Dataset]
+Rows = TypeVar("Rows", Dataset, Clients, Mapping[str, Dataset])
 
 
-@overload
-def split_rows(rows: Dataset, share: float = 0.2, *, key: Key) -> tuple[Dataset, Dataset]: ...
-
-
-@overload
-def split_rows(
-    rows: Mapping[str, Dataset], share: float = 0.2, *, key: Key | None = None
-) -> tuple[Clients, Clients]: ...
-
-
-def split_rows(rows: Any, share: float = 0.2, *, key: Key | None = None) -> Any:
+@checked(rows=a((Dataset, Mapping), "a data set, or one for each client by name", "bf.digits()[0]"))
+def split_rows(rows: Rows, share: float = 0.2, *, key: Key | None = None) -> tuple[Rows, Rows]:
     """Hold out a share of the rows to test on, of every class alike; of a mapping of clients, a
     share of each client's rows.
 
@@ -98,12 +90,11 @@ def split_rows(rows: Any, share: float = 0.2, *, key: Key | None = None) -> Any:
     >>> run(fed_per(net), train, rounds=40).personal_scores(test)
     """
     key = key or Key(0, "rows")
-    if isinstance(rows, Mapping):
-        parts = {name: split_rows(own, share, key=key.child(name)) for name, own in rows.items()}
-        return {name: train for name, (train, _) in parts.items()}, {
-            name: test for name, (_, test) in parts.items()
-        }
-    return held_out_rows(rows, share, key)
+    if isinstance(rows, Dataset):
+        return held_out_rows(rows, share, key)
+    parts = {name: held_out_rows(own, share, key.child(name)) for name, own in rows.items()}
+    train, test = ({name: part[side] for name, part in parts.items()} for side in (0, 1))
+    return train, test
 
 
 Given = TypeVar("Given", Population, Clients)

@@ -2,8 +2,9 @@
 not where it first does harm.
 
 A `Role` says what an argument must be and what to pass instead; `checked` makes a function check
-its arguments by their names, and name the nearest keyword if it has none of that name. Arguments
-that may be None by their default or their annotation are then not checked.
+its arguments by the roles of their names, else by their annotations, and name the nearest keyword
+if it has none of that name. An argument that may be None by its default or its annotation has no
+role then.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, KeywordError
-from bayesfed.errors.annotations import annotations_of, fits, words_of
+from bayesfed.errors.roles import Role, annotated
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
@@ -49,25 +49,6 @@ OF_TRAINING = {
     ),
     "local_epochs": "epochs=1.0",
 }
-
-
-@dataclass(frozen=True)
-class Role:
-    """What an argument must be.
-
-    Parameters
-    ----------
-    fits
-        Whether a value can be used.
-    expected
-        What is expected, in words.
-    hint
-        What to pass instead.
-    """
-
-    fits: Callable[[Any], bool]
-    expected: str
-    hint: str
 
 
 def a(kind: type | tuple[type, ...], expected: str, hint: str) -> Role:
@@ -102,10 +83,11 @@ def whole(least: int, hint: str, most: float = math.inf) -> Role:
     )
 
 
-def one_of(words: Any, hint: str) -> Role:
+def one_of(words: Any, hint: str = "") -> Role:
     """Return the role of one of some words or numbers, or of those of a `Literal`."""
     known = get_args(words) or words
-    return Role(lambda value: value in known, f"one of {', '.join(map(repr, known))}", hint)
+    expected = f"one of {', '.join(map(repr, known))}"
+    return Role(lambda value: value in known, expected, hint or repr(known[0]))
 
 
 def number(interval: str, hint: str) -> Role:
@@ -121,11 +103,6 @@ def number(interval: str, hint: str) -> Role:
         )
 
     return Role(fits, f"a number in {interval}", hint)
-
-
-def choice(*values: str) -> Role:
-    """Return the role of one of some words."""
-    return Role(lambda value: value in values, " or ".join(map(repr, values)), repr(values[0]))
 
 
 KEY = having(("child", "generator"), "a Key", "Key(0, 'purpose')")
@@ -165,36 +142,37 @@ def checked(
     said
         What to pass in place of keywords that the function does not have. Default: `ELSEWHERE`.
     **roles
-        Role of each argument by its name; others are not checked.
+        Role of each argument by its name; others are checked by their annotations.
     """
 
     def decorated(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
-        parameters = inspect.signature(function).parameters
+        signature = inspect.signature(function)
         optional = {
             name
-            for name, parameter in parameters.items()
+            for name, parameter in signature.parameters.items()
             if parameter.default is None or "None" in str(parameter.annotation)
         }
 
-        hints = {name: hint_of(parameter) for name, parameter in parameters.items()}
         # Read at the first call: annotations may name what is imported later.
-        annotated = functools.cache(lambda: annotations_of(function))
+        by_annotation = functools.cache(lambda: annotated(function))
 
         @wraps(function)
         def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
             # A class may have the constructor of its base.
             made = function.__name__ == "__init__"
             where = type(args[0]).__name__ if made else function.__qualname__
-            check_keywords(where, parameters, args, kwargs, ELSEWHERE if said is None else said)
-            given = dict(zip(parameters, args, strict=False)) | kwargs
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError as problem:
+                known = ELSEWHERE if said is None else said
+                raise wrong_call(where, signature, kwargs, known, problem) from None
             for name, role in roles.items():
                 if name in given and not (given[name] is None and name in optional):
                     check(f"{where}, {name}", given[name], role)
-            for name, annotation in annotated().items():
-                if name in given and name not in roles and not fits(given[name], annotation):
-                    raise ArgumentError(
-                        f"{where}, {name}", words_of(annotation), shown(given[name]), hints[name]
-                    )
+            for name, role in by_annotation().items():
+                if name in given and name not in roles and not role.fits(given[name]):
+                    hint = hint_of(signature.parameters[name])
+                    raise ArgumentError(f"{where}, {name}", role.expected, shown(given[name]), hint)
             return function(*args, **kwargs)
 
         return called
@@ -227,52 +205,28 @@ def check(where: str, value: object, role: Role) -> None:
         raise ArgumentError(where, role.expected, shown(value), role.hint)
 
 
-def check_keywords(
+def wrong_call(
     where: str,
-    parameters: Mapping[str, inspect.Parameter],
-    args: Sequence[object],
+    signature: inspect.Signature,
     kwargs: Mapping[str, object],
     said: Mapping[str, str],
-) -> None:
-    """Raise `KeywordError` if a call has a keyword that is no parameter, lacks one, or gives one
-    twice.
+    problem: TypeError,
+) -> KeywordError:
+    """Return the error of a call with a keyword that is no parameter, or that lacks an argument,
+    gives one twice or gives too many.
     """
-    names = [name for name in parameters if name != "self"]
-    free = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    if unknown := [name for name in kwargs if name not in parameters and not free]:
-        near = get_close_matches(unknown[0], names, n=2)
-        # A hint of this very name, else the names that are near, else a hint of a name that is
-        # near.
-        told = (
-            [unknown[0]]
-            if unknown[0] in said
-            else []
-            if near
-            else get_close_matches(unknown[0], said, n=1, cutoff=0.8)
-        )
-        hint = said[told[0]] if told else " or ".join(near or names[:3])
-        raise KeywordError(where, f"keywords among {', '.join(names)}", unknown[0], hint)
-    positional = [
-        parameter
-        for parameter in parameters.values()
-        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-    ]
-    many = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in positional)
-    if len(args) > len(positional) and not many:
-        actual = len(args) - (len(parameters) - len(names))
-        hint = f"{names[min(actual, len(names)) - 1]}=..., by its name"
-        expected = (
-            f"at most {len(positional) - (len(parameters) - len(names))} arguments by position"
-        )
-        raise KeywordError(where, expected, actual, hint)
-    given = {*list(parameters)[: len(args)], *kwargs}
-    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    if missing := [
-        name
-        for name, one in parameters.items()
-        if one.default is one.empty and name not in given and one.kind not in kinds
-    ]:
-        raise KeywordError(where, f"a value for {missing[0]}", "none", f"{missing[0]}=...")
+    names = [name for name in signature.parameters if name != "self"]
+    free = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    unknown = next((name for name in kwargs if name not in names and not free), None)
+    if unknown is None:
+        return KeywordError(where, ", ".join(names), problem, "each argument by its name")
+    near = get_close_matches(unknown, names, n=2)
+    # A hint of this very name, else the names that are near, else a hint of a name that is near.
+    told = [unknown] if unknown in said else get_close_matches(unknown, said, n=1, cutoff=0.8)
+    hint = (
+        said[told[0]] if told and (unknown in said or not near) else " or ".join(near or names[:3])
+    )
+    return KeywordError(where, f"keywords among {', '.join(names)}", unknown, hint)
 
 
 def hint_of(parameter: inspect.Parameter) -> str:

@@ -75,7 +75,6 @@ from .priors.likelihoods import Likelihood as Likelihood
 from .priors.likelihoods import Normal as Normal
 from .priors.precisions import BernoulliGamma as BernoulliGamma
 from .priors.precisions import Gammas as Gammas
-from .priors.prior import GaussianWeight as GaussianWeight
 from .priors.prior import Prior as Prior
 from .priors.weights import Gaussian as Gaussian
 from .priors.weights import Horseshoe as Horseshoe

@@ -172,7 +172,7 @@ def test_a_threshold_below_the_rounding_of_a_rebuilt_matrix_is_not_lost():
 @pytest.mark.parametrize("strength", [-0.1, float("nan"), float("inf")])
 def test_a_strength_is_finite_and_not_negative(operator, strength):
     with pytest.raises(
-        ArgumentError, match=rf"{operator.__name__}.strength: expected a finite number >= 0"
+        ArgumentError, match=rf"{operator.__name__}, strength: expected a finite number from 0 up"
     ):
         operator(strength)
 
@@ -181,14 +181,15 @@ def test_a_strength_is_finite_and_not_negative(operator, strength):
 def test_a_rate_is_finite_and_not_negative(operator):
     for rate in (-1.0, float("nan"), float("inf")):
         with pytest.raises(
-            ArgumentError, match=rf"{type(operator).__name__}, rate: expected a finite number >= 0"
+            ArgumentError,
+            match=rf"{type(operator).__name__}, rate: expected a finite number",
         ):
             operator(torch.ones(2, 2), rate)
 
 
 def test_what_operators_refuse():
     for share in (0.0, 1.1, float("nan")):
-        with pytest.raises(ArgumentError, match="LargestShare: expected a share above 0"):
+        with pytest.raises(ArgumentError, match="LargestShare, share: expected a share above 0"):
             LargestShare(share)
     with pytest.raises(
         ArgumentError, match=r"SingularThreshold: expected a matrix or kernel, found shape \(3,\)"
@@ -449,10 +450,10 @@ def test_a_predicate_chooses_and_a_link_is_passed_on(net, three):
 def test_settings_out_of_range(net):
     for make in (fed_l1, fed_mid):
         with pytest.raises(
-            ArgumentError, match="Threshold.strength: expected a finite number >= 0"
+            ArgumentError, match="Threshold, strength: expected a finite number from 0 up"
         ):
             make(net, strength=-1.0)
-    with pytest.raises(ArgumentError, match="LargestShare: expected a share"):
+    with pytest.raises(ArgumentError, match="LargestShare, share: expected a share"):
         fed_prune(net, share=0.0)
     for make in (fed_l1, fed_mid, fed_prune):
         with pytest.raises(ArgumentError, match="expected a predicate that chooses"):

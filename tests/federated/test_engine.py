@@ -41,9 +41,10 @@ from bayesfed.federated.training.descent import batches
 from bayesfed.inference import MaximumLikelihood, MeanField, Structured
 from bayesfed.keys import Key
 from bayesfed.models import Categorical
-from bayesfed.testing import check_local, check_pool, check_sampler, check_view
+from bayesfed.testing import check_local, check_sampler, check_view
 from bayesfed.trees import parameters, shapes
 from tests.conftest import tree_equal
+from tests.support.pools import check_pool
 
 WORK = bf.Training(steps=4, batch_size=16)
 

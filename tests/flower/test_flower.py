@@ -15,11 +15,10 @@ from bayesfed.flower.experiment import Experiment
 from bayesfed.flower.letters import Answer, Hello, Name, read_reply
 from bayesfed.flower.pool import Flower
 from bayesfed.models.nets.norms import untracked
-from bayesfed.testing import check_pool
-from bayesfed.testing.clients import _Counter
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import FakeGrid, PlainMail, pool_over, sites
+from tests.support.pools import Counter, check_pool
 
 WORK = bf.Training(steps=3, batch_size=16)
 
@@ -95,7 +94,7 @@ def test_the_pool_obeys_the_laws(tmp_path):
         algorithm = bf.fed_avg(bf.mlp([1, 2], bf.Key(0)), training=WORK)
         (phase,) = algorithm.phases
         return pool_over(
-            replace(algorithm, phases=(replace(phase, local=_Counter()),)), data, tmp_path
+            replace(algorithm, phases=(replace(phase, local=Counter()),)), data, tmp_path
         )[0]
 
     check_pool(make)

@@ -9,9 +9,10 @@ from bayesfed import geometry as g
 from bayesfed.errors import ArgumentError
 from bayesfed.geometry.thin import LONG
 from bayesfed.keys import Key
-from bayesfed.testing import LawError, check_retraction
+from bayesfed.testing import LawError
 from tests.geometry.geometry_points import CASES, DOUBLE, point, randn, short
 from tests.support.manifold import ManifoldOperations, check_fixed_rank
+from tests.support.retractions import check_retraction
 
 
 # -------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from bayesfed.errors import (
 )
 from bayesfed.inference import Exchange, FactorGraph, infer
 from bayesfed.models import Grid, Ising, Link, MarkovGrid
-from bayesfed.testing.beliefs import enumerate_log_odds
 from tests.message_passing.grids import normal, stay
+from tests.support.beliefs import enumerate_log_odds
 
 # Honesty
 
@@ -156,7 +156,7 @@ def test_flooding_would_oscillate_where_the_checkerboard_settles():
             ),
             "finite field",
         ),
-        (lambda grid: Exchange(turns=0), "turns and max_sweeps >= 1"),
+        (lambda grid: Exchange(turns=0), "Exchange, turns: expected a whole number >= 1"),
         (
             lambda grid: infer(grid.ising(), torch.zeros(3, 3), method="strip"),
             "'strip': expected a graph it can serve",

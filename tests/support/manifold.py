@@ -33,7 +33,7 @@ from bayesfed.geometry import (
 from bayesfed.geometry.thin import gaussian, product_norm
 from bayesfed.keys import Key
 from bayesfed.testing.law import LawError, law
-from bayesfed.testing.manifold import Retract, check_manifold, check_retraction, limit_of
+from tests.support.retractions import Retract, check_manifold, check_retraction, limit_of
 
 Project = Callable[[FixedRank, Tensor, Tensor], Tangent]
 Transport = Callable[[FixedRank, FixedRank, Tangent], Tangent]

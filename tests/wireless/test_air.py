@@ -322,8 +322,8 @@ def test_rules_that_need_updates_apart_are_refused():
         ({"power_w": 0.0}, "power_w: expected a number in"),
         ({"power_w": 1.0, "noise_w": -1.0}, "noise_w: expected a number in"),
         ({"power_w": 1.0, "reals": 3}, "reals: expected one of 1, 2"),
-        ({"power_w": 1.0, "per": "row"}, "'symbol' or 'matrix'"),
-        ({"power_w": 1.0, "budget": "all"}, "'mean' or 'largest'"),
+        ({"power_w": 1.0, "per": "row"}, "one of 'symbol', 'matrix'"),
+        ({"power_w": 1.0, "budget": "all"}, "one of 'mean', 'largest'"),
         ({"power_w": 1.0, "estimate_variance": -0.1}, "estimate_variance"),
     ],
 )

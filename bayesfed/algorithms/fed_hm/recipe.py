@@ -33,7 +33,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Buffers, Capacity, Link, Local, Model, Profile, Training
 from bayesfed.federated.training.batch_norm import buffered, predicting, travelling
 from bayesfed.federated.training.descent import LocalClasses
-from bayesfed.inference import MaximumLikelihood, Objective
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.objectives.weight_decay import Decayed
 from bayesfed.models import Categorical, Likelihood, hybrid, hybrid_ranks, unrollings
 from bayesfed.models.low_rank.hybrid import Convention, Whole
@@ -144,12 +144,8 @@ def fed_hm(
         return math.exp(ratios[size] / temperature) * weighing(by_rows)(profile, size)
 
     def local(made: nn.Module) -> Local:
-        # A partial function, since a copy of it for another thread has a network of its own.
-        objective = partial(_objective, work, made, decay)
         descent = work.descent(Decayed(MaximumLikelihood(made, scored), decay), made)
-        return buffered(
-            LocalClasses(descent, objective, scored) if masked else descent, made, buffers
-        )
+        return buffered(LocalClasses(descent, made, scored) if masked else descent, made, buffers)
 
     def model(size: int, state: Tree) -> Model:
         return Model(served[size], views[size].restrict(state))
@@ -175,7 +171,3 @@ def fed_hm(
         buffers=buffers,
         owner="",
     )
-
-
-def _objective(work: Training, net: nn.Module, decay: float, likelihood: Likelihood) -> Objective:
-    return work.under_prior(Decayed(MaximumLikelihood(net, likelihood), decay))

@@ -18,7 +18,7 @@ import numpy as np
 
 from bayesfed.data import Dataset, Population
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import a, checked, choice, number, whole
+from bayesfed.errors.checks import a, checked, number, one_of, whole
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
@@ -123,8 +123,8 @@ class InProcess:
     @checked(
         data=a(Mapping, "a data set for each client by name", "{'name': data_set}"),
         workers=whole(0, "workers=2"),
-        kind=choice("process", "thread"),
-        start=choice(*multiprocessing.get_all_start_methods()),
+        kind=one_of(("process", "thread")),
+        start=one_of(multiprocessing.get_all_start_methods()),
         deadline_s=number("(0, inf)", "600.0"),
         memory_bytes=number("[0, inf]", "2**30"),
     )

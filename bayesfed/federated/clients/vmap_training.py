@@ -56,11 +56,7 @@ def obstacle(local: Local) -> str:
     """
     if not isinstance(local, Descent) or type(local) is not Descent:
         return f"{type(local).__name__} does more than gradient steps"
-    objective = (
-        local.objective.likelihood_part
-        if isinstance(local.objective, Proximal)
-        else local.objective
-    )
+    objective = local.objective.inner if isinstance(local.objective, Proximal) else local.objective
     if not isinstance(objective, MaximumLikelihood):
         return f"{type(objective).__name__} is no point objective"
     if type(local.optimiser) not in (Sgd, Adam):

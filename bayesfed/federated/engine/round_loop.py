@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, choice, whole
+from bayesfed.errors.checks import check, one_of, whole
 from bayesfed.federated.clients import (
     ClientPool,
     Numbers,
@@ -110,7 +110,7 @@ def rounds(
     """
     resume = agreed(pool, resume)
     check_call(algorithm, rounds, sampler, resume)
-    check("on_client_error", on_client_error, choice("drop", "raise"))
+    check("on_client_error", on_client_error, one_of(("drop", "raise")))
     check("least", least, whole(1, "1"))
     resume = _resumed(algorithm, rounds, seed, resume)
     run_id = _run_id(algorithm, seed, resume, run_id)

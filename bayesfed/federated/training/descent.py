@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
@@ -19,7 +19,6 @@ from bayesfed.inference.objectives.likelihood import OwnSteps
 from bayesfed.inference.objectives.weight_decay import OpenPrior
 from bayesfed.keys import Key, forked
 from bayesfed.models import Likelihood, Normal
-from bayesfed.models.priors.likelihoods import PresentClasses
 from bayesfed.trees import Tree
 
 AfterStep = Callable[[Tree, float, int], None]
@@ -197,15 +196,15 @@ class Descent:
 
 @dataclass(frozen=True)
 class LocalClasses(Around):
-    """Gradient steps on a loss without the classes that a client has no rows of (masked
-    cross-entropy, HeteroFL 3.3).
+    """A local step on a loss without the classes that a client has no rows of: their logits are set
+    to zero (masked cross-entropy, HeteroFL 3.3).
 
     Parameters
     ----------
     local
-        Gradient steps. Their own objective is used for clients without rows.
-    objective
-        ``(likelihood) -> Objective``.
+        The step that trains the network.
+    net
+        The network.
     likelihood
         Likelihood over all classes.
 
@@ -215,8 +214,7 @@ class LocalClasses(Around):
         If the targets are numbers (`Normal`), which have no classes.
     """
 
-    local: Descent
-    objective: Callable[[Likelihood], Objective]
+    net: nn.Module
     likelihood: Likelihood
 
     def __post_init__(self) -> None:
@@ -228,13 +226,25 @@ class LocalClasses(Around):
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
-        """Take the steps with the likelihood restricted to the client's own classes."""
-        classes = tuple(data.targets.unique().tolist())
-        descent = self.local
-        if classes:
-            present = PresentClasses(self.likelihood, classes)
-            descent = replace(descent, objective=self.objective(present))
-        return descent.fit(message, memory, data, key, options)
+        """Run the step with the logits of the client's own classes."""
+        with of_classes(self.net, data.targets.unique()) if len(data) else nullcontext():
+            return self.local.fit(message, memory, data, key, options)
+
+
+@contextmanager
+def of_classes(net: nn.Module, classes: Tensor) -> Iterator[None]:
+    """Set the outputs of a network for all other classes to zero inside the block."""
+
+    def masked(net: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        absent = torch.ones(output.shape[1], dtype=torch.bool, device=output.device)
+        absent[classes] = False
+        return output.masked_fill(absent, 0.0)
+
+    handle = net.register_forward_hook(masked)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def batches(data: Dataset, size: int | None, steps: int, generator: Generator) -> Iterator[Dataset]:

@@ -4,9 +4,7 @@ every method.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 from torch import nn
@@ -195,16 +193,4 @@ class Training:
         """
         scored = likelihood or Categorical()
         descent = self.descent(MaximumLikelihood(net, scored), net, kind)
-        return buffered(
-            LocalClasses(descent, self.objectives(net), scored) if masked else descent, net, buffers
-        )
-
-    def objectives(self, net: nn.Module) -> Callable[[Likelihood], Objective]:
-        """Return the function from a likelihood to the objective of a network, under the prior.
-        Copied, it has a network of its own.
-        """
-        return partial(_objective, self, net)
-
-
-def _objective(work: Training, net: nn.Module, likelihood: Likelihood) -> Objective:
-    return work.under_prior(MaximumLikelihood(net, likelihood))
+        return buffered(LocalClasses(descent, net, scored) if masked else descent, net, buffers)

@@ -33,7 +33,7 @@ class Optimiser(Protocol):
     {},
     learning_rate=POSITIVE,
     momentum=number("[0, 1)", "0.9"),
-    weight_decay=NOT_NEGATIVE,
+    weight_decay=number("[0, inf)", "1e-4"),
 )
 @dataclass(frozen=True)
 class Sgd:

@@ -1,1 +1,0 @@
-"""Tables of wrong calls, one a room of the package."""
