@@ -8,7 +8,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bayesfed.inference.sum_product.methods.pairwise import agree
 from bayesfed.inference.sum_product.methods.strips.sums import row_tables, states, strip_sums
 
 
@@ -110,25 +109,6 @@ def half_sweep(
             changes.append(float(spare[0].div_(torch.minimum(message, target, out=spare[1])).max()))
         target.copy_(message)
     return max(changes)
-
-
-def solve_chains(unary: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the messages that each variable of C chains receives from its left and from its right,
-    in log-odds.
-
-    Parameters
-    ----------
-    unary
-        Log-odds ``(..., C, M)``.
-    half
-        Half the couplings, ``(C, M - 1)``.
-    """
-    length = unary.shape[-1]
-    left, right = [torch.zeros_like(unary[..., 0])], [torch.zeros_like(unary[..., 0])]
-    for j in range(length - 1):
-        left.append(agree(unary[..., j] + left[-1], half[:, j]))
-        right.append(agree(unary[..., length - 1 - j] + right[-1], half[:, length - 2 - j]))
-    return torch.stack(left, dim=-1), torch.stack(right[::-1], dim=-1)
 
 
 def sweep_strips(

@@ -35,7 +35,7 @@ def infer(
     graph: FactorGraph | Model,
     evidence: Tensor | None = None,
     *,
-    method: Literal["auto", "exact", "bp", "strip", "chains", "gbp"] = "auto",
+    method: Literal["auto", "exact", "bp", "strip", "gbp"] = "auto",
     init: passing.Start = "zero",
     state: Tensor | None = None,
     tol: float = 1e-4,
@@ -61,13 +61,13 @@ def infer(
     method
         "exact": by transfer matrix (grids with a side of at most 12), in two passes (trees), or by
         junction tree wherever its largest table has at most 2^24 entries, batch included. "bp":
-        belief propagation. "strip" and "chains": grids ("strip": of tables too). "gbp": generalised
+        belief propagation. "strip": grids, of tables too. "gbp": generalised
         belief propagation on `regions`, each of which is summed exactly. "auto": "exact" where it
         takes about 0.1 s or less, else "bp".
     init
         Start from neutral messages ("zero", the only start of "gbp" and of tables), or from the
         largest ("hi") or smallest ("lo") possible ones: with attractive couplings, the last two
-        bracket every fixed point of "bp" and "chains".
+        bracket every fixed point of "bp".
     state
         Messages of an earlier result with this graph, method and batch, for a warm start; overrides
         `init`.

@@ -21,7 +21,7 @@ from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.junction_tree import JunctionTree
 
 Model = Grid | Ising | Tables
-Method = Literal["exact", "bp", "strip", "chains", "gbp"]
+Method = Literal["exact", "bp", "strip", "gbp"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Inferred:
     multistable_share
         Share of variables whose probability differs by more than 0.01 between runs from several
         starts; None without `certify`. With attractive binary couplings these are the extremes, and
-        for "bp" and "chains" 0 proves, up to the tolerance, that there is one fixed point.
+        for "bp" 0 proves, up to the tolerance, that there is one fixed point.
         Elsewhere 0 says only that the runs agree. Exact sums have 0.
     model
         The flat model.
@@ -76,11 +76,7 @@ class Inferred:
         if self._exact:
             return "exact"
         bound = self.trust_bound
-        return (
-            "unique"
-            if self.method in ("bp", "chains") and bound is not None and bound < 1
-            else "unverified"
-        )
+        return "unique" if self.method == "bp" and bound is not None and bound < 1 else "unverified"
 
     @property
     def _exact(self) -> bool:

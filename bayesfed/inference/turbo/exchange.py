@@ -80,14 +80,14 @@ class Exchange:
     """
 
     turns: int = 1
-    method: Literal["auto", "exact", "bp", "strip", "chains"] = "auto"
+    method: Literal["auto", "exact", "bp", "strip"] = "auto"
     tolerance: float = 1e-2
     max_sweeps: int = 200
     certify: bool = True
     learn_transitions: bool = False
 
     def __post_init__(self) -> None:
-        methods = ("auto", "exact", "bp", "strip", "chains")
+        methods = ("auto", "exact", "bp", "strip")
         if (
             self.turns < 1
             or self.tolerance < 0
@@ -187,8 +187,8 @@ class Exchange:
             return site.support
         return even_grid(site.support.size, state.transitions, site.support.arrangement)
 
-    def _method(self, support: Grid | Ising) -> Literal["auto", "exact", "bp", "strip", "chains"]:
-        # Strips and chains need a grid; "auto" solves an independent support exactly.
+    def _method(self, support: Grid | Ising) -> Literal["auto", "exact", "bp", "strip"]:
+        # Strips need a grid; "auto" solves an independent support exactly.
         return self.method if isinstance(support, Grid) or self.method == "bp" else "auto"
 
     @staticmethod
