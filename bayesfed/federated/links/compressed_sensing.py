@@ -9,7 +9,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from bayesfed.inference.amp.denoisers import Denoiser
 from bayesfed.inference.amp.projection import Projection
 from bayesfed.keys import Key
 
@@ -56,15 +55,12 @@ class Compressed:
     ----------
     rows, columns
         Size of the matrix A, which all blocks of a leaf share.
-    denoiser
-        Denoiser of the recovery. Default: the minimax soft threshold.
     seed
         Seed that A is drawn from, together with the name of the leaf.
     """
 
     rows: int
     columns: int = 256
-    denoiser: Denoiser | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -83,7 +79,7 @@ class Compressed:
         if count <= self.columns:
             return received
         blocks = received.reshape(-1, self.rows)
-        return self._projection(name).recover(blocks, count, self.denoiser, warn=False)[0]
+        return self._projection(name).recover(blocks, count)
 
     def _projection(self, name: str) -> Projection:
         return Projection(Key(self.seed, "sensing", name), self.rows, self.columns)

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.inference.amp.denoisers import Denoiser
-from bayesfed.inference.amp.iteration import Recovery, amp
+from bayesfed.inference.amp.iteration import amp
 from bayesfed.keys import Key
 from bayesfed.trees import is_finite
 
@@ -67,12 +66,6 @@ class Projection:
         )
         return (draw / math.sqrt(self.rows)).to(device, dtype)
 
-    def size(self, length: int) -> int:
-        """Return how many numbers the projection of a vector of `length` has:
-        ``m ceil(length / n)``.
-        """
-        return self.rows * math.ceil(length / self.columns)
-
     def project(self, vector: Tensor) -> Tensor:
         """Return the projections of the blocks, ``(ceil(D / n), m)``.
 
@@ -101,23 +94,13 @@ class Projection:
         )
         return blocks @ self.matrix(vector.dtype, vector.device).T
 
-    def recover(
-        self,
-        projected: Tensor,
-        length: int,
-        denoiser: Denoiser | None = None,
-        *,
-        max_iterations: int = 200,
-        tol: float = 1e-4,
-        damping: float = 0.3,
-        warn: bool = True,
-    ) -> tuple[Tensor, Recovery]:
-        """Return the vector ``(length,)`` that `amp` recovers, and a `Recovery` with one problem
-        per block.
+    def recover(self, projected: Tensor, length: int) -> Tensor:
+        """Return the vector ``(length,)`` that `amp` recovers; for a block that diverges, its best
+        iterate is taken.
 
-        Blocks of 256 are too small for the large-system limit to hold, hence the default damping:
-        of 100 blocks with 30 non-zero entries, each sent as 200 numbers, a few do not settle
-        without it. The default tolerance is as fine as a channel's noise allows.
+        Blocks of 256 are too small for the large-system limit to hold, hence the damping: of 100
+        blocks with 30 non-zero entries, each sent as 200 numbers, a few do not settle without it.
+        The tolerance is as fine as a channel's noise allows.
 
         Parameters
         ----------
@@ -125,28 +108,18 @@ class Projection:
             ``(ceil(length / n), m)``, as `project` returns it, or the noisy sum of several.
         length
             Length of the vector, D.
-        denoiser, max_iterations, tol, damping, warn
-            As in `amp`.
 
         Raises
         ------
         ArgumentError
-            If the blocks are not those of a vector of `length`, or as in `amp`.
+            If the blocks are not those of a vector of `length`, or not finite.
         """
         expected = (math.ceil(length / self.columns), self.rows)
-        if tuple(projected.shape) != expected or length < 1:
-            actual = tuple(projected.shape)
+        if tuple(projected.shape) != expected or length < 1 or not is_finite(projected):
+            actual = f"{tuple(projected.shape)}, {int((~projected.isfinite()).sum())} NaN or Inf"
+            hint = "`project`'s result"
             raise ArgumentError(
-                "recover", f"numbers {expected} for length {length}", actual, "`project`'s result"
+                "recover", f"finite numbers {expected} for length {length}", actual, hint
             )
         a = self.matrix(projected.dtype, projected.device)
-        blocks = amp(
-            a,
-            projected,
-            denoiser,
-            max_iterations=max_iterations,
-            tol=tol,
-            damping=damping,
-            warn=warn,
-        )
-        return blocks.estimate.flatten()[:length], blocks
+        return amp(a, projected, tol=1e-4, damping=0.3).estimate.flatten()[:length]
