@@ -105,8 +105,7 @@ def _on_regions(model: Model, evidence: Tensor, regions: Regions) -> tuple[Metho
 
 
 def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple[Method, Run]:
-    if method == "strip" and (laid := _laid_out(model)) is not None:
-        size, order = laid
+    if method == "strip" and (size := _size(model)) is not None:
         most, high = max(model.cards.tolist()), min(rows, size[0])
         if most ** (2 * high) > LARGEST:
             raise _unserved(
@@ -115,7 +114,7 @@ def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple
                 f"strip_rows with {most}^(2 rows) <= {LARGEST}",
             )
         return "strip", lambda settings, state: pass_regions(
-            model, evidence, blocks(size, order, high), settings, state
+            model, evidence, blocks(size, high), settings, state
         )
     if method not in ("auto", "bp", "exact"):
         raise _unserved(method, "a general factor graph", "method='auto'")
@@ -164,21 +163,14 @@ def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | 
     return None
 
 
-def _laid_out(model: Tables) -> tuple[tuple[int, int], list[int]] | None:
-    """Return the size of a grid of tables, and the variable at each position; None if the graph is
-    no grid.
-    """
+def _size(model: Tables) -> tuple[int, int] | None:
+    """Return the size of a grid of tables; None if the graph is no grid."""
     _, scopes = structure(model)
     if any(len(scope) > 2 for scope in scopes):
         return None
-    count, ends = model.cards.numel(), np.array(scopes, dtype=np.int64).reshape(-1, 2)
-    skeleton = edge_list(np.zeros(count), ends, np.ones(len(ends)))
-    # Parallel tables add up: couplings of 1 again.
-    recognised = recognise(replace(skeleton, coupling=torch.ones_like(skeleton.coupling)))
-    if recognised is None:
-        return None
-    grid, order = recognised
-    return grid.size, list(range(count)) if order is None else order.tolist()
+    ends = np.array(scopes, dtype=np.int64).reshape(-1, 2)
+    grid = recognise(edge_list(np.zeros(model.cards.numel()), ends, np.ones(len(ends))))
+    return None if grid is None else grid.size
 
 
 def _as_grid(model: Model, outcome: Outcome) -> Outcome:

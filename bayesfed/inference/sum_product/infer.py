@@ -123,10 +123,8 @@ def infer(
         expected = "a FactorGraph or a flat model"
         hint = "FactorGraph.from_networkx(graph), or a support's lower(shape)"
         raise ArgumentError("infer graph", expected, type(graph).__name__, hint)
-    model, order, constant = (
-        (graph.lower(), graph.order, graph.log_constant)
-        if isinstance(graph, FactorGraph)
-        else (graph, None, 0.0)
+    model, constant = (
+        (graph.model, graph.log_constant) if isinstance(graph, FactorGraph) else (graph, 0.0)
     )
     evidence = _evidence(model, evidence)
     settings = Settings(
@@ -141,17 +139,9 @@ def infer(
         check(f"infer {name}", getattr(settings, name), role)
     with torch.no_grad():
         # The kernels of pairwise graphs run on the CPU.
-        ordered = evidence if isinstance(model, Tables) else evidence.cpu()
-        if order is not None:
-            # A recognised grid may number the variables in another order than the user.
-            ordered = ordered.reshape(-1, len(order))[:, order].reshape(evidence.shape)
-        chosen, run = choose(
-            _detached(model),
-            ordered.detach().contiguous(),
-            method,
-            _regions(regions, model, order),
-            strip_rows,
-        )
+        plain = (evidence if isinstance(model, Tables) else evidence.cpu()).detach().contiguous()
+        _check_regions(regions, model)
+        chosen, run = choose(_detached(model), plain, method, regions, strip_rows)
         outcome = run(settings, state)
         if bool(outcome.belief.isnan().any()):
             hint = (
@@ -161,17 +151,10 @@ def infer(
             )
             raise ArgumentError("infer", "weights that float64 can hold", "NaN beliefs", hint)
         share = multistable_share(model, chosen, run, settings, outcome) if certify else None
-        results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
-        if order is not None:
-            flat = [values.reshape(-1, len(order)) for values in results]
-            results = [
-                torch.empty_like(values).index_copy_(-1, order, values).reshape(evidence.shape)
-                for values in flat
-            ]
     inferred = Inferred(
         chosen,
-        results[0].to(evidence),
-        results[1].to(evidence),
+        outcome.belief.reshape(evidence.shape).to(evidence),
+        outcome.extrinsic.reshape(evidence.shape).to(evidence),
         outcome.state,
         outcome.sweeps,
         outcome.residual,
@@ -181,7 +164,6 @@ def infer(
         outcome,
         evidence,
         constant,
-        None if order is None else order.to(evidence.device),
     )
     if warn:
         warn_of(inferred, outcome, settings)
@@ -233,12 +215,9 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
     return evidence
 
 
-def _regions(
-    regions: Sequence[Sequence[int]] | None, model: Model, order: Tensor | None
-) -> Sequence[Sequence[int]] | None:
-    """Return the user's regions in the model's numbers."""
+def _check_regions(regions: Sequence[Sequence[int]] | None, model: Model) -> None:
     if regions is None:
-        return None
+        return
     count = model.cards.numel() if isinstance(model, Tables) else model.ising().field.numel()
     flat = [variable for region in regions for variable in region]
     if (
@@ -252,12 +231,6 @@ def _regions(
             regions,
             "regions=[(0, 1, 2), (2, 3)]",
         )
-    if order is None:
-        return regions
-    place = torch.empty_like(order)
-    place[order] = torch.arange(count, device=order.device)
-    places = place.tolist()
-    return [[places[variable] for variable in region] for region in regions]
 
 
 def _between(low: float, high: float, kind: type[int | float]) -> Callable[[object], bool]:

@@ -62,7 +62,6 @@ class Inferred:
     _outcome: Outcome = field(repr=False)
     _evidence: Tensor = field(repr=False)
     _constant: float = field(default=0.0, repr=False)
-    _order: Tensor | None = field(default=None, repr=False)
 
     @cached_property
     def trust(self) -> Literal["exact", "unique", "unverified"]:
@@ -175,9 +174,7 @@ class Inferred:
         flat, evidence = as_flat(self.model), self._evidence.detach()
         if isinstance(flat, Tables):
             return flat, evidence.reshape(-1, *evidence.shape[-2:])
-        # A recognised grid may number its variables in another order than the user.
-        evidence = evidence.reshape(-1, flat.field.numel())
-        return flat, evidence if self._order is None else evidence[:, self._order]
+        return flat, evidence.reshape(-1, flat.field.numel())
 
     @cached_property
     def _junction(self) -> JunctionTree:
@@ -188,9 +185,7 @@ class Inferred:
         return build(flat, evidence, tree)[0]
 
     def _arranged(self, states: Tensor) -> Tensor:
-        """Return states ``(count, B, n)`` in the user's order and shape."""
-        if self._order is not None:
-            states = torch.empty_like(states).index_copy_(-1, self._order, states)
+        """Return states ``(count, B, n)`` in the user's shape."""
         return states.reshape(len(states), *self._batch, *self.model.shape)
 
     @property

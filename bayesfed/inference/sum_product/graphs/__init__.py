@@ -2,5 +2,5 @@
 
 `factor_graph` has the class. What it is made of, in this order: `flat` (general flat models),
 `networks` (checks of networkx graphs), `recognise` (colourings and grids), `reading` and `lowering`
-(bipartite graphs to flat models), `pairwise`, `generating`, `writing`.
+(bipartite graphs to flat models), `pairwise`.
 """
