@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
-from bayesfed.inference.sum_product.graphs.lowering import group, lower
+from bayesfed.inference.sum_product.graphs.lowering import lower
 from bayesfed.inference.sum_product.graphs.networks import collector_paused
 from bayesfed.inference.sum_product.graphs.pairwise import read_pairs
 from bayesfed.inference.sum_product.graphs.reading import read
@@ -106,8 +106,7 @@ class FactorGraph:
             variable has no possible state.
         """
         with collector_paused():
-            names, cards, nodes = read(graph)
-            groups = group(nodes, cards)
+            names, cards, groups = read(graph)
         constant = graph.graph.get("log_constant", 0.0)
         if not isinstance(constant, numbers.Real) or not math.isfinite(constant):
             raise ArgumentError(

@@ -1,4 +1,5 @@
 """The check of a networkx graph, and a pause of the garbage collector while one is read."""
+
 from __future__ import annotations
 
 import gc
