@@ -24,10 +24,11 @@ from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods import outcome as passing
 from bayesfed.inference.sum_product.methods.outcome import Settings
 from bayesfed.inference.sum_product.methods.strips.propagation import WIDEST
+from bayesfed.inference.sum_product.methods.structure import learned
 from bayesfed.inference.sum_product.result import Inferred, Model
 from bayesfed.inference.sum_product.trust.starts import multistable_share
 from bayesfed.inference.sum_product.trust.words import warn_of
-from bayesfed.models.random_fields.grid import Grid
+from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 
 
@@ -250,24 +251,13 @@ _ROLES = {
 
 
 def _detached(model: Model) -> Model:
-    if isinstance(model, Grid):
-        ends = [
-            value.requires_grad
-            for value in (*model.row, *model.column, model.field)
-            if isinstance(value, Tensor)
-        ]
-        if not any(ends):
-            return model
-
-        def plain(value: float | Tensor) -> float | Tensor:
-            return value.detach() if isinstance(value, Tensor) else value
-
-        return replace(
-            model,
-            row=type(model.row)(*map(plain, model.row)),
-            column=type(model.column)(*map(plain, model.column)),
-            field=plain(model.field),
-        )
-    if isinstance(model, Ising) and (model.field.requires_grad or model.coupling.requires_grad):
+    if isinstance(model, Tables) or not learned(model):
+        return model
+    if isinstance(model, Ising):
         return replace(model, field=model.field.detach(), coupling=model.coupling.detach())
-    return model
+
+    def plain(value: float | Tensor) -> float | Tensor:
+        return value.detach() if isinstance(value, Tensor) else value
+
+    row, column = (Link(*map(plain, link)) for link in (model.row, model.column))
+    return replace(model, row=row, column=column, field=plain(model.field))

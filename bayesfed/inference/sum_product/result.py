@@ -13,7 +13,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.junction import build, fitting_tree, refuse_size
 from bayesfed.inference.sum_product.methods.outcome import Outcome
-from bayesfed.inference.sum_product.methods.structure import as_flat
+from bayesfed.inference.sum_product.methods.structure import as_flat, learned
 from bayesfed.inference.sum_product.trust.uniqueness import spectral_bound
 from bayesfed.keys import Key
 from bayesfed.models.random_fields.grid import Grid
@@ -202,13 +202,7 @@ class Inferred:
         in it requires a gradient.
         """
         model = self.model
-        if isinstance(model, Tables):
-            leaves = [model.unary, *(group.tables for group in model.groups)]
-        elif isinstance(model, Grid):
-            leaves = [torch.as_tensor(value) for value in (*model.row, *model.column, model.field)]
-        else:
-            leaves = [model.field, model.coupling]
-        if not any(leaf.requires_grad for leaf in (self._evidence, *leaves)):
+        if not (self._evidence.requires_grad or learned(model)):
             return None
         marginals, batch = self.marginals.detach().double(), len(self._batch)
         device, evidence = marginals.device, self._evidence.double()

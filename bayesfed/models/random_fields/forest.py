@@ -5,7 +5,6 @@ back, and exact draws.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from bayesfed.models.random_fields.ising import Ising, components
+from bayesfed.models.random_fields.kept import kept
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,11 @@ class Forest:
     levels: tuple[Tensor, ...]
 
     @staticmethod
+    @kept
     def of(model: Ising) -> Forest:
         """Root every component of a model that `is_forest` at its first variable; computed once for
         each model.
         """
-        if model not in _FORESTS:
-            _FORESTS[model] = Forest._rooted(model)
-        return _FORESTS[model]
-
-    @staticmethod
-    def _rooted(model: Ising) -> Forest:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import breadth_first_order
 
@@ -78,9 +73,6 @@ class Forest:
             return torch.from_numpy(values.astype(np.int64)).to(model.edges.device)
 
         return Forest(tensor(order), tensor(parent), tensor(edge), tuple(map(tensor, levels)))
-
-
-_FORESTS: WeakKeyDictionary[Ising, Forest] = WeakKeyDictionary()
 
 
 def sample(model: Ising, count: int) -> Tensor:

@@ -41,12 +41,13 @@ def read(graph: nx.Graph[Any]) -> tuple[list[Hashable], Tensor, list[TableGroup]
     """
     check_simple("from_networkx", graph)
     # Private, since networkx's views of them are too slow for graphs with a million nodes.
-    nodes: Mapping[Hashable, Attributes] = graph._node
+    private: Any = graph
+    nodes: Mapping[Hashable, Attributes] = private._node
     cards, factors = _sort(nodes)
     # Zero weights become -inf and negative ones NaN, which `group` looks for in all tables of a
     # shape at once.
     with np.errstate(divide="ignore", invalid="ignore"):
-        kinds = _wire(nodes, graph._adj, cards, factors)
+        kinds = _wire(nodes, private._adj, cards, factors)
     states = np.array(list(cards.values()), dtype=np.int64)
     return list(cards), torch.from_numpy(states), [group(kind, states, nodes) for kind in kinds]
 

@@ -16,7 +16,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome
-from bayesfed.inference.sum_product.methods.structure import log_tables, structure, unary_weights
+from bayesfed.inference.sum_product.methods.structure import (
+    learned,
+    log_tables,
+    structure,
+    unary_weights,
+)
 from bayesfed.models.random_fields.clique_tables import CliqueTables, Factor
 from bayesfed.models.random_fields.elimination import CliqueTree, clique_tree
 from bayesfed.models.random_fields.ising import Ising
@@ -172,16 +177,13 @@ def _tables(model: Ising | Tables, tree: CliqueTree, device: torch.device) -> Cl
     if device in known and known[device].tree is tree:
         return known[device]
     cards, scopes = structure(model)
-    learned = (
-        [model.coupling] if isinstance(model, Ising) else [group.tables for group in model.groups]
-    )
     factors = [
         Factor(scope, table) for scope, table in zip(scopes, log_tables(model, device), strict=True)
     ]
     cliques = CliqueTables.of(
         tree, cards, factors, torch.zeros(0, dtype=torch.float64, device=device)
     )
-    if tree.total <= ALONE and not any(logs.requires_grad for logs in learned):
+    if tree.total <= ALONE and not learned(model):
         known[device] = cliques
     return cliques
 

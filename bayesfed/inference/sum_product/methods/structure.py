@@ -26,6 +26,17 @@ def structure(model: Ising | Tables) -> tuple[list[int], list[tuple[int, ...]]]:
     ]
 
 
+def learned(model: Grid | Ising | Tables) -> bool:
+    """Return whether a weight of the model requires a gradient."""
+    if isinstance(model, Tables):
+        leaves = [model.unary, *(group.tables for group in model.groups)]
+    elif isinstance(model, Grid):
+        leaves = [torch.as_tensor(value) for value in (*model.row, *model.column, model.field)]
+    else:
+        leaves = [model.field, model.coupling]
+    return any(leaf.requires_grad for leaf in leaves)
+
+
 def log_tables(model: Ising | Tables, device: torch.device) -> list[Tensor]:
     """Return the log tables ``(*cards)`` of these factors, in float64."""
     if isinstance(model, Ising):

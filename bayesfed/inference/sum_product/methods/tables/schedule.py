@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
 from bayesfed.inference.sum_product.graphs.recognise import adjacency, depths
+from bayesfed.models.random_fields.kept import kept
 
 Ints = NDArray[np.int64]
 
@@ -86,23 +86,9 @@ class Program:
     degree: Tensor
 
 
-_programs: WeakKeyDictionary[Tables, dict[tuple[torch.dtype, torch.device], Program]] = (
-    WeakKeyDictionary()
-)
-
-
-def compile_tables(
-    model: Tables, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
-) -> Program:
+@kept
+def compile_tables(model: Tables, dtype: torch.dtype, device: torch.device) -> Program:
     """Return the schedule of a model; it is kept as long as the model exists."""
-    known = _programs.setdefault(model, {})
-    key = dtype, torch.device(device)
-    if key not in known:
-        known[key] = _compile(model, *key)
-    return known[key]
-
-
-def _compile(model: Tables, dtype: torch.dtype, device: torch.device) -> Program:
     count, scopes = (
         model.cards.numel(),
         [group.scope.cpu().numpy().astype(np.int64) for group in model.groups],
