@@ -10,8 +10,8 @@ import torch
 from sklearn.linear_model import Lasso
 
 from bayesfed.errors import ArgumentError
+from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.inference.amp.iteration import amp
-from bayesfed.inference.amp.projection import Projection
 from bayesfed.inference.amp.thresholds import minimax_alpha, soft_threshold
 from bayesfed.keys import Key
 
@@ -230,61 +230,39 @@ def test_one_that_diverges_says_so_and_returns_its_best():
     assert not bool((out_of_iterations.diverged | out_of_iterations.settled).any())
 
 
-def test_a_projection_is_named_by_its_key_and_cuts_into_blocks():
-    projection = Projection(Key(3, "projection", 0), 200)
-    matrix = projection.matrix(torch.float64)
-    assert matrix.shape == (200, 256)
-    assert torch.equal(matrix, Projection(Key(3, "projection", 0), 200).matrix(torch.float64))
-    assert torch.equal(matrix.float(), projection.matrix())
-    assert not torch.equal(matrix, Projection(Key(3, "projection", 1), 200).matrix(torch.float64))
-    count = matrix.numel()
-    assert abs(float(matrix.mean())) < 4 / math.sqrt(200 * count)
-    assert abs(200 * float(matrix.square().mean()) - 1) < 4 * math.sqrt(2 / count)
+def test_every_leaf_has_its_matrix_and_is_cut_into_blocks():
+    sensing = Compressed(200, seed=3)
     vector = torch.randn(600, generator=Key(0, "vector").generator(), dtype=torch.float64)
-    projected = projection.project(vector)
-    assert projected.shape == (3, 200)
-    assert torch.allclose(projected[2], matrix[:, :88] @ vector[512:])
-    assert torch.allclose(
-        projection.project(vector) + projection.project(2 * vector), projection.project(3 * vector)
-    )
+    sent = sensing.forward(vector, "a")
+    assert sent.shape == (3 * 200,)
+    assert torch.equal(sent, Compressed(200, seed=3).forward(vector, "a"))
+    assert not torch.equal(sent, sensing.forward(vector, "b"))
+    assert not torch.equal(sent, Compressed(200, seed=4).forward(vector, "a"))
+    assert torch.allclose(sensing.forward(vector.float(), "a").double(), sent, atol=1e-5)
+    assert torch.allclose(sent + sensing.forward(2 * vector, "a"), sensing.forward(3 * vector, "a"))
+    # The energy is kept.
+    long = torch.randn(256 * 50, generator=Key(0, "long").generator(), dtype=torch.float64)
+    assert float(sensing.forward(long, "a").norm() / long.norm()) == pytest.approx(1, abs=0.02)
+    # A bias is sent as it is.
+    assert torch.equal(sensing.back(sensing.forward(vector[:256], "a"), 256, "a"), vector[:256])
 
 
 def test_sums_of_sparse_vectors_come_back_from_sums_of_projections():
-    projection = Projection(Key(0, "A"), 200)
+    sensing = Compressed(200)
     generator = Key(0, "updates").generator()
     support = torch.rand(2500, generator=generator) < 1 / 32
     vectors = [torch.randn(2500, generator=generator) * support for _ in range(4)]
-    recovered = projection.recover(sum(map(projection.project, vectors)), 2500)
+    recovered = sensing.back(sum(sensing.forward(vector, "a") for vector in vectors), 2500, "a")
     assert recovered.shape == (2500,)
     assert float(relative_error(recovered, sum(vectors))) < 1e-3
     # 8 x 256 is far above the transition: nothing to recover.
-    few = Projection(Key(0, "A"), 8)
-    hopeless = few.recover(few.project(vectors[0]), 2500)
+    few = Compressed(8)
+    hopeless = few.back(few.forward(vectors[0], "a"), 2500, "a")
     assert float(relative_error(hopeless, vectors[0])) > 0.5
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: Projection(Key(0), 0), r"rows and columns >= 1, found \(0, 256\)"),
-        (
-            lambda: Projection(Key(0), 2, 4).project(torch.ones(2, 2)),
-            r"numbers \(D,\), D >= 1, found \(2, 2\)",
-        ),
-        (
-            lambda: Projection(Key(0), 2, 4).project(torch.tensor([math.inf])),
-            "finite floating-point numbers",
-        ),
-        (
-            lambda: Projection(Key(0), 2, 4).recover(torch.ones(2, 2), 4),
-            r"recover: expected finite numbers \(1, 2\) for length 4, found \(2, 2\)",
-        ),
-        (
-            lambda: Projection(Key(0), 2, 4).recover(torch.tensor([[math.nan, 1.0]]), 4),
-            r"found \(1, 2\), 1 NaN or Inf",
-        ),
-    ],
-)
-def test_what_is_refused_and_why(call, words):
-    with pytest.raises(ArgumentError, match=words):
-        call()
+def test_what_is_refused_and_why():
+    with pytest.raises(ArgumentError, match=r"rows and columns >= 1, found \(0, 256\)"):
+        Compressed(0)
+    with pytest.raises(ArgumentError, match="leaf 'a': expected finite numbers, found 1 NaN"):
+        Compressed(2, 4).back(torch.tensor([math.nan, 1.0, 0.0, 0.0]), 8, "a")

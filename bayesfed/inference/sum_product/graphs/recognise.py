@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesfed.models.random_fields.grid import Grid, Link, Number
-from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models.random_fields.ising import Ising, breadth_first, components
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    pass
 
 Integers = NDArray[np.int64]
 
@@ -36,16 +36,10 @@ def colours(count: int, edges: Tensor) -> Tensor:
         ``(2, E)``.
     """
     import networkx as nx
-    from scipy.sparse.csgraph import connected_components
 
     ends: Integers = edges.numpy()
-    matrix = adjacency(count, ends)
-    # One more node, joined to one variable of each component, reaches every variable and closes no
-    # cycle.
-    _, part = connected_components(matrix, directed=False)
-    roots = np.unique(part, return_index=True)[1]
-    reached = np.concatenate([ends, np.stack([roots, np.full_like(roots, count)])], axis=1)
-    parity = depths(adjacency(count + 1, reached), count)[:count] % 2
+    roots = np.unique(components(count, *ends)[1], return_index=True)[1]
+    parity = (breadth_first(count, ends, roots)[2] + 1) % 2
     if bool((parity[ends[0]] != parity[ends[1]]).all()):
         return torch.from_numpy(parity)
     graph: nx.Graph[int] = nx.Graph()
@@ -53,31 +47,6 @@ def colours(count: int, edges: Tensor) -> Tensor:
     graph.add_edges_from(zip(*ends.tolist(), strict=True))
     colour = nx.greedy_color(graph, strategy="connected_sequential_bfs")
     return torch.tensor([colour[i] for i in range(count)])
-
-
-def adjacency(count: int, ends: Integers) -> csr_array:
-    """Return the matrix of a graph with edges ``(2, E)``."""
-    from scipy.sparse import csr_array
-
-    both = np.concatenate([ends, ends[::-1]], axis=1)
-    return csr_array(
-        (np.ones(both.shape[1], dtype=np.int8), (both[0], both[1])), shape=(count, count)
-    )
-
-
-def depths(graph: csr_array, root: int) -> Integers:
-    """Return the number of steps ``(n,)`` from `root` to every node of a connected graph."""
-    from scipy.sparse.csgraph import breadth_first_order
-
-    parent = breadth_first_order(graph, root)[1].astype(np.int64)
-    parent[root] = root
-    depth = np.ones_like(parent)
-    depth[root] = 0
-    # Every round doubles how far up a node points.
-    while bool((parent != root).any()):
-        depth += depth[parent]
-        parent = parent[parent]
-    return depth
 
 
 def recognise(ising: Ising) -> Grid | None:
