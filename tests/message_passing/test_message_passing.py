@@ -10,7 +10,7 @@ import torch
 from bayesfed.inference import FactorGraph, infer
 from bayesfed.inference.sum_product.methods.edges import propagation as edges
 from bayesfed.inference.sum_product.methods.grids import checkerboard_jit
-from bayesfed.inference.sum_product.methods.strips import propagation_jit as strips_jit
+from bayesfed.inference.sum_product.methods.strips import propagation as strips
 from bayesfed.keys import Key
 from bayesfed.models import Grid
 from tests.message_passing import twins
@@ -227,7 +227,7 @@ def test_the_kernel_of_strips_agrees_with_its_twin(size, ways, monkeypatch):
     for damping, rows in ways:
         how = {"method": "strip", "strip_rows": rows, "tol": 1e-9, "damping": damping}
         first, second = with_and_without(
-            monkeypatch, (strips_jit, "sweep_strips", twins.sweep_strips), grid, evidence, **how
+            monkeypatch, (strips, "sweep_strips", twins.sweep_strips), grid, evidence, **how
         )
         assert first.sweeps == second.sweeps
         assert torch.allclose(first.belief, second.belief, atol=1e-9)
@@ -282,7 +282,7 @@ def test_a_strip_is_kikuchis_fixed_point(monkeypatch):
     assert float((strip.belief - turned.belief.T).abs().max()) < 1e-3
     assert abs(float(strip.log_z - exact.log_z)) < 0.1 * abs(float(bp.log_z - exact.log_z))
     # A kernel for every number of rows would have to be compiled.
-    monkeypatch.setattr(strips_jit, "sweep_strips", twins.sweep_strips)
+    monkeypatch.setattr(strips, "sweep_strips", twins.sweep_strips)
     wider = [infer(grid, evidence, method="strip", strip_rows=rows, tol=1e-9) for rows in (3, 5, 8)]
     errors = [error, *(float((found.marginals - exact.marginals).abs().mean()) for found in wider)]
     assert errors == sorted(errors, reverse=True)

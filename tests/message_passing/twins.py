@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from bayesfed.inference.sum_product.methods.strips.propagation import Problem
 from bayesfed.inference.sum_product.methods.strips.sums import row_tables, states, strip_sums
 
 
@@ -112,33 +113,20 @@ def half_sweep(
 
 
 def sweep_strips(
-    own: Tensor,
-    own_pair: Tensor,
-    across: Tensor,
-    messages: Tensor,
-    inbox: Tensor,
-    odds: Tensor,
-    down: bool,
-    rows: int,
-    size: int,
-    damping: float,
+    problem: Problem, messages: Tensor, odds: Tensor, down: bool, damping: float
 ) -> float:
     """Send every strip's message downwards or upwards, all blocks in parallel.
 
     Parameters
     ----------
-    own, own_pair, across
-        `own`, `pair` and `across` of the `Problem`.
+    problem
+        The grid.
     messages
         ``(2, 2, B, n + 1, M)``, changed in place.
-    inbox
-        Messages to the first strip of each block before this pass, ``(2, B, blocks, M)``.
     odds
         ``(B, H, M)``; the marginal odds are written into it.
     down
         Whether messages go down.
-    rows, size
-        Rows of a strip, and strips of a block.
     damping
         Share of the old message that is kept.
 
@@ -146,6 +134,8 @@ def sweep_strips(
     -------
     The largest ratio of a new message to the old one, less 1.
     """
+    own, own_pair, across = problem.own, problem.pair, problem.across
+    inbox, rows, size = problem.cut.inbox(messages, down), problem.cut.rows, problem.cut.size
     blocks, step, change = inbox.shape[2], rows - 1, 0.0
     for r in range(size):
         strip = torch.arange(blocks, device=own.device) * size + (r if down else size - 1 - r)

@@ -17,6 +17,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome
 from bayesfed.inference.sum_product.methods.structure import (
+    by_group,
     learned,
     log_tables,
     structure,
@@ -130,7 +131,7 @@ def sum_junction(model: Ising | Tables, evidence: Tensor, tree: CliqueTree) -> O
 
     def pairs() -> tuple[Tensor, ...]:
         with _threads(alone):
-            return _pairs(model, junction)
+            return _pairs(model, junction, evidence)
 
     return Outcome(belief, extrinsic, evidence.new_zeros(0), 1, 0.0, True, pairs, lambda: log_z)
 
@@ -188,7 +189,7 @@ def _tables(model: Ising | Tables, tree: CliqueTree, device: torch.device) -> Cl
     return cliques
 
 
-def _pairs(model: Ising | Tables, junction: JunctionTree) -> tuple[Tensor, ...]:
+def _pairs(model: Ising | Tables, junction: JunctionTree, evidence: Tensor) -> tuple[Tensor, ...]:
     """Return the probabilities of the factors' joint states, ``(B, F, *cards)`` for each group;
     Ising: ``(B, E, 2, 2)``.
     """
@@ -197,11 +198,4 @@ def _pairs(model: Ising | Tables, junction: JunctionTree) -> tuple[Tensor, ...]:
     # By clique, each of which is normalised once.
     for number in sorted(range(len(scopes)), key=junction.home.__getitem__):
         tables[number] = junction.joint(scopes[number], junction.home[number])
-    if isinstance(model, Ising):
-        return (
-            torch.stack(tables, dim=1)
-            if tables
-            else junction.unary[0].new_zeros(junction.batch, 0, 2, 2),
-        )
-    rest = iter(tables)
-    return tuple(torch.stack([next(rest) for _ in group.which], dim=1) for group in model.groups)
+    return by_group(model, tables, evidence)

@@ -52,6 +52,17 @@ def log_tables(model: Ising | Tables, device: torch.device) -> list[Tensor]:
     ]
 
 
+def by_group(model: Ising | Tables, tables: list[Tensor], like: Tensor) -> tuple[Tensor, ...]:
+    """Return tables ``(B, *cards)`` of all factors as ``(B, F, *cards)`` for each group; of a
+    pairwise model as one group. `like` ``(B, ...)`` has the batch if there are no factors.
+    """
+    if isinstance(model, Ising):
+        empty = like.new_zeros(len(like), 0, 2, 2, dtype=torch.float64)
+        return (torch.stack(tables, dim=1) if tables else empty,)
+    rest = iter(tables)
+    return tuple(torch.stack([next(rest) for _ in group.which], dim=1) for group in model.groups)
+
+
 def unary_weights(model: Ising | Tables, evidence: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Return the log weights ``(B, card)`` of each variable with its evidence, and the model's own
     ``(1, card)``.

@@ -78,15 +78,15 @@ def start(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None
     """Return the first messages: a copy of `state`, neutral ones, or the largest or smallest
     possible.
     """
+    rows, columns = grid.size
+    shape = (2, 4, len(evidence), rows + 2, (columns + 1) // 2 + 2)
     if state is not None:
         most = LIMITS[evidence.dtype][1]
-        rows, columns = grid.size
-        shape = (2, 4, len(evidence), rows + 2, (columns + 1) // 2 + 2)
         return parity.cleared(
             resumed(state, shape, state).clamp_(1 / most, most).to(evidence), grid.size
         )
     if settings.init == "zero":
-        return parity.neutral(len(evidence), grid.size, evidence)
+        return evidence.new_ones(shape)
     largest = [max(a, 1 / a) for a in odds(grid, evidence.dtype)]
     sent = largest if settings.init == "hi" else [1 / a for a in largest]
     return parity.extreme(len(evidence), grid.size, evidence, *sent)
