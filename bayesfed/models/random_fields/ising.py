@@ -58,8 +58,9 @@ def breadth_first(
     # One more node above all roots joins the components into one.
     left, right = np.concatenate([ends, [np.full_like(roots, count), roots]], axis=1)
     joined = coo_array((np.ones(len(left)), (left, right)), shape=(count + 1, count + 1))
-    order, parent = breadth_first_order(joined, count, directed=False)
-    up = parent.astype(np.int64)
+    walk = breadth_first_order(joined, count, directed=False)
+    order, parent = (nodes.astype(np.int64) for nodes in walk)
+    up = parent.copy()
     up[count] = count
     depth = (np.arange(count + 1) != count).astype(np.int64)
     # Every round doubles how far up a node points.
