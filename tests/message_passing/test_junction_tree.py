@@ -85,7 +85,7 @@ def enumerate_weight(graph, evidence, states):
 
 
 def test_bits_equal_enumeration_in_every_shape():
-    """Pairwise models on their own, in a batch, recognised as a grid in another order; log Z has
+    """Pairwise models on their own, in a batch, as a grid in another order; log Z has
     gradients; draws have the marginals.
     """
     complete = FactorGraph.pairwise(nx.complete_graph(9), coupling=1.2, field=-3.0)

@@ -82,7 +82,7 @@ def test_flooding_would_oscillate_where_the_checkerboard_settles():
         (lambda grid: infer(grid, np.zeros((3, 3))), "ndarray"),
         (
             lambda grid: infer(grid, torch.zeros(3, 3), method="magic"),
-            "auto, exact, bp, strip, chains or gbp, found 'magic'",
+            "auto, exact, bp, strip or gbp, found 'magic'",
         ),
         (
             lambda grid: infer(grid, torch.zeros(3, 3), method="bp", state=torch.zeros(3)),

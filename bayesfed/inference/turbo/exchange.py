@@ -26,7 +26,7 @@ from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.transitions import even_grid, maximise, parameters_of
 from bayesfed.models import Grid, Ising, Site, SiteBelief
 
-Method = Literal["auto", "exact", "bp", "strip", "chains"]
+Method = Literal["auto", "exact", "bp", "strip"]
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Exchange:
         return even_grid(site.support.size, state.transitions, site.support.arrangement)
 
     def _method(self, support: Grid | Ising) -> Method:
-        # Strips and chains need a grid; "auto" solves an independent support exactly.
+        # Strips need a grid; "auto" solves an independent support exactly.
         return self.method if isinstance(support, Grid) or self.method == "bp" else "auto"
 
     @staticmethod
