@@ -21,9 +21,9 @@ from .baselines.fed_prox import fed_prox as fed_prox
 from .baselines.hetero_fl import hetero_fl as hetero_fl
 from .baselines.qsgd import qsgd as qsgd
 from .baselines.sparse.dssm import dssm as dssm
-from .baselines.sparse.fed_l1 import fed_l1 as fed_l1
-from .baselines.sparse.fed_mid import fed_mid as fed_mid
-from .baselines.sparse.fed_prune import fed_prune as fed_prune
+from .baselines.sparse.penalties import fed_l1 as fed_l1
+from .baselines.sparse.penalties import fed_mid as fed_mid
+from .baselines.sparse.penalties import fed_prune as fed_prune
 from .baselines.split_mix.recipe import split_mix as split_mix
 from .baselines.stc import stc as stc
 from .baselines.uveqfed import uveqfed as uveqfed

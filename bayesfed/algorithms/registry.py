@@ -14,11 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ParamSpec
+from types import NoneType
+from typing import Literal, ParamSpec, get_args, get_origin, get_type_hints
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import CALLABLE, KEY, NET, NETS, Role, a, checked, having, whole
+from bayesfed.errors.checks import (
+    CALLABLE,
+    KEY,
+    NET,
+    NETS,
+    Role,
+    a,
+    checked,
+    having,
+    number,
+    one_of,
+    whole,
+)
 from bayesfed.federated import Algorithm, Training
 from bayesfed.models import Declared
 
@@ -64,6 +77,8 @@ ROLES: dict[str, Role] = {
         CALLABLE.fits, "a function of the round", "lambda round: -1.5, or ramp(-1.5, 30)"
     ),
     "key": KEY,
+    "strength": number("[0, inf)", "0.01"),
+    "participation": number("(0, 1]", "1.0, or that of `fraction`"),
 }
 ALGORITHM = a(Algorithm, "an algorithm", "fed_avg(net)")
 
@@ -94,7 +109,7 @@ _REGISTERED: dict[str, Method] = {}
 
 
 def recipe(
-    *, cites: tuple[str, ...] = (), bibtex: str = ""
+    *, cites: tuple[str, ...] = (), bibtex: str = "", **roles: Role
 ) -> Callable[[Callable[Arguments, Algorithm]], Callable[Arguments, Algorithm]]:
     """Register a function that returns an `Algorithm` as a recipe, under its own name.
 
@@ -104,6 +119,9 @@ def recipe(
         Keys of the BibTeX entries to cite, the method's own paper first.
     bibtex
         Those entries, for methods outside of this package.
+    **roles
+        What arguments must be, by their names, where a call is to be refused otherwise. Methods of
+        this package need none for arguments of `ROLES`, and for choices among some words.
 
     Raises
     ------
@@ -115,23 +133,30 @@ def recipe(
     def registered(make: Callable[Arguments, Algorithm]) -> Callable[Arguments, Algorithm]:
         name = make.__name__
         other = _REGISTERED.get(name)
-        if other and other.make.__module__ != make.__module__ and _is_shipped(other):
+        if other and other.make.__module__ != make.__module__ and _is_shipped(other.make):
             actual = f"{name!r}, which {other.make.__module__} has"
             raise ArgumentError("recipe", "a name of its own", actual, "another name")
         # Methods of others may use the names of `ROLES` for something else.
-        entry = (
-            checked(said=None, **ROLES)(make)
-            if make.__module__.partition(".")[0] == __name__.partition(".")[0]
-            else make
-        )
+        every = ROLES | _words(make) | roles if _is_shipped(make) else roles
+        entry = checked(said=None, **every)(make) if every else make
         _REGISTERED[name] = Method(name, entry, cites, bibtex)
         return entry
 
     return registered
 
 
-def _is_shipped(one: Method) -> bool:
-    return one.make.__module__.partition(".")[0] == __name__.partition(".")[0]
+def _words(make: Callable[..., Algorithm]) -> dict[str, Role]:
+    """Return the roles of the arguments that are one of some words by their annotation."""
+    roles = {}
+    for name, hint in get_type_hints(make).items():
+        kinds = [one for one in (hint, *get_args(hint)) if get_origin(one) is Literal]
+        if kinds and not set(get_args(hint)) - {*kinds, NoneType, *get_args(kinds[0])}:
+            roles[name] = one_of(kinds[0], repr(get_args(kinds[0])[0]))
+    return roles
+
+
+def _is_shipped(make: Callable[..., Algorithm]) -> bool:
+    return make.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def methods() -> Mapping[str, Method]:

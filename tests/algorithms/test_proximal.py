@@ -447,11 +447,13 @@ def test_a_predicate_chooses_and_a_link_is_passed_on(net, three):
 
 
 def test_settings_out_of_range(net):
-    for make in (fed_l1, fed_mid):
+    for make, operator in ((fed_l1, SoftThreshold), (fed_mid, SingularThreshold)):
+        with pytest.raises(ArgumentError, match=f"{make.__name__}, strength: expected a number in"):
+            make(net, strength=-1.0)
         with pytest.raises(
             ArgumentError, match="Threshold.strength: expected a finite number >= 0"
         ):
-            make(net, strength=-1.0)
+            operator(-1.0)
     with pytest.raises(ArgumentError, match="LargestShare: expected a share"):
         fed_prune(net, share=0.0)
     for make in (fed_l1, fed_mid, fed_prune):

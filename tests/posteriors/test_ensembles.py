@@ -329,7 +329,7 @@ def test_fed_pa_solves_with_the_shrunk_covariance():
             lambda: bf.beta_pred_bayes(recipes.net(), training=bf.Training(optimiser=bf.Adam())),
             "Sgd without momentum",
         ),
-        (lambda: bf.fed_pa(recipes.net(), burn_in=1.0), r"burn_in in \[0, 1\)"),
+        (lambda: bf.fed_pa(recipes.net(), burn_in=1.0), r"burn_in: expected a number in \[0, 1\)"),
         (lambda: bf.fed_pa(recipes.net(), training=bf.Training(steps=4)), "a step for each sample"),
     ],
 )

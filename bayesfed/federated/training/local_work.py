@@ -193,11 +193,21 @@ class Training:
         buffers
             Policy for running statistics, see `bayesfed.federated.training.batch_norm`.
         """
-        scored = likelihood or Categorical()
-        descent = self.descent(MaximumLikelihood(net, scored), net, kind)
-        return buffered(
-            LocalClasses(descent, self.objectives(net), scored) if masked else descent, net, buffers
+        descent, scored = (
+            self.likelihood_descent(net, likelihood, kind),
+            likelihood or Categorical(),
         )
+        local = LocalClasses(descent, self.objectives(net), scored) if masked else descent
+        return buffered(local, net, buffers)
+
+    def likelihood_descent(
+        self, net: nn.Module, likelihood: Likelihood | None = None, kind: Kind = "value"
+    ) -> Descent:
+        """Return gradient steps on the mean negative log likelihood; parameters as for
+        `fitting`.
+        """
+        objective = MaximumLikelihood(net, likelihood or Categorical())
+        return self.descent(objective, net, kind)
 
     def objectives(self, net: nn.Module) -> Callable[[Likelihood], Objective]:
         """Return the function from a likelihood to the objective of a network, under the prior.

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import ArgumentError, DataError
-from bayesfed.models.modules import evaluating, tied
+from bayesfed.errors import DataError
+from bayesfed.models.modules import evaluating, last_linear, tied
 from bayesfed.trees import Tree, leaf_of
 
 
@@ -68,12 +68,7 @@ def last_layer(net: nn.Module) -> Layer:
     ArgumentError
         If the network has none.
     """
-    linear = [(name, module) for name, module in net.named_modules() if type(module) is nn.Linear]
-    if not linear:
-        raise ArgumentError(
-            "laplace", "a network whose last layer is linear", type(net).__name__, "subset='all'"
-        )
-    name, module = linear[-1]
+    name, module = last_linear(net, "laplace", "subset='all'")
     return _layer(name, module, last=True)
 
 

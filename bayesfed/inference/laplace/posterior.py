@@ -84,15 +84,15 @@ class LaplacePosterior:
         return torch.cat([block.values.flatten() for block in self.blocks.values()])
 
     @property
+    def norm(self) -> float:
+        """Squared norm of the means."""
+        return sum(float(leaf.double().square().sum()) for leaf in self.centre.values())
+
+    @property
     def log_evidence(self) -> float:
         """The Laplace approximation to log p(D | delta), in nats."""
-        norm = sum(float(leaf.double().square().sum()) for leaf in self.centre.values())
-        return evidence.log_evidence(
-            self.values,
-            -self.rows * self.nll / temperature_of(self.likelihood),
-            norm,
-            self.precision,
-        )
+        fit = -self.rows * self.nll / temperature_of(self.likelihood)
+        return evidence.log_evidence(self.values, fit, self.norm, self.precision)
 
     @property
     def determined(self) -> float:

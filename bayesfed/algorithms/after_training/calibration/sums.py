@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from bayesfed.algorithms.surveys import Asked
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError, UndeterminedWarning
-from bayesfed.federated import Fit, Kind, LocalOptions, Model, Reducer
-from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated import Fit, LocalOptions, Model, Reducer
+from bayesfed.federated.aggregation.servers import PublishesModel, summed
 from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.inference.evaluation.conformal import histogram
 from bayesfed.inference.objectives.likelihood import check_data
@@ -29,7 +30,7 @@ TEMPERATURE, SCORES, CLIENTS = (
 
 
 @dataclass(frozen=True)
-class GridOfTemperatures:
+class GridOfTemperatures(Asked):
     """Sum the negative log likelihood of a client's rows at each temperature.
 
     Parameters
@@ -42,8 +43,6 @@ class GridOfTemperatures:
 
     net: nn.Module
     temperatures: tuple[float, ...]
-    kind: Kind = "moments"
-    uses_global_randomness: bool = False
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -69,14 +68,10 @@ class GridOfTemperatures:
 
 
 @dataclass(frozen=True)
-class BestTemperature:
+class BestTemperature(PublishesModel):
     """Take the temperature with the least sum."""
 
     temperatures: tuple[float, ...]
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the network."""
-        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the temperature; with no rows at all it is 1.
@@ -109,7 +104,7 @@ class BestTemperature:
 
 
 @dataclass(frozen=True)
-class ScoreHistograms:
+class ScoreHistograms(Asked):
     """Count a client's rows by class and by ``1 - p_y`` at the chosen temperature. The client keeps
     its own counts.
 
@@ -124,8 +119,6 @@ class ScoreHistograms:
     net: nn.Module
     classes: int
     bins: int
-    kind: Kind = "moments"
-    uses_global_randomness: bool = False
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions

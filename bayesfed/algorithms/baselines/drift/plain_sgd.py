@@ -1,4 +1,4 @@
-"""Checks that methods against client drift share."""
+"""The check that methods against client drift share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,3 @@ def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:
         hint = "Sgd(0.05): the method's equations hold for its steps"
         raise ArgumentError(f"{where}, optimiser of training", expected, optimiser, hint)
     return optimiser
-
-
-def check_share(participation: float, where: str) -> None:
-    """Raise `ArgumentError` unless `participation` is a share of the clients, above 0."""
-    if not 0 < participation <= 1:
-        raise ArgumentError(
-            f"{where}, participation",
-            "a share in (0, 1]",
-            participation,
-            "1.0, or that of `fraction`",
-        )

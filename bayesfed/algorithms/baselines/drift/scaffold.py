@@ -26,30 +26,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.baselines.drift.plain_sgd import check_share, sgd_of
+from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import number
 from bayesfed.federated import (
     Algorithm,
     Average,
     Descent,
     Fit,
-    Kind,
     Link,
     LocalOptions,
-    Model,
     Reducer,
     Training,
 )
-from bayesfed.federated.core import MODEL, Info, of, owned
+from bayesfed.federated.core import MODEL, Around, Info, of, owned
 from bayesfed.federated.core.owners import owner_of
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models import Categorical, Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree
 
 # Owner of control variates in states, messages, payloads and memories.
@@ -57,25 +54,19 @@ CONTROL = "control"
 
 
 @dataclass(frozen=True)
-class ControlledLocal:
+class ControlledLocal(Around):
     """Gradient steps, each followed by a step against the client's drift.
 
     Parameters
     ----------
-    descent
+    local
         Steps of plain SGD.
     strength
         Factor on the correction.
     """
 
-    descent: Descent
+    local: Descent
     strength: float = 1.0
-    kind: Kind = "value"
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.descent.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -98,7 +89,7 @@ class ControlledLocal:
                 for name, leaf in trained.items():
                     leaf.sub_(drift[name], alpha=rate * self.strength)
 
-        fit = self.descent.train(model, data, key, options, after_step)
+        fit = self.local.train(model, data, key, options, after_step)
         if not passed:
             return fit._replace(
                 payload=of(MODEL, fit.payload) | of(CONTROL, shared),
@@ -146,7 +137,11 @@ class Controlled:
         }, info
 
 
-@recipe(cites=("karimireddy2020scaffold",))
+@recipe(
+    cites=("karimireddy2020scaffold",),
+    strength=number("[0, 1]", "1.0"),
+    server_rate=number("(0, inf)", "1.0"),
+)
 def scaffold(
     net: nn.Module,
     *,
@@ -186,23 +181,15 @@ def scaffold(
     """
     work = training or Training()
     sgd_of(work, "scaffold")
-    check_share(participation, "scaffold")
-    if not (0 <= strength <= 1 and server_rate > 0):
-        expected = "strength in [0, 1] and server_rate > 0"
-        raise ArgumentError("scaffold", expected, (strength, server_rate), "1.0")
     model = travelling(net, "static", where="scaffold")
     zeros = {name: torch.zeros_like(leaf) for name, leaf in model.items()}
-    local = ControlledLocal(
-        work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), strength
-    )
     return compose(
         "scaffold",
         net,
-        local,
+        ControlledLocal(work.likelihood_descent(net, likelihood), strength),
         Controlled(participation, server_rate),
         training=work,
         initial=of(MODEL, model) | of(CONTROL, zeros),
-        predictor=lambda state: Model(net, owned(state, MODEL)),
         codec=codec,
         link=link,
         owner="",
