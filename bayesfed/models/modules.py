@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import shown
 from bayesfed.trees import to
 
 Predicate = Callable[[str, nn.Module], bool]
@@ -69,6 +70,36 @@ def evaluating(net: nn.Module) -> Iterator[None]:
         for module, mode in modes:
             # Not `train`: a module may override it and pass the mode on to its children.
             module.training = mode
+
+
+def outputs(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """Return the outputs of a network in evaluation mode, without gradients.
+
+    Parameters
+    ----------
+    net
+        Network; never changed.
+    parameters
+        Parameters and buffers by name; where these lack one, the network's own is used.
+    inputs
+        ``(B, ...)``.
+
+    Raises
+    ------
+    DataError
+        If the network does not take the inputs.
+    """
+    if not isinstance(inputs, Tensor):
+        hint = "data.inputs, torch.as_tensor(array)"
+        raise DataError("model", "a tensor of inputs (B, ...)", shown(inputs), hint)
+    with torch.no_grad(), evaluating(net):
+        try:
+            found: Tensor = functional_call(net, to(parameters, inputs.device), (inputs,))
+        except RuntimeError as problem:
+            actual = f"{shown(inputs)}: {str(problem).splitlines()[0]}"
+            hint = "rows of the width and type that were trained on"
+            raise DataError("model", "inputs that the network takes", actual, hint) from problem
+    return found
 
 
 @contextmanager
@@ -203,6 +234,11 @@ def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     """
     hooked = module._forward_hooks or module._forward_pre_hooks
     return type(module) in kinds and not hooked
+
+
+def selected(net: nn.Module, names: Iterable[str], where: Predicate) -> list[str]:
+    """Return those of some parameters that a predicate chooses."""
+    return [name for name in names if where(name, net.get_submodule(name.rpartition(".")[0]))]
 
 
 def weight_matrices(name: str, module: nn.Module) -> bool:

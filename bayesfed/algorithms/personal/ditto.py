@@ -17,7 +17,6 @@ from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
-from bayesfed.errors import ArgumentError
 from bayesfed.federated import (
     Algorithm,
     Descent,
@@ -33,8 +32,7 @@ from bayesfed.federated import (
     layered,
 )
 from bayesfed.federated.core import MODEL, owned
-from bayesfed.inference import MaximumLikelihood
-from bayesfed.models import Categorical, Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree, to
 
 
@@ -104,11 +102,9 @@ def ditto(
     ArgumentError
         If the strength is negative, or the optimiser is not `Sgd` without momentum.
     """
-    if not strength >= 0:
-        raise ArgumentError("ditto", "strength >= 0", strength, "0.1")
     work = training or Training()
     sgd_of(work, "ditto")
-    descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
+    descent = work.likelihood_descent(net, likelihood)
 
     def shared(state: Tree, memory: Tree) -> Personal:
         return Personal(Model(net, state))

@@ -26,10 +26,9 @@ from bayesfed.federated import (
     published,
 )
 from bayesfed.federated.core import MODEL, Conditions, Skip, of, owned
-from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models import Categorical, Likelihood
-from bayesfed.models.modules import Predicate
+from bayesfed.models import Likelihood
+from bayesfed.models.modules import Predicate, selected
 from bayesfed.trees import Shapes, Tree, running_statistics, shapes, to, trainable
 
 # Most clients whose messages are looked at before a run.
@@ -160,15 +159,13 @@ def personalised(
     if running := [one for one in running_statistics(net) if one in certain or one in core]:
         raise ArgumentError(name, "a network without running statistics", running, "nn.GroupNorm")
     chosen = trainable(net)
-    fixed = [
-        one for one in chosen if where and not where(one, net.get_submodule(one.rpartition(".")[0]))
-    ]
-    if len(fixed) == len(chosen):
+    tuned = selected(net, chosen, where) if where else [*chosen]
+    if not tuned:
         raise ArgumentError(
             f"{name}, where", "a predicate that chooses a parameter", "none", "where=None"
         )
     work = Training(steps, batch_size, optimiser)
-    descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
+    descent = work.likelihood_descent(net, likelihood)
 
     def begin(message: Tree, memory: Tree) -> Tree:
         return dict(own(rest | of(told, message), of(phase.owner, memory)).model.parameters)
@@ -191,6 +188,11 @@ def personalised(
                 )
                 raise ArgumentError(name, expected, f"{actual}: {unlike}", "fed_avg, fed_per")
 
-    layer = FineTuned(steps=descent, begin=begin, expected=shapes(chosen), fixed=tuple(fixed))
+    layer = FineTuned(
+        steps=descent,
+        begin=begin,
+        expected=shapes(chosen),
+        fixed=tuple(one for one in chosen if one not in tuned),
+    )
     made = layered(algorithm, layer, where=name, inside=True)
     return replace(made, personal=personal, checks=(*algorithm.checks, whole))

@@ -24,8 +24,9 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
-from bayesfed.inference.ensembles.networks import apart, outputs
+from bayesfed.inference.ensembles.networks import apart
 from bayesfed.keys import Key
+from bayesfed.models.modules import outputs
 from bayesfed.trees import Tree
 
 

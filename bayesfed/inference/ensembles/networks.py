@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.keys import Key
-from bayesfed.models.modules import evaluating
+from bayesfed.models.modules import outputs
 from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.trees import Tree, to
+from bayesfed.trees import Tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +81,11 @@ class Members(Networks):
         return members[int(torch.randint(len(members), (), generator=key.generator()))]
 
 
-def outputs(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
-    """Return the outputs of a network with given parameters in evaluation mode, without
-    gradients.
-    """
-    with torch.no_grad(), evaluating(net):
-        found: Tensor = functional_call(net, to(parameters, inputs.device), (inputs,))
-    return found
+def figures(mean: Tree, sd: Tree) -> Tree:
+    """Return mean and sd of every parameter, as ``NAME.mean`` and ``NAME.sd``."""
+    return {f"{name}.mean": leaf for name, leaf in mean.items()} | {
+        f"{name}.sd": leaf for name, leaf in sd.items()
+    }
 
 
 def apart(stacked: Tree) -> tuple[Tree, ...]:

@@ -25,7 +25,7 @@ from functools import cached_property
 
 import torch
 
-from bayesfed.inference.ensembles.networks import Networks, apart
+from bayesfed.inference.ensembles.networks import Networks, apart, figures
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -65,9 +65,7 @@ class SwagPosterior(Networks):
             name: (self.scale * (leaf + low[name]) / 2).sqrt()
             for name, leaf in self._diagonal.items()
         }
-        return {f"{name}.mean": leaf for name, leaf in self.mean.items()} | {
-            f"{name}.sd": leaf for name, leaf in sds.items()
-        }
+        return figures(self.mean, sds)
 
     @cached_property
     def _diagonal(self) -> Tree:

@@ -5,20 +5,21 @@ predicts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from pyro.distributions import TorchDistribution
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesfed.errors import PosteriorError
+from bayesfed.inference.ensembles.networks import Networks, figures
 from bayesfed.inference.laplace import evidence
 from bayesfed.inference.laplace.blocks import Block
 from bayesfed.inference.laplace.structures import Structure
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood, temperature_of
+from bayesfed.models.priors.likelihoods import Categorical, temperature_of
 from bayesfed.trees import Tree
 
 # Rows of which Jacobians are held at a time.
@@ -26,7 +27,7 @@ ROWS = 250
 
 
 @dataclass(frozen=True, eq=False)
-class LaplacePosterior:
+class LaplacePosterior(Networks):
     """N(theta, (H + delta)^-1) over some parameters; the others are fixed.
 
     Predictions are those of the network linearised in these parameters, for which the GGN is the
@@ -35,8 +36,6 @@ class LaplacePosterior:
 
     Parameters
     ----------
-    net, likelihood
-        Network, and distribution of the targets given its outputs.
     parameters
         Parameters, the means of the Gaussian among them; those that are missing are the network's
         own.
@@ -52,8 +51,6 @@ class LaplacePosterior:
         delta, the precision of the prior N(0, 1 / delta).
     """
 
-    net: nn.Module
-    likelihood: Likelihood
     parameters: Tree
     structure: Structure
     means: Tree
@@ -102,17 +99,8 @@ class LaplacePosterior:
     @property
     def constants(self) -> Tree:
         """Mean and sd of every parameter, as ``NAME.mean`` and ``NAME.sd``."""
-        sds = self.structure.split(
-            {name: block.sd(self.precision) for name, block in self.blocks.items()}, self.centre
-        )
-        return {f"{name}.mean": leaf for name, leaf in self.centre.items()} | {
-            f"{name}.sd": leaf for name, leaf in sds.items()
-        }
-
-    @property
-    def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """Empty: axes have numbers, not names."""
-        return {}
+        sds = {name: block.sd(self.precision) for name, block in self.blocks.items()}
+        return figures(self.centre, self.structure.split(sds, self.centre))
 
     def draw(self, key: Key) -> Tree:
         """Return one draw of the parameters."""

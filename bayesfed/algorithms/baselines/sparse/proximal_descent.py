@@ -23,7 +23,7 @@ from bayesfed.federated.training.optimisers import Schedule
 from bayesfed.inference.objectives.proximal_operators import ProximalOperator, density
 from bayesfed.keys import Key
 from bayesfed.models import weight_matrices
-from bayesfed.models.modules import Predicate
+from bayesfed.models.modules import Predicate, selected
 from bayesfed.trees import Tree
 
 
@@ -97,7 +97,7 @@ def penalise(
         adapters.
     """
     named = dict(net.named_parameters())
-    names = tuple(name for name in named if where(name, net.get_submodule(name.rpartition(".")[0])))
+    names = tuple(selected(net, named, where))
     if not names:
         raise ArgumentError(
             f"{caller}, where",
