@@ -25,7 +25,7 @@ from torch import nn
 from bayesfed.algorithms.after_training.laplace.recipe import structure_of
 from bayesfed.algorithms.after_training.laplace.sums import empty, posterior_of, sent_shapes
 from bayesfed.algorithms.after_training.one_round.sums import LINEAR, Expansion, Maximum
-from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
+from bayesfed.algorithms.baselines.drift.plain_sgd import no_prior, sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast
@@ -100,14 +100,9 @@ def one_round(
     sgd_of(work, "one_round")
     check_tracked(net, "one_round", 'norm="group"')
     bayes = fusion == "laplace"
-    if bayes and work.prior_precision is not None:
-        actual, hint = (
-            "training.prior_precision as well",
-            "one_round(net, prior_precision=1.0), Training without one",
-        )
-        raise ArgumentError(
-            "one_round, fusion='laplace'", "the prior of this method alone", actual, hint
-        )
+    if bayes:
+        hint = "one_round(net, prior_precision=1.0), Training without one"
+        no_prior(work, "one_round, fusion='laplace'", hint)
     form = structure_of(net, "last", "full") if bayes else structure_of(net, "all", "diagonal")
     begun = travelling(net, "static", where="one_round")
     if frozen := [name for name in form.names if name not in begun]:

@@ -1,4 +1,4 @@
-"""The check that methods against client drift share."""
+"""Checks of the local work that methods with equations of their own for its steps share."""
 
 from __future__ import annotations
 
@@ -16,3 +16,10 @@ def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:
         hint = "Sgd(0.05): the method's equations hold for its steps"
         raise ArgumentError(f"{where}, optimiser of training", expected, optimiser, hint)
     return optimiser
+
+
+def no_prior(work: Training, where: str, hint: str) -> None:
+    """Raise `ArgumentError` if local work has a prior, for methods that have one of their own."""
+    if work.prior_precision is not None:
+        actual = "training.prior_precision as well"
+        raise ArgumentError(where, "the prior of this method alone", actual, hint)

@@ -20,7 +20,6 @@ from bayesfed.algorithms.personal.pooled.unlabelled import UnseenModel
 from bayesfed.compress import Codec
 from bayesfed.federated import Algorithm, Link, Personal, Training, Whole
 from bayesfed.federated.core import MODEL, of, owned
-from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.laplace.layers import last_layer as output_layer
 from bayesfed.models import Likelihood
 from bayesfed.trees import Tree, shapes
@@ -72,7 +71,7 @@ def by_classes(
     return compose(
         "pooled",
         net,
-        SharesAndNetwork(work.descent(MaximumLikelihood(net, likelihood), net), net, trained),
+        SharesAndNetwork(work.likelihood_descent(net, likelihood, "moments"), net, trained),
         SharesOfClasses(learned),
         training=work,
         initial=of(MODEL, begun) | {BASE: base, TOTAL: torch.ones(1).to(first)},

@@ -26,9 +26,9 @@ from bayesfed.algorithms.personal.pooled.covariates import (
 from bayesfed.algorithms.personal.pooled.local import PooledParts
 from bayesfed.algorithms.personal.pooled.server import Population
 from bayesfed.data import Dataset
-from bayesfed.federated import Fit, Kind, LocalOptions, Reducer
+from bayesfed.federated import Fit, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core import Info
+from bayesfed.federated.core import Around, Info
 from bayesfed.keys import Key
 from bayesfed.trees import Shapes, Tree, without
 
@@ -45,26 +45,20 @@ def unknown(count: int, like: Tensor) -> Tree:
 
 
 @dataclass(frozen=True)
-class GivenInputs:
+class GivenInputs(Around):
     """Steps of `PooledParts` about the factors that a client's inputs make expect, and moments of
     these inputs.
 
     Parameters
     ----------
-    part
+    local
         Steps under a population of which the client knows the mean.
     leaf
         Name of the factors.
     """
 
-    part: PooledParts
+    local: PooledParts
     leaf: str
-    kind: Kind = "moments"
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the steps draw from torch's global generator."""
-        return self.part.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -78,13 +72,11 @@ class GivenInputs:
             If inputs are whole numbers.
         """
         centre, seen = expected(message, data.inputs), summary(data.inputs)
-        fit = self.part.fit(
-            without(message, COVARIATES) | {MEAN + self.leaf: centre}, memory, data, key, options
-        )
-        moments = {CENTRE: seen, SKETCH: sketched(seen, message[SKETCH].shape[1])}
-        return fit._replace(
-            payload=fit.payload | {name: leaf.to(centre) for name, leaf in moments.items()}
-        )
+        told = without(message, COVARIATES) | {f"{MEAN}/{self.leaf}": centre}
+        fit = self.local.fit(told, memory, data, key, options)
+        sketch = sketched(seen, message[SKETCH].shape[1])
+        moments = {CENTRE: seen.to(centre), SKETCH: sketch.to(centre)}
+        return fit._replace(payload=fit.payload | moments)
 
 
 @dataclass(frozen=True)
