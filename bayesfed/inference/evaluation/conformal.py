@@ -34,9 +34,7 @@ from bayesfed.inference.evaluation.scoring import _labels, _probabilities
 BINS = 1000
 
 
-def histogram(
-    probabilities: Tensor, targets: Tensor, *, weights: Tensor | None = None, bins: int = BINS
-) -> Tensor:
+def histogram(probabilities: Tensor, targets: Tensor, *, bins: int = BINS) -> Tensor:
     """Return the histogram of a client's scores ``(bins,)``: what it sends. Bin i has the scores in
     ``(i / bins, (i + 1) / bins]``, the first also 0.
 
@@ -46,9 +44,6 @@ def histogram(
         ``(B, C)``; a client without rows has B = 0.
     targets
         Labels ``(B,)``.
-    weights
-        ``(C,)``: weight of a row by its class, for another share of classes than the held-out rows
-        have: `label_weights`.
     bins
         Number of bins.
 
@@ -63,16 +58,7 @@ def histogram(
     _labels("histogram", probabilities, targets)
     scores = (1 - probabilities.double().gather(1, targets[:, None])[:, 0]).clamp(0, 1)
     places = (scores * bins).ceil().long().sub(1).clamp_min(0)
-    each = (
-        torch.ones(len(targets), dtype=torch.float64, device=scores.device)
-        if weights is None
-        else weights.double()[targets]
-    )
-    return (
-        torch.zeros(bins, dtype=torch.float64, device=scores.device)
-        .index_add(0, places, each)
-        .cpu()
-    )
+    return torch.bincount(places, minlength=bins).double().cpu()
 
 
 def label_weights(wanted: Tensor, counts: Tensor) -> Tensor:

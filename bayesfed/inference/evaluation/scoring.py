@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import check, whole
 
 # How far the probabilities of a row may be from a sum of one.
 TOLERANCE = 1e-3
@@ -58,11 +59,6 @@ def _labels(where: str, probabilities: Tensor, targets: Tensor) -> None:
         raise DataError(
             where, f"labels 0 to {classes - 1}", actual, "a column of probabilities for every class"
         )
-
-
-def _whole(where: str, name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(where, f"a whole number {name} >= 1", repr(value), f"{name}=15")
 
 
 def nll(log_likelihood: Tensor) -> Tensor:
@@ -160,7 +156,7 @@ def calibration_bins(probabilities: Tensor, targets: Tensor, bins: int = 15) -> 
     DataError
         If the targets are not labels of these rows.
     """
-    _whole("calibration_bins", "bins", bins)
+    check("calibration_bins, bins", bins, whole(1, "15"))
     _probabilities("calibration_bins", probabilities, "(B, C)")
     _labels("calibration_bins", probabilities, targets)
     top, likeliest = probabilities.max(dim=1)
