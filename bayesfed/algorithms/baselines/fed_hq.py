@@ -90,7 +90,7 @@ def fed_hq(
     return layered(base, layer, where="fed_hq")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Levels(Devices):
     """Turns that are planned for a device, with as many bits as its channel allows.
 
@@ -102,19 +102,15 @@ class Levels(Devices):
         Share of the deadline that is used for sending.
     """
 
-    planner: Planner | None = None
-    settings: FlexibleMap | None = None
-    sending: float = 0.25
+    planner: Planner
+    settings: FlexibleMap
+    sending: float
 
     def plan(self, own: Tree, turn: Turn, assignment: Assignment) -> Assignment | Skip:
         """Plan for the share of bits that the channel allows."""
         settings, planner = self.settings, self.planner
-        if planner is None or settings is None:
-            return Skip("no plan")
-        device, size_bits = (
-            Device.from_figures(turn.profile.device),
-            32 * planner.sizes[0].parameters,
-        )
+        device = Device.from_figures(turn.profile.device)
+        size_bits = 32 * planner.sizes[0].parameters
         gain = device.gain(device.distance_m(turn.key, turn.profile.name, turn.round))
         share = device_rate(device, gain) * self.sending * planner.deadline_s / size_bits
         beta = min(max(share, planner.beta[0]), planner.beta[1])

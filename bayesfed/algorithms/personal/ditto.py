@@ -36,7 +36,7 @@ from bayesfed.models import Likelihood
 from bayesfed.trees import Tree, to
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OwnModel(Layer):
     """Steps on a model of the client's own that is drawn to the shared one, beside those on the
     shared problem.
@@ -50,13 +50,11 @@ class OwnModel(Layer):
     """
 
     owner: str = "own"
-    steps: Descent | None = None
-    strength: float = 0.0
+    steps: Descent
+    strength: float
 
     def send(self, visit: Visit, fit: Fit) -> Sent:
         """Take the steps; the client's own model begins as the message and stays in its memory."""
-        if self.steps is None:
-            return Sent(fit)
         message, options = visit.message, visit.options
         begun = to(visit.memory, visit.data.inputs.device) or message
 

@@ -5,7 +5,7 @@ own rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -35,12 +35,7 @@ from bayesfed.trees import Shapes, Tree, running_statistics, shapes, to, trainab
 MOST = 100
 
 
-def received(message: Tree, memory: Tree) -> Tree:
-    """Return the model that a client received."""
-    return message
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FineTuned(Layer):
     """After the local step, the client trains the model that it received on its own rows and keeps
     the result. What is sent does not change.
@@ -59,9 +54,9 @@ class FineTuned(Layer):
     """
 
     owner: str = "tuned"
-    steps: Descent | None = None
-    begin: Callable[[Tree, Tree], Tree] = received
-    expected: Shapes = field(default_factory=dict)
+    steps: Descent
+    begin: Callable[[Tree, Tree], Tree]
+    expected: Shapes
     fixed: tuple[str, ...] = ()
 
     def send(self, visit: Visit, fit: Fit) -> Sent:
@@ -72,7 +67,7 @@ class FineTuned(Layer):
         UpdateError
             If the message does not hold the whole model.
         """
-        if not len(visit.data) or self.steps is None:
+        if not len(visit.data):
             return Sent(fit, memory={})
         begun = to(self.begin(visit.message, fit.memory), visit.data.inputs.device)
         if shapes(begun) != dict(self.expected):

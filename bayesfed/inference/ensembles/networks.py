@@ -57,10 +57,24 @@ class Networks(ABC):
         return self.likelihood.distribution(outputs(self.net, draw, inputs))
 
 
-@dataclass(frozen=True, eq=False)
-class Members(Networks):
+class Few(Networks):
     """A few networks of equal weight. A `Predictive` takes each of them once, whatever the number
     of draws.
+    """
+
+    @property
+    @abstractmethod
+    def members(self) -> tuple[Tree, ...]:
+        """The parameters of every member."""
+
+    def draw(self, key: Key) -> Tree:
+        """Return the parameters of a member."""
+        return self.members[int(torch.randint(len(self.members), (), generator=key.generator()))]
+
+
+@dataclass(frozen=True, eq=False)
+class Members(Few):
+    """A few given networks.
 
     Parameters
     ----------
@@ -74,11 +88,6 @@ class Members(Networks):
     def members(self) -> tuple[Tree, ...]:
         """The parameters of every member."""
         return apart(self.stacked)
-
-    def draw(self, key: Key) -> Tree:
-        """Return the parameters of a member."""
-        members = self.members
-        return members[int(torch.randint(len(members), (), generator=key.generator()))]
 
 
 def figures(mean: Tree, sd: Tree) -> Tree:

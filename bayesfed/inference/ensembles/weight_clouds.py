@@ -25,7 +25,7 @@ from functools import cached_property
 
 import torch
 
-from bayesfed.inference.ensembles.networks import Networks, apart, figures
+from bayesfed.inference.ensembles.networks import Few, Networks, apart, figures
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -94,7 +94,7 @@ class SwagPosterior(Networks):
 
 
 @dataclass(frozen=True, eq=False)
-class ClientCloud(Networks):
+class ClientCloud(Few):
     """The mean of the clients' networks, these networks, and draws of a Gaussian through them, all
     of equal weight.
 
@@ -128,10 +128,6 @@ class ClientCloud(Networks):
             *apart(self.clients),
             *(self._drawn(self.key.child(number)) for number in range(self.drawn)),
         )
-
-    def draw(self, key: Key) -> Tree:
-        """Return the parameters of a member."""
-        return self.members[int(torch.randint(len(self.members), (), generator=key.generator()))]
 
     def _drawn(self, key: Key) -> Tree:
         noise, made = key.generator(), dict[str, torch.Tensor]()

@@ -100,7 +100,7 @@ def swag(
     return replace(made, name="swag", posterior=posterior, unfinished=unfinished)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Collecting(Layer):
     """The first moments, and the last deviations from the mean, of the models after some rounds.
 
@@ -115,9 +115,9 @@ class Collecting(Layer):
     """
 
     owner: str = "swag"
-    begin: int = 0
-    every: int = 0
-    rank: int = 2
+    begin: int
+    every: int
+    rank: int
 
     def start(self, moment: Moment) -> Tree:
         """Return moments of no models."""

@@ -1,3 +1,3 @@
 """Sparse and low-rank training by penalties: `proximal_descent` has the steps and the server,
-`penalties` and `dssm` the recipes.
+`penalties` the recipes.
 """

@@ -29,18 +29,20 @@ from bayesfed.algorithms.baselines.drift.plain_sgd import no_prior, sgd_of
 from bayesfed.algorithms.composing import alike, compose
 from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, sds
 from bayesfed.algorithms.personal.parts import head_of, last_layer
-from bayesfed.algorithms.personal.pooled.by_classes import by_classes
 from bayesfed.algorithms.personal.pooled.covariates import (
     CENTRE,
     DIRECTIONS,
     SKETCH,
+    GivenInputs,
     GivenInputsModel,
+    PopulationGivenInputs,
+    unknown,
 )
 from bayesfed.algorithms.personal.pooled.factors import is_factor, with_factors
-from bayesfed.algorithms.personal.pooled.given import GivenInputs, PopulationGivenInputs, unknown
 from bayesfed.algorithms.personal.pooled.local import ROOT, Covariance, PooledParts, diagonal_of
 from bayesfed.algorithms.personal.pooled.posterior import PartPosterior
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE, Population, rho_of
+from bayesfed.algorithms.personal.pooled.shares import by_classes
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError

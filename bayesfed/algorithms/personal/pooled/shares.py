@@ -24,13 +24,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.personal.pooled.unlabelled import SharesModel, UnseenModel
+from bayesfed.compress import Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated import Descent, Fit, LocalOptions, Model, Reducer
+from bayesfed.federated import (
+    Algorithm,
+    Descent,
+    Fit,
+    Link,
+    LocalOptions,
+    Model,
+    Personal,
+    Reducer,
+    Training,
+    Whole,
+)
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import MODEL, Around, Info, of, owned
+from bayesfed.inference.laplace.layers import last_layer as output_layer
 from bayesfed.keys import Key
-from bayesfed.trees import Tree
+from bayesfed.models import Likelihood
+from bayesfed.trees import Tree, shapes
 
 # Leaves of the state; what a client sends of the log likelihood of its counts; its counts in its
 # memory.
@@ -137,31 +153,60 @@ class SharesOfClasses:
         return result, {}
 
 
-@dataclass(frozen=True)
-class SharesModel:
-    """A network where classes have the shares of one client: a `Predictor`.
+def by_classes(
+    net: nn.Module,
+    begun: Tree,
+    learned: bool,
+    trained: bool,
+    likelihood: Likelihood,
+    work: Training,
+    codec: Codec | None,
+    link: Link | None,
+) -> Algorithm:
+    """Return the method whose own parameters are the shares of classes.
 
     Parameters
     ----------
-    net, parameters
-        Network and its parameters.
-    base
-        ``(C,)``: shares of the classes among all rows.
-    concentration
-        ``(C,)``: parameters of the Dirichlet posterior of the client's shares.
+    net, begun
+        Network, and the parameters that it begins with.
+    learned
+        Whether the pseudo-counts of the population are learned.
+    trained
+        Whether the network is trained.
+    likelihood, work, codec, link
+        As in `pooled`.
     """
+    first, classes = next(iter(begun.values())), output_layer(net).outputs
+    base = torch.full((classes,), 1 / classes).to(first)
+    unknown = torch.zeros_like(TOTALS).to(first)
+    sent = of(MODEL, begun if trained else {}) | {BASE: base, EVIDENCE: unknown}
 
-    net: nn.Module
-    parameters: Tree
-    base: Tensor
-    concentration: Tensor
+    def network(state: Tree) -> Tree:
+        return owned(state, MODEL)
 
-    @property
-    def shares(self) -> Tensor:
-        """Posterior mean of the client's shares, ``(C,)``."""
-        return self.concentration / self.concentration.sum()
+    def unseen(state: Tree) -> UnseenModel:
+        return UnseenModel(net, network(state), state[BASE], state[TOTAL] * state[BASE])
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the logits, ``(B, C)``."""
-        outputs = Model(self.net, self.parameters)(inputs)
-        return outputs + (self.shares.log() - self.base.log()).to(outputs)
+    def personal(state: Tree, memory: Tree) -> Personal:
+        if COUNTS not in memory:
+            return Personal(unseen(state))
+        return Personal(
+            SharesModel(
+                net, network(state), state[BASE], memory[COUNTS] + state[TOTAL] * state[BASE]
+            )
+        )
+
+    return compose(
+        "pooled",
+        net,
+        SharesAndNetwork(work.likelihood_descent(net, likelihood, "moments"), net, trained),
+        SharesOfClasses(learned),
+        training=work,
+        initial=of(MODEL, begun) | {BASE: base, TOTAL: torch.ones(1).to(first)},
+        predictor=unseen,
+        view=Whole(shapes(sent)),
+        codec=codec,
+        link=link,
+        personal=personal,
+        owner="",
+    )
