@@ -128,6 +128,11 @@ def size(tree: Mapping[str, Tensor]) -> int:
     return sum(leaf.numel() for leaf in tree.values())
 
 
+def zeros_like(tree: Mapping[str, Tensor]) -> Tree:
+    """Return zeros in the shapes, types and places of all leaves."""
+    return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
+
+
 def flat(tree: Mapping[str, Tensor]) -> Tensor:
     """Return the entries of all leaves as one vector."""
     return torch.cat([leaf.flatten() for leaf in tree.values()])

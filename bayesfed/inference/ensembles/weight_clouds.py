@@ -27,7 +27,7 @@ import torch
 
 from bayesfed.inference.ensembles.networks import Few, Networks, apart, figures
 from bayesfed.keys import Key
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, zeros_like
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class SwagPosterior(Networks):
     @cached_property
     def _diagonal(self) -> Tree:
         if self.filled < 2:
-            return {name: torch.zeros_like(leaf) for name, leaf in self.mean.items()}
+            return zeros_like(self.mean)
         return {
             name: (leaf - self.mean[name].square()).clamp_min(0)
             for name, leaf in self.square.items()

@@ -128,30 +128,21 @@ class LaplacePosterior(Networks):
         """Return the distribution of the targets given each of several draws. The Jacobian of a row
         is found once for all of them.
         """
-        centre = self.centre
+        centre = self.centre.items()
         shifts = [
-            self.structure.matrices(
-                {name: draw[name].to(leaf) - leaf for name, leaf in centre.items()}
-            )
+            self.structure.matrices({name: draw[name].to(leaf) - leaf for name, leaf in centre})
             for draw in draws
         ]
-        parts = [
-            self._shifted(shifts, inputs[start : start + ROWS])
-            for start in range(0, len(inputs), ROWS)
-        ]
+        parts = [self._shifted(shifts, part) for part in inputs.split(ROWS)]
         return [
-            self.likelihood.distribution(torch.cat([part[number] for part in parts]))
-            for number in range(len(draws))
+            self.likelihood.distribution(torch.cat(outputs)) for outputs in zip(*parts, strict=True)
         ]
 
     def outputs(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean ``(B, C)`` and covariance ``(B, C, C)`` of the network's outputs."""
-        parts = [
-            self._gaussian(inputs[start : start + ROWS]) for start in range(0, len(inputs), ROWS)
-        ]
-        return torch.cat([mean for mean, _ in parts]), torch.cat(
-            [covariance for _, covariance in parts]
-        )
+        parts = [self._gaussian(part) for part in inputs.split(ROWS)]
+        mean, covariance = map(torch.cat, zip(*parts, strict=True))
+        return mean, covariance
 
     def probit(self, inputs: Tensor) -> Tensor:
         """Return the probabilities of the classes ``(B, C)``, without draws: softmax of
@@ -194,8 +185,7 @@ class LaplacePosterior(Networks):
         for shift in shifts:
             shifted = outputs
             for name, (rows, gradients) in terms.items():
-                shifted = shifted + torch.einsum(
-                    "bto,kbto->bk", rows @ shift[name].to(outputs).mT, gradients
-                )
+                moved = rows @ shift[name].to(outputs).mT
+                shifted = shifted + torch.einsum("bto,kbto->bk", moved, gradients)
             results.append(shifted)
         return results

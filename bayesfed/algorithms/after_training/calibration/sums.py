@@ -169,6 +169,4 @@ class SumOfHistograms:
 
 def _logits(net: nn.Module, parameters: Tree, data: Dataset) -> Tensor:
     model = Model(net, parameters)
-    return torch.cat(
-        [model(data.inputs[start : start + 2000]) for start in range(0, len(data), 2000)]
-    ).double()
+    return torch.cat([model(part) for part in data.inputs.split(2000)]).double()

@@ -29,7 +29,7 @@ from bayesfed.keys import Key
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import check_last, evaluating
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, to
+from bayesfed.trees import Tree, to, zeros_like
 
 # What the names of the linear terms begin with.
 LINEAR = "linear"
@@ -134,7 +134,7 @@ class Expansion(Around):
             gradients = {name: cold * new for name, new in zip(leaves, slopes, strict=True)}
             return of(MODEL, gradients) | {NLL: -score.detach().double()}
 
-        begun = of(MODEL, {name: torch.zeros_like(leaf) for name, leaf in leaves.items()})
+        begun = of(MODEL, zeros_like(leaves))
         begun[NLL] = torch.zeros((), dtype=torch.float64, device=data.inputs.device)
         sums = over_rows(data, self.batch_size, of_part, begun)
         return self._matrices(owned(sums, MODEL)), sums[NLL]

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
@@ -45,7 +44,7 @@ from bayesfed.federated.core import MODEL, Around, Info, of, owned
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
-from bayesfed.trees import Tree, shapes, to
+from bayesfed.trees import Tree, shapes, to, zeros_like
 
 # Owners of the server's h / alpha in its state, and of the linear term in a client's memory.
 LAG, SLOPE = "lag", "slope"
@@ -73,9 +72,7 @@ class DynamicLocal(Around):
         """Train from the message, and update the slope. A client without rows changes nothing."""
         if not len(data) or not self.strength:
             return self.local.fit(message, memory, data, key, options)._replace(memory=memory)
-        slope = to(owned(memory, SLOPE), data.inputs.device) or {
-            name: torch.zeros_like(leaf) for name, leaf in message.items()
-        }
+        slope = to(owned(memory, SLOPE), data.inputs.device) or zeros_like(message)
         pull = {name: leaf + self.strength * message[name] for name, leaf in slope.items()}
 
         def after_step(trained: Tree, rate: float, left: int) -> None:
@@ -161,14 +158,13 @@ def fed_dyn(
     """
     work, model = training or Training(), travelling(net, "static", where="fed_dyn")
     sgd_of(work, "fed_dyn")
-    zeros = {name: torch.zeros_like(leaf) for name, leaf in model.items()}
     return compose(
         "fed_dyn",
         net,
         DynamicLocal(work.likelihood_descent(net, likelihood), strength),
         Dynamic(strength, participation),
         training=work,
-        initial=of(MODEL, model) | of(LAG, zeros),
+        initial=of(MODEL, model) | of(LAG, zeros_like(model)),
         view=Whole(shapes(model)),
         codec=codec,
         link=link,

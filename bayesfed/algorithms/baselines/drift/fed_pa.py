@@ -38,7 +38,7 @@ from bayesfed.federated import Algorithm, Descent, Fit, Link, LocalOptions, Trai
 from bayesfed.federated.core import Around
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
-from bayesfed.trees import Tree, flat, unflat
+from bayesfed.trees import Tree, flat, unflat, zeros_like
 
 
 @recipe(
@@ -165,7 +165,7 @@ class PosteriorAverage(Around):
             if place < 0:
                 return
             if place % window == 0:
-                sums.append({name: torch.zeros_like(leaf) for name, leaf in trained.items()})
+                sums.append(zeros_like(trained))
             for name, leaf in trained.items():
                 sums[-1][name].add_(leaf, alpha=1 / window)
 

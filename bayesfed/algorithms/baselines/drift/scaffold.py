@@ -23,8 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
@@ -47,7 +46,7 @@ from bayesfed.federated.core.owners import owner_of
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, to, zeros_like
 
 # Owner of control variates in states, messages, payloads and memories.
 CONTROL = "control"
@@ -75,10 +74,7 @@ class ControlledLocal(Around):
         neither.
         """
         model, shared = owned(message, MODEL), owned(message, CONTROL)
-        own = owned(memory, CONTROL) or {
-            name: torch.zeros_like(leaf) for name, leaf in shared.items()
-        }
-        own = {name: leaf.to(shared[name].device) for name, leaf in own.items()}
+        own = to(owned(memory, CONTROL), data.inputs.device) or zeros_like(shared)
         drift = {name: leaf - own[name] for name, leaf in shared.items()}
         passed = 0.0
 
@@ -91,23 +87,18 @@ class ControlledLocal(Around):
 
         fit = self.local.train(model, data, key, options, after_step)
         if not passed:
-            return fit._replace(
-                payload=of(MODEL, fit.payload) | of(CONTROL, shared),
-                memory=memory,
-            )
+            payload = of(MODEL, fit.payload) | of(CONTROL, shared)
+            return fit._replace(payload=payload, memory=memory)
+        # The mean gradient of the steps is what the model moved by, less the corrections that were
+        # applied.
         after = {
-            name: self._control(leaf, drift[name], model[name] - fit.payload[name], passed)
-            for name, leaf in own.items()
+            name: (model[name] - fit.payload[name]) / passed - self.strength * leaf
+            for name, leaf in drift.items()
         }
         proposed = {name: shared[name] + (leaf - own[name]) for name, leaf in after.items()}
         return fit._replace(
             payload=of(MODEL, fit.payload) | of(CONTROL, proposed), memory=of(CONTROL, after)
         )
-
-    def _control(self, own: Tensor, drift: Tensor, moved: Tensor, passed: float) -> Tensor:
-        # The mean gradient of the steps is what the model moved by, less the corrections that were
-        # applied.
-        return moved / passed - self.strength * drift
 
 
 @dataclass(frozen=True)
@@ -182,14 +173,13 @@ def scaffold(
     work = training or Training()
     sgd_of(work, "scaffold")
     model = travelling(net, "static", where="scaffold")
-    zeros = {name: torch.zeros_like(leaf) for name, leaf in model.items()}
     return compose(
         "scaffold",
         net,
         ControlledLocal(work.likelihood_descent(net, likelihood), strength),
         Controlled(participation, server_rate),
         training=work,
-        initial=of(MODEL, model) | of(CONTROL, zeros),
+        initial=of(MODEL, model) | of(CONTROL, zeros_like(model)),
         codec=codec,
         link=link,
         owner="",

@@ -16,6 +16,8 @@ itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 from torch import nn
 
@@ -108,9 +110,7 @@ class ClientsKept(PublishesModel):
         updates = updates_of(reducer, "value")
         if not updates:
             return state, {}
-        total = updates[0]
-        for update in updates[1:]:
-            total = total + update
+        total = reduce(add, updates)
         kept = together([update.mean() for update in updates])
         after = of(MODEL, total.mean()) | of(CLIENTS, kept)
         return after, {"models": float(len(updates))}

@@ -28,7 +28,7 @@ from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import check_last
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, flat, to, unflat
+from bayesfed.trees import Tree, flat, to, unflat, zeros_like
 
 # The root of a client's covariance in its memory, beside its own leaves.
 ROOT = "covariance/root"
@@ -118,7 +118,7 @@ class PooledParts(Around):
             fit = self.local.train(shared | own, data, key, options, after_step)
         sent = of(MODEL, {name: fit.payload[name] for name in shared})
         if not rows or not own:
-            zeros = {name: torch.zeros_like(leaf) for name, leaf in own.items()}
+            zeros = zeros_like(own)
             sent |= of(MEAN, own) | of(SQUARE, zeros) | of(VARIANCE, zeros)
             return fit._replace(payload=sent, memory={})
         if self.variational and isinstance(self.likelihood, Categorical):
