@@ -316,7 +316,7 @@ def test_fed_pa_solves_with_the_shrunk_covariance():
         ),
         (lambda: bf.swag(bf.p_fed_bayes(recipes.net()), begin=1), "one model and no posterior"),
         (lambda: bf.swag(bf.scaffold(recipes.net()), begin=1), "whose state is its model"),
-        (lambda: bf.fed_be(recipes.net(), spread=-1.0), "spread >= 0"),
+        (lambda: bf.fed_be(recipes.net(), spread=-1.0), "spread: expected a number in"),
         (
             lambda: bf.beta_pred_bayes(recipes.net(), samples=0),
             "samples: expected a whole number >= 1",
