@@ -82,13 +82,10 @@ class BestTemperature(PublishesModel):
             If the temperature is at an end of the grid, of more than two.
         """
         sums = summed(reducer, "moments").total["nll"]
-        best = self.temperatures[int(sums.argmin())] if float(sums.max()) > 0 else 1.0
-        if (
-            len(self.temperatures) > 2
-            and float(sums.max()) > 0
-            and best in (min(self.temperatures), max(self.temperatures))
-        ):
-            further = best / 4 if best == min(self.temperatures) else 4 * best
+        known, least, most = float(sums.max()) > 0, min(self.temperatures), max(self.temperatures)
+        best = self.temperatures[int(sums.argmin())] if known else 1.0
+        if known and len(self.temperatures) > 2 and best in (least, most):
+            further = best / 4 if best == least else 4 * best
             text = (
                 f"calibrated: the best temperature, {best:g}, is at the end of those that were "
                 "tried"

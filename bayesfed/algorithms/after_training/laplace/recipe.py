@@ -145,7 +145,7 @@ def laplace(
     )
 
     def posterior(state: Tree) -> Posterior:
-        return posterior_of(state, owned(state, MODEL), network, scored, form)
+        return posterior_of(state, network, scored, form)
 
     gaussian = empty(form, prior_precision)
     if isinstance(model, Algorithm):

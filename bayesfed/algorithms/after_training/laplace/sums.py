@@ -142,11 +142,7 @@ class FitGaussian(PublishesModel):
             "prior_precision": chosen,
             "nll": posterior.nll,
         }
-        own = means | {
-            ROWS: torch.tensor([rows]),
-            PRECISION: torch.tensor([chosen], dtype=torch.float64),
-        }
-        return state | of(OWN, own), info
+        return state | gaussian(means, rows, chosen), info
 
 
 def _warn_of_no_curvature(nll: float, chosen: float) -> None:
@@ -173,8 +169,13 @@ def empty(structure: Structure, precision: PriorPrecision) -> Tree:
     to choose it.
     """
     start = 1.0 if precision == "evidence" else float(precision)
-    zeros = zero({**sent_shapes(structure), ROWS: (1,)})
-    return of(OWN, zeros | {PRECISION: torch.tensor([start], dtype=torch.float64)})
+    return gaussian(zero(sent_shapes(structure)), 0.0, start)
+
+
+def gaussian(means: Tree, rows: float, precision: float) -> Tree:
+    """Return the leaves of a Gaussian: means over so many rows, and the precision of the prior."""
+    wide = torch.tensor([precision], dtype=torch.float64)
+    return of(OWN, means | {ROWS: torch.tensor([rows]), PRECISION: wide})
 
 
 def zero(shapes: Shapes) -> Tree:
@@ -183,11 +184,12 @@ def zero(shapes: Shapes) -> Tree:
 
 
 def posterior_of(
-    state: Tree, parameters: Tree, net: nn.Module, likelihood: Likelihood, structure: Structure
+    state: Tree, net: nn.Module, likelihood: Likelihood, structure: Structure
 ) -> LaplacePosterior:
-    """Return the posterior of a state around some parameters."""
+    """Return the posterior of a state around its model."""
     own = owned(state, OWN)
     rows, nll, precision = (float(own[name]) for name in (ROWS, NLL, PRECISION))
     blocks = owned(own, BLOCK)
     means: dict[str, Tensor] = {name: blocks[name] for name in structure.shapes}
-    return LaplacePosterior(net, likelihood, parameters, structure, means, rows, nll, precision)
+    centre = owned(state, MODEL)
+    return LaplacePosterior(net, likelihood, centre, structure, means, rows, nll, precision)

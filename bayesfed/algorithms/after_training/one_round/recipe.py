@@ -32,7 +32,7 @@ from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import number
 from bayesfed.federated import Algorithm, Digital, Link, Posterior, Training, Whole
-from bayesfed.federated.core import MODEL, of, owned
+from bayesfed.federated.core import MODEL, of
 from bayesfed.federated.engine.gate import LEAST, TIMES
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.inference.laplace.layers import last_layer
@@ -128,7 +128,7 @@ def one_round(
         raise ArgumentError("one_round", f"answers of at most {most:,} bytes", actual, hint)
 
     def posterior(state: Tree) -> Posterior:
-        return posterior_of(state, owned(state, MODEL), net, scored, form)
+        return posterior_of(state, net, scored, form)
 
     return compose(
         "one_round",

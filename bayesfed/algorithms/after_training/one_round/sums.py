@@ -10,14 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.algorithms.after_training.laplace.sums import (
-    BLOCK,
-    NLL,
-    OWN,
-    PRECISION,
-    ROWS,
-    zero,
-)
+from bayesfed.algorithms.after_training.laplace.sums import BLOCK, NLL, gaussian, zero
 from bayesfed.algorithms.surveys import over_rows
 from bayesfed.data import Dataset
 from bayesfed.federated import Descent, Fit, LocalOptions, Reducer
@@ -181,13 +174,8 @@ class Maximum(PublishesModel):
         after = of(MODEL, network | best)
         if not self.gaussian:
             return after, {}
-        kept = {
-            **of(BLOCK, blocks),
-            NLL: means[NLL],
-            ROWS: torch.tensor([rows]),
-            PRECISION: torch.tensor([self.precision], dtype=torch.float64),
-        }
-        return after | of(OWN, kept), {}
+        kept = of(BLOCK, blocks) | {NLL: means[NLL]}
+        return after | gaussian(kept, rows, self.precision), {}
 
 
 def is_diagonal(curvature: Tensor, matrix: Tensor) -> bool:

@@ -51,6 +51,7 @@ from bayesfed.federated.training.held_out_scores import split_held
 from bayesfed.inference.ensembles.consensus import Consensus, by_client, interpolated
 from bayesfed.inference.ensembles.networks import together
 from bayesfed.keys import Key
+from bayesfed.models import Categorical
 from bayesfed.trees import Tree, shapes
 
 # Owner of the clients' networks in the state, and the name of beta there.
@@ -120,7 +121,7 @@ def beta_pred_bayes(
     over = link or Digital()
 
     def consensus(state: Tree) -> Consensus:
-        return Consensus(net, owned(state, NETWORKS), float(state[SHARE]))
+        return Consensus(net, Categorical(), owned(state, NETWORKS), float(state[SHARE]))
 
     return of_core(
         "beta_pred_bayes",

@@ -4,7 +4,6 @@ estimation using deep ensembles", 2017).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +16,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check, shown
 from bayesfed.federated import Algorithm, Posterior
 from bayesfed.federated.core import of, owned
+from bayesfed.inference.ensembles.consensus import mean_of
 from bayesfed.inference.ensembles.networks import Members, apart, together
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import outputs
@@ -126,7 +126,5 @@ class Averaged:
         given = [outputs(self.net, one, inputs) for one in apart(self.parameters)]
         if self.classes:
             # In logarithms, so that members that are all sure do not add up to log 0.
-            return torch.stack([one.log_softmax(1) for one in given]).logsumexp(0) - math.log(
-                len(given)
-            )
+            return mean_of(torch.stack([one.log_softmax(1) for one in given]))
         return sum(given[1:], given[0]) / len(given)

@@ -70,10 +70,7 @@ class Langevin(Around):
         def after_step(trained: Tree, rate: float, left: int) -> None:
             sd = math.sqrt(2 * rate * self.temperature / len(rows))
             for leaf in trained.values() if sd else ():
-                leaf.add_(
-                    torch.randn(leaf.shape, generator=noise, device=leaf.device, dtype=leaf.dtype),
-                    alpha=sd,
-                )
+                leaf.add_(torch.empty_like(leaf).normal_(generator=noise), alpha=sd)
             if left % spacing == 0 and left < spacing * self.samples:
                 drawn.append({name: leaf.detach().clone() for name, leaf in trained.items()})
 

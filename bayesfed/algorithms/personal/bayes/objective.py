@@ -105,9 +105,7 @@ class PersonalElbo:
         variances, concerned = self._variances(spread)
         for name in (one for one in spread if one not in concerned):
             leaf = weights[name]
-            weights[name] = leaf + spread[name] * torch.randn(
-                leaf.shape, generator=noise, device=leaf.device, dtype=leaf.dtype
-            )
+            weights[name] = leaf + spread[name] * torch.empty_like(leaf).normal_(generator=noise)
         with sampled_outputs(self.net, variances, noise):
             nll = self.likelihood.loss(
                 functional_call(self.net, weights, (batch.inputs,)), batch.targets

@@ -54,12 +54,21 @@ def maximum(
         return result
 
     for _ in range(STEPS):
-        with evaluating(net), torch.no_grad():
-            reached, rows = outputs(u).double(), torch.func.jacfwd(outputs)(u).double()
-        with torch.enable_grad():
-            reached.requires_grad_()
-            loss = likelihood.loss(reached, data.targets) * (len(data) / temperature)
-            (slope,) = torch.autograd.grad(loss, reached)
+        with evaluating(net), torch.enable_grad():
+            at = u.clone().requires_grad_()
+            reached = outputs(at)
+            # The gradient is linear in the weights of the outputs. Differentiated by them it gives
+            # a column of the Jacobian for all rows at once.
+            weights = torch.zeros_like(reached, requires_grad=True)
+            (weighted,) = torch.autograd.grad(reached, at, weights, create_graph=True)
+            rows = torch.stack(
+                [torch.autograd.grad(entry, weights, retain_graph=True)[0] for entry in weighted],
+                -1,
+            ).double()
+            reached = reached.detach().double().requires_grad_()
+            (slope,) = torch.autograd.grad(
+                likelihood.loss(reached, data.targets) * (len(data) / temperature), reached
+            )
         root = torch.einsum("bcp,bck->bkp", rows, columns(reached.detach()).double()).flatten(0, 1)
         gradient = torch.einsum("bcp,bc->p", rows, slope) + u
         step = torch.linalg.solve(torch.eye(len(u)).to(root) + root.mT @ root, gradient)
