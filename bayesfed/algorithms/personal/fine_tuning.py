@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import (
     Algorithm,
@@ -26,6 +24,7 @@ from bayesfed.federated import (
     published,
 )
 from bayesfed.federated.core import MODEL, Conditions, Skip, of, owned
+from bayesfed.federated.training.descent import holding
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import Predicate, selected
@@ -73,13 +72,8 @@ class FineTuned(Layer):
         if shapes(begun) != dict(self.expected):
             hint, actual = "fed_avg, fed_lora, fed_per", f"leaves {sorted(begun)}"
             raise UpdateError("personalised", "a message with the whole model", actual, hint)
-
-        def held(trained: dict[str, Tensor], rate: float, left: int) -> None:
-            for name in self.fixed:
-                trained[name].copy_(begun[name])
-
-        key, after = visit.key.child("personal"), held if self.fixed else None
-        tuned = self.steps.train(begun, visit.data, key, LocalOptions(), after).payload
+        key, held = visit.key.child("personal"), holding({one: begun[one] for one in self.fixed})
+        tuned = self.steps.train(begun, visit.data, key, LocalOptions(), held).payload
         return Sent(fit, memory=tuned)
 
 
@@ -128,15 +122,10 @@ def personalised(
     """
     name = f"personalised, {algorithm.name!r}"
     if len(algorithm.phases) != 1 or algorithm.sizes or algorithm.posterior is not None:
-        actual = f"{len(algorithm.phases)} phases, {len(algorithm.sizes)} sizes" + (
-            ", a posterior" if algorithm.posterior else ""
-        )
-        raise ArgumentError(
-            name,
-            "a method of one phase, one size, without posterior",
-            actual,
-            "fed_avg, fed_prox, fed_lora",
-        )
+        posterior = ", a posterior" if algorithm.posterior else ""
+        actual = f"{len(algorithm.phases)} phases, {len(algorithm.sizes)} sizes{posterior}"
+        expected = "a method of one phase, one size, without posterior"
+        raise ArgumentError(name, expected, actual, "fed_avg, fed_prox, fed_lora")
     phase = algorithm.phases[0]
     own = algorithm.personal or (lambda state, memory: Personal(algorithm.predictor(state)))
     core, _ = phase.scope.parted(algorithm.initial)
@@ -177,11 +166,9 @@ def personalised(
                 continue
             unlike = sorted(set(plan.view.restrict(dict(shown))) ^ set(shown))
             if unlike:
-                expected, actual = (
-                    "messages with the whole model",
-                    f"others to client {profile.name!r}",
-                )
-                raise ArgumentError(name, expected, f"{actual}: {unlike}", "fed_avg, fed_per")
+                actual = f"others to client {profile.name!r}: {unlike}"
+                expected = "messages with the whole model"
+                raise ArgumentError(name, expected, actual, "fed_avg, fed_per")
 
     layer = FineTuned(
         steps=descent,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.personal.fine_tuning import personalised
@@ -33,6 +33,7 @@ from bayesfed.federated import (
 )
 from bayesfed.federated.core import Around
 from bayesfed.federated.training.batch_norm import travelling
+from bayesfed.federated.training.descent import holding
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import Predicate, check_last, selected
@@ -75,14 +76,8 @@ class OwnParts(Around):
             net, name = self.last
             where = "local=None, the last layer"
             check_last(net, message | own, name, data.inputs, where=where)
-
-        def held(trained: dict[str, Tensor], rate: float, left: int) -> None:
-            for name, leaf in own.items():
-                trained[name].copy_(leaf)
-
-        fit = self.local.train(
-            message | own, data, key, options, None if self.trained or not own else held
-        )
+        held = None if self.trained else holding(own)
+        fit = self.local.train(message | own, data, key, options, held)
         kept = {name: fit.payload[name] for name in own} if self.trained else {}
         return fit._replace(payload={name: fit.payload[name] for name in message}, memory=kept)
 

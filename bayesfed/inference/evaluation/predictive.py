@@ -69,7 +69,7 @@ class Predictive:
             raise ArgumentError(
                 "Predictive", "inputs (B, ...)", tuple(self.inputs.shape), "at least one row"
             )
-        check("Predictive, count", self.count, whole(1, "100"))
+        check("Predictive, draws", self.count, whole(1, "100 draws"))
         check("Predictive, batch_size", self.batch_size, whole(1, "2000"))
 
     @cached_property

@@ -37,7 +37,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import Role, number, whole
 from bayesfed.federated import Algorithm, Link, Model, Posterior, Predictor
 from bayesfed.federated.core import MODEL, of, owned
-from bayesfed.inference.laplace.layers import all_layers, last_layer
+from bayesfed.inference.laplace.layers import Layer, all_layers, last_layer
 from bayesfed.inference.laplace.structures import DiagonalLayers, Flat, Kronecker, Structure, roots
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import tied
@@ -181,31 +181,29 @@ def structure_of(
     ArgumentError
         If the network does not have the layers, no trained parameters, or too many for all entries.
     """
-    layers = [last_layer(net)] if subset == "last" else all_layers(net)
     own = dict(net.named_parameters())
-    if subset == "last" and layers and (both := tied(net) & set(layers[0].parameters)):
-        actual, hint = f"tied {sorted(both)}", "subset='all', structure='full'"
-        raise ArgumentError(
-            "laplace, subset='last'", "parameters of the last layer alone", actual, hint
-        )
-    if layers is None and structure == "kronecker":
-        actual, hint = (
-            "trained parameters elsewhere, tied or in a layer of groups",
-            "structure='full' or 'diagonal', subset='last'",
-        )
-        raise ArgumentError("laplace", "linear and convolution layers", actual, hint)
-    if structure == "kronecker" and layers:
+    layers: list[Layer] | None
+    if subset == "last":
+        layers = [last_layer(net)]
+        names = layers[0].parameters
+        if both := tied(net) & set(names):
+            actual, hint = f"tied {sorted(both)}", "subset='all', structure='full'"
+            expected = "parameters of the last layer alone"
+            raise ArgumentError("laplace, subset='last'", expected, actual, hint)
+    else:
+        layers = all_layers(net)
+        names = tuple(name for name, value in own.items() if value.requires_grad)
+        if not names:
+            actual, hint = f"all frozen of {list(own)}", "subset='last'"
+            raise ArgumentError("laplace, subset='all'", "a trained parameter", actual, hint)
+    if structure == "kronecker":
+        if layers is None:
+            actual = "trained parameters elsewhere, tied or in a layer of groups"
+            hint = "structure='full' or 'diagonal', subset='last'"
+            raise ArgumentError("laplace", "linear and convolution layers", actual, hint)
         return Kronecker(tuple(layers), biases == "joint")
     if structure == "diagonal" and layers:
         return DiagonalLayers(tuple(layers))
-    names = (
-        layers[0].parameters
-        if subset == "last" and layers
-        else tuple(name for name, value in own.items() if value.requires_grad)
-    )
-    if not names:
-        actual = f"all frozen of {list(own)}"
-        raise ArgumentError("laplace, subset='all'", "a trained parameter", actual, "subset='last'")
     size = sum(own[name].numel() for name in names)
     if structure == "full" and size > LARGEST:
         actual, hint = f"{size:,}", "structure='kronecker' or 'diagonal'"

@@ -124,23 +124,19 @@ class FitGaussian(PublishesModel):
         posterior = LaplacePosterior(
             self.net, self.likelihood, owned(state, MODEL), self.structure, sums, rows, nll, 1.0
         )
-        chosen = (
-            evidence.best_precision(posterior.values, posterior.norm)
-            if self.precision == "evidence"
-            else float(self.precision)
-        )
-        if (
-            self.precision == "evidence"
-            and isinstance(self.likelihood, Categorical)
-            and posterior.nll < FITTED
-        ):
-            _warn_of_no_curvature(posterior.nll, chosen)
-        fit = -rows * posterior.nll / temperature_of(self.likelihood)
+        values, norm = posterior.values, posterior.norm
+        if self.precision == "evidence":
+            chosen = evidence.best_precision(values, norm)
+            if isinstance(self.likelihood, Categorical) and nll < FITTED:
+                _warn_of_no_curvature(nll, chosen)
+        else:
+            chosen = float(self.precision)
+        fit = -rows * nll / temperature_of(self.likelihood)
         info = {
-            "log_evidence": evidence.log_evidence(posterior.values, fit, posterior.norm, chosen),
-            "determined": evidence.determined(posterior.values, chosen),
+            "log_evidence": evidence.log_evidence(values, fit, norm, chosen),
+            "determined": evidence.determined(values, chosen),
             "prior_precision": chosen,
-            "nll": posterior.nll,
+            "nll": nll,
         }
         return state | gaussian(means, rows, chosen), info
 

@@ -136,12 +136,11 @@ class Collecting(Layer):
         counts = self.every and moment.round >= self.begin
         if not counts or (moment.round - self.begin) % self.every:
             return own, model, info
-        count = float(own[COUNT])
-        means, squares, lasts = (owned(own, part) for part in (MEAN, SQUARE, DEVIATION))
-        mean, square, last = Tree(), Tree(), Tree()
+        count, after = float(own[COUNT]), {COUNT: own[COUNT] + 1}
         for name, leaf in model.items():
-            mean[name] = (means[name] * count + leaf) / (count + 1)
-            square[name] = (squares[name] * count + leaf.square()) / (count + 1)
-            last[name] = torch.cat([lasts[name][1:], (leaf - mean[name])[None]])
-        after = {COUNT: own[COUNT] + 1} | of(MEAN, mean) | of(SQUARE, square) | of(DEVIATION, last)
+            mean = (own[f"{MEAN}/{name}"] * count + leaf) / (count + 1)
+            square = (own[f"{SQUARE}/{name}"] * count + leaf.square()) / (count + 1)
+            deviations = torch.cat([own[f"{DEVIATION}/{name}"][1:], (leaf - mean)[None]])
+            after[f"{MEAN}/{name}"], after[f"{SQUARE}/{name}"] = mean, square
+            after[f"{DEVIATION}/{name}"] = deviations
         return after, model, info | {"swag_models": count + 1}

@@ -5,7 +5,6 @@ of the own ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -21,6 +20,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Descent, Fit, LocalOptions
 from bayesfed.federated.core import MODEL, Around, of, owned
+from bayesfed.federated.training.descent import holding
 from bayesfed.inference.laplace.blocks import symmetric
 from bayesfed.inference.laplace.layers import jacobian
 from bayesfed.inference.laplace.structures import FLAT, Flat, roots, unit
@@ -99,8 +99,10 @@ class PooledParts(Around):
         if self.last is not None:
             check_last(self.net, shared | own, self.last, data.inputs, where="pooled, local='head'")
 
+        held = holding(shared)
+
         def drawn(trained: Tree, rate: float, left: int) -> None:
-            _hold(trained, shared)
+            held(trained, rate, left)
             # The proximal step of (theta - mu)^2 / (2 n s^2). It is theta = mu for s = 0.
             for name, centre in mean.items():
                 trained[name].lerp_(centre, rate / (rate + rows * variance[name]))
@@ -114,8 +116,7 @@ class PooledParts(Around):
                     self.net, self.likelihood, shared, own, data, *_population(mean, variance)
                 )
         if fit is None or (self.shared and shared):
-            after_step = partial(_held, own) if own else None
-            fit = self.local.train(shared | own, data, key, options, after_step)
+            fit = self.local.train(shared | own, data, key, options, holding(own))
         sent = of(MODEL, {name: fit.payload[name] for name in shared})
         if not rows or not own:
             zeros = zeros_like(own)
@@ -175,15 +176,6 @@ class PooledParts(Around):
 def _population(mean: Tree, variance: Tree) -> tuple[Tensor, Tensor]:
     """Return means and widths of the population as vectors."""
     return flat(mean).double(), flat(variance).sqrt().double()
-
-
-def _hold(trained: Tree, leaves: Tree) -> None:
-    for name, leaf in leaves.items():
-        trained[name].copy_(leaf)
-
-
-def _held(leaves: Tree, trained: Tree, rate: float, left: int) -> None:
-    _hold(trained, leaves)
 
 
 def diagonal_of(count: int, covariance: Covariance | None, variational: bool) -> bool:
