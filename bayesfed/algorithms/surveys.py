@@ -1,5 +1,5 @@
 """Phases that ask what clients' rows say of a model and do not train it: `survey`, `Asked`, the
-base of their local steps, and `over_rows`, the sums that these take.
+base of their local steps, and the sums that these take, `over_rows` and `curvature`.
 """
 
 from __future__ import annotations
@@ -7,12 +7,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.federated import Assignment, Digital, Kind, Link, Local, Phase, Profile, Server, Whole
+from bayesfed.inference.laplace.structures import Structure, roots
 from bayesfed.keys import Key
+from bayesfed.models import Likelihood
 from bayesfed.models.modules import wide
 from bayesfed.trees import Shapes, Tree
 
@@ -73,3 +76,22 @@ def over_rows(data: Dataset, size: int, of_part: Callable[[Dataset], Tree], zero
         more = of_part(data[slice(start, start + size)])
         sums = {name: total + more[name] for name, total in sums.items()}
     return sums
+
+
+def curvature(
+    structure: Structure,
+    net: nn.Module,
+    parameters: Tree,
+    data: Dataset,
+    likelihood: Likelihood,
+    size: int,
+) -> Tree:
+    """Return the sums of a form of the GGN over all rows, taken so many rows at a time."""
+    columns, zeros = roots(likelihood), Tree()
+    for name, shape in structure.shapes.items():
+        zeros[name] = torch.zeros(shape, dtype=torch.float64, device=data.inputs.device)
+
+    def of_part(part: Dataset) -> Tree:
+        return structure.sums(net, parameters, part.inputs, columns)[1]
+
+    return over_rows(data, size, of_part, zeros)

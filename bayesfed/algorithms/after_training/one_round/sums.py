@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.algorithms.after_training.laplace.sums import BLOCK, NLL, gaussian, zero
-from bayesfed.algorithms.surveys import over_rows
+from bayesfed.algorithms.after_training.laplace.sums import BLOCK, NLL, gaussian
+from bayesfed.algorithms.surveys import curvature, over_rows
 from bayesfed.data import Dataset
 from bayesfed.federated import Descent, Fit, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import PublishesModel, summed
 from bayesfed.federated.core import MODEL, Around, Info, of, owned
 from bayesfed.inference.laplace.blocks import symmetric
-from bayesfed.inference.laplace.structures import Structure, roots
+from bayesfed.inference.laplace.structures import Structure
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import check_last, evaluating
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, to, zeros_like
+from bayesfed.trees import Tree, zeros_like
 
 # What the names of the linear terms begin with.
 LINEAR = "linear"
@@ -90,22 +90,15 @@ class Expansion(Around):
                     leaf.mul_(rows / (rows + rate * self.precision))
 
         fit = self.local.train(message, data, key, options, after_step)
-        trained, columns = (
-            fixed | {name: fit.payload[name] for name in names},
-            roots(self.likelihood),
-        )
-
-        def curvature(part: Dataset) -> Tree:
-            return self.structure.sums(self.net, trained, part.inputs, columns)[1]
-
-        zeros = to(zero(self.structure.shapes), data.inputs.device)
-        sums = over_rows(data, self.batch_size, curvature, zeros)
+        trained = fixed | {name: fit.payload[name] for name in names}
+        size = self.batch_size
+        sums = curvature(self.structure, self.net, trained, data, self.likelihood, size)
         at = self._matrices(trained)
         slopes, nll = self._slopes(trained, data)
         linear: dict[str, Tensor] = {}
-        for (curvature, total), (name, matrix) in zip(sums.items(), at.items(), strict=True):
-            sums[curvature] = total + self.floor * (len(data) > 0)
-            linear[name] = product(sums[curvature], matrix) + (slopes[name] if self.gradient else 0)
+        for (block, total), (name, matrix) in zip(sums.items(), at.items(), strict=True):
+            sums[block] = total + self.floor * (len(data) > 0)
+            linear[name] = product(sums[block], matrix) + (slopes[name] if self.gradient else 0)
         sent = of(BLOCK, sums) | of(LINEAR, linear) | {NLL: nll[None]}
         payload = {name: leaf / rows for name, leaf in sent.items()}
         return fit._replace(payload=payload, memory={})

@@ -30,7 +30,6 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, PersonalElbo, sds
-from bayesfed.algorithms.personal.bayes.posterior import WeightPosterior
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
@@ -51,6 +50,7 @@ from bayesfed.federated import (
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Around, Info, Server, of, owned
 from bayesfed.federated.training.batch_norm import travelling
+from bayesfed.inference.ensembles.networks import Networks, figures
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import Tree
@@ -144,6 +144,34 @@ class Matching:
             rhos[name] = variance.sqrt().expm1().log()
         result = of(MEAN, means) | of(RHO, rhos)
         return {name: leaf.lerp(result[name], self.rate) for name, leaf in state.items()}, {}
+
+
+@dataclass(frozen=True, eq=False)
+class WeightPosterior(Networks):
+    """Independent normals over the parameters of a network: a `Posterior`, whose prior is what all
+    clients share.
+
+    Parameters
+    ----------
+    mean, sd
+        Mean and standard deviation of every entry, by the names of the parameters.
+    """
+
+    mean: Tree
+    sd: Tree
+
+    @property
+    def constants(self) -> Tree:
+        """Mean and sd of every parameter, as ``NAME.mean`` and ``NAME.sd``."""
+        return figures(self.mean, self.sd)
+
+    def draw(self, key: Key) -> Tree:
+        """Return one draw of every parameter."""
+        noise = key.generator()
+        return {
+            name: leaf + self.sd[name] * torch.randn(leaf.shape, generator=noise, dtype=leaf.dtype)
+            for name, leaf in self.mean.items()
+        }
 
 
 @recipe(

@@ -15,7 +15,7 @@ from bayesfed.algorithms.personal.pooled.newton import maximum
 from bayesfed.algorithms.personal.pooled.posterior import in_widths
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE
 from bayesfed.algorithms.personal.pooled.variational import nearest
-from bayesfed.algorithms.surveys import over_rows
+from bayesfed.algorithms.surveys import curvature
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Descent, Fit, LocalOptions
@@ -23,7 +23,7 @@ from bayesfed.federated.core import MODEL, Around, of, owned
 from bayesfed.federated.training.descent import holding
 from bayesfed.inference.laplace.blocks import symmetric
 from bayesfed.inference.laplace.layers import jacobian
-from bayesfed.inference.laplace.structures import FLAT, Flat, roots, unit
+from bayesfed.inference.laplace.structures import FLAT, Flat, unit
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import check_last
@@ -156,14 +156,9 @@ class PooledParts(Around):
         """Return the root of the covariance ``(H + 1 / s^2)^-1``, in double precision: its sds
         ``(P,)``, if entries are independent, else ``(P, P)``.
         """
-        columns = roots(self.likelihood)
-
-        def curvature(part: Dataset) -> Tree:
-            return self.structure.sums(self.net, parameters, part.inputs, columns)[1]
-
-        zeros = {name: variance.new_zeros(shape) for name, shape in self.structure.shapes.items()}
         step = max(1, ENTRIES // (self.structure.size * 16))
-        total = over_rows(data, step, curvature, zeros)[FLAT]
+        sums = curvature(self.structure, self.net, parameters, data, self.likelihood, step)
+        total = sums[FLAT]
         if self.structure.diagonal:
             return (variance / (1 + variance * total)).sqrt()
         # S (1 + S H S)^-1 S with S = diag(s), which needs no inverse of s.
