@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -221,11 +222,10 @@ def coverage(draws: Tensor, targets: Tensor, level: float | Sequence[float] | Te
         raise ArgumentError(
             "coverage", f"a level <= {(count - 1) / (count + 1):.4g}", level, f"{need} draws"
         )
-    position = ((1 - levels.reshape(-1)) / 2 * (count + 1) - 1).clamp(min=0).to(draws.device)
-    below, share = position.long(), position.frac().to(draws.dtype)[:, None]
-    ordered = draws.sort(dim=0).values
-    lower = torch.lerp(ordered[below], ordered[below + 1], share)
-    upper = torch.lerp(ordered[count - 1 - below], ordered[count - 2 - below], share)
+    tails = (1 - levels.reshape(-1)) / 2
+    shares = torch.cat([tails, 1 - tails]).numpy()
+    ends = np.quantile(draws.detach().double().cpu().numpy(), shares, axis=0, method="weibull")
+    lower, upper = torch.from_numpy(ends).to(draws).chunk(2)
     return ((lower <= targets) & (targets <= upper)).to(draws.dtype).mean(1).reshape(levels.shape)
 
 

@@ -26,18 +26,18 @@ from bayesfed.algorithms.after_training.batch_statistics.moments import (
     BatchMoments,
     PooledStatistics,
 )
-from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.surveys import survey
 from bayesfed.compress import Cast
-from bayesfed.errors import ArgumentError
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import whole
 from bayesfed.federated import Algorithm, Model
 from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
 from bayesfed.models.modules import noting
 from bayesfed.models.nets.norms import batch_norms, tracked
-from bayesfed.trees import Tree, leaf_of
+from bayesfed.trees import Tree, check, leaf_of, shapes
+from bayesfed.trees import parameters as parameters_of
 
 
 @recipe(cites=("diao2021heterofl",), batch_size=whole(1, "128"))
@@ -83,11 +83,14 @@ def batch_statistics(
         raise ArgumentError(
             "batch_statistics", "static batch norms", actual, "bayesfed.models.untracked(net)"
         )
-    _, begun = network_and_parameters("batch_statistics", net, parameters)
+    try:
+        check(parameters, shapes(parameters_of(net)), where="batch_statistics")
+    except UpdateError as error:
+        raise ArgumentError(str(error)) from None
     twin = tracked(net).eval()
     queried = {leaf_of(name, part) for name in norms for part in ("running_mean", "running_var")}
     initial = {
-        **begun,
+        **parameters,
         **{name: value for name, value in twin.named_buffers() if name in queried},
     }
     phases = [

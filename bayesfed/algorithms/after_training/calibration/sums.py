@@ -137,9 +137,9 @@ class ScoreHistograms(Asked):
                     "calibrated", f"a network of {self.classes} outputs", found, f"classes={found}"
                 )
             p = (logits / float(message[TEMPERATURE])).softmax(1)
-            rows = [(data.targets == label).nonzero()[:, 0] for label in range(self.classes)]
+            owns = [data.targets == label for label in range(self.classes)]
             counts = torch.stack(
-                [histogram(p[one], data.targets[one], bins=self.bins) for one in rows]
+                [histogram(p[own], data.targets[own], bins=self.bins) for own in owns]
             )
         return Fit(
             {"scores": counts, "clients": torch.tensor([float(len(data) > 0)])},
