@@ -54,13 +54,15 @@ def summed(reducer: Reducer, kind: Kind) -> Update:
 
 
 class PublishesModel:
-    """A server that publishes the model alone, of a state with several kinds of leaves: a base of
-    such servers.
+    """A server that publishes the model alone, or the leaves of another owner, of a state with
+    several kinds of leaves: a base of such servers.
     """
 
+    shown: ClassVar[str] = MODEL
+
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the model."""
-        return owned(state, MODEL)
+        """Publish these leaves."""
+        return owned(state, self.shown)
 
 
 @dataclass(frozen=True)

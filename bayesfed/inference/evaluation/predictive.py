@@ -208,13 +208,7 @@ class Predictive:
         PosteriorError
             If a row has several classes: these have only `log_likelihood`.
         """
-        return self.scores_of(targets, {"all": slice(None)})["all"]
-
-    def scores_of(
-        self, targets: Tensor, groups: Mapping[str, slice]
-    ) -> dict[str, dict[str, float]]:
-        """Return the `scores` of groups of rows, by name, all from the same draws."""
-        return scores_together([(self, targets)], groups)
+        return scores_together([(self, targets)], {"all": slice(None)})["all"]
 
     @property
     def uncertainties(self) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ prediction into one network, all networks are kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -176,12 +177,11 @@ class GridOfShares(Asked):
 
 
 @dataclass(frozen=True)
-class BestShare:
+class BestShare(PublishesModel):
     """Take the beta with the least sum."""
 
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the networks of all clients."""
-        return owned(state, NETWORKS)
+    # Held-out rows are scored by the networks of all clients.
+    shown: ClassVar[str] = NETWORKS
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with beta; without held-out rows it is 0, the mean."""
