@@ -45,12 +45,7 @@ class CalibratedModel:
         """Return the probabilities of the classes, ``(B, C)``."""
         return self(inputs).softmax(1)
 
-    def threshold(
-        self,
-        level: float = 0.9,
-        *,
-        cautious: bool = False,
-    ) -> float:
+    def threshold(self, level: float = 0.9, *, cautious: bool = False) -> float:
         """Return the largest ``1 - p`` of a class in a set.
 
         Parameters
