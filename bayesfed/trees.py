@@ -128,6 +128,25 @@ def size(tree: Mapping[str, Tensor]) -> int:
     return sum(leaf.numel() for leaf in tree.values())
 
 
+def zeros_like(tree: Mapping[str, Tensor]) -> Tree:
+    """Return zeros in the shapes, types and places of all leaves."""
+    return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
+
+
+def flat(tree: Mapping[str, Tensor]) -> Tensor:
+    """Return the entries of all leaves as one vector."""
+    return torch.cat([leaf.flatten() for leaf in tree.values()])
+
+
+def unflat(vector: Tensor, like: Mapping[str, Tensor]) -> Tree:
+    """Return the parts of a vector, in the shapes, types and places of the leaves of `like`."""
+    parts = vector.split([leaf.numel() for leaf in like.values()])
+    return {
+        name: part.view(leaf.shape).to(leaf)
+        for (name, leaf), part in zip(like.items(), parts, strict=True)
+    }
+
+
 def zip_map(function: Callable[[Tensor, Tensor], Tensor], left: Tree, right: Tree) -> Tree:
     """Apply `function` leaf by leaf to two trees of equal names and shapes.
 

@@ -41,7 +41,7 @@ from bayesfed.federated import (
     Whole,
     feedback,
 )
-from bayesfed.federated.core import MODEL, check_order
+from bayesfed.federated.core import MODEL, check_order, owned
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.seams import inner_codec
 from bayesfed.federated.training.batch_norm import constant, predicting, travelling
@@ -152,7 +152,7 @@ def compose(
         as in `Algorithm`.
     owner
         Owner of the core's leaves, as in `Phase`. All functions that are given here are functions
-        of the core's leaves.
+        of the core's leaves. A core with several kinds of leaves has the network's under "model".
     layers
         Layers around the core, outermost first. Error feedback of `up` is around them.
 
@@ -203,7 +203,7 @@ def compose(
         name,
         begin,
         (phase,),
-        predictor or (lambda state: Model(served, state)),
+        predictor or (lambda state: Model(served, state if owner else owned(state, MODEL))),
         posterior,
         sizes=sizes,
         personal=personal,

@@ -28,6 +28,7 @@ from bayesfed.errors.checks import (
     checked,
     checked_class,
     having,
+    number,
     whole,
 )
 from bayesfed.federated import Algorithm, Training
@@ -75,6 +76,8 @@ ROLES: dict[str, Role] = {
         CALLABLE.fits, "a function of the round", "lambda round: -1.5, or ramp(-1.5, 30)"
     ),
     "key": KEY,
+    "strength": number("[0, inf)", "0.01"),
+    "participation": number("(0, 1]", "1.0, or that of `fraction`"),
 }
 ALGORITHM = a(Algorithm, "an algorithm", "fed_avg(net)")
 
@@ -107,7 +110,7 @@ _REGISTERED: dict[str, Method] = {}
 
 @checked()
 def recipe(
-    *, cites: tuple[str, ...] = (), bibtex: str = ""
+    *, cites: tuple[str, ...] = (), bibtex: str = "", **roles: Role
 ) -> Callable[[Callable[Arguments, Algorithm]], Callable[Arguments, Algorithm]]:
     """Register a function that returns an `Algorithm` as a recipe, under its own name.
 
@@ -117,6 +120,9 @@ def recipe(
         Keys of the BibTeX entries to cite, the method's own paper first.
     bibtex
         Those entries, for methods outside of this package.
+    **roles
+        What arguments must be, by their names, where a call is to be refused otherwise. Methods of
+        this package need none for arguments of `ROLES`. Others are checked by their annotations.
 
     Raises
     ------
@@ -128,23 +134,19 @@ def recipe(
     def registered(make: Callable[Arguments, Algorithm]) -> Callable[Arguments, Algorithm]:
         name = make.__name__
         other = _REGISTERED.get(name)
-        if other and other.make.__module__ != make.__module__ and _is_shipped(other):
+        if other and other.make.__module__ != make.__module__ and _is_shipped(other.make):
             actual = f"{name!r}, which {other.make.__module__} has"
             raise ArgumentError("recipe", "a name of its own", actual, "another name")
         # Methods of others may use the names of `ROLES` for something else.
-        entry = (
-            checked(said=None, **ROLES)(make)
-            if make.__module__.partition(".")[0] == __name__.partition(".")[0]
-            else make
-        )
+        entry = checked(said=None, **(ROLES | roles if _is_shipped(make) else roles))(make)
         _REGISTERED[name] = Method(name, entry, cites, bibtex)
         return entry
 
     return registered
 
 
-def _is_shipped(one: Method) -> bool:
-    return one.make.__module__.partition(".")[0] == __name__.partition(".")[0]
+def _is_shipped(make: Callable[..., Algorithm]) -> bool:
+    return make.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def methods() -> Mapping[str, Method]:

@@ -201,18 +201,12 @@ def scores_by_client(
         name: slice(end - len(part), end)
         for end, (name, part) in zip(ends, given.items(), strict=True)
     } | {"all": slice(None)}
-    if not stays(posterior):
-        return Predictive(posterior, together.inputs, key, count=draws).scores_of(
-            together.targets, groups
-        )
-    parts = parts_of(posterior, memories, data, "Result.scores")
-    return scores_together(
-        [
-            (Predictive(part.posterior, part.rows.inputs, key, count=draws), part.rows.targets)
-            for part in parts
-        ],
-        groups,
-    )
+    parts = [(posterior, together)]
+    if stays(posterior):
+        owns = parts_of(posterior, memories, data, "Result.scores")
+        parts = [(part.posterior, part.rows) for part in owns]
+    scored = [(Predictive(one, rows.inputs, key, count=draws), rows.targets) for one, rows in parts]
+    return scores_together(scored, groups)
 
 
 def check_rows(where: str, data: object) -> None:

@@ -359,7 +359,7 @@ def test_bad_input_is_refused_in_words(digits, settings):
     for alphas in ([], [0.5, 1.0], [1.0, 1.0], [2.0, 1.0], [1.0, 0.0]):
         with pytest.raises(ArgumentError):
             anycost_fl(net(), sample, deadline_s=5.0, settings=settings, alphas=alphas)
-    with pytest.raises(ArgumentError, match="'optimal' or 'uniform'"):
+    with pytest.raises(ArgumentError, match="one of 'optimal', 'uniform'"):
         anycost_fl(net(), sample, deadline_s=5.0, aggregation="mean")
     for deadline in (0.0, -1.0, float("nan")):
         with pytest.raises(ArgumentError, match="deadline_s"):

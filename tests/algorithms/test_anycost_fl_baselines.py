@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 import bayesfed as bf
+from bayesfed.algorithms.baselines.changes import qsgd, uveqfed
 from bayesfed.algorithms.baselines.fed_hq import fed_hq
 from bayesfed.algorithms.baselines.hetero_fl import hetero_fl
-from bayesfed.algorithms.baselines.qsgd import qsgd
 from bayesfed.algorithms.baselines.stc import stc
-from bayesfed.algorithms.baselines.uveqfed import uveqfed
 from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices, planned_size
 from bayesfed.compress.budgets import fit_flexible
 from bayesfed.compress.codecs import Cast

@@ -374,7 +374,7 @@ def test_bad_arguments_are_refused_in_words():
     ]:
         with pytest.raises(ArgumentError, match=words):
             bf.batch_statistics(net, tree or parameters(net), sample)
-    with pytest.raises(ArgumentError, match="batch_size >= 1"):
+    with pytest.raises(ArgumentError, match="batch_size: expected a whole number >= 1"):
         bf.batch_statistics(static, parameters(static), sample, batch_size=0)
     with pytest.raises(
         ClientError,

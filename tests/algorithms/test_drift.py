@@ -142,9 +142,12 @@ def test_locals_keep_the_laws(net, clients):
             lambda net: bf.fed_nova(net, training=bf.Training(optimiser=bf.Adam())),
             "fed_nova, optimiser of training: expected Sgd",
         ),
-        (lambda net: bf.scaffold(net, participation=0.0), "participation: expected a share"),
-        (lambda net: bf.scaffold(net, strength=2.0), r"strength in \[0, 1\]"),
-        (lambda net: bf.fed_dyn(net, strength=-1.0), "strength >= 0"),
+        (
+            lambda net: bf.scaffold(net, participation=0.0),
+            r"participation: expected a number in \(0, 1\]",
+        ),
+        (lambda net: bf.scaffold(net, strength=2.0), r"strength: expected a number in \[0, 1\]"),
+        (lambda net: bf.fed_dyn(net, strength=-1.0), "strength: expected a number in"),
         (
             lambda net: bf.FedAvgM(momentum=1.0),
             r"FedAvgM, momentum: expected a number in \[0, 1\)",

@@ -437,7 +437,7 @@ WRONG = {
     "fed_paq bits": (
         lambda: bf.fed_paq(net(), bits=0),
         ArgumentError,
-        "expected a whole number from 2 to 24, found 0;",
+        "expected an integer from 2 to 24, found 0;",
     ),
     "qsgd levels": (
         lambda: bf.qsgd(net(), levels=0),

@@ -191,7 +191,8 @@ def test_shifted_thresholds_are_those_of_the_weighted_rows():
             weighed, place = weighed + rows[0][1], rows.pop(0)[0]
         assert limit == pytest.approx((place + 1) / 100)
     model = CalibratedModel(nn.Identity(), {}, 1.0, histograms, 1)
-    assert model.threshold(shares=[0.8, 0.2]) == float(model.thresholds(shares=[0.8, 0.2]).max())
+    limits = conformal.shifted_thresholds(histograms, torch.tensor([0.8, 0.2]))
+    assert torch.equal(model.thresholds(shares=[0.8, 0.2]), limits)
 
 
 def test_shares_that_are_none_are_refused():
@@ -210,7 +211,6 @@ def test_shares_that_are_none_are_refused():
         [0.5, "a"],
     ):
         for asked in (
-            model.threshold,
             model.thresholds,
             lambda **given: model.sets(torch.zeros(3, 2), **given),
         ):

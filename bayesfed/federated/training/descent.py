@@ -247,6 +247,16 @@ def of_classes(net: nn.Module, classes: Tensor) -> Iterator[None]:
         handle.remove()
 
 
+def holding(leaves: Tree) -> AfterStep:
+    """Return what puts some trained leaves back after every step, so that they stay as they are."""
+
+    def held(trained: Tree, rate: float, left: int) -> None:
+        for name, leaf in leaves.items():
+            trained[name].copy_(leaf)
+
+    return held
+
+
 def batches(data: Dataset, size: int | None, steps: int, generator: Generator) -> Iterator[Dataset]:
     """Yield `steps` batches of `size` rows from reshuffled passes. The incomplete last batch of a
     pass is dropped.

@@ -192,5 +192,14 @@ class Training:
             Policy for running statistics, see `bayesfed.federated.training.batch_norm`.
         """
         scored = likelihood or Categorical()
-        descent = self.descent(MaximumLikelihood(net, scored), net, kind)
+        descent = self.likelihood_descent(net, scored, kind)
         return buffered(LocalClasses(descent, net, scored) if masked else descent, net, buffers)
+
+    def likelihood_descent(
+        self, net: nn.Module, likelihood: Likelihood | None = None, kind: Kind = "value"
+    ) -> Descent:
+        """Return gradient steps on the mean negative log likelihood; parameters as for
+        `fitting`.
+        """
+        objective = MaximumLikelihood(net, likelihood or Categorical())
+        return self.descent(objective, net, kind)

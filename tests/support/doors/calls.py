@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -64,9 +65,10 @@ def wrong_calls() -> Iterator[Call]:
             if parameter.kind is not parameter.POSITIONAL_ONLY:
                 rest = {key: one for key, one in given.items() if key != parameter.name}
                 for misspelt in (f"{parameter.name}s", parameter.name.swapcase()):
-                    yield Call(name, parameter.name, "misspelt", function, {**rest, misspelt: value})
+                    wrong = {**rest, misspelt: value}
+                    yield Call(name, parameter.name, "misspelt", function, wrong)
         needed = list(given)
-        for left, other in zip(needed, needed[1:], strict=False):
+        for left, other in itertools.pairwise(needed):
             swapped = {**given, left: given[other], other: given[left]}
             yield Call(name, left, "swapped", function, swapped)
 
