@@ -1,5 +1,4 @@
 from .fixed_rank import FixedRank as FixedRank
-from .fixed_rank import apply as apply
 from .fixed_rank import canonical as canonical
 from .fixed_rank import check_point as check_point
 from .fixed_rank import distance as distance
@@ -7,6 +6,7 @@ from .fixed_rank import from_dense as from_dense
 from .fixed_rank import from_factors as from_factors
 from .fixed_rank import random_point as random_point
 from .fixed_rank import singular_values as singular_values
+from .fixed_rank import sum_points as sum_points
 from .fixed_rank import to_dense as to_dense
 from .fixed_rank import to_factors as to_factors
 from .ranks import energy_rank as energy_rank
@@ -15,19 +15,11 @@ from .ranks import truncate as truncate
 from .ranks import uniform_ranks as uniform_ranks
 from .retractions import metric_retraction as metric_retraction
 from .retractions import orthographic_retraction as orthographic_retraction
-from .retractions import transport as transport
-from .sums import concatenated as concatenated
-from .sums import sum_points as sum_points
 from .tangents import Tangent as Tangent
-from .tangents import apply_tangent as apply_tangent
-from .tangents import check_tangent as check_tangent
 from .tangents import difference as difference
-from .tangents import inner as inner
 from .tangents import norm as norm
 from .tangents import project as project
 from .tangents import project_factors as project_factors
 from .tangents import random_tangent as random_tangent
-from .tangents import tangent_to_dense as tangent_to_dense
 from .tangents import to_ambient as to_ambient
 from .tangents import to_tangent as to_tangent
-from .tangents import zero_tangent as zero_tangent

@@ -16,6 +16,7 @@ unique, and `orthographic_retraction` may raise an error. Only `to_dense` and `f
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -163,26 +164,6 @@ def singular_values(point: FixedRank) -> Tensor:
     return values
 
 
-def apply(point: FixedRank, x: Tensor) -> Tensor:
-    """Return ``x X^T``, the product of a linear layer with weight X, in ``O(R (M + N))`` per row of
-    x.
-
-    Parameters
-    ----------
-    point
-        X, the weight ``(M, N)``.
-    x
-        ``(..., N)``; the result is ``(..., M)``.
-
-    Raises
-    ------
-    ArgumentError
-        If the last dimension of x is not N.
-    """
-    check_batch("apply", point, x)
-    return x @ point.v @ point.s.mT @ point.u.mT
-
-
 def distance(left: FixedRank, right: FixedRank) -> Tensor:
     """Return the Frobenius norm of the difference, a scalar; the ranks may differ. Half its square
     is the consensus penalty (11) of FedRLR.
@@ -240,6 +221,41 @@ def random_point(
     return from_factors(a * (std * rank**-0.5), b, rank)
 
 
+def sum_points(
+    points: Sequence[FixedRank], weights: Sequence[float] | Tensor, rank: int
+) -> FixedRank:
+    """Return the matrix of rank R nearest to a weighted sum of points, in ``O((M + N) (K R)^2)``.
+
+    The sum is exactly the product of concatenated factors of K R columns. There are no cross terms,
+    and only the part beyond rank R is lost: the projection (31) of FedRLR without a channel.
+
+    Parameters
+    ----------
+    points
+        K points of one shape, dtype and device; the ranks may differ.
+    weights
+        K finite numbers, of any sign and sum.
+    rank
+        R of the result, from 1 to the minimum of M, N and the sum of all ranks.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no point, the shapes differ, the weights are not one finite number for each
+        point, or the rank is outside its range.
+    """
+    values, count = [float(weight) for weight in weights], max(len(points), 1)
+    if len(values) != count or len(points) != count or not all(map(math.isfinite, values)):
+        raise ArgumentError(
+            "sum_points", f"one finite weight for each of {count}", values, "[1 / K] * K"
+        )
+    _same_shape("sum_points", *points)
+    a = torch.cat(
+        [weight * (point.u @ point.s) for point, weight in zip(points, values, strict=True)], 1
+    )
+    return from_factors(a, torch.cat([point.v for point in points], 1), rank)
+
+
 def check_point(point: FixedRank, where: str, *, tolerance: float | None = None) -> None:
     """Check that a point is finite and its u and v are orthonormal.
 
@@ -273,17 +289,6 @@ def check_point(point: FixedRank, where: str, *, tolerance: float | None = None)
             raise ArgumentError(
                 f"{where}, {name}", "orthonormal columns", f"columns off by {off:g}", "from_factors"
             )
-
-
-def check_batch(where: str, point: FixedRank, x: Tensor) -> None:
-    """Raise `ArgumentError` unless x is ``(..., N)``."""
-    if not x.ndim or x.shape[-1] != point.shape[1]:
-        raise ArgumentError(
-            f"{where}, x",
-            f"shape (..., {point.shape[1]})",
-            f"shape {tuple(x.shape)}",
-            "x.flatten(1)",
-        )
 
 
 def _same_shape(where: str, first: FixedRank, *others: FixedRank) -> None:

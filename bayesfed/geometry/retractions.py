@@ -1,5 +1,4 @@
-"""Retractions from a tangent vector to the manifold, and transport from one tangent space to
-another (Absil and Oseledets 2015).
+"""Retractions from a tangent vector to the manifold (Absil and Oseledets 2015).
 
 Both retractions are of second order: ``R(t Z) = X + t Z + O(t^2)``, and the part of order t^2 is
 normal to the manifold.
@@ -25,13 +24,8 @@ from __future__ import annotations
 import torch
 
 from bayesfed.errors import ArgumentError
-from bayesfed.geometry.fixed_rank import FixedRank, _same_shape
-from bayesfed.geometry.tangents import (
-    Tangent,
-    check_tangent,
-    project_factors,
-    to_ambient,
-)
+from bayesfed.geometry.fixed_rank import FixedRank
+from bayesfed.geometry.tangents import Tangent, check_tangent, to_ambient
 from bayesfed.geometry.thin import check_finite, product_svd, signed_qr
 
 
@@ -89,20 +83,3 @@ def orthographic_retraction(point: FixedRank, tangent: Tangent) -> FixedRank:
     u, left = signed_qr(point.u @ core + tangent.up)
     v, right = signed_qr(point.v @ core.mT + tangent.vp)
     return FixedRank(u, left @ torch.linalg.solve(core, right.mT), v)
-
-
-def transport(point: FixedRank, target: FixedRank, tangent: Tangent) -> Tangent:
-    """Transport a tangent at `point` to `target`, by projection onto the tangent space there, in
-    ``O((M + N) R^2)``; its norm never grows.
-
-    Raises
-    ------
-    ArgumentError
-        If the shapes differ or the tangent does not fit the point.
-
-    References
-    ----------
-    Vandereycken (2013).
-    """
-    _same_shape("transport", point, target)
-    return project_factors(target, *to_ambient(point, tangent))

@@ -14,7 +14,6 @@ from bayesfed.geometry import (
     metric_retraction,
     project,
     random_tangent,
-    tangent_to_dense,
     to_dense,
 )
 from bayesfed.models.low_rank.fixed_rank_trees import points, with_points
@@ -30,6 +29,7 @@ from tests.algorithms.fed_rlr.fed_rlr_pieces import (
     regressions,
     rlr_local,
 )
+from tests.support.manifold import tangent_to_dense
 
 
 def test_the_pull_is_the_gradient_of_a_gaussian_around_the_broadcast_model(clients):
