@@ -38,7 +38,6 @@ from .low_rank.factored_trees import factorise as factorise
 from .low_rank.factored_trees import frobenius_decay as frobenius_decay
 from .low_rank.factored_trees import unrollings as unrollings
 from .low_rank.fixed_rank import fixed_rank as fixed_rank
-from .low_rank.fixed_rank import layer_matrices as layer_matrices
 from .low_rank.fixed_rank_trees import points as points
 from .low_rank.fixed_rank_trees import probes as probes
 from .low_rank.fixed_rank_trees import tangents as tangents
@@ -52,7 +51,6 @@ from .low_rank.unrolling import Unrolling as Unrolling
 from .modules import layer_weights as layer_weights
 from .modules import weight_matrices as weight_matrices
 from .nets.norms import untracked as untracked
-from .nets.norms import with_statistics as with_statistics
 from .nets.resnet import resnet18 as resnet18
 from .nets.resnet import resnet34 as resnet34
 from .nets.sequential import alexnet as alexnet

@@ -139,7 +139,7 @@ def test_warm_factorisation_is_near_the_exact_one_and_says_how_near(clients):
         matrix = whole_of(state)[f"{name}.weight"]
         rank = len(spectrum.values)
         u, v = spectrum.factors(rank)
-        assert float((matrix - u @ v.T).norm()) == pytest.approx(spectrum.error(rank), rel=1e-3)
+        assert float((matrix - u @ v.T).norm()) == pytest.approx(spectrum.rest, rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["fixed", pytest.param("dynamic", marks=pytest.mark.slow)])

@@ -73,3 +73,17 @@ def residual(dtype=DOUBLE):
 
 def millions(net, digits):
     return round(size(parameters(net)) / 1e6, digits)
+
+
+def matrices(net):
+    """The weights of linear layers and convolutions as matrices, by layer."""
+    return {
+        name: layer.weight.detach().flatten(1)
+        for name, layer in net.named_modules()
+        if isinstance(layer, nn.Linear | nn.Conv2d)
+    }
+
+
+def error_at(spectrum, rank):
+    """Return the Frobenius norm of what a spectrum leaves out at a rank."""
+    return float((spectrum.values[rank:].double().square().sum() + spectrum.rest**2).sqrt())

@@ -52,16 +52,15 @@ def points(
     """
     at = {}
     for leaf in tree:
-        name = leaf.rpartition(".")[0]
-        if (
-            leaf != leaf_of(name, "u")
-            or leaf_of(name, "s") not in tree
-            or leaf_of(name, "v") not in tree
-            or (layers is not None and name not in layers)
-        ):
+        name, _, last = leaf.rpartition(".")
+        parts = [tree.get(leaf_of(name, part)) for part in ("u", "s", "v")]
+        if last != "u" or (layers is not None and name not in layers):
+            continue
+        u, s, v = parts
+        if s is None or v is None or u is None:
             continue
         try:
-            at[name] = FixedRank(tree[leaf], tree[leaf_of(name, "s")], tree[leaf_of(name, "v")])
+            at[name] = FixedRank(u, s, v)
         except ArgumentError as error:
             raise ArgumentError(f"points, layer {name!r}: {error}") from None
     return at
@@ -85,25 +84,13 @@ def with_points(tree: Mapping[str, Tensor], points: Mapping[str, FixedRank]) -> 
     """
     changed = dict(tree)
     for name, point in points.items():
-        for leaf in ("u", "s", "v"):
-            if leaf_of(name, leaf) not in tree:
-                hint = "the tree of a network made by fixed_rank"
-                raise ArgumentError(
-                    f"with_points, layer {name!r}",
-                    f"leaf {leaf_of(name, leaf)!r}",
-                    "no such leaf",
-                    hint,
-                )
-        shape = len(tree[leaf_of(name, "u")]), len(tree[leaf_of(name, "v")])
+        u, v = (tree.get(leaf_of(name, side)) for side in "uv")
+        shape = None if u is None or v is None else (len(u), len(v))
         if point.shape != shape:
-            raise ArgumentError(
-                f"with_points, layer {name!r}", f"a point of shape {shape}", point.shape, "any rank"
-            )
-        changed |= {
-            leaf_of(name, "u"): point.u,
-            leaf_of(name, "s"): point.s,
-            leaf_of(name, "v"): point.v,
-        }
+            expected = f"a point of shape {shape}, of any rank" if shape else "a layer of the tree"
+            hint = "the tree of a network made by fixed_rank"
+            raise ArgumentError(f"with_points, layer {name!r}", expected, point.shape, hint)
+        changed |= {leaf_of(name, leaf): getattr(point, leaf) for leaf in ("u", "s", "v")}
     return changed
 
 
@@ -145,9 +132,8 @@ def tangents(points: Mapping[str, FixedRank], probes: Mapping[str, Tensor]) -> d
             for leaf in (leaf_of(name, "up"), leaf_of(name, "vp")):
                 gradient = probes[leaf].grad if leaf in probes else None
                 if gradient is None:
-                    actual = "none" if leaf in probes else "no such probe"
                     hint = "functional_call(net, {**tree, **probes}, inputs), then backward"
-                    raise ArgumentError(f"tangents, {leaf!r}", "a gradient", actual, hint)
+                    raise ArgumentError(f"tangents, {leaf!r}", "a gradient", "none", hint)
                 gradients.append(gradient)
             riemannian[name] = project(point, *gradients)
     return riemannian

@@ -35,7 +35,7 @@ from torch.nn.utils import skip_init
 from bayesfed.errors import ArgumentError
 from bayesfed.geometry import FixedRank
 from bayesfed.geometry.thin import check_matrices
-from bayesfed.models.low_rank.unrolling import Split, Unrolling, along
+from bayesfed.models.low_rank.unrolling import Split, Unrolling
 from bayesfed.models.modules import Dense
 from bayesfed.trees import shapes
 
@@ -124,25 +124,33 @@ class ThinLayer(Deterministic):
         """Map inputs by the layer whose matrix is ``left right^T``."""
         if self.kind is nn.Linear:
             return functional.linear(x @ right, left, self.bias)
-        halves, padding = self.unrolling.halves, self.settings["padding"]
+        padding = self.settings["padding"]
         dimensions = len(self.settings["kernel_size"])
         convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[dimensions - 1]
         if self.settings["padding_mode"] != "zeros":
             x = functional.pad(x, self._sides, mode=self.settings["padding_mode"])
             padding = (0,) * dimensions
         kernels = self.unrolling.kernels(left, right)
+        halves = self.unrolling.halves
         for kernel, axes, added in zip(kernels, halves, (None, self.bias), strict=True):
-            # Each convolution strides, pads and dilates along its own dimensions only, so that no
-            # position is lost for the other.
-            x = convolve(
-                x,
-                kernel,
-                added,
-                along(axes, self.settings["stride"], 1),
-                padding if isinstance(padding, str) else along(axes, padding, 0),
-                along(axes, self.settings["dilation"], 1),
-            )
+            x = convolve(x, kernel, added, **self._along(axes, padding))
         return x
+
+    def _along(self, axes: range, padding: str | tuple[int, ...]) -> dict[str, Any]:
+        """Return the settings of a convolution that strides, pads and dilates along some of the
+        kernel's dimensions only, so that no position is lost for the other one.
+        """
+        settings = {
+            "stride": (self.settings["stride"], 1),
+            "padding": (padding, 0),
+            "dilation": (self.settings["dilation"], 1),
+        }
+        return {
+            name: values
+            if isinstance(values, str)
+            else tuple(value if axis in axes else none for axis, value in enumerate(values))
+            for name, (values, none) in settings.items()
+        }
 
     def ordinary(self, left: Tensor, right: Tensor, bias: Tensor | None, thin: bool) -> nn.Module:
         """Return torch's own layer of the matrix ``left right^T``, or two thin ones in an
@@ -151,23 +159,19 @@ class ThinLayer(Deterministic):
         changes: list[dict[str, Any]] = [{}]
         if not thin:
             weights = [self.unrolling.weight(left @ right.mT)]
-        elif self.kind is nn.Linear:
-            weights = [right.mT, left]
-            changes = [{"out_features": len(right.mT)}, {"in_features": len(right.mT)}]
         else:
-            weights, changes = list(self.unrolling.kernels(left, right)), []
-            for weight, axes in zip(weights, self.unrolling.halves, strict=True):
-                padding = self.settings["padding"]
-                changes.append(
-                    {
-                        "in_channels": weight.shape[1],
-                        "out_channels": len(weight),
-                        "kernel_size": tuple(weight.shape[2:]),
-                        "stride": along(axes, self.settings["stride"], 1),
-                        "padding": padding if isinstance(padding, str) else along(axes, padding, 0),
-                        "dilation": along(axes, self.settings["dilation"], 1),
-                    }
-                )
+            weights = list(self.unrolling.kernels(left, right))
+            changes = [
+                {"in_features": weight.shape[1], "out_features": len(weight)}
+                if self.kind is nn.Linear
+                else {
+                    "in_channels": weight.shape[1],
+                    "out_channels": len(weight),
+                    "kernel_size": tuple(weight.shape[2:]),
+                    **self._along(axes, self.settings["padding"]),
+                }
+                for weight, axes in zip(weights, self.unrolling.halves, strict=True)
+            ]
         made = []
         for number, (weight, change) in enumerate(zip(weights, changes, strict=True), start=1):
             # Without initialisation, which would draw random numbers.
