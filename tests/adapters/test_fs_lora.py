@@ -12,8 +12,9 @@ from torch import nn
 from torch.func import functional_call
 
 import bayesfed as bf
-from bayesfed.algorithms.lora import Refactored, Sketched, Slices, Stack, Unlike
-from bayesfed.algorithms.lora.merging import Merge, base_weights
+from bayesfed.algorithms.lora import Refactored, Sketched, Slices, Stack
+from bayesfed.algorithms.lora.merging import base_weights
+from bayesfed.algorithms.lora.sketch_view import leading
 from bayesfed.algorithms.lora.slices import cut_slices
 from bayesfed.algorithms.lora.stacking import refactored
 from bayesfed.compress.quantisers.sparsify import TopK
@@ -43,6 +44,13 @@ WORK = bf.Training(steps=3, batch_size=8)
 
 def base():
     return bf.mlp([64, 16, 10], bf.Key(0, "net"))
+
+
+def matrix(draw, rank):
+    """The sketch S of some slices, ``(r, r)``."""
+    return (
+        torch.zeros(rank, dtype=torch.float64).index_copy(0, draw.indices, draw.multipliers).diag()
+    )
 
 
 def adapted(dropout=0.0, head=("3",), rank=R):
@@ -82,14 +90,14 @@ def close(left, right, atol=1e-5):
 def test_random_sketches_have_mean_the_identity(k):
     draws = [random_sketch(5, k, KEY.child(number)) for number in range(1500)]
     first, second = (
-        torch.stack([draw.matrix(5) ** power for draw in draws]).mean(0) for power in (1, 2)
+        torch.stack([matrix(draw, 5) ** power for draw in draws]).mean(0) for power in (1, 2)
     )
     # Of an entry, r / k or 0: sd / sqrt(1500), five of them.
     slack = 5 * 5 / k * (k / 5 * (1 - k / 5) / 1500) ** 0.5 + 1e-12
     assert (first - torch.eye(5)).abs().max() <= slack
     assert (second - 5 / k * torch.eye(5)).abs().max() <= slack * 5 / k
     x = torch.randn(7, 5, dtype=torch.float64)
-    squares = torch.stack([(x @ draw.matrix(5)).square().sum() for draw in draws])
+    squares = torch.stack([(x @ matrix(draw, 5)).square().sum() for draw in draws])
     assert squares.max() <= (5 / k) ** 2 * x.square().sum() + 1e-9
     assert float(squares.mean()) == pytest.approx(5 / k * float(x.square().sum()), rel=0.1)
     assert all(
@@ -105,7 +113,7 @@ def test_all_sets_are_drawn_alike_and_the_mean_is_exact_over_them():
     assert sum((count - 300) ** 2 / 300 for count in counts.values()) < 27.9
     matrices = torch.stack(
         [
-            Drawn(torch.tensor(chosen), torch.full((2,), 2.5, dtype=torch.float64)).matrix(5)
+            matrix(Drawn(torch.tensor(chosen), torch.full((2,), 2.5, dtype=torch.float64)), 5)
             for chosen in sets
         ]
     )
@@ -125,7 +133,7 @@ def test_importance_sketches_are_unbiased(k, floor):
         for number in range(1500)
     ]
     assert all(len(draw.indices.unique()) == k for draw in draws)
-    mean = torch.stack([draw.matrix(5) for draw in draws]).mean(0)
+    mean = torch.stack([matrix(draw, 5) for draw in draws]).mean(0)
     slack = 5 * ((1 / chances - 1) / 1500).sqrt() + 1e-12
     assert bool(((mean.diagonal() - 1).abs() <= slack).all())
     assert torch.allclose(
@@ -183,7 +191,7 @@ def test_slices_train_as_the_masked_form_does(digits, sampling):
         if sampling == "uniform"
         else importance_sketch(slice_norms(leaves["1.lora_b"], leaves["1.lora_a"]), k, KEY)
     )
-    sketch = draw.matrix(R).float()
+    sketch = matrix(draw, R).float()
     whole = {name: leaf.clone() for name, leaf in leaves.items()}
     for _ in range(3):
         grown = {name: leaf.requires_grad_() for name, leaf in whole.items()}
@@ -221,9 +229,7 @@ def test_slices_train_as_the_masked_form_does(digits, sampling):
         )
         whole = {name: (leaf - rate * gradients[name]).detach() for name, leaf in whole.items()}
     view = Slices({"1": draw}, shapes(leaves), sampling == "importance")
-    made = resized(
-        net, k, factor=R / k if sampling == "uniform" else 1.0, by_slice=sampling == "importance"
-    )
+    made = resized(net, k)
     algorithm = bf.fs_lora(
         net,
         [k],
@@ -233,8 +239,8 @@ def test_slices_train_as_the_masked_form_does(digits, sampling):
         training=bf.Training(steps=3, batch_size=32, optimiser=bf.Sgd(rate)),
     )
     (local,) = algorithm.phases[0].local.locals
-    assert isinstance(local, Sketched)
-    assert shapes(trainable(made)) == shapes(trainable(local.net)) == view.expected
+    assert isinstance(local, Sketched) == (sampling == "importance")
+    assert shapes(trainable(made)) == view.expected
     fit = local.fit(
         view.restrict(leaves), {}, bf.Dataset(inputs, targets), KEY, bf.federated.LocalOptions()
     )
@@ -451,7 +457,8 @@ def test_flex_lora_at_full_rank_is_the_mean_product():
     mean = torch.zeros(16, 64)
     for number, k in enumerate((16, 9, 4)):
         sent = begun(resized(net, k), number)
-        stack.add(str(number), Unlike(k, layers, shapes(sent)).lift(sent, number + 1.0, "factors"))
+        view = Slices(leading(layers, k), shapes(sent), stacked=True)
+        stack.add(str(number), view.lift(sent, number + 1.0, "factors"))
         mean += (number + 1) / 6 * sent["1.lora_b"] @ sent["1.lora_a"]
     state, info = server.step(trainable(net), stack, 0)
     assert torch.allclose(state["1.lora_b"] @ state["1.lora_a"], mean, atol=1e-5)
@@ -492,7 +499,7 @@ def test_a_stack_of_one_client_is_its_adapter_merged(clients, digits):
     net = adapted()
     algorithm = bf.fed_stack_lora(net, [R], **ONE, training=WORK)
     done = run(algorithm, {name: clients[name]}, rounds=1)
-    (local,) = algorithm.phases[0].local.locals
+    local = algorithm.phases[0].local
     state, key = algorithm.initial, bf.Key(0, "train", 0, name, "fit")
     fit = local.fit(state, {}, clients[name], key, bf.federated.LocalOptions())
     plain, inputs = (
@@ -506,12 +513,13 @@ def test_a_stack_of_one_client_is_its_adapter_merged(clients, digits):
 def test_stacks_are_exact_and_the_delta_is_apart(clients):
     net = adapted()
     capacity = bf.fixed(sorted(clients), 2)
-    done = run(bf.fed_stack_lora(net, [4, 2], capacity, training=WORK), clients, rounds=3)
+    algorithm = bf.fed_stack_lora(net, [4, 2], capacity, training=WORK)
+    done = run(algorithm, clients, rounds=3)
     state, memories = done.snapshot.state, done.snapshot.memories.values()
     assert torch.equal(net.get_submodule("1").base.weight, base().get_submodule("1").weight)
     assert state["stack/b/1"].shape == (16, done.history[-1].server["stacked_slices"])
     # What a client held in the last round, and the stack that ended it.
-    merge = Merge(net)
+    merge = algorithm.phases[0].server
     for memory in memories:
         held = (
             memory["delta/1"]
@@ -590,12 +598,8 @@ def test_views_and_locals_keep_the_laws(digits):
         )
     head = {name: leaf for name, leaf in leaves.items() if not name.startswith("1.")}
     stack = {"stack/b/1": torch.randn(16, 5), "stack/a/1": torch.randn(5, 64)}
-    (local,) = (
-        bf.fed_stack_lora(net_at_zero := adapted(), [2], **ONE, training=WORK)
-        .phases[0]
-        .local.locals
-    )
-    check_local(local, of("model", head) | stack, data)
+    stacking = bf.fed_stack_lora(net_at_zero := adapted(), [2], **ONE, training=WORK)
+    check_local(stacking.phases[0].local, of("model", head) | stack, data)
     assert not bool(adapters(net_at_zero)["1"].lora_b.any())
 
 
@@ -618,8 +622,6 @@ def test_networks_without_adapters_are_refused(make):
 def test_other_bad_arguments_are_errors():
     with pytest.raises(ArgumentError, match="sampling"):
         bf.fs_lora(adapted(), [2], **ONE, sampling="greedy")
-    with pytest.raises(ArgumentError, match="distinct slices"):
-        Slices({"1": Drawn(torch.tensor([0, 6]), torch.ones(2))}, shapes(trainable(adapted())))
     with pytest.raises(UpdateError, match="stack"):
         Refactored(("1",), 2).step({}, Sum(), 0)
     net = copy.deepcopy(adapted())

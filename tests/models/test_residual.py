@@ -337,21 +337,21 @@ def test_compact_runs_them(make):
     [
         (
             lambda: resnet18(COLOUR, 10, KEY, width=0.0),
-            "resnet.width: expected a positive number, found 0.0",
+            "resnet, width: expected a positive finite number, found 0.0",
         ),
-        (lambda: resnet34(COLOUR, 10, KEY, width=math.inf), "resnet.width"),
+        (lambda: resnet34(COLOUR, 10, KEY, width=math.inf), "resnet, width"),
         (
             lambda: resnet18(COLOUR, 10, KEY, norm="layer"),
-            "resnet.norm: expected one of 'batch', 'static', 'group', found 'layer'",
+            "resnet, norm: expected one of 'batch', 'static', 'group', found 'layer'",
         ),
-        (lambda: resnet18(COLOUR, 10, KEY, norm=None), "resnet.norm: .* found None"),
+        (lambda: resnet18(COLOUR, 10, KEY, norm=None), "resnet, norm: .* found None"),
         (
             lambda: vgg9((3, 7, 32), 10, KEY),
-            r"vgg9.image: expected at least 8 x 8 pixels, found \(3, 7, 32\)",
+            r"vgg9, image: expected at least 8 x 8 pixels, found \(3, 7, 32\)",
         ),
-        (lambda: vgg9(COLOUR, 10, KEY, width=-1.0), "vgg9.width"),
-        (lambda: vgg9(COLOUR, 10, KEY, norm=""), "vgg9.norm"),
-        (lambda: femnist_cnn(10, KEY, width=math.nan), "femnist_cnn.width"),
+        (lambda: vgg9(COLOUR, 10, KEY, width=-1.0), "vgg9, width"),
+        (lambda: vgg9(COLOUR, 10, KEY, norm=""), "vgg9, norm"),
+        (lambda: femnist_cnn(10, KEY, width=math.nan), "femnist_cnn, width"),
         (lambda: bf.models.mobilenet(COLOUR, 10, KEY, norm="none"), "mobilenet.norm"),
     ],
 )

@@ -54,27 +54,12 @@ class Refactor:
         if not total.weight:
             return state, {}
         whole = owned(total.mean(), MODEL)
-        if self.warm:
-            triplets = spectra(
-                whole,
-                self.layers,
-                *self.sizes,
-                key=Key(0, "refactor", round),
-                warm=spectra_of(state),
-            )
-        else:
-            triplets = spectra(whole, self.layers, *self.sizes)
-        norms = {
-            name: max(float(self.layers[name].matrix(whole[f"{name}.weight"]).norm()), 1e-30)
-            for name in triplets
-        }
-        info = {
-            "svd_error": max(
-                (spectrum.rest / norms[name] for name, spectrum in triplets.items()), default=0.0
-            ),
-            "svd_missed": max(
-                (spectrum.residual / norms[name] for name, spectrum in triplets.items()),
-                default=0.0,
-            ),
-        }
+        key, last = (Key(0, "refactor", round), spectra_of(state)) if self.warm else (None, None)
+        triplets = spectra(whole, self.layers, *self.sizes, key=key, warm=last)
+        errors, missed = [0.0], [0.0]
+        for name, spectrum in triplets.items():
+            norm = max(float(self.layers[name].matrix(whole[f"{name}.weight"]).norm()), 1e-30)
+            errors.append(spectrum.rest / norm)
+            missed.append(spectrum.residual / norm)
+        info = {"svd_error": max(errors), "svd_missed": max(missed)}
         return with_spectra(whole, triplets), info

@@ -21,21 +21,13 @@ SVD, PARTS, FIGURES = "svd", ("u", "values", "v"), ("rest", "residual")
 Ranks = Mapping[str, int]
 
 
-def whole_of(state: Tree) -> Tree:
-    """Return the network in a state."""
-    return owned(state, MODEL)
-
-
 def spectra_of(state: Tree) -> dict[str, Spectrum]:
     """Return the triplets in a state, by layer."""
     own = owned(state, SVD)
     return {
         name: Spectrum(
-            own[f"u/{name}"],
-            own[f"values/{name}"],
-            own[f"v/{name}"],
-            float(own[f"rest/{name}"]),
-            float(own[f"residual/{name}"]),
+            *(own[f"{part}/{name}"] for part in PARTS),
+            *(float(own[f"{part}/{name}"]) for part in FIGURES),
         )
         for name in owned(own, "values")
     }
@@ -44,13 +36,10 @@ def spectra_of(state: Tree) -> dict[str, Spectrum]:
 def with_spectra(whole: Tree, found: Mapping[str, Spectrum]) -> Tree:
     """Return the state of a network and its triplets."""
     own = {
-        f"{part}/{name}": getattr(spectrum, part)
+        f"{part}/{name}": torch.as_tensor(getattr(spectrum, part), dtype=kind)
+        for parts, kind in ((PARTS, None), (FIGURES, torch.float64))
         for name, spectrum in found.items()
-        for part in PARTS
-    } | {
-        f"{part}/{name}": torch.tensor(getattr(spectrum, part), dtype=torch.float64)
-        for name, spectrum in found.items()
-        for part in FIGURES
+        for part in parts
     }
     return of(MODEL, whole) | of(SVD, own)
 
@@ -81,7 +70,7 @@ class Factored:
 
     def restrict(self, tree: Tree) -> Tree:
         """Cut the triplets to these ranks (spectral initialisation)."""
-        return factorise(whole_of(tree), self.layers, self.ranks, spectra_of(tree))
+        return factorise(owned(tree, MODEL), self.layers, self.ranks, spectra_of(tree))
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Multiply the factors out, then weigh."""
@@ -90,7 +79,7 @@ class Factored:
         full = align(payload, layouts)
         if self.base is not None:
             sent = align(self.restrict(self.base), layouts)
-            base = whole_of(self.base)
+            base = owned(self.base, MODEL)
             full |= {
                 leaf: full[leaf] + (base[leaf] - sent[leaf])
                 for leaf in (leaf_of(name, "weight") for name in self.ranks)

@@ -144,18 +144,13 @@ class RiemannianSgd:
                 "local Riemannian SGD", "a finite loss", loss, "a smaller learning rate"
             )
         begun, found = points(base, self.layers), points(own, self.layers)
-        payload = {
-            f"{name}.{part}": leaf
-            for name, point in begun.items()
-            for part, leaf in self.transmission.send(
-                point, found[name], key.child("send", name)
-            ).items()
-        }
+        payload, gap, within = Tree(), 0.0, 0.0
+        for name, point in begun.items():
+            sent = self.transmission.send(point, found[name], key.child("send", name))
+            payload |= {f"{name}.{part}": leaf for part, leaf in sent.items()}
+            gap += float(distance(point, found[name])) ** 2
+            within += float(norm(difference(point, found[name]))) ** 2
         payload |= {name: leaf - base[name] for name, leaf in free(own, self.layers).items()}
-        gap = sum(float(distance(point, found[name])) ** 2 for name, point in begun.items())
-        within = sum(
-            float(norm(difference(point, found[name]))) ** 2 for name, point in begun.items()
-        )
         figures = {
             "consensus_gap": gap,
             "off_tangent": max(0.0, 1 - within / gap) ** 0.5 if gap else 0.0,
@@ -168,10 +163,8 @@ class RiemannianSgd:
     def _step(
         self, own: Tree, base: Tree, batch: Dataset, rate: float, pull: float
     ) -> tuple[Tree, Tensor]:
-        here, others = (
-            points(own, self.layers),
-            {n: leaf.detach().requires_grad_() for n, leaf in free(own, self.layers).items()},
-        )
+        here = points(own, self.layers)
+        others = {n: leaf.detach().requires_grad_() for n, leaf in free(own, self.layers).items()}
         probe = probes(here)
         loss = self.likelihood.loss(
             functional_call(self.net, {**own, **others, **probe}, (batch.inputs,)), batch.targets
@@ -186,17 +179,15 @@ class RiemannianSgd:
             rate = rate * self._shrunk(gradients, others)
             for name, gradient in gradients.items():
                 direction = -rate * gradient
-                moved[name] = self._moved(
-                    name,
-                    here[name],
-                    direction + pull * difference(here[name], centres[name]) if pull else direction,
-                )
+                if pull:
+                    direction = direction + pull * difference(here[name], centres[name])
+                moved[name] = self._moved(name, here[name], direction)
             result = with_points(own, moved)
             for name, leaf in others.items():
                 change = torch.zeros_like(leaf) if leaf.grad is None else -rate * leaf.grad
-                result[name] = (
-                    leaf.detach() + change + (pull * (base[name] - leaf.detach()) if pull else 0)
-                )
+                result[name] = leaf.detach() + change
+                if pull:
+                    result[name] = result[name] + pull * (base[name] - leaf.detach())
         return result, loss.detach()
 
     def _shrunk(self, gradients: Mapping[str, Tangent], others: Tree) -> float:

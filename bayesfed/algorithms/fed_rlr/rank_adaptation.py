@@ -16,14 +16,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from bayesfed.errors import ArgumentError
-from bayesfed.geometry import FixedRank, energy_rank, grow, singular_values, truncate
+from bayesfed.errors.checks import COUNT, checked_class, number, whole
+from bayesfed.geometry import FixedRank, grow, truncate
 from bayesfed.geometry.thin import gaussian
 from bayesfed.keys import Key
 from bayesfed.models import points, with_points
 from bayesfed.trees import Tree
 
 
+@checked_class(every=COUNT, loss=number("[0, 1)", "0.01"), extra=whole(0, "1"), largest=COUNT)
 @dataclass(frozen=True)
 class Adapt:
     """Every few rounds, truncate each layer by its energy, and add directions to a layer that needs
@@ -58,19 +59,6 @@ class Adapt:
     extra: int = 1
     largest: int | None = None
 
-    def __post_init__(self) -> None:
-        if not (
-            self.every >= 1
-            and 0 <= self.loss < 1
-            and self.extra >= 0
-            and (self.largest is None or self.largest >= 1)
-        ):
-            expected, found = (
-                "every >= 1, loss in [0, 1), extra >= 0, largest >= 1 or None",
-                (self.every, self.loss, self.extra, self.largest),
-            )
-            raise ArgumentError("Adapt", expected, found, "Adapt(every=5, loss=0.01, extra=1)")
-
     def step(self, tree: Tree, round: int, layers: Collection[str] | None = None) -> Tree:
         """Return the tree at the ranks of the next round, which is the tree itself between
         changes.
@@ -86,8 +74,9 @@ class Adapt:
         )
 
     def _changed(self, point: FixedRank, key: Key) -> FixedRank:
-        if self.loss and energy_rank(singular_values(point), self.loss) < point.rank:
-            return truncate(point, self.loss)
+        smaller = truncate(point, self.loss) if self.loss else point
+        if smaller.rank < point.rank:
+            return smaller
         extra = min(self.extra, min(*point.shape, self.largest or point.shape[0]) - point.rank)
         if extra < 1:
             return point

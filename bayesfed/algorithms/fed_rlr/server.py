@@ -69,12 +69,10 @@ class Retract:
 
     def _received(self, reducer: Reducer) -> tuple[list[Tree], list[float]]:
         total, kept = seams.total_of(reducer), seams.gathered(reducer, Keep)
-        if total is not None and self.transmission.adds:
-            updates = [total]
-        elif kept is not None and not self.transmission.adds:
-            updates = [kept.updates[client] for client in sorted(kept.updates)]
+        if self.transmission.adds:
+            updates = [total] if total else []
         else:
-            updates = []
+            updates = [kept.updates[client] for client in sorted(kept.updates)] if kept else []
         if any(update.kind != self.transmission.kind for update in updates) or not updates:
             actual = {update.kind for update in updates} or type(reducer).__name__
             raise UpdateError(

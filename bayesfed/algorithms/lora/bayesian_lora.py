@@ -133,20 +133,24 @@ def bayesian_lora(
     (phase,) = whole.phases
     initial, _ = phase.scope.parted(whole.initial)
     full = shapes(published(phase.server, initial, 0, None))
-    _check(full, layers, fusion, min(ranks) < rank)
+    if min(ranks) < rank:
+        named = {layer for layer, _ in sliced(full, layers).values()}
+        if missing := sorted(set(layers) - named):
+            expected, hint = "parameters named after every adapter", "SliceNormal, or ranks=[r]"
+            raise ArgumentError("bayesian_lora, guide", expected, f"none of {missing}", hint)
+        if isinstance(fusion, ProductOfExperts):
+            expected, actual = "a rule for many rounds", "ProductOfExperts"
+            raise ArgumentError("bayesian_lora, fusion", expected, actual, "PVI(0.3)")
 
-    def local(k: int, number: int) -> Local:
+    def one(k: int, number: int) -> Local:
         if k == rank:
             return phase.local
         part = cut_model(model, nets[number], dict.fromkeys(layers, torch.arange(k)))
         sketched = cast(SviLocal, fitted(part).phases[0].local)
         if anchored:
             return SketchedSvi(sketched, model, nets[number], initial, cast(SviLocal, phase.local))
-        weights = {
-            leaf_of(layer, leaf): rank / k
-            for layer in layers
-            for leaf in ("lora_b", "lora_a", JOINT)
-        }
+        leaves = ("lora_b", "lora_a", JOINT)
+        weights = {leaf_of(layer, leaf): rank / k for layer in layers for leaf in leaves}
         return SketchedSvi(replace(sketched, sites=weights), model, nets[number], initial)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
@@ -159,31 +163,9 @@ def bayesian_lora(
             name: random_sketch(rank, ranks[size], key.child("sketch", name)) for name in layers
         }
         rest = None if fusion.adds else published(phase.server, state, round, None)
-        return replace(
-            given,
-            view=Slices(drawn, full, named=True, rest=rest, broadcast=anchored),
-            options=options,
-        )
+        view = Slices(drawn, full, named=True, rest=rest, broadcast=anchored)
+        return replace(given, view=view, options=options)
 
-    locals = tuple(local(k, number) for number, k in enumerate(ranks))
-    return replace(
-        whole, name="bayesian_lora", phases=(replace(phase, assign=assign, local=Sized(locals)),)
-    )
-
-
-def _check(
-    full: dict[str, tuple[int, ...]], layers: Sequence[str], fusion: Fusion, sketched: bool
-) -> None:
-    missing = sorted(set(layers) - {layer for layer, _ in sliced(full, layers).values()})
-    if missing and sketched:
-        hint = "SliceNormal, or ranks=[r]"
-        raise ArgumentError(
-            "bayesian_lora, guide",
-            "parameters named after every adapter",
-            f"none of {missing}",
-            hint,
-        )
-    if sketched and isinstance(fusion, ProductOfExperts):
-        raise ArgumentError(
-            "bayesian_lora, fusion", "a rule for many rounds", "ProductOfExperts", "PVI(0.3)"
-        )
+    local = Sized(tuple(one(k, number) for number, k in enumerate(ranks)))
+    sliced_phase = replace(phase, assign=assign, local=local)
+    return replace(whole, name="bayesian_lora", phases=(sliced_phase,))

@@ -10,11 +10,10 @@ from __future__ import annotations
 from torch import nn
 
 from bayesfed.algorithms.composing import compose, weighing
-from bayesfed.algorithms.lora.adapting import adapted
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.federated import Algorithm, Link, Training
-from bayesfed.models import Likelihood
+from bayesfed.models import Likelihood, lora_rank
 
 
 @recipe(cites=("zhang2024towards", "hu2021lora"))
@@ -47,7 +46,7 @@ def fed_lora(
     ArgumentError
         If the network has no adapters of one rank, or running statistics.
     """
-    adapted(net, where="fed_lora")
+    lora_rank(net)
     work = training or Training(batch_size=16)
     local = work.fitting(net, likelihood, "delta")
     return compose(

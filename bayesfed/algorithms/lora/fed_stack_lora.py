@@ -19,16 +19,18 @@ from functools import partial
 from torch import nn
 
 from bayesfed.algorithms.composing import compose, weighing
-from bayesfed.algorithms.lora.adapting import adapted, by_rank
+from bayesfed.algorithms.lora.adapting import by_rank
 from bayesfed.algorithms.lora.merging import Merge, Merging, base_weights
-from bayesfed.algorithms.lora.stacking import Stack, Unlike, adapter_leaves
+from bayesfed.algorithms.lora.sketch_view import Slices, leading
+from bayesfed.algorithms.lora.stacking import Stack, adapter_leaves
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import Algorithm, Capacity, Link, Model, Training
+from bayesfed.federated import Algorithm, Capacity, Link, Model, Sized, Training
 from bayesfed.federated.core import MODEL, of, owned
+from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.models import Likelihood, adapters
-from bayesfed.trees import Tree, shapes, trainable
+from bayesfed.trees import Tree, shapes
 
 
 @recipe(cites=("wang2024flora", "hu2021lora"))
@@ -66,29 +68,27 @@ def fed_stack_lora(
         If the network has no adapters of one rank, trained ones, or running statistics, or ranks do
         not fall from at most that to at least 1.
     """
-    (_, initial), nets = (
-        adapted(net, where="fed_stack_lora"),
-        by_rank(net, ranks, where="fed_stack_lora"),
-    )
+    initial = travelling(net, "static", where="fed_stack_lora")
+    nets = by_rank(net, ranks, where="fed_stack_lora")
     if trained := [name for name, layer in adapters(net).items() if bool(layer.lora_b.any())]:
         raise ArgumentError(
             "fed_stack_lora", "adapters that are zero", trained, "lora(merged(net), 8, key)"
         )
     layers = tuple(sorted(adapters(net)))
-    views = [
-        Unlike(k, layers, shapes(trainable(made))) for k, made in zip(ranks, nets, strict=True)
-    ]
+    views = [Slices(leading(layers, k), shapes(initial), stacked=True) for k in ranks]
     idle = {name: leaf for name, leaf in initial.items() if name in adapter_leaves(layers)}
 
     def model(state: Tree) -> Model:
         return Model(net, idle | owned(state, MODEL) | base_weights(net, state))
 
     work = training or Training(batch_size=16)
+    fits = tuple(work.fitting(made, likelihood, "factors") for made in nets)
+    clients = Merging(Sized(fits), tuple(nets))
     return compose(
         "fed_stack_lora",
         net,
-        [Merging(work.fitting(made, likelihood, "factors"), made) for made in nets],
-        Merge(net),
+        clients,
+        Merge(clients),
         training=work,
         initial=of(MODEL, {name: leaf for name, leaf in initial.items() if name not in idle}),
         predictor=model,

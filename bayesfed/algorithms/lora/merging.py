@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.lora.stacking import OPTIMISER, stacked
 from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError
-from bayesfed.federated import FedAvgM, Fit, LocalOptions, Phase, Reducer, Sized
+from bayesfed.federated import FedAvgM, Fit, LocalOptions, Phase, Reducer
 from bayesfed.federated.core import MODEL, Around, Info, of, owned
 from bayesfed.federated.core.owners import owner_of
+from bayesfed.federated.training.batch_norm import constant
 from bayesfed.keys import Key
 from bayesfed.models import adapters
 from bayesfed.models.adapters.lora_layers import fresh_adapter
@@ -46,27 +46,55 @@ def base_weights(net: nn.Module, tree: Mapping[str, Tensor]) -> Tree:
     }
 
 
-def merge(
-    net: nn.Module,
-    known: Mapping[str, Tensor],
-    tree: Mapping[str, Tensor],
-    optimiser: FedAvgM | None = None,
-) -> Tree:
-    """Return the deltas, and with momentum the velocities, after the stacks in a tree were merged:
-    ``delta + scale B A``.
+@dataclass(frozen=True)
+class Merging(Around):
+    """Merge the server's stack, then let `local` train new adapters over it. The delta is the
+    client's memory.
+
+    Parameters
+    ----------
+    local
+        The local step that trains the network of a client's size, of kind "factors".
+    nets
+        The networks that `local` trains, by size. Their frozen weights are never written to.
+    optimiser
+        Momentum of the server.
     """
-    deltas, velocities, stack = owned(known, DELTA), owned(known, VELOCITY), owned(tree, STACK)
-    for name, layer in adapters(net).items():
-        if f"b/{name}" in stack:
-            b, a = stack[f"b/{name}"], stack[f"a/{name}"]
-            before, step = deltas.get(name), (b * layer.scale) @ a
-            if optimiser:
-                last = velocities.get(name)
-                step = optimiser.learning_rate * step
-                step = step if last is None else step + optimiser.momentum * last
-                velocities[name] = step
-            deltas[name] = step if before is None else before + step
-    return of(DELTA, deltas) | of(VELOCITY, velocities)
+
+    nets: tuple[nn.Module, ...]
+    optimiser: FedAvgM | None = None
+
+    def merged(self, known: Mapping[str, Tensor], tree: Mapping[str, Tensor]) -> Tree:
+        """Return the deltas, and with momentum the velocities, after the stacks in a tree were
+        merged: ``delta + scale B A``.
+        """
+        deltas, velocities, stack = owned(known, DELTA), owned(known, VELOCITY), owned(tree, STACK)
+        for name, layer in adapters(self.nets[0]).items():
+            if f"b/{name}" in stack:
+                step = (stack[f"b/{name}"] * layer.scale) @ stack[f"a/{name}"]
+                if self.optimiser:
+                    step = self.optimiser.learning_rate * step
+                    if name in velocities:
+                        step = step + self.optimiser.momentum * velocities[name]
+                    velocities[name] = step
+                deltas[name] = deltas[name] + step if name in deltas else step
+        return of(DELTA, deltas) | of(VELOCITY, velocities)
+
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
+        """Merge, draw new adapters and train them."""
+        net, said = self.nets[options.size], _of_kinds(message, DELTA, VELOCITY)
+        known = said or to(_of_kinds(memory, DELTA, VELOCITY), data.inputs.device)
+        deltas = self.merged(known, message)
+        begun = owned(message, MODEL)
+        for name, layer in adapters(net).items():
+            b, a = fresh_adapter(layer.base.weight, layer.rank, key.child("adapter", name))
+            begun |= {leaf_of(name, "lora_b"): b, leaf_of(name, "lora_a"): a}
+        own = dict(net.named_parameters())
+        with placed(net, own | base_weights(net, deltas)):
+            fit = self.local.fit(begun, {}, data, key, options)
+        return fit._replace(memory=fit.memory | deltas)
 
 
 @dataclass(frozen=True)
@@ -77,32 +105,18 @@ class Merge:
 
     Parameters
     ----------
-    net
-        The network with adapters, for their scale.
-    optimiser
-        Momentum of the server. None: merges are not carried on.
+    clients
+        The clients' step, which merges as the server does, with its momentum.
     """
 
-    net: nn.Module
-    optimiser: FedAvgM | None = None
+    clients: Merging
 
     def with_momentum(self, phase: Phase, optimiser: FedAvgM, initial: Tree) -> tuple[Phase, Tree]:
         """Return the phase with momentum of the merged weights and of the other leaves, and the
         moments of the latter.
         """
-        if not isinstance(phase.local, Sized) or not all(
-            isinstance(local, Merging) for local in phase.local.locals
-        ):
-            actual = type(phase.local).__name__
-            raise ArgumentError(
-                "momentum of merges", "clients that merge", actual, "fed_stack_lora"
-            )
-        locals = tuple(
-            replace(local, optimiser=optimiser)
-            for local in phase.local.locals
-            if isinstance(local, Merging)
-        )
-        phase = replace(phase, server=replace(self, optimiser=optimiser), local=Sized(locals))
+        clients = replace(self.clients, optimiser=optimiser)
+        phase = replace(phase, server=Merge(clients), local=constant(clients, clients.nets[0]))
         return phase, of(OPTIMISER, optimiser.initial(owned(initial, MODEL)))
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
@@ -125,48 +139,14 @@ class Merge:
             for leaf, factor in zip("ba", pair, strict=True)
         }
         slices = float(sum(b.shape[1] for b, _ in pairs.values()))
-        own, merged = Tree(), merge(self.net, state, sent, self.optimiser)
-        if self.optimiser:
+        own, optimiser = Tree(), self.clients.optimiser
+        if optimiser:
             before = owned(state, MODEL)
-            model, moments = {name: before[name] for name in rest}, owned(state, OPTIMISER)
-            rest, moments = self.optimiser.step(model, rest, moments)
+            model = {name: before[name] for name in rest}
+            rest, moments = optimiser.step(model, rest, owned(state, OPTIMISER))
             own = of(OPTIMISER, moments)
+        merged = self.clients.merged(state, sent)
         return of(MODEL, rest) | own | merged | sent, {"stacked_slices": slices}
-
-
-@dataclass(frozen=True)
-class Merging(Around):
-    """Merge the server's stack, then let `local` train new adapters over it. The delta is the
-    client's memory.
-
-    Parameters
-    ----------
-    local
-        The local step that trains the network, of kind "factors".
-    net
-        The network that `local` trains. Its frozen weights are never written to.
-    optimiser
-        Momentum of the server.
-    """
-
-    net: nn.Module
-    optimiser: FedAvgM | None = None
-
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Merge, draw new adapters and train them."""
-        said = _of_kinds(message, DELTA, VELOCITY)
-        known = said or to(_of_kinds(memory, DELTA, VELOCITY), data.inputs.device)
-        deltas = merge(self.net, known, message, self.optimiser)
-        begun = owned(message, MODEL)
-        for name, layer in adapters(self.net).items():
-            b, a = fresh_adapter(layer.base.weight, layer.rank, key.child("adapter", name))
-            begun |= {leaf_of(name, "lora_b"): b, leaf_of(name, "lora_a"): a}
-        own = dict(self.net.named_parameters())
-        with placed(self.net, own | base_weights(self.net, deltas)):
-            fit = self.local.fit(begun, {}, data, key, options)
-        return fit._replace(memory=fit.memory | deltas)
 
 
 def _of_kinds(tree: Mapping[str, Tensor], *kinds: str) -> Tree:

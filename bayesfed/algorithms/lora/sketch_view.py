@@ -1,25 +1,31 @@
-"""Sketches of low-rank adapters: the view `Slices`, through which a client gets some slices, and
-`Sketched`, the client's side of FSLoRA.
+"""`Slices`: the view through which a client gets some slices of every adapter.
 
 The server knows which slices it drew, so a payload holds only columns of B and rows of A.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bayesfed.algorithms.lora.slices import Sliced, coarse, cut_slices, others, put_slices, sliced
-from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError
-from bayesfed.federated import Fit, Kind, LocalOptions, Update, Whole
-from bayesfed.federated.core import MODEL, Around, of, owned
-from bayesfed.keys import Key
+from bayesfed.algorithms.lora.slices import (
+    AXES,
+    Sliced,
+    coarse,
+    cut_slices,
+    others,
+    put_slices,
+    sliced,
+)
+from bayesfed.federated import Kind, Update, Whole
+from bayesfed.federated.core import MODEL, of, owned
+from bayesfed.geometry.thin import product_norm
 from bayesfed.models import Drawn
-from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers
+from bayesfed.trees import Shapes, Tree, check, leaf_of
 
 # Owners of leaves on the down-link, by layer: multipliers of slices, and indices for clients that
 # get whole adapters.
@@ -34,7 +40,7 @@ class Slices:
     zeros.
 
     A sum of such updates is divided by the weights of all clients that took part, not of those that
-    had a slice: FSLoRA (5), HeteroLoRA.
+    had a slice: FSLoRA (5), HeteroLoRA. Payloads for `Stack` keep their rank instead.
 
     Parameters
     ----------
@@ -59,11 +65,12 @@ class Slices:
     rest
         Values that stand for the slices that a client did not get. None stands for zeros, which
         suits changes; the server's own values suit averages of values.
-
-    Raises
-    ------
-    ArgumentError
-        If a layer does not have the drawn slices.
+    by_norm
+        Whether the weight of a client is multiplied by the Frobenius norm of all products in its
+        payload (HeteroLoRA).
+    stacked
+        Whether a payload keeps its rank. B and the other leaves are weighted, and A stays as it is,
+        since the product B A takes one weight.
     """
 
     drawn: Mapping[str, Drawn]
@@ -74,21 +81,8 @@ class Slices:
     rest: Mapping[str, Tensor] | None = None
     by_coverage: bool = False
     anchored: bool = False
-
-    def __post_init__(self) -> None:
-        ranks = {layer: self.full[name][axis] for name, (layer, axis) in self._sliced.items()}
-        for name, draw in self.drawn.items():
-            indices, rank = draw.indices, ranks.get(name, 0)
-            if (
-                not len(indices)
-                or int(indices.min()) < 0
-                or int(indices.max()) >= rank
-                or len(indices.unique()) != len(indices)
-            ):
-                actual = indices.tolist()
-                raise ArgumentError(
-                    f"Slices, layer {name!r}", f"distinct slices of {rank}", actual, "random_sketch"
-                )
+    by_norm: bool = False
+    stacked: bool = False
 
     @property
     def tells(self) -> bool:
@@ -145,6 +139,16 @@ class Slices:
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Put the slices back in place, then weigh."""
         check(payload, self.expected, where="payload")
+        if self.by_norm:
+            factors = [[payload[leaf_of(name, leaf)] for leaf in AXES] for name in self.drawn]
+            squares = (float(product_norm(b, a.mT)) ** 2 for b, a in factors)
+            weight *= math.sqrt(sum(squares))
+        if self.stacked:
+            rows = {leaf_of(name, "lora_a") for name in self.drawn}
+            weighed = {
+                name: leaf if name in rows else weight * leaf for name, leaf in payload.items()
+            }
+            return Update(weighed, weight, kind)
         whole = self.rest or {
             name: payload[name].new_zeros(tuple(self.full[name])) for name in self._sliced
         }
@@ -156,39 +160,9 @@ class Slices:
         return replace(update, weight=put_slices(weights, self.indices, nothing))
 
 
-@dataclass(frozen=True)
-class Sketched(Around):
-    """Let `local` train the slices in a message, cut from whole adapters where the message has
-    indices, and multiplied where it has multipliers.
-
-    Parameters
-    ----------
-    local
-        The local step that trains the network.
-    net
-        The network that `local` trains, with adapters of k slices. Their scale is a buffer where
-        multipliers travel (`resized` by slice).
-    told
-        Whether messages have more than slices (`Slices.tells`).
-    """
-
-    net: nn.Module
-    told: bool = True
-
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Fit the slices."""
-        if not self.told:
-            return self.local.fit(message, memory, data, key, options)
-        buffers = dict(self.net.named_buffers())
-        multipliers = {
-            (scale := leaf_of(name, "scale")): leaf * buffers[scale].to(leaf)
-            for name, leaf in owned(message, SCALE).items()
-        }
-        model, indices = read_sketch(message)
-        with placed_buffers(self.net, buffers | multipliers):
-            return self.local.fit(cut_slices(model, indices), memory, data, key, options)
+def leading(layers: Iterable[str], k: int) -> dict[str, Drawn]:
+    """Return the first k slices of every layer, in place of drawn ones."""
+    return dict.fromkeys(layers, Drawn(torch.arange(k), torch.ones(k)))
 
 
 def read_sketch(message: Tree) -> tuple[Tree, dict[str, Tensor]]:

@@ -6,7 +6,7 @@ product is multiplied by ``r / k``, as in FSLoRA, and so are the prior and the e
 slices, ``E[sum over drawn j of (r / k) KL_j] = KL``.
 
 Anchored, a client is sent the posterior of all slices and merges the mean product of those that it
-does not have into the base, as `bayesfed.algorithms.lora.anchored` does. It then fits a block of
+does not have into the base, as `bayesfed.algorithms.lora.sketched` does. It then fits a block of
 the server's own posterior, and nothing is multiplied.
 """
 
@@ -19,15 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.federated_svi.local import SviLocal
-from bayesfed.algorithms.lora.anchored import merged_slices
 from bayesfed.algorithms.lora.sketch_view import read_sketch
+from bayesfed.algorithms.lora.sketched import merged_slices
 from bayesfed.algorithms.lora.slices import cut_slices, others, put_slices
 from bayesfed.data import Dataset
-from bayesfed.federated import Fit, Kind, LocalOptions
+from bayesfed.federated import Fit, LocalOptions
+from bayesfed.federated.core import Around
 from bayesfed.inference.variational.fusion import PVI, SITE
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.keys import Key
-from bayesfed.models import BayesianNet, Gaussian, WeightPrior, adapters
+from bayesfed.models import BayesianNet, Gaussian, adapters
 from bayesfed.trees import Tree, under
 
 # Draws of the slices that a client does not have, whose mean product is merged.
@@ -45,30 +46,21 @@ def cut_model(model: BayesianNet, net: nn.Module, indices: Mapping[str, Tensor])
     indices
         Indices of the slices of each layer.
     """
-    centres = {
-        name: prior.centre
-        for name, prior in model.priors.items()
-        if isinstance(prior, Gaussian) and isinstance(prior.centre, Tensor)
-    }
-    cut = cut_slices(centres, indices)
-
-    def of(name: str, prior: WeightPrior) -> WeightPrior:
-        return (
-            replace(prior, centre=cut[name])
-            if isinstance(prior, Gaussian) and name in cut
-            else prior
-        )
-
+    priors = dict(model.priors)
+    for name, prior in model.priors.items():
+        if isinstance(prior, Gaussian) and isinstance(prior.centre, Tensor):
+            (centre,) = cut_slices({name: prior.centre}, indices).values()
+            priors[name] = replace(prior, centre=centre)
     return BayesianNet(
         net,
-        {name: of(name, prior) for name, prior in model.priors.items()},
+        priors,
         cut_slices(model.values, indices),
         model.likelihood,
     )
 
 
 @dataclass(frozen=True)
-class SketchedSvi:
+class SketchedSvi(Around):
     """Let `local` fit the slices that a message names. The factors that `PVI` keeps stay whole, of
     all slices, in the memory.
 
@@ -92,12 +84,6 @@ class SketchedSvi:
     net: nn.Module
     initial: Tree
     anchor: SviLocal | None = None
-    uses_global_randomness: bool = True
-
-    @property
-    def kind(self) -> Kind:
-        """What the payload's numbers mean."""
-        return self.local.kind
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -112,14 +98,10 @@ class SketchedSvi:
             }
         fused, model = self.local.fused, cut_model(self.model, self.net, indices)
         if self.anchor:
-            model = replace(
-                model,
-                values=model.values
-                | self._anchors(self.anchor, message, indices, key.child("anchors")),
-            )
+            base = self._anchors(self.anchor, message, indices, key.child("anchors"))
+            model = replace(model, values=model.values | base)
             message = cut_slices(message, indices)
-        pair = replace(fused.pair, model=model)
-        local = replace(self.local, fused=replace(fused, pair=pair))
+        local = replace(self.local, fused=replace(fused, pair=replace(fused.pair, model=model)))
         held = {f"{SITE}{name}": leaf for name, leaf in cut_slices(whole, indices).items()}
         fit = local.fit(message, held, data, key, options)
         kept = put_slices(under(fit.memory, SITE), indices, whole)

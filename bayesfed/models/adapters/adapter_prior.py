@@ -9,11 +9,11 @@ The priors may be centred on the network's current values or on zero.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import check, choice
 from bayesfed.models.adapters.lora import lora_rank
 from bayesfed.models.priors.weights import Gaussian, WeightPrior
 from bayesfed.trees import trainable
@@ -45,10 +45,7 @@ def adapter_prior(
         or `around` is unknown.
     """
     lora_rank(net)
-    if around not in get_args(Around):
-        raise ArgumentError(
-            "adapter_prior, around", "'initial' or 'zero'", repr(around), "'initial'"
-        )
+    check("adapter_prior, around", around, choice("initial", "zero"))
     sds, others = {"lora_a": Gaussian(a).sd, "lora_b": Gaussian(b).sd}, Gaussian(head).sd
     centres = trainable(net) if around == "initial" else {}
     return lambda name: Gaussian(sds.get(name.rpartition(".")[2], others), centres.get(name, 0.0))

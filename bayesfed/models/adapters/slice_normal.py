@@ -7,7 +7,6 @@ slices have a posterior of their own. Covariance is within a slice, where B and 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import POSITIVE, checked_class, whole
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.trees import leaf_of
 
@@ -26,6 +25,7 @@ from bayesfed.trees import leaf_of
 JOINT = "lora"
 
 
+@checked_class(rank=whole(0, "0"), init_scale=POSITIVE)
 @dataclass(frozen=True)
 class SliceNormal:
     """A Gaussian guide that starts at the network's own values, with parameters ``NAME.loc``,
@@ -53,16 +53,6 @@ class SliceNormal:
     model: BayesianNet
     rank: int = 0
     init_scale: float = 0.01
-
-    def __post_init__(self) -> None:
-        if self.rank < 0 or not 0 < self.init_scale < math.inf:
-            actual = (self.rank, self.init_scale)
-            raise ArgumentError(
-                "SliceNormal",
-                "a rank >= 0 and a positive init_scale",
-                actual,
-                "rank=0, init_scale=0.01",
-            )
 
     def __call__(self, inputs: Tensor, targets: Tensor | None = None) -> None:
         """Run as a Pyro guide: draw every parameter that has a prior."""

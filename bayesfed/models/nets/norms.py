@@ -13,12 +13,13 @@ from __future__ import annotations
 import copy
 import math
 from itertools import chain
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar
 
 import torch
 from torch import nn
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import check, one_of
 
 Norm = Literal["batch", "static", "group"]
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
@@ -49,18 +50,12 @@ def norm_layer(channels: int, norm: Norm, *, where: str) -> nn.Module:
     ArgumentError
         If there is no such norm.
     """
-    if norm not in get_args(Norm):
-        expected = f"one of {', '.join(map(repr, get_args(Norm)))}"
-        raise ArgumentError(f"{where}.norm", expected, repr(norm), "'group'")
+    check(f"{where}, norm", norm, one_of(Norm, "'group'"))
     if norm == "group":
         size = math.gcd(16, channels)
-        size = (
-            size
-            if size >= 8
-            else next(
-                (divisor for divisor in range(8, channels) if channels % divisor == 0), channels
-            )
-        )
+        if size < 8:
+            larger = (divisor for divisor in range(8, channels) if channels % divisor == 0)
+            size = next(larger, channels)
         return nn.GroupNorm(channels // size, channels)
     return nn.BatchNorm2d(channels, track_running_stats=norm == "batch")
 
