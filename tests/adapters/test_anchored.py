@@ -19,7 +19,7 @@ from bayesfed.federated.core.sums import Sum
 from bayesfed.models import Drawn, merged
 from bayesfed.testing import check_local, check_view
 from bayesfed.trees import shapes
-from tests.adapters.test_fs_lora import KEY, ONE, WORK, R, adapted, begun, close, run
+from tests.adapters.adapter_pieces import KEY, ONE, WORK, R, adapted, begun, close, run
 from tests.conftest import tree_equal
 
 MOMENTUM = bf.FedAvgM(1.0, 0.5)

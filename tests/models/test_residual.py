@@ -352,7 +352,7 @@ def test_compact_runs_them(make):
         (lambda: vgg9(COLOUR, 10, KEY, width=-1.0), "vgg9, width"),
         (lambda: vgg9(COLOUR, 10, KEY, norm=""), "vgg9, norm"),
         (lambda: femnist_cnn(10, KEY, width=math.nan), "femnist_cnn, width"),
-        (lambda: bf.models.mobilenet(COLOUR, 10, KEY, norm="none"), "mobilenet.norm"),
+        (lambda: bf.models.mobilenet(COLOUR, 10, KEY, norm="none"), "mobilenet, norm"),
     ],
 )
 def test_bad_arguments_are_refused(call, words):

@@ -31,7 +31,7 @@ from bayesfed.algorithms.federated_svi.recipe import federated_svi
 from bayesfed.algorithms.lora.adapting import by_rank
 from bayesfed.algorithms.lora.sketch_view import Slices
 from bayesfed.algorithms.lora.sketched_svi import SketchedSvi, cut_model
-from bayesfed.algorithms.lora.slices import sliced
+from bayesfed.algorithms.lora.slices import AXES, sliced
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
@@ -51,7 +51,6 @@ from bayesfed.inference.variational.fusion import Fusion, ProductOfExperts
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key
 from bayesfed.models import BayesianNet, SliceNormal, adapters, lora_rank, random_sketch
-from bayesfed.models.adapters.slice_normal import JOINT
 from bayesfed.trees import Tree, leaf_of, shapes
 
 
@@ -88,7 +87,7 @@ def bayesian_lora(
         `fs_lora`.
     guide
         ``model -> guide``, whose parameters have the names and shapes of the adapters:
-        `SliceNormal` (``partial(SliceNormal, rank=2)``) or `AutoNormal`. A guide that draws all
+        `SliceNormal` or `AutoNormal`. A guide that draws all
         parameters at once (`AutoLowRankMultivariateNormal`) serves only ``ranks=[r]``.
     fusion, scale, observations, example
         As in `federated_svi`. A client does not affect the slices that it does not have: rules that
@@ -149,8 +148,7 @@ def bayesian_lora(
         sketched = cast(SviLocal, fitted(part).phases[0].local)
         if anchored:
             return SketchedSvi(sketched, model, nets[number], initial, cast(SviLocal, phase.local))
-        leaves = ("lora_b", "lora_a", JOINT)
-        weights = {leaf_of(layer, leaf): rank / k for layer in layers for leaf in leaves}
+        weights = {leaf_of(layer, leaf): rank / k for layer in layers for leaf in AXES}
         return SketchedSvi(replace(sketched, sites=weights), model, nets[number], initial)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
