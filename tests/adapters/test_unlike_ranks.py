@@ -5,7 +5,6 @@ import torch
 
 import bayesfed as bf
 from bayesfed.algorithms.lora import Refactored, Slices, Stack
-from bayesfed.algorithms.lora.merging import base_weights
 from bayesfed.algorithms.lora.sketch_view import leading
 from bayesfed.algorithms.lora.stacking import refactored
 from bayesfed.federated.core.owners import owned
@@ -15,6 +14,7 @@ from bayesfed.models import (
     merged,
     resized,
 )
+from bayesfed.models.adapters.lora import based
 from bayesfed.trees import shapes, trainable
 from tests.adapters.adapter_pieces import KEY, ONE, WORK, R, adapted, base, begun, close, run
 from tests.conftest import tree_equal
@@ -124,7 +124,7 @@ def test_stacks_are_exact_and_the_delta_is_apart(clients):
     assert "delta/1" not in heard
     assert "stack/a/1" not in missed
     assert (
-        base_weights(net, state)["1.base.weight"].data_ptr()
+        based(net, owned(state, "delta"))["1.base.weight"].data_ptr()
         != net.get_submodule("1").base.weight.data_ptr()
     )
 

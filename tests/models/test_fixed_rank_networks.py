@@ -32,7 +32,7 @@ from bayesfed.models import (
 )
 from bayesfed.trees import parameters, size
 from tests.conftest import tree_equal
-from tests.models.thin_nets import DOUBLE, close, images, matrices, net, randn
+from tests.models.thin_nets import DOUBLE, close, images, matrices, net, point_of, randn
 
 
 # -------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def test_spectral_is_the_best_approximation():
     thin = fixed_rank(whole, 2)
     for name, matrix in matrices(whole).items():
         u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
-        close(g.to_dense(thin.get_submodule(name).point), (u[:, :2] * s[:2]) @ vh[:2])
+        close(g.to_dense(point_of(thin.get_submodule(name))), (u[:, :2] * s[:2]) @ vh[:2])
     assert thin[3].bias is not whole[3].bias
     assert torch.equal(thin[3].bias, whole[3].bias)
 
@@ -68,10 +68,10 @@ def test_random_has_the_scale_of_the_layer_and_the_keys_numbers():
     assert not torch.equal(thin[0].u, other[0].u)
     for index, scale in ((0, 0.3), (2, 3)):
         assert float(
-            g.to_dense(thin[index].point).detach().square().mean().sqrt()
+            g.to_dense(point_of(thin[index])).detach().square().mean().sqrt()
         ) == pytest.approx(scale, rel=0.25)
         with torch.no_grad():
-            g.check_point(thin[index].point, "random")
+            g.check_point(point_of(thin[index]), "random")
         assert thin[index].u.dtype == DOUBLE
 
 

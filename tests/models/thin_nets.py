@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from bayesfed.geometry import FixedRank
 from bayesfed.keys import Key
 from bayesfed.models import mlp
 from bayesfed.trees import parameters, size
@@ -87,3 +88,8 @@ def matrices(net):
 def error_at(spectrum, rank):
     """Return the Frobenius norm of what a spectrum leaves out at a rank."""
     return float((spectrum.values[rank:].double().square().sum() + spectrum.rest**2).sqrt())
+
+
+def point_of(layer):
+    """Return the weight matrix of a layer of fixed rank."""
+    return FixedRank(layer.u, layer.s, layer.v)

@@ -20,7 +20,7 @@ from torch import nn
 
 from bayesfed.algorithms.composing import compose, weighing
 from bayesfed.algorithms.lora.adapting import by_rank
-from bayesfed.algorithms.lora.merging import Merge, Merging, base_weights
+from bayesfed.algorithms.lora.merging import DELTA, Merge, Merging
 from bayesfed.algorithms.lora.sketch_view import Slices, leading
 from bayesfed.algorithms.lora.stacking import Stack, adapter_leaves
 from bayesfed.algorithms.registry import recipe
@@ -30,6 +30,7 @@ from bayesfed.federated import Algorithm, Capacity, Link, Model, Sized, Training
 from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.models import Likelihood, adapters
+from bayesfed.models.adapters.lora import based
 from bayesfed.trees import Tree, shapes
 
 
@@ -79,7 +80,7 @@ def fed_stack_lora(
     idle = {name: leaf for name, leaf in initial.items() if name in adapter_leaves(layers)}
 
     def model(state: Tree) -> Model:
-        return Model(net, idle | owned(state, MODEL) | base_weights(net, state))
+        return Model(net, idle | owned(state, MODEL) | based(net, owned(state, DELTA)))
 
     work = training or Training(batch_size=16)
     fits = tuple(work.fitting(made, likelihood, "factors") for made in nets)

@@ -25,25 +25,13 @@ from bayesfed.federated.core.owners import owner_of
 from bayesfed.federated.training.batch_norm import constant
 from bayesfed.keys import Key
 from bayesfed.models import adapters
+from bayesfed.models.adapters.lora import based
 from bayesfed.models.adapters.lora_layers import fresh_adapter
 from bayesfed.trees import Tree, leaf_of, placed, to
 
 # Owners of leaves by layer: merged weights, the last stack as its ``b/LAYER`` and ``a/LAYER``, and
 # the velocity of the merged weights.
 DELTA, STACK, VELOCITY = "delta", "stack", "velocity"
-
-
-def base_weights(net: nn.Module, tree: Mapping[str, Tensor]) -> Tree:
-    """Return the base weights plus the deltas in a tree, by their names in the network. Layers
-    without a delta are left out.
-    """
-    deltas = owned(tree, DELTA)
-    return {
-        leaf_of(name, "base.weight"): layer.base.weight.detach()
-        + deltas[name].to(layer.base.weight)
-        for name, layer in adapters(net).items()
-        if name in deltas
-    }
 
 
 @dataclass(frozen=True)
@@ -71,7 +59,7 @@ class Merging(Around):
         deltas, velocities, stack = owned(known, DELTA), owned(known, VELOCITY), owned(tree, STACK)
         for name, layer in adapters(self.nets[0]).items():
             if f"b/{name}" in stack:
-                step = (stack[f"b/{name}"] * layer.scale) @ stack[f"a/{name}"]
+                step = layer.product(stack[f"b/{name}"], stack[f"a/{name}"])
                 if self.optimiser:
                     step = self.optimiser.learning_rate * step
                     if name in velocities:
@@ -92,7 +80,7 @@ class Merging(Around):
             b, a = fresh_adapter(layer.base.weight, layer.rank, key.child("adapter", name))
             begun |= {leaf_of(name, "lora_b"): b, leaf_of(name, "lora_a"): a}
         own = dict(net.named_parameters())
-        with placed(net, own | base_weights(net, deltas)):
+        with placed(net, own | based(net, owned(deltas, DELTA))):
             fit = self.local.fit(begun, {}, data, key, options)
         return fit._replace(memory=fit.memory | deltas)
 
@@ -128,11 +116,11 @@ class Merge:
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Merge; a round of clients without data changes nothing."""
-        stack = stacked(reducer)
-        # Clients that heard this round hold the delta already: the old stack is not sent again.
-        if not (stack.total and stack.total.number()):
+        means = stacked(reducer).mean()
+        if means is None:
+            # Clients that heard this round hold the delta already: the old stack is not sent again.
             return _of_kinds(state, MODEL, DELTA, VELOCITY, OPTIMISER), {}
-        pairs, rest = stack.mean()
+        pairs, rest = means
         sent = {
             f"{STACK}/{leaf}/{name}": factor
             for name, pair in pairs.items()

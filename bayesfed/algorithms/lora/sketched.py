@@ -21,6 +21,7 @@ from bayesfed.federated import Fit, LocalOptions
 from bayesfed.federated.core import Around, owned
 from bayesfed.keys import Key
 from bayesfed.models import adapters
+from bayesfed.models.adapters.lora import based
 from bayesfed.trees import Tree, leaf_of, placed
 
 
@@ -107,12 +108,9 @@ def merged_slices(net: nn.Module, slices: Mapping[str, Tensor], layers: Collecti
     layers
         Names of the layers.
     """
-    weights = {}
-    for name, layer in adapters(net).items():
-        if name in layers and leaf_of(name, "lora_a") in slices:
-            base, (b, a) = (
-                layer.base.weight.detach(),
-                (slices[leaf_of(name, leaf)] for leaf in AXES),
-            )
-            weights[leaf_of(name, "base.weight")] = base + ((b * layer.scale) @ a).to(base)
-    return weights
+    products = {
+        name: layer.product(*(slices[leaf_of(name, leaf)] for leaf in AXES))
+        for name, layer in adapters(net).items()
+        if name in layers and leaf_of(name, "lora_a") in slices
+    }
+    return based(net, products)

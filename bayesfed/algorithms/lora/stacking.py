@@ -56,17 +56,12 @@ class Stack:
         if update.number() > 0:
             self._parts[client] = {name: update.total[name] for name in factors}
 
-    def mean(self) -> tuple[dict[str, tuple[Tensor, Tensor]], Tree]:
+    def mean(self) -> tuple[dict[str, tuple[Tensor, Tensor]], Tree] | None:
         """Return B and A of the mean product, ``(m, K)`` and ``(K, n)``, by layer, and the mean of
-        the other leaves.
-
-        Raises
-        ------
-        UpdateError
-            If nobody with data took part.
+        the other leaves; None if nobody with data took part.
         """
-        if self.total is None:
-            raise UpdateError("Stack", "an update", "none", "a client with data")
+        if self.total is None or not self.total.number():
+            return None
         rest, weight = self.total.mean(), self.total.number()
         pairs, ordered = {}, [self._parts[client] for client in sorted(self._parts)]
         for name in self.layers:
@@ -155,10 +150,10 @@ class Refactored:
 
         The report has ``svd_error``, the largest relative error of a layer.
         """
-        stack, model = stacked(reducer), self.publish(state, round, None)
-        if not (stack.total and stack.total.number()):
+        means, model = stacked(reducer).mean(), self.publish(state, round, None)
+        if means is None:
             return state, {}
-        (pairs, rest), errors, own = stack.mean(), [0.0], Tree()
+        (pairs, rest), errors, own = means, [0.0], Tree()
         if self.optimiser:
             now = {name: model[name] for name in rest}
             rest, moments = self.optimiser.step(now, rest, owned(state, OPTIMISER))

@@ -117,6 +117,18 @@ def adapters(net: nn.Module) -> dict[str, LoraLinear]:
     return {name: layer for name, layer in net.named_modules() if isinstance(layer, LoraLinear)}
 
 
+def based(net: nn.Module, deltas: Mapping[str, Tensor]) -> Tree:
+    """Return the frozen weights under some adapters plus a delta each, by their names in the
+    network.
+    """
+    return {
+        leaf_of(name, "base.weight"): layer.base.weight.detach()
+        + deltas[name].to(layer.base.weight)
+        for name, layer in adapters(net).items()
+        if name in deltas
+    }
+
+
 def lora_rank(net: nn.Module) -> int:
     """Return the rank of a network's adapters.
 
@@ -183,7 +195,7 @@ def merged(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Modul
     for name, layer in layers.items():
         b, a = values[leaf_of(name, "lora_b")], values[leaf_of(name, "lora_a")]
         weight = leaf_of(name, "base.weight")
-        values[weight] = (values[weight] + (b * layer.scale) @ a).detach()
+        values[weight] = (values[weight] + layer.product(b, a)).detach()
     # New tensors, since frozen ones are shared with other networks; tied ones stay tied.
     made: dict[Tensor, Tensor] = {
         value: nn.Parameter(torch.empty_like(value).copy_(values[name]))

@@ -134,12 +134,16 @@ class LoraLinear(Deterministic):
         """Number of slices that the adapter has now."""
         return len(self.lora_a)
 
+    def product(self, b: Tensor, a: Tensor) -> Tensor:
+        """Return ``B diag(scale) A`` of any slices."""
+        return (b * self.scale) @ a
+
     @property
     def weight(self) -> Tensor:
         """The effective weight ``W + B diag(scale) A``, computed at every access, for modules that
         read a layer's weight directly.
         """
-        return self.base.weight + (self.lora_b * self.scale) @ self.lora_a
+        return self.base.weight + self.product(self.lora_b, self.lora_a)
 
     @property
     def bias(self) -> Tensor | None:

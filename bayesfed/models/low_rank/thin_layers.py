@@ -120,6 +120,11 @@ class ThinLayer(Deterministic):
         sides = dict(zip("uv", self.unrolling.size, strict=True))
         return {name: (sides.get(name, rank), rank) for name in self.factors}
 
+    def sides(self, values: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the two factors of the matrix for given parameters."""
+        left = values["u"] @ values["s"] if "s" in values else values["u"]
+        return left, values["v"]
+
     def product(self, x: Tensor, left: Tensor, right: Tensor) -> Tensor:
         """Map inputs by the layer whose matrix is ``left right^T``."""
         if self.kind is nn.Linear:
@@ -206,10 +211,6 @@ class FactoredLayer(ThinLayer):
     def __init__(self, layer: Dense, u: Tensor, v: Tensor, split: Split = "spatial") -> None:
         super().__init__(layer, split, u=u, v=v)
 
-    def sides(self, values: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the two factors of the matrix for given parameters."""
-        return values["u"], values["v"]
-
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs as the layer that it stands for would."""
         return self.product(x, self.u, self.v)
@@ -236,15 +237,6 @@ class FixedRankLayer(ThinLayer):
         # norm, and zeros would double a point's memory.
         self.register_buffer("up", None, persistent=False)
         self.register_buffer("vp", None, persistent=False)
-
-    @property
-    def point(self) -> FixedRank:
-        """The weight matrix."""
-        return FixedRank(self.u, self.s, self.v)
-
-    def sides(self, values: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the two factors of the matrix for given parameters."""
-        return values["u"] @ values["s"], values["v"]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs as the layer that it stands for would."""
