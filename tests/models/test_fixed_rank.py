@@ -25,7 +25,7 @@ from bayesfed.models import (
 )
 from bayesfed.trees import parameters, running_statistics, size
 from tests.conftest import tree_equal
-from tests.models.thin_nets import DOUBLE, close, images, net, randn
+from tests.models.thin_nets import DOUBLE, close, grads, images, net, randn
 from tests.support.manifold import check_tangency, inner, tangent_to_dense
 
 
@@ -141,7 +141,7 @@ def test_probes_get_the_thin_products_of_the_dense_gradient():
     probe = probes(at)
     functional.cross_entropy(functional_call(thin, {**tree, **probe}, (x,)), y).backward()
     gradients = dense_gradients(thin, tree, lambda whole: functional.cross_entropy(whole(x), y))
-    for name, tangent in tangents(at, probe).items():
+    for name, tangent in tangents(at, grads(probe)).items():
         full = gradients[name]
         close(probe[f"{name}.up"].grad, full @ at[name].v, 1e-10)
         close(probe[f"{name}.vp"].grad, full.mT @ at[name].u, 1e-10)
@@ -203,7 +203,7 @@ def test_gradients_agree_with_finite_differences_along_a_retraction():
         return functional.cross_entropy(functional_call(thin, leaves, (x,)), y)
 
     loss({**tree, **probe}).backward()
-    gradient = tangents(at, probe)
+    gradient = tangents(at, grads(probe))
     along = {name: g.random_tangent(point, Key(0, name)) for name, point in at.items()}
     slope = sum(float(inner(gradient[name], along[name])) for name in at)
     for retract in (g.metric_retraction, g.orthographic_retraction):
@@ -229,7 +229,7 @@ def test_descent_learns_what_a_matrix_of_the_rank_can():
         functional.mse_loss(
             functional_call(layer, {**tree, **probe}, (x,)), x @ g.to_dense(target).mT
         ).backward()
-        step = {name: -1.0 * gradient for name, gradient in tangents(at, probe).items()}
+        step = {name: -1.0 * gradient for name, gradient in tangents(at, grads(probe)).items()}
         tree = with_points(
             tree, {name: g.metric_retraction(point, step[name]) for name, point in at.items()}
         )
@@ -246,7 +246,7 @@ def test_no_dense_array_is_formed():
         functional_call(thin, {**tree, **probe}, (x,)).sum().backward()
         moved = {
             name: g.metric_retraction(at[name], -0.1 * gradient)
-            for name, gradient in tangents(at, probe).items()
+            for name, gradient in tangents(at, grads(probe)).items()
         }
         with_points(tree, moved)
         thin(x).sum().backward()
@@ -261,7 +261,7 @@ def test_a_layer_of_thirty_billion_weights_runs_and_steps():
     functional_call(layer, {**tree, **probe}, (x,)).square().mean().backward()
     assert probe["up"].grad.shape == (200_000, 4)
     assert probe["vp"].grad.shape == (150_000, 4)
-    moved = g.metric_retraction(at[""], -1.0 * tangents(at, probe)[""])
+    moved = g.metric_retraction(at[""], -1.0 * tangents(at, grads(probe))[""])
     before, after = (
         functional_call(layer, leaves, (x,)).square().mean()
         for leaves in (tree, with_points(tree, {"": moved}))

@@ -93,3 +93,8 @@ def error_at(spectrum, rank):
 def point_of(layer):
     """Return the weight matrix of a layer of fixed rank."""
     return FixedRank(layer.u, layer.s, layer.v)
+
+
+def grads(leaves):
+    """Return the gradients that backward left in leaves."""
+    return {name: leaf.grad for name, leaf in leaves.items()}

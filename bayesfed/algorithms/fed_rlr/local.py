@@ -5,7 +5,7 @@ the server's.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -169,34 +169,31 @@ class RiemannianSgd:
         loss = self.likelihood.loss(
             functional_call(self.net, {**own, **others, **probe}, (batch.inputs,)), batch.targets
         )
-        loss.backward()
+        # What a batch does not reach has a gradient of zero, and stays.
+        leaves = others | probe
+        found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        gradients = dict(zip(leaves, found, strict=True))
         with torch.no_grad():
-            for leaf in probe.values():
-                # What a batch does not reach has no gradient, and stays.
-                leaf.grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            riemannian = tangents(here, gradients)
+            rate = rate * self._shrunk(riemannian, [gradients[name] for name in others])
             moved, centres = dict[str, FixedRank](), points(base, self.layers) if pull else {}
-            gradients = tangents(here, probe)
-            rate = rate * self._shrunk(gradients, others)
-            for name, gradient in gradients.items():
+            for name, gradient in riemannian.items():
                 direction = -rate * gradient
                 if pull:
                     direction = direction + pull * difference(here[name], centres[name])
                 moved[name] = self._moved(name, here[name], direction)
             result = with_points(own, moved)
             for name, leaf in others.items():
-                change = torch.zeros_like(leaf) if leaf.grad is None else -rate * leaf.grad
-                result[name] = leaf.detach() + change
+                result[name] = leaf.detach() + -rate * gradients[name]
                 if pull:
                     result[name] = result[name] + pull * (base[name] - leaf.detach())
         return result, loss.detach()
 
-    def _shrunk(self, gradients: Mapping[str, Tangent], others: Tree) -> float:
+    def _shrunk(self, riemannian: Mapping[str, Tangent], free: Iterable[Tensor]) -> float:
         if math.isinf(self.clip):
             return 1.0
-        size = sum(float(norm(gradient)) ** 2 for gradient in gradients.values())
-        size += sum(
-            float(leaf.grad.square().sum()) for leaf in others.values() if leaf.grad is not None
-        )
+        size = sum(float(norm(gradient)) ** 2 for gradient in riemannian.values())
+        size += sum(float(gradient.square().sum()) for gradient in free)
         return min(1.0, self.clip / max(math.sqrt(size), 1e-30))
 
     def _moved(self, name: str, point: FixedRank, direction: Tangent) -> FixedRank:

@@ -7,13 +7,13 @@ fixed rank, beside ordinary ones. One step::
     tree = parameters(net)
     at = points(tree)
     probe = probes(at)
-    loss(functional_call(net, {**tree, **probe}, (inputs,)), targets).backward()
-    step = {name: -rate * gradient for name, gradient in tangents(at, probe).items()}
+    found = loss(functional_call(net, {**tree, **probe}, (inputs,)), targets)
+    gradients = dict(zip(probe, torch.autograd.grad(found, list(probe.values()))))
+    step = {name: -rate * gradient for name, gradient in tangents(at, gradients).items()}
     moved = {name: metric_retraction(point, step[name]) for name, point in at.items()}
     tree = with_points(tree, moved)
 
-Leaves that `parameters` returns do not require gradients, so backward computes those of the probes
-and no others. To train biases and dense layers as well, let their leaves require gradients and step
+To train biases and dense layers as well, let their leaves require gradients and step
 them as usual. A point may change its rank, since the network runs at any rank.
 """
 
@@ -105,35 +105,32 @@ def probes(points: Mapping[str, FixedRank]) -> Tree:
     return zeros
 
 
-def tangents(points: Mapping[str, FixedRank], probes: Mapping[str, Tensor]) -> dict[str, Tangent]:
-    """Return the Riemannian gradient of each layer, from the gradients that backward left in the
-    probes.
+def tangents(
+    points: Mapping[str, FixedRank], gradients: Mapping[str, Tensor]
+) -> dict[str, Tangent]:
+    """Return the Riemannian gradient of each layer, from the gradients of its probes.
 
     Parameters
     ----------
     points
         Points at which the network was called, by layer.
-    probes
-        Result of `probes` after backward, with ``G V`` and ``G^T U`` as gradients.
+    gradients
+        ``G V`` and ``G^T U``: the gradients of the result of `probes`, by its names.
 
     Raises
     ------
     ArgumentError
-        If a point has no probe, or a probe no gradient.
+        If a probe has no gradient.
 
     References
     ----------
     Equation (47) of FedRLR.
     """
     riemannian = {}
-    with torch.no_grad():
-        for name, point in points.items():
-            gradients = []
-            for leaf in (leaf_of(name, "up"), leaf_of(name, "vp")):
-                gradient = probes[leaf].grad if leaf in probes else None
-                if gradient is None:
-                    hint = "functional_call(net, {**tree, **probes}, inputs), then backward"
-                    raise ArgumentError(f"tangents, {leaf!r}", "a gradient", "none", hint)
-                gradients.append(gradient)
-            riemannian[name] = project(point, *gradients)
+    for name, point in points.items():
+        up, vp = (gradients.get(leaf_of(name, leaf)) for leaf in ("up", "vp"))
+        if up is None or vp is None:
+            hint = "torch.autograd.grad(loss, list(probes.values()))"
+            raise ArgumentError(f"tangents, layer {name!r}", "gradients of probes", "none", hint)
+        riemannian[name] = project(point, up, vp)
     return riemannian

@@ -88,9 +88,11 @@ def riemannian(point: FixedRank, inputs: Tensor, wanted: Tensor) -> Step:
 
     def step() -> FixedRank:
         probe = probes({"": point})
-        loss(functional_call(layer, probe, (inputs,)), wanted).backward()
+        error = loss(functional_call(layer, probe, (inputs,)), wanted)
+        found = torch.autograd.grad(error, list(probe.values()))
         with torch.no_grad():
-            return metric_retraction(point, -RATE * tangents({"": point}, probe)[""])
+            gradients = dict(zip(probe, found, strict=True))
+            return metric_retraction(point, -RATE * tangents({"": point}, gradients)[""])
 
     return step
 
