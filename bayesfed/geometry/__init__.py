@@ -7,9 +7,8 @@ Its files, lowest first:
 `thin`                 QR, SVD and norm of a product of thin factors
 `fixed_rank`           points ``u s v^T``: from dense matrices and factors and back, distance,
                        weighted sums
-`ranks`                ranks for a compression ratio; a rank that shrinks by energy and grows
-`tangents`             tangent vectors: the projection from two thin products, their norm
-`retractions`          metric and orthographic retraction
+`tangents`             tangent vectors: the projection from two thin products, their norm; metric
+                       and orthographic retraction
 ====================== =============================================================================
 
 References

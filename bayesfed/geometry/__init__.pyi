@@ -9,15 +9,11 @@ from .fixed_rank import singular_values as singular_values
 from .fixed_rank import sum_points as sum_points
 from .fixed_rank import to_dense as to_dense
 from .fixed_rank import to_factors as to_factors
-from .ranks import energy_rank as energy_rank
-from .ranks import grow as grow
-from .ranks import truncate as truncate
-from .ranks import uniform_ranks as uniform_ranks
-from .retractions import metric_retraction as metric_retraction
-from .retractions import orthographic_retraction as orthographic_retraction
 from .tangents import Tangent as Tangent
 from .tangents import difference as difference
+from .tangents import metric_retraction as metric_retraction
 from .tangents import norm as norm
+from .tangents import orthographic_retraction as orthographic_retraction
 from .tangents import project as project
 from .tangents import project_factors as project_factors
 from .tangents import random_tangent as random_tangent

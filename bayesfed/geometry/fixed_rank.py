@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import POSITIVE, check
 from bayesfed.geometry.thin import (
     across,
     check_finite,
@@ -76,11 +77,6 @@ class FixedRank:
     def rank(self) -> int:
         """R, the number of columns; with a singular core, more than the rank of the matrix."""
         return self.u.shape[1]
-
-    @property
-    def dimension(self) -> int:
-        """Dimension of the manifold, ``(M + N - R) R``."""
-        return (sum(self.shape) - self.rank) * self.rank
 
 
 def from_dense(matrix: Tensor, rank: int) -> FixedRank:
@@ -211,8 +207,7 @@ def random_point(
     """
     check_rank("random_point", rank, min(rows, columns))
     std = columns**-0.5 if std is None else std
-    if not (math.isfinite(std) and std > 0):
-        raise ArgumentError("random_point", "a positive std", std, "None")
+    check("random_point, std", std, POSITIVE)
     like = torch.empty((), dtype=dtype, device=device)
     a, b = (
         gaussian((rows, rank), key.child("u"), like),

@@ -1,4 +1,5 @@
-"""Tangent vectors of the fixed-rank manifold: a linear space of thin triples (Vandereycken 2013).
+"""Tangent vectors of the fixed-rank manifold, a linear space of thin triples, and retractions from
+them to the manifold (Vandereycken 2013).
 
 A tangent at ``X = u s v^T`` is ``Z = u core v^T + up v^T + u vp^T``, with any core ``(R, R)``, up
 ``(M, R)`` with ``u^T up = 0``, and vp ``(N, R)`` with ``v^T vp = 0``. The three terms are
@@ -9,6 +10,24 @@ same bits of u and v. Tangents at one point add and scale like vectors.
 The projection is equation (47) of FedRLR, ``U U^T G + G V V^T - U U^T G V V^T``. Of an ambient G
 it needs only ``G V`` and ``G^T U``. For the gradient of a loss, autograd gives both without G, as
 those of a probe ``up v^T + u vp^T`` of zeros: `bayesfed.models.low_rank.thin_layers`.
+
+Both retractions are of second order: ``R(t Z) = X + t Z + O(t^2)``, and the part of order t^2 is
+normal to the manifold (Absil and Oseledets 2015).
+
+============  =====================================  ================================  =============
+retraction    result                                 defined                           costs O((M +
+                                                                                       N) R^2) and
+============  =====================================  ================================  =============
+metric        the matrix of rank R nearest to X + Z  always                            an SVD of a
+                                                                                       2R x 2R
+                                                                                       matrix
+orthographic  X + Z plus a normal vector, of rank R  where ``s + core`` is invertible  a solve with
+                                                                                       an R x R
+                                                                                       matrix
+============  =====================================  ================================  =============
+
+The orthographic retraction has an inverse that needs no iteration: the projection of the difference
+onto the tangent space.
 """
 
 from __future__ import annotations
@@ -18,13 +37,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesfed.errors import ArgumentError
 from bayesfed.geometry.fixed_rank import FixedRank, _same_shape
 from bayesfed.geometry.thin import (
     accurate,
     across,
+    check_finite,
     check_matrices,
     check_shape,
     gaussian,
+    product_svd,
+    signed_qr,
 )
 from bayesfed.keys import Key
 
@@ -192,3 +215,59 @@ def check_tangent(where: str, point: FixedRank, tangent: Tangent) -> None:
     """Raise `ArgumentError` unless a tangent has the shapes of its point."""
     for name, like in (("core", point.s), ("up", point.u), ("vp", point.v)):
         check_shape(f"{where}, {name} of the tangent", getattr(tangent, name), like.shape)
+
+
+def metric_retraction(point: FixedRank, tangent: Tangent) -> FixedRank:
+    """Return the matrix of rank R nearest to ``X + Z``, in canonical form, by a truncated SVD.
+
+    ``X + Z`` has a rank of at most 2R, so two thin QRs and an SVD of a ``2R x 2R`` matrix suffice.
+    The QRs are of ``[v, vp]`` and its counterpart for u, not of vp alone. The result is therefore
+    orthonormal to rounding after any number of steps, for small or dependent columns of vp, and
+    also where 2R > M. If ``X + Z`` has a rank below R, the core has zeros on its diagonal, and u
+    and v are still orthonormal.
+
+    Raises
+    ------
+    ArgumentError
+        If the tangent does not fit the point or is not finite.
+
+    References
+    ----------
+    Equation (19) of FedRLR; Vandereycken (2013); Absil and Malick (2012).
+    """
+    a, b = to_ambient(point, tangent)
+    # Z = [u core + up, u] [v, vp]^T, so X joins the first block.
+    a = torch.cat([a[:, : point.rank] + point.u @ point.s, point.u], 1)
+    check_finite("metric_retraction", a=a, b=b)
+    u, s, v = product_svd(a, b, point.rank)
+    return FixedRank(u, s.diag(), v)
+
+
+def orthographic_retraction(point: FixedRank, tangent: Tangent) -> FixedRank:
+    """Return ``(u C + up) C^-1 (v C^T + vp)^T`` for ``C = s + core``, a matrix of rank R that
+    differs from ``X + Z`` by a normal vector.
+
+    Raises
+    ------
+    ArgumentError
+        If C is singular to rounding, where the retraction is not defined, or the tangent does not
+        fit the point or is not finite.
+
+    References
+    ----------
+    Absil and Oseledets (2015).
+    """
+    check_tangent("orthographic_retraction", point, tangent)
+    core = point.s + tangent.core
+    check_finite("orthographic_retraction", core=core, up=tangent.up, vp=tangent.vp)
+    values = torch.linalg.svdvals(core)
+    if not bool(values[-1] > point.rank * torch.finfo(core.dtype).eps * values[0]):
+        raise ArgumentError(
+            "orthographic_retraction",
+            "an invertible s + core",
+            f"singular values from {float(values[0]):g} to {float(values[-1]):g}",
+            "a shorter step, or metric_retraction",
+        )
+    u, left = signed_qr(point.u @ core + tangent.up)
+    v, right = signed_qr(point.v @ core.mT + tangent.vp)
+    return FixedRank(u, left @ torch.linalg.solve(core, right.mT), v)

@@ -29,6 +29,7 @@ from bayesfed.keys import Key, forked
 from bayesfed.models.modules import evaluating
 
 _aten = torch.ops.aten
+Shape = tuple[int, ...]
 
 
 class Cost(NamedTuple):
@@ -146,20 +147,18 @@ def _unfused(net: nn.Module) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fused)
 
 
-def _vector(matrix: tuple[int, ...], vector: tuple[int, ...], *rest: Any, **named: Any) -> int:
+def _vector(matrix: Shape, vector: Shape, *rest: Any, **named: Any) -> int:
     return 2 * prod(matrix)
 
 
-def _attention(
-    query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], *rest: Any, **named: Any
-) -> int:
+def _attention(query: Shape, key: Shape, value: Shape, *rest: Any, **named: Any) -> int:
     return int(sdpa_flop_count(query, key, value))
 
 
 def _recurrent(
-    inputs: tuple[int, ...],
-    from_inputs: tuple[int, ...],
-    from_state: tuple[int, ...],
+    inputs: Shape,
+    from_inputs: Shape,
+    from_state: Shape,
     *rest: Any,
     **named: Any,
 ) -> int:

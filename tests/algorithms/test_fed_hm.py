@@ -10,9 +10,8 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.algorithms.baselines.split_mix.ensembles import Ensemble, Nets, joined, parted
 from bayesfed.algorithms.baselines.split_mix.recipe import split_mix
+from bayesfed.algorithms.fed_hm.factored import Factored, Refactor, spectra_of
 from bayesfed.algorithms.fed_hm.recipe import fed_hm
-from bayesfed.algorithms.fed_hm.server import Refactor
-from bayesfed.algorithms.fed_hm.view import Factored, spectra_of
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import rounds, score
 from bayesfed.federated.core.owners import owned

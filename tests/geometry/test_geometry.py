@@ -79,7 +79,7 @@ def test_agreement_with_pymanopt():
 
     ambient = randn(12, 9)
     tangent, other = g.project(at, ambient @ at.v, ambient.mT @ at.u), g.random_tangent(at, Key(1))
-    assert at.dimension == theirs.dim
+    assert theirs.dim == (12 + 9 - 3) * 3
     same(tangent, theirs.projection(point_there(at), ambient.numpy()))
     np.testing.assert_allclose(
         float(inner(tangent, other)),
@@ -239,7 +239,7 @@ def test_random_points_and_tangents():
     )
     assert torch.equal(at.u, g.random_point(60, 50, 5, Key(0), std=0.1, dtype=DOUBLE).u)
     squares = torch.stack([g.norm(g.random_tangent(at, Key(k))) ** 2 for k in range(50)])
-    assert float(squares.mean()) == pytest.approx(at.dimension, rel=0.03)
+    assert float(squares.mean()) == pytest.approx((60 + 50 - 5) * 5, rel=0.03)
 
 
 @pytest.mark.slow
@@ -247,7 +247,6 @@ def test_a_matrix_too_large_to_form():
     """10^6 x 10^6, four terabytes in single precision."""
     size, rank = 10**6, 2
     at = g.random_point(size, size, rank, Key(0))
-    assert at.dimension == (2 * size - rank) * rank
     tangent = short(at, size=0.1)
     moved = g.metric_retraction(at, tangent)
     reached = g.orthographic_retraction(at, tangent)
@@ -257,6 +256,3 @@ def test_a_matrix_too_large_to_form():
     assert float(g.norm(transport(at, moved, tangent))) <= length
     mean = g.sum_points([at, moved], [0.5, 0.5], rank)
     assert float(g.distance(mean, at)) == pytest.approx(length / 2, rel=0.01)
-    grown = g.grow(at, torch.ones(size, 1), torch.ones(size, 1))
-    g.check_point(grown, "grown")
-    assert g.truncate(grown, 0.1).rank == rank

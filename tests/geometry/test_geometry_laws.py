@@ -185,16 +185,16 @@ def nan(*shape):
         ),
         (
             lambda p: g.FixedRank(p.u, p.s.diagonal(), p.v),
-            r"FixedRank, s: expected a matrix, found shape \(3,\)",
+            r"FixedRank, s: expected a matrix .* found shape \(3,\)",
         ),
         (lambda p: g.FixedRank(p.u, p.s[:2], p.v), r"FixedRank, s: expected shape \(3, 3\)"),
         (
             lambda p: g.FixedRank(p.u, p.s.float(), p.v),
-            "FixedRank, s: expected torch.float64 on cpu, found torch.float32 on cpu; try .to",
+            r"FixedRank, s: .* of one dtype .* found shape \(3, 3\) of torch.float32 on cpu",
         ),
         (
             lambda p: g.FixedRank(p.u.half(), p.s.half(), p.v.half()),
-            "FixedRank, u: expected float32 or float64, found torch.float16; try .float",
+            r"FixedRank, u: .*float32 or float64.* found shape \(9, 3\) of torch.float16",
         ),
         (
             lambda p: g.from_dense(randn(4, 3), 0),
@@ -222,7 +222,7 @@ def nan(*shape):
         (lambda p: g.random_point(4, 3, 4, Key(0)), "random_point: expected a rank from 1 to 3"),
         (
             lambda p: g.random_point(4, 3, 2, Key(0), std=0.0),
-            "random_point: expected a positive std, found 0.0",
+            "random_point, std: expected a positive finite number, found 0.0",
         ),
         (
             lambda p: g.check_point(g.FixedRank(2 * p.u, p.s, p.v), "client 7"),

@@ -393,11 +393,11 @@ def test_whole_first_is_at_most_the_layers(count):
         ),
         (
             lambda: FactoredLayer(nn.Linear(4, 3), randn(3), randn(4)),
-            "FactoredLayer, u: expected a matrix",
+            "FactoredLayer, u: expected a matrix of",
         ),
         (
             lambda: FactoredLayer(nn.Linear(4, 3), randn(3, 2), randn(4, 2, dtype=DOUBLE)),
-            "FactoredLayer, v: expected torch.float32",
+            "FactoredLayer, v: expected a matrix of float32",
         ),
         (
             lambda: FactoredLayer(nn.Conv2d(1, 2, 3), randn(6, 2), randn(9, 2)),

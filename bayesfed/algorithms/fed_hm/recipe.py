@@ -25,13 +25,13 @@ from typing import Literal
 from torch import nn
 
 from bayesfed.algorithms.composing import Turn, compose, weighing
-from bayesfed.algorithms.fed_hm.server import Refactor
-from bayesfed.algorithms.fed_hm.view import Factored
+from bayesfed.algorithms.fed_hm.factored import Factored, Refactor
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import NOT_NEGATIVE, Role, check, number, whole
 from bayesfed.federated import Algorithm, Buffers, Capacity, Link, Local, Model, Profile, Training
+from bayesfed.federated.core import MODEL, owned
 from bayesfed.federated.training.batch_norm import buffered, predicting, travelling
 from bayesfed.federated.training.descent import LocalClasses
 from bayesfed.inference import MaximumLikelihood, Objective
@@ -156,7 +156,7 @@ def fed_hm(
         return Model(served[size], views[size].restrict(state))
 
     def largest(state: Tree) -> Model:
-        return Model(whole_net, Factored(layers, {}, {}).restrict(state))
+        return Model(whole_net, owned(state, MODEL))
 
     whole_net, *served = (predicting(made, buffers) for made in (net, *nets))
     return compose(

@@ -25,7 +25,7 @@ from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key, forked
 from bayesfed.models import Likelihood, points, probes, tangents, with_points
 from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
-from bayesfed.trees import Shapes, Tree, leaf_of, shapes
+from bayesfed.trees import Shapes, Tree, leaf_of
 
 
 def free(tree: Tree, layers: Collection[str] | None = None) -> Tree:
@@ -82,7 +82,7 @@ class RiemannianSgd:
         The network, with layers of fixed rank.
     reset
         Begin every round at the broadcast model. False, as in the paper, continues from the
-        client's own model in its memory, unless that has other ranks than the message.
+        client's own model in its memory.
     clip
         Largest norm of a step's gradient, Riemannian and free leaves together; longer gradients are
         scaled down.
@@ -125,7 +125,7 @@ class RiemannianSgd:
             If the data cannot be scored, or training diverged.
         """
         base = _settled(message, self.layers)
-        keeps = not self.reset and bool(len(data)) and shapes(memory) == shapes(base)
+        keeps = not self.reset and bool(len(data)) and bool(memory)
         own, losses = memory if keeps else base, list[Tensor]()
         rate, steps = self.learning_rate * options.rate_factor, options.steps or self.steps
         pull = options.pull if isinstance(options, RiemannianOptions) else 0.0

@@ -30,7 +30,6 @@ from torch import nn
 from bayesfed.algorithms.composing import Turn, compose, weighing
 from bayesfed.algorithms.fed_rlr.encodings import Retraction, Tangents, Transmission
 from bayesfed.algorithms.fed_rlr.local import RiemannianOptions, RiemannianSgd, sent_shapes
-from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
 from bayesfed.algorithms.fed_rlr.server import Retract
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
@@ -41,7 +40,7 @@ from bayesfed.federated.clients import one_thread
 from bayesfed.federated.core import seams
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.descent import draws_globally
-from bayesfed.geometry import metric_retraction, orthographic_retraction
+from bayesfed.geometry import metric_retraction
 from bayesfed.models import Categorical, Likelihood, fixed_rank
 from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
 from bayesfed.trees import parameters
@@ -64,7 +63,6 @@ def fed_rlr(
     retraction: Retraction = metric_retraction,
     link: Link | None = None,
     codec: Codec | None = None,
-    adapt: Adapt | None = None,
 ) -> Algorithm:
     """Train weights of fixed rank, from the best low-rank approximation of the network's own
     weights.
@@ -96,16 +94,13 @@ def fed_rlr(
         How payloads reach the server. Default: `Digital()`.
     codec
         Codec of both directions. Default: 32-bit floats.
-    adapt
-        How ranks change between rounds. Default: they do not.
 
     Raises
     ------
     ArgumentError
         If a rank is impossible, nothing has fixed rank, the optimiser is not a plain `Sgd`, `clip`
         is not positive, the network has running statistics, `consensus` is outside [0, 1] (in its
-        round, if it is a function), `Points()` should go over the air, or ranks should grow under
-        the orthographic retraction.
+        round, if it is a function), or `Points()` should go over the air.
     """
     work = training or Training()
     sgd = work.optimiser or Sgd()
@@ -128,13 +123,6 @@ def fed_rlr(
     if link and not seams.one_by_one(link) and not sending.adds:
         actual, hint = type(sending).__name__, "Tangents(), or Digital()"
         raise ArgumentError("fed_rlr, OverTheAir", "a transmission that adds", actual, hint)
-    if (
-        adapt
-        and adapt.extra
-        and orthographic_retraction in (retraction, getattr(sending, "retraction", None))
-    ):
-        expected = "metric_retraction where ranks grow: a new direction's core is singular"
-        raise ArgumentError("fed_rlr, adapt", expected, "orthographic_retraction", "Adapt(extra=0)")
 
     def options(turn: Turn) -> RiemannianOptions:
         pull = consensus(turn.round) if callable(consensus) else consensus
@@ -157,7 +145,7 @@ def fed_rlr(
         "fed_rlr",
         thin,
         local,
-        Retract(sending, adapt, layers),
+        Retract(sending, layers),
         training=work,
         initial=parameters(thin),
         view=lambda turn: Whole(sent_shapes(turn.state, sending, layers)),

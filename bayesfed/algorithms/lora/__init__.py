@@ -1,7 +1,7 @@
 """Methods that train low-rank adapters.
 
-`slices`, `sketch_view`, `adapting`, `sketched`, `stacking` and `merging` are shared parts;
-`sketched_svi` is the local step of `bayesian_lora`; the other files are a recipe each.
+`slices`, `sketch_view`, `adapting`, `sketched` and `stacking` are shared parts; `sketched_svi` is
+the local step of `bayesian_lora`; the other files are recipes.
 """
 
 import lazy_loader

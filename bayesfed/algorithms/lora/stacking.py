@@ -2,8 +2,8 @@
 B_2, ...] [A_1; A_2; ...]``.
 
 Payloads of `Slices.stacked` and the reducer `Stack` make the sum. The server `Refactored` truncates
-it by thin QRs and an SVD (FlexLoRA), and `bayesfed.algorithms.lora.merging` adds it to the weights
-under the adapters (FedStackLoRA). No product is formed here.
+it by thin QRs and an SVD (FlexLoRA), and `fed_stack_lora` adds it to the weights under the
+adapters. No product is formed here.
 """
 
 from __future__ import annotations

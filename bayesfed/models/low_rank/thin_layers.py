@@ -12,7 +12,7 @@ Descent on the manifold of fixed rank does not need the gradients of u, s and v 
 vp ``(N, R)``, which are None unless `torch.func.functional_call` puts tensors there for the
 duration of a call. With zeros that require gradients the weight is unchanged, and backward leaves
 ``G V`` in ``up.grad`` and ``G^T U`` in ``vp.grad``. The two products become twice as wide,
-``[u s + up, u] [v, vp]^T``. `bayesfed.models.low_rank.fixed_rank_trees` has the whole step.
+``[u s + up, u] [v, vp]^T``. `bayesfed.models.low_rank.fixed_rank` has the whole step.
 
 References
 ----------

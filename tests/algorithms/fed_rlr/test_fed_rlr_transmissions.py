@@ -30,7 +30,7 @@ from bayesfed.geometry import (
     to_dense,
     to_factors,
 )
-from bayesfed.models.low_rank.fixed_rank_trees import points
+from bayesfed.models.low_rank.fixed_rank import points
 from bayesfed.testing import check_view
 from bayesfed.trees import parameters, shapes
 from tests.algorithms.fed_rlr.fed_rlr_pieces import ALL, WORK, final, rlr_local

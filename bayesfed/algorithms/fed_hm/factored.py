@@ -1,5 +1,10 @@
-"""`Factored`: the view that gives each client layers as factors of its own ranks (FedHM, Yao et
-al., 2.3).
+"""FedHM's view, `Factored`, which gives each client layers as factors of its own ranks, and its
+server, `Refactor`, which averages whole models and factorises them for the next round (Yao et al.,
+2.3).
+
+The state is the whole network and, as ``svd/PART/LAYER``, the leading singular triplets of every
+layer that a client gets factored. They are computed once a round at the largest rank, cut for each
+client, and the search of the next round starts from them.
 """
 
 from __future__ import annotations
@@ -9,9 +14,12 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.federated import Kind, Update, Whole
-from bayesfed.federated.core import MODEL, of, owned
-from bayesfed.models import Spectrum, Unrolling, align, factorise
+from bayesfed.federated import Kind, Reducer, Update, Whole
+from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.clients import one_thread
+from bayesfed.federated.core import MODEL, Info, of, owned
+from bayesfed.keys import Key
+from bayesfed.models import Spectrum, Unrolling, align, factorise, spectra
 from bayesfed.trees import Shapes, Tree, check, leaf_of, shapes
 
 # Owner of the triplets in a state, and what the names of their parts begin with.
@@ -86,3 +94,47 @@ class Factored:
             }
         full = of(MODEL, full)
         return Whole(shapes(full)).lift(full, weight, kind)
+
+
+@dataclass(frozen=True)
+class Refactor:
+    """Average whole models, then compute the triplets for the next round.
+
+    Parameters
+    ----------
+    layers, sizes
+        Layouts of the factored layers, and their ranks for every size.
+    warm
+        Use subspace iteration from the last round's right vectors, and report what it missed. False
+        computes an exact SVD of every layer.
+    """
+
+    layers: Mapping[str, Unrolling]
+    sizes: tuple[Ranks, ...]
+    warm: bool = True
+
+    def start(self, whole: Tree) -> Tree:
+        """Return the state before round 0, with exact triplets."""
+        with one_thread():
+            return with_spectra(whole, spectra(whole, self.layers, *self.sizes))
+
+    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
+        """Average values; a round of clients without data changes nothing.
+
+        The report has ``svd_error``, the largest relative error of a layer at its largest rank, and
+        ``svd_missed``, the largest relative part of a layer outside the searched space, which is 0
+        for exact SVDs.
+        """
+        total = summed(reducer, "value")
+        if not total.weight:
+            return state, {}
+        whole = owned(total.mean(), MODEL)
+        key, last = (Key(0, "refactor", round), spectra_of(state)) if self.warm else (None, None)
+        triplets = spectra(whole, self.layers, *self.sizes, key=key, warm=last)
+        errors, missed = [0.0], [0.0]
+        for name, spectrum in triplets.items():
+            norm = max(float(self.layers[name].matrix(whole[f"{name}.weight"]).norm()), 1e-30)
+            errors.append(spectrum.rest / norm)
+            missed.append(spectrum.residual / norm)
+        info = {"svd_error": max(errors), "svd_missed": max(missed)}
+        return with_spectra(whole, triplets), info
