@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.lora.sketch_view import Slices
-from bayesfed.algorithms.lora.sketched import merged_slices
+from bayesfed.algorithms.lora.sketches import Slices, merged_slices
 from bayesfed.algorithms.lora.slices import BITS, coarse, cut_slices, fine, others
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.owners import of

@@ -30,15 +30,8 @@ def test_only_what_is_trained_has_a_prior_and_the_base_is_shared():
     assert model.values["1.base.weight"].data_ptr() == net.get_parameter("1.base.weight").data_ptr()
     assert model.values["1.lora_a"].data_ptr() != net.get_parameter("1.lora_a").data_ptr()
     assert tree_equal({name: prior.centre for name, prior in model.priors.items()}, trainable(net))
-    zero = bf.bayesian(
-        net, bf.models.adapter_prior(net, a=0.1, b=0.2, head=0.3, around="zero")
-    ).priors
-    assert [(prior.sd, prior.centre) for prior in zero.values()] == [
-        (0.2, 0.0),
-        (0.1, 0.0),
-        (0.3, 0.0),
-        (0.3, 0.0),
-    ]
+    told = bf.bayesian(net, bf.models.adapter_prior(net, a=0.1, b=0.2, head=0.3)).priors
+    assert [prior.sd for prior in told.values()] == [0.2, 0.1, 0.3, 0.3]
 
 
 # Closed forms: with B fixed, y = W x + scale B A x + noise is linear in A
@@ -54,9 +47,11 @@ def linear(rank, inputs=3, outputs=4, sd=0.5, noise=0.3, rows=40):
     net[0].lora_b.data = torch.randn(outputs, rank, generator=generator)
     x = torch.randn(rows, inputs, generator=generator)
     y = net(x).detach() + noise * torch.randn(rows, outputs, generator=generator)
-    prior = bf.models.adapter_prior(net, a=sd, around="zero")
     model = bf.bayesian(
-        net, prior, likelihood=bf.Normal(noise), where=lambda name, module: name.endswith("lora_a")
+        net,
+        bf.Gaussian(sd),
+        likelihood=bf.Normal(noise),
+        where=lambda name, module: name.endswith("lora_a"),
     )
     b = net[0].lora_b.detach()
     precision = torch.kron(b.T @ b, x.T @ x) / noise**2 + torch.eye(rank * inputs) / sd**2
@@ -221,7 +216,7 @@ def test_bad_input_is_refused(digits):
         bf.bayesian_lora(bf.bayesian(plain, bf.Gaussian(1.0)), [1], **FIRST, **settings(data))
     with pytest.raises(ArgumentError, match="adapters of one rank"):
         bf.models.adapter_prior(plain)
-    for bad in ({"a": 0.0}, {"b": -1.0}, {"head": math.inf}, {"around": "one"}):
+    for bad in ({"a": 0.0}, {"b": -1.0}, {"head": math.inf}):
         with pytest.raises(ArgumentError):
             bf.models.adapter_prior(net, **bad)
     for bad in ({"init_scale": 0.0}, {"init_scale": math.inf}):

@@ -12,7 +12,7 @@ from pyro.infer.autoguide import AutoNormal
 
 import bayesfed as bf
 from bayesfed.algorithms.lora import SketchedSvi
-from bayesfed.algorithms.lora.sketch_view import SKETCH
+from bayesfed.algorithms.lora.sketches import SKETCH
 from bayesfed.algorithms.lora.slices import cut_slices, sliced
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.owners import of, owned

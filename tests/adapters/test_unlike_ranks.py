@@ -5,7 +5,7 @@ import torch
 
 import bayesfed as bf
 from bayesfed.algorithms.lora import Refactored, Slices, Stack
-from bayesfed.algorithms.lora.sketch_view import leading
+from bayesfed.algorithms.lora.sketches import leading
 from bayesfed.algorithms.lora.stacking import refactored
 from bayesfed.federated.core.owners import owned
 from bayesfed.federated.core.protocols import Profile

@@ -169,10 +169,12 @@ class RiemannianSgd:
         loss = self.likelihood.loss(
             functional_call(self.net, {**own, **others, **probe}, (batch.inputs,)), batch.targets
         )
-        # What a batch does not reach has a gradient of zero, and stays.
-        leaves = others | probe
-        found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        gradients = dict(zip(leaves, found, strict=True))
+        loss.backward()
+        # What a batch does not reach has no gradient, and stays.
+        gradients = {
+            name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            for name, leaf in (others | probe).items()
+        }
         with torch.no_grad():
             riemannian = tangents(here, gradients)
             rate = rate * self._shrunk(riemannian, [gradients[name] for name in others])

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from bayesfed.algorithms.lora.sketch_view import Slices
+from bayesfed.algorithms.lora.sketches import Slices
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Model
 from bayesfed.models import adapters, lora_rank, resized

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.composing import compose, weighing
 from bayesfed.algorithms.lora.adapting import by_rank
-from bayesfed.algorithms.lora.sketch_view import Slices, leading
+from bayesfed.algorithms.lora.sketches import Slices, leading
 from bayesfed.algorithms.lora.stacking import OPTIMISER, Stack, adapter_leaves, stacked
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec

@@ -19,7 +19,7 @@ from torch import nn
 
 from bayesfed.algorithms.composing import compose, weighing
 from bayesfed.algorithms.lora.adapting import by_rank, models_of
-from bayesfed.algorithms.lora.sketch_view import Slices, leading
+from bayesfed.algorithms.lora.sketches import Slices, leading
 from bayesfed.algorithms.lora.stacking import Refactored, Stack
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec

@@ -28,8 +28,7 @@ from torch import nn
 
 from bayesfed.algorithms.composing import Turn, compose, weighing
 from bayesfed.algorithms.lora.adapting import by_rank, half_frozen
-from bayesfed.algorithms.lora.sketch_view import Slices, leading
-from bayesfed.algorithms.lora.sketched import Sketched
+from bayesfed.algorithms.lora.sketches import Sketched, Slices, leading
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError

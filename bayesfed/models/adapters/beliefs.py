@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import pyro
 import pyro.distributions as dist
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import constraints
 
-from bayesfed.errors.checks import POSITIVE, check, checked_class, choice
+from bayesfed.errors.checks import POSITIVE, checked_class
 from bayesfed.models.adapters.lora import lora_rank
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.models.priors.weights import Gaussian, WeightPrior
@@ -59,13 +58,13 @@ class SliceNormal:
             pyro.sample(name, dist.Normal(loc, scale).to_event(loc.ndim))
 
 
-Around = Literal["initial", "zero"]
-
-
 def adapter_prior(
-    net: nn.Module, *, a: float = 0.1, b: float = 0.1, head: float = 0.1, around: Around = "initial"
+    net: nn.Module, *, a: float = 0.1, b: float = 0.1, head: float = 0.1
 ) -> Callable[[str], WeightPrior]:
     """Return a function from a trained parameter's name to its prior, as `bayesian` takes it.
+
+    Priors are centred on the network's current values, which are zero for a fresh B, so the centre
+    is the pretrained function.
 
     Parameters
     ----------
@@ -73,20 +72,14 @@ def adapter_prior(
         Network with adapters, as returned by `lora`.
     a, b, head
         Standard deviations of A, of B and of all other trained parameters, in units of the weights.
-    around
-        "initial": priors are centred on the current values, which are zero for a fresh B, so the
-        centre is the pretrained function. "zero": all priors are centred on zero. That is a saddle:
-        with B and A both zero, neither has a gradient, so a guide has to start elsewhere, as
-        `SliceNormal` does.
 
     Raises
     ------
     ArgumentError
-        If the network has no adapters or their ranks differ, a standard deviation is not positive,
-        or `around` is unknown.
+        If the network has no adapters or their ranks differ, or a standard deviation is not
+        positive.
     """
     lora_rank(net)
-    check("adapter_prior, around", around, choice("initial", "zero"))
     sds, others = {"lora_a": Gaussian(a).sd, "lora_b": Gaussian(b).sd}, Gaussian(head).sd
-    centres = trainable(net) if around == "initial" else {}
-    return lambda name: Gaussian(sds.get(name.rpartition(".")[2], others), centres.get(name, 0.0))
+    centres = trainable(net)
+    return lambda name: Gaussian(sds.get(name.rpartition(".")[2], others), centres[name])

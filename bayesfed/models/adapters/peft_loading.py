@@ -84,10 +84,12 @@ def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
     home = Path(folder)
     config, tensors = _config(home / CONFIG), _tensors(home / WEIGHTS)
     path = home / WEIGHTS
-    ends = tuple(f".{end}" for end in LEAVES.values())
-    named = {name.removeprefix(ROOT): value for name, value in tensors.items()}
-    names = {name.removesuffix(end) for name in named for end in ends if name.endswith(end)}
-    heads = sorted({name.rpartition(".")[0] for name in named if not name.endswith(ends)})
+    values = {_here(name.removeprefix(ROOT)): value for name, value in tensors.items()}
+    owners: dict[bool, set[str]] = {True: set(), False: set()}
+    for name in values:
+        owner, _, leaf = name.rpartition(".")
+        owners[leaf in LEAVES].add(owner)
+    names, heads = owners[True], sorted(owners[False])
     modules = dict(net.named_modules())
     if strangers := sorted({*names, *heads} - modules.keys()):
         known = f"those of {sorted(modules)[-1]!r}"
@@ -103,7 +105,6 @@ def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
         dropout=config.lora_dropout or 0.0,
         head=heads,
     )
-    values = {_here(name): value for name, value in named.items()}
     expected = shapes(trainable(made))
     try:
         check_shapes(values, expected, where=f"{path}, rank {config.r}")
