@@ -196,7 +196,7 @@ def test_what_pvi_keeps_of_a_client_is_whole(digits):
 
 
 def test_priors_are_cut_to_the_slices_of_a_client(digits):
-    model = declared(around="initial")
+    model = declared()
     clients, data = few(digits, 1)
     algorithm = bf.bayesian_lora(
         model,

@@ -80,8 +80,7 @@ def fed_rlr(
     consensus
         Share of its distance to the broadcast model that a step takes back, or ``round -> share``.
     reset
-        Begin rounds at the broadcast model. False, as in the paper, keeps every client's own model
-        until its ranks change.
+        Begin rounds at the broadcast model. False, as in the paper, keeps every client's own model.
     clip
         Largest norm of a step's gradient, since steps on thin networks are long where singular
         values are small. Default: no limit.
