@@ -239,11 +239,10 @@ def sum_points(
         If there is no point, the shapes differ, the weights are not one finite number for each
         point, or the rank is outside its range.
     """
-    values, count = [float(weight) for weight in weights], max(len(points), 1)
-    if len(values) != count or len(points) != count or not all(map(math.isfinite, values)):
-        raise ArgumentError(
-            "sum_points", f"one finite weight for each of {count}", values, "[1 / K] * K"
-        )
+    values = [float(weight) for weight in weights]
+    if not points or len(values) != len(points) or not all(map(math.isfinite, values)):
+        expected = f"one finite weight for each of {max(len(points), 1)}"
+        raise ArgumentError("sum_points", expected, values, "[1 / K] * K")
     _same_shape("sum_points", *points)
     a = torch.cat(
         [weight * (point.u @ point.s) for point, weight in zip(points, values, strict=True)], 1

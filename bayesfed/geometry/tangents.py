@@ -178,12 +178,9 @@ def to_ambient(point: FixedRank, tangent: Tangent) -> tuple[Tensor, Tensor]:
 
 def norm(tangent: Tangent) -> Tensor:
     """Return the Frobenius norm of a tangent, a scalar."""
-    size: Tensor = torch.stack(
-        [
-            torch.linalg.vector_norm(accurate(part)).to(part.dtype)
-            for part in (tangent.core, tangent.up, tangent.vp)
-        ]
-    ).norm()
+    parts = (tangent.core, tangent.up, tangent.vp)
+    sizes = [torch.linalg.vector_norm(accurate(part)).to(part.dtype) for part in parts]
+    size: Tensor = torch.stack(sizes).norm()
     return size
 
 

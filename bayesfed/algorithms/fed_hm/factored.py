@@ -31,14 +31,12 @@ Ranks = Mapping[str, int]
 
 def spectra_of(state: Tree) -> dict[str, Spectrum]:
     """Return the triplets in a state, by layer."""
-    own = owned(state, SVD)
-    return {
-        name: Spectrum(
-            *(own[f"{part}/{name}"] for part in PARTS),
-            *(float(own[f"{part}/{name}"]) for part in FIGURES),
-        )
-        for name in owned(own, "values")
-    }
+    own, found = owned(state, SVD), {}
+    for name in owned(own, "values"):
+        u, values, v = (own[f"{part}/{name}"] for part in PARTS)
+        rest, residual = (float(own[f"{part}/{name}"]) for part in FIGURES)
+        found[name] = Spectrum(u, values, v, rest, residual)
+    return found
 
 
 def with_spectra(whole: Tree, found: Mapping[str, Spectrum]) -> Tree:

@@ -125,8 +125,8 @@ class RiemannianSgd:
             If the data cannot be scored, or training diverged.
         """
         base = _settled(message, self.layers)
-        keeps = not self.reset and bool(len(data)) and bool(memory)
-        own, losses = memory if keeps else base, list[Tensor]()
+        own = memory if memory and not self.reset and len(data) else base
+        losses = list[Tensor]()
         rate, steps = self.learning_rate * options.rate_factor, options.steps or self.steps
         pull = options.pull if isinstance(options, RiemannianOptions) else 0.0
         if len(data):
@@ -151,14 +151,14 @@ class RiemannianSgd:
             gap += float(distance(point, found[name])) ** 2
             within += float(norm(difference(point, found[name]))) ** 2
         payload |= {name: leaf - base[name] for name, leaf in free(own, self.layers).items()}
-        figures = {
+        info = {
+            "samples": float(len(data)),
+            "loss": loss,
+            "nll": loss,
             "consensus_gap": gap,
             "off_tangent": max(0.0, 1 - within / gap) ** 0.5 if gap else 0.0,
         }
-        kept = {} if self.reset else dict(own if len(data) else memory)
-        return Fit(
-            payload, kept, {"samples": float(len(data)), "loss": loss, "nll": loss, **figures}
-        )
+        return Fit(payload, {} if self.reset else dict(own if len(data) else memory), info)
 
     def _step(
         self, own: Tree, base: Tree, batch: Dataset, rate: float, pull: float

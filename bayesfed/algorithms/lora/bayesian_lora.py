@@ -123,10 +123,8 @@ class SketchedSvi(Around):
         message, indices = read_sketch(message)
         whole = under(memory, SITE)
         if not whole and isinstance(self.local.fusion, PVI):
-            share = options.share
-            whole = {
-                name: share * leaf.to(data.inputs.device) for name, leaf in self.initial.items()
-            }
+            device = data.inputs.device
+            whole = {name: options.share * leaf.to(device) for name, leaf in self.initial.items()}
         fused, model = self.local.fused, cut_model(self.model, self.net, indices)
         if self.anchor:
             base = self._anchors(self.anchor, message, indices, key.child("anchors"))

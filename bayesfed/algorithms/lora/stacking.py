@@ -82,8 +82,8 @@ def stacked(reducer: Reducer) -> Stack:
         If another reducer was used, or the clients sent another kind.
     """
     stack = seams.gathered(reducer, Stack)
-    if stack is None or stack.total is None or stack.total.kind != "factors":
-        total = stack.total if stack else seams.total_of(reducer)
+    total = stack.total if stack else seams.total_of(reducer)
+    if stack is None or total is None or total.kind != "factors":
         found = f"kind {total.kind!r}" if total else type(reducer).__name__
         hint = "reducer=partial(Stack, layers)"
         raise UpdateError("server step", "a stack of kind 'factors'", found, hint)

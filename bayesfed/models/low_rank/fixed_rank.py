@@ -94,8 +94,9 @@ def fixed_rank(
     def made(layer: Dense, matrix: Tensor, rank: int, key: Key | None) -> FixedRankLayer:
         if key is None:
             return FixedRankLayer(layer, from_dense(matrix, rank))
+        rows, columns = matrix.shape
         std, kind, at = float(matrix.square().mean().sqrt()), matrix.dtype, matrix.device
-        point = random_point(*matrix.shape, rank, key, std=std, dtype=kind, device=at)
+        point = random_point(rows, columns, rank, key, std=std, dtype=kind, device=at)
         return FixedRankLayer(layer, point)
 
     return thinned(

@@ -64,8 +64,8 @@ def chosen(
             if named is not None and path not in named:
                 continue
             if leaf != "weight" or not is_plain(module, *kinds):
-                names = " or ".join(f"nn.{kind.__name__}" for kind in kinds)
-                expected = f"the weight of an {names} itself, without hooks"
+                allowed = " or ".join(f"nn.{kind.__name__}" for kind in kinds)
+                expected = f"the weight of an {allowed} itself, without hooks"
                 actual = f"{leaf} of {type(module).__name__}"
             elif getattr(module, "groups", 1) > 1:
                 expected = "a convolution of one group"
