@@ -40,8 +40,8 @@ from .federated_svi.conjugate import conjugate as conjugate
 from .federated_svi.recipe import federated_svi as federated_svi
 from .lora.bayesian_lora import bayesian_lora as bayesian_lora
 from .lora.fed_lora import fed_lora as fed_lora
+from .lora.fed_lora import ffa_lora as ffa_lora
 from .lora.fed_stack_lora import fed_stack_lora as fed_stack_lora
-from .lora.ffa_lora import ffa_lora as ffa_lora
 from .lora.flex_lora import flex_lora as flex_lora
 from .lora.fs_lora import fs_lora as fs_lora
 from .lora.hetero_lora import hetero_lora as hetero_lora

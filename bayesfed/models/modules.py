@@ -189,33 +189,6 @@ def check_last(
         )
 
 
-def draws_random_numbers(net: nn.Module, inputs: Tensor) -> bool:
-    """Return whether a network draws random numbers while it trains, as dropout does: whether one
-    row, seen in training mode, moves torch's generator. Buffers and generator end as they were.
-    """
-    device = inputs.device
-    devices = [device] if device.type == "cuda" else []
-    buffers = {name: value.clone() for name, value in net.named_buffers()}
-    modes = [(module, module.training) for module in net.modules()]
-    row = inputs[:1].expand(2, *inputs.shape[1:])
-    with torch.random.fork_rng(devices), torch.no_grad():
-        before = _generator_state(device)
-        try:
-            net.train()
-            functional_call(net, buffers, (row,))
-        finally:
-            for module, mode in modes:
-                module.training = mode
-        return not torch.equal(before, _generator_state(device))
-
-
-def _generator_state(device: torch.device) -> Tensor:
-    states = [torch.get_rng_state()]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
-    return torch.cat(states)
-
-
 def tied(net: nn.Module) -> frozenset[str]:
     """Return the names of the parameters that are one tensor with another, every name of each."""
     named = list(net.named_parameters(remove_duplicate=False))

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import check, one_of
 from bayesfed.models.low_rank.thin_layers import FactoredLayer, FixedRankLayer
 from bayesfed.models.modules import swapped
 from bayesfed.trees import check_shapes, leaf_of, parameters, shapes
@@ -42,10 +42,7 @@ def dense_or_thin(
     ArgumentError
         If the form is unknown.
     """
-    if form not in ("smaller", "thin", "dense"):
-        raise ArgumentError(
-            "dense_or_thin, form", "'smaller', 'thin' or 'dense'", repr(form), "'smaller'"
-        )
+    check("dense_or_thin, form", form, one_of(("smaller", "thin", "dense")))
     own = parameters(net)
     values, expected = own if tree is None else dict(tree), shapes(own)
     layers = {
