@@ -35,6 +35,7 @@ from bayesfed.federated import (
     rounds,
     untimed,
 )
+from bayesfed.federated.aggregation.rules import added
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.owners import owned
 from bayesfed.federated.training.descent import batches
@@ -407,9 +408,9 @@ def test_updates_guard_their_sum():
         (replace(one, weight={"a": torch.ones(2)}), "a number and a tree"),
     ):
         with pytest.raises(UpdateError, match=words):
-            one + other
+            added({"one": one, "other": other})
     covered = Update({"a": torch.tensor([2.0, 0.0])}, {"a": torch.tensor([2.0, 0.0])}, "value")
-    assert (covered + covered).mean()["a"].tolist() == [1.0, 0.0]
+    assert added({"one": covered, "other": covered}).mean()["a"].tolist() == [1.0, 0.0]
     with pytest.raises(UpdateError, match="a positive total weight"):
         replace(one, weight=0.0).mean()
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import UpdateError
-from bayesfed.federated.core.limbs import TOP, limbs_of, refused
+from bayesfed.federated.core.limbs import TOP, fits, limbs_of
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.trees import check_shapes
 
@@ -159,16 +159,16 @@ def checked(update: Update) -> dict[tuple[Part, str], Tensor]:
         If a number is not finite, or 2^50 or more in size, and so cannot be added.
     """
     values = {(part, name): flat(leaf) for part, name, leaf in leaves(update)}
-    if (wrong := refused(list(values.values()))) is not None:
-        (part, name), leaf = list(values.items())[wrong]
-        where = f"adding updates, {'leaf' if part == 'total' else 'weights of leaf'} {name!r}"
-        raise UpdateError(
-            where,
-            "finite numbers below 2^50 in size",
-            f"{float(leaf.abs().amax()):g}",
-            "a smaller step or weight",
-            field="values",
-        )
+    for (part, name), leaf in values.items():
+        if not fits(leaf):
+            where = f"adding updates, {'leaf' if part == 'total' else 'weights of leaf'} {name!r}"
+            raise UpdateError(
+                where,
+                "finite numbers below 2^50 in size",
+                f"{float(leaf.abs().amax()):g}",
+                "a smaller step or weight",
+                field="values",
+            )
     if not isinstance(update.weight, dict) and not abs(update.weight) < TOP:
         raise UpdateError(
             "adding updates, weight",

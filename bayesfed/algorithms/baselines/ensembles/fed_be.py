@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 
+import torch
 from torch import nn
 
 from bayesfed.algorithms.baselines.ensembles.models import updates_of
@@ -118,9 +120,11 @@ class ClientsKept:
         updates = updates_of(reducer, "value")
         if not updates:
             return state, {}
-        total = updates[0]
-        for update in updates[1:]:
-            total = total + update
+        rows = sum(update.number() for update in updates)
+        mean = {
+            name: reduce(torch.add, [update.total[name] for update in updates]) / rows
+            for name in updates[0].total
+        }
         kept = together([update.mean() for update in updates])
-        after = of(MODEL, total.mean()) | of(CLIENTS, kept)
+        after = of(MODEL, mean) | of(CLIENTS, kept)
         return after, {"models": float(len(updates))}
