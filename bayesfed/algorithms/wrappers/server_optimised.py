@@ -83,7 +83,7 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
             actual, hint = "running statistics that travel", "buffers='local', or static norms"
             raise ArgumentError(where, "parameters alone", actual, hint)
         return layered(algorithm, Optimised(optimiser=optimiser), where=where)
-    if not isinstance(optimiser, FedAvgM):
+    if not seams.momentum_alone(optimiser):
         actual = type(optimiser).__name__
         raise ArgumentError(where, "momentum of products", actual, "FedAvgM(1.0, 0.5)")
     core, _ = phase.scope.parted(algorithm.initial)

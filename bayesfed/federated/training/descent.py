@@ -64,6 +64,13 @@ class Descent:
     kind: Kind = "value"
     uses_global_randomness: bool = False
 
+    @property
+    def descent(self) -> Descent | None:
+        """The step itself, which does nothing but gradient steps; None for a subclass, which may do
+        more.
+        """
+        return self if type(self) is Descent else None
+
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
