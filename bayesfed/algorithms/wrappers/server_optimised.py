@@ -110,7 +110,7 @@ class Optimised(Layer):
         return self.optimiser.initial(moment.model)
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Average, then step. A round in which no client has data changes nothing."""
         averaged, info = inner(total)

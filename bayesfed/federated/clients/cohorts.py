@@ -42,7 +42,7 @@ from bayesfed.errors.checks import Role, checked_class, whole
 from bayesfed.federated.clients.side import ClientSide, Opened, Sides
 from bayesfed.federated.clients.turn import Outcome, Task, attempt, failure, fitted, read, reply
 from bayesfed.federated.clients.vmap_training import Member, obstacle, rows_of, shape_of, together
-from bayesfed.federated.core import Fit, Layer, Local, seams
+from bayesfed.federated.core import Fit, Local, seams
 from bayesfed.trees import Tree, size, to
 
 Cohort = int | Literal["auto"]
@@ -158,9 +158,7 @@ class Cohorts:
         return [_alone(client) for client in clients]
 
     def _obstacle(self, phase: str, side: ClientSide) -> str:
-        around = any(type(layer).during is not Layer.during for layer in side.layers)
-        layers = "layers that act while clients train" if around else ""
-        reason = self._obstacles.get(phase) or obstacle(side.core) or layers
+        reason = self._obstacles.get(phase) or obstacle(side.core)
         if reason and self.size != "auto":
             raise ArgumentError(
                 f"cohort, phase {phase!r}", "a local that can be batched", reason, "cohort='auto'"

@@ -184,8 +184,6 @@ def check_order(phase: Phase, where: str = "") -> None:
             hint = f"{bound.owner!r} as the outermost layer"
             expected = f"single updates that nothing changes after {bound.owner!r}"
             raise ArgumentError(begin, expected, f"{layer.owner!r} around it, which does", hint)
-        if type(layer).sends is not Layer.sends and not seams.adds(phase):
-            raise ArgumentError(begin, SUMMED, "another reducer", METHODS)
         holding = next((one for one in inside if one.traits.holds), None)
         if traits.averages and holding:
             actual = f"{holding.owner!r}, which sends changes of it"
