@@ -68,7 +68,6 @@ from .engine.callbacks import score as score
 from .engine.checkpoint import checkpoint as checkpoint
 from .engine.checkpoint import load as load
 from .engine.checkpoint import newest as newest
-from .engine.checkpoint import save as save
 from .engine.files.records import RecordFile as RecordFile
 from .engine.files.records import untimed as untimed
 from .engine.reports import Record as Record
