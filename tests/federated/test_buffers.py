@@ -12,7 +12,7 @@ from torch.nn import functional
 import bayesfed as bf
 from bayesfed.algorithms.baselines.split_mix.recipe import split_mix
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import Add, Buffered, Descent, Whole, dynamic, fixed, load, save, score
+from bayesfed.federated import Add, Buffered, Descent, Whole, dynamic, fixed, load, score
 from bayesfed.federated.core.owners import owned
 from bayesfed.federated.training.batch_norm import STATISTICS, travelling
 from bayesfed.federated.training.descent import batches
@@ -23,6 +23,7 @@ from bayesfed.models.nets.building_blocks import initialised
 from bayesfed.testing import check_local
 from bayesfed.trees import parameters, placed_buffers, running_statistics, shapes
 from tests.conftest import tree_equal
+from tests.support.saving import save
 
 POLICIES = ("static", "mean", "local")
 

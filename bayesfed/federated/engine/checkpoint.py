@@ -69,25 +69,27 @@ class Checkpoints:
 
     def __init__(self, path: str | Path, every: int, keep: int) -> None:
         self._folder, self._every, self._keep = Path(path), every, keep
-        # Only what this run wrote into a history file counts, so each begins empty, whatever is in
-        # the folder.
-        self._turns, self._turn = max(keep, 2), 0
-        self._next: tuple[object, ...] = ()
+        self._turns, self._next = max(keep, 2), tuple[object, ...]()
 
     def __call__(self, report: RoundReport) -> None:
         """Collect the record of the round, and save a checkpoint if one is due."""
         snapshot = report.snapshot
         if self._next != (report.round, *_identity(snapshot)):
             _check_folder(self._folder, snapshot)
-            self._earlier = snapshot.history
-            self._backlog: list[list[Record]] = [[] for _ in range(self._turns)]
-            self._written = [(0, blake2b(digest_size=32)) for _ in range(self._turns)]
-            self._turn = snapshots.next_turn(self._folder) % self._turns
+            self._begin(snapshot)
         self._next = (report.round + 1, *_identity(snapshot))
         for backlog in self._backlog:
             backlog.append(report.record)
         if snapshot.round % self._every == 0:
             self._write(snapshot)
+
+    def _begin(self, snapshot: Snapshot) -> None:
+        self._earlier = snapshot.history
+        # Only what this run wrote into a history file counts, so each begins empty, whatever is in
+        # the folder.
+        self._backlog: list[list[Record]] = [[] for _ in range(self._turns)]
+        self._written = [(0, blake2b(digest_size=32)) for _ in range(self._turns)]
+        self._turn = snapshots.next_turn(self._folder) % self._turns
 
     def _write(self, snapshot: Snapshot) -> None:
         """Write history, tensors and, last of all, the file that makes them a checkpoint."""
