@@ -124,10 +124,8 @@ def of_core(
     def known(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
         return lambda state: served(parted(state)[0])
 
-    def own(state: Tree, memory: Tree) -> Personal:
-        if personal is None:
-            raise ArgumentError(name, "personal models", "none", "personalised(algorithm)")
-        return personal(parted(state)[0], parted(memory)[0])
+    def own(served: Callable[[Tree, Tree], Personal]) -> Callable[[Tree, Tree], Personal]:
+        return lambda state, memory: served(parted(state)[0], parted(memory)[0])
 
     state = of(phase.within, of(phase.owner, initial))
     for layer in phase.layers:
@@ -139,7 +137,7 @@ def of_core(
         known(predictor),
         known(posterior) if posterior else None,
         sizes={size: known(served) for size, served in (sizes or {}).items()},
-        personal=own if personal else None,
+        personal=own(personal) if personal else None,
     )
 
 

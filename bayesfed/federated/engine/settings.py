@@ -123,14 +123,11 @@ class _Described:
             self.entries[name] = self._nets.setdefault(id(value), _net(value))
         elif isinstance(value, type):
             self.entries[name] = value.__qualname__
-        elif isinstance(value, Mapping):
-            if values:
-                for part, inner in value.items():
-                    self.add(f"{name}[{part}]", inner, values=values)
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, Mapping | list | tuple):
             if values or isinstance(value, tuple):
-                for number, inner in enumerate(value):
-                    self.add(f"{name}[{number}]", inner, values=values)
+                parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+                for part, inner in parts:
+                    self.add(f"{name}[{part}]", inner, values=values)
         else:
             self._object(name, value)
 

@@ -160,14 +160,14 @@ class OverTheAir:
             plan = self.power.precode(known, 1.0, estimate_variance=variance)
         except UpdateError as problem:
             for arrival in sound:
-                arrival.silence, arrival.cost = str(problem), signal.cost(arrival.client, None)
+                arrival.silence, arrival.cost = str(problem), signal.cost(None)
             return
         payloads = ((arrival.client, signal.symbols(arrival)) for arrival in sound)
         received = transmit(payloads, true, plan, noise_w=self.noise_w, key=key, round=round)
         weight = math.fsum(signal.weights[client] for client in received.heard)
         reducer.add("air", Update(signal.tree(received), weight, sound[0].kind))
         for arrival in sound:
-            arrival.cost = signal.cost(arrival.client, received.spent.get(arrival.client))
+            arrival.cost = signal.cost(received.spent.get(arrival.client))
             if arrival.client in plan.silent:
                 strength = f"|h| = {abs(known[arrival.client]):.3f}"
                 arrival.silence = f"silent: its channel, {strength}, is below the threshold"
@@ -241,7 +241,7 @@ class _Signal:
             total[name] = recovered.reshape(like.shape).to(like.dtype)
         return total
 
-    def cost(self, client: str, spent: Spent | None) -> Cost:
+    def cost(self, spent: Spent | None) -> Cost:
         """Return the bits of a client's digital side message, the round's channel uses, and the
         client's power if it was heard.
         """
