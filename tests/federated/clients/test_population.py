@@ -77,7 +77,6 @@ def check_recipe(name, folder):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_population_has_the_bits_of_a_mapping(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshots, "FEW", 1)
     monkeypatch.setattr(snapshots, "SHORT", 1)
     half = check_recipe(name, tmp_path)
     assert bool(half.snapshot.memories) == (name != "fed_avg")
