@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from bayesfed.errors import ArgumentError
@@ -167,17 +168,15 @@ def rounds(
             rows += sorted(entries.rows, key=lambda row: row.client)
         memories = window.memories() if window else pool.memories()
         flights = window.in_flight() if window else {}
-        snapshot = Snapshot(
-            algorithm.name,
-            seed,
-            number + 1,
-            state,
-            versions,
-            memories,
-            run_id,
-            resume.history,
-            settings,
-            flights,
+        snapshot = replace(
+            resume,
+            round=number + 1,
+            state=state,
+            versions=versions,
+            memories=memories,
+            run=run_id,
+            settings=settings,
+            in_flight=flights,
         )
         yield RoundReport(
             round=number,

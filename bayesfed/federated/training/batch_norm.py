@@ -22,12 +22,13 @@ average over the batches of one round.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import nn
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import check, one_of
 from bayesfed.federated.core import Around, Fit, Local, LocalOptions
 from bayesfed.keys import Key
 from bayesfed.models import untracked
@@ -68,9 +69,7 @@ def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
         If the policy is unknown, no parameter is trained, or the network has running statistics and
         the policy is "static".
     """
-    if buffers not in get_args(Buffers):
-        expected = f"one of {', '.join(map(repr, get_args(Buffers)))}"
-        raise ArgumentError(f"{where}, buffers", expected, repr(buffers), "'static'")
+    check(f"{where}, buffers", buffers, one_of(Buffers, "'static'"))
     running = running_statistics(net, certain=buffers == "static")
     if running and buffers == "static":
         hint = (

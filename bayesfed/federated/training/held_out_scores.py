@@ -73,20 +73,17 @@ class HeldOutScores(Around, ABC):
         if not len(rows):
             return torch.zeros(len(FACTORS))
         with torch.no_grad():
-            result = torch.stack(
-                [
-                    self._score(torch.stack(list(self.likely(message, factor, rows, key))))
-                    for factor in FACTORS
-                ]
-            )
+            likely = [
+                torch.stack(list(self.likely(message, factor, rows, key))) for factor in FACTORS
+            ]
+        result = torch.stack(
+            [(math.log(self.draws) - each.logsumexp(dim=0)).mean() for each in likely]
+        )
         if not bool(torch.isfinite(result).all()):
             raise DataError(
                 "held-out rows", "finite scores", result.tolist(), "a smaller learning rate"
             )
         return result
-
-    def _score(self, likely: Tensor) -> Tensor:
-        return (math.log(self.draws) - likely.logsumexp(dim=0)).mean()
 
 
 def better(
