@@ -21,7 +21,7 @@ from bayesfed.models import Categorical, fixed_rank
 from bayesfed.models.modules import evaluating
 from bayesfed.models.nets.building_blocks import initialised
 from bayesfed.testing import check_local
-from bayesfed.trees import parameters, placed_buffers, running_statistics, shapes
+from bayesfed.trees import parameters, placed, running_statistics, shapes
 from tests.conftest import tree_equal
 from tests.support.saving import save
 
@@ -336,7 +336,7 @@ def test_shared_buffers_stay_shared():
         nn.Sequential(shared, nn.Identity(), shared),
         {name: value.clone() for name, value in shared.named_buffers(prefix="0")},
     )
-    with placed_buffers(net, new):
+    with placed(net, new, "buffers"):
         net(torch.rand(5, 3))
         assert int(new["0.num_batches_tracked"]) == 2
     assert int(shared.num_batches_tracked) == 0

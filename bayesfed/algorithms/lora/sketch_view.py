@@ -19,7 +19,7 @@ from bayesfed.federated import Fit, Kind, LocalOptions, Update, Whole
 from bayesfed.federated.core import MODEL, Around, of, owned
 from bayesfed.keys import Key
 from bayesfed.models import Drawn
-from bayesfed.trees import Shapes, Tree, check, leaf_of, placed_buffers
+from bayesfed.trees import Shapes, Tree, check, leaf_of, placed
 
 # Owners of leaves on the down-link, by layer: multipliers of slices, and indices for clients that
 # get whole adapters.
@@ -187,7 +187,7 @@ class Sketched(Around):
             for name, leaf in owned(message, SCALE).items()
         }
         model, indices = read_sketch(message)
-        with placed_buffers(self.net, buffers | multipliers):
+        with placed(self.net, buffers | multipliers, "buffers"):
             return self.local.fit(cut_slices(model, indices), memory, data, key, options)
 
 

@@ -1,11 +1,10 @@
-"""Linear maps of a leaf before it is sent over the air: the identity, or fewer random projections
-(compressed sensing).
+"""Random projections of a leaf before it is sent over the air, fewer than its numbers (compressed
+sensing).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
@@ -14,37 +13,10 @@ from bayesfed.inference.amp.projection import Projection
 from bayesfed.keys import Key
 
 
-class Sensing(Protocol):
-    """A linear map that all clients and the server share, and its inverse. Since it is linear, the
-    channel may add before the server inverts.
-    """
-
-    def forward(self, values: Tensor, name: str) -> Tensor:
-        """Return the numbers ``(m,)`` to send for the numbers ``(D,)`` of the leaf `name`."""
-
-    def back(self, received: Tensor, count: int, name: str) -> Tensor:
-        """Return the `count` numbers of the leaf `name`, recovered from the numbers ``(m,)`` that
-        were received.
-        """
-
-
-@dataclass(frozen=True)
-class Plain:
-    """The identity: the numbers themselves are sent."""
-
-    def forward(self, values: Tensor, name: str) -> Tensor:
-        """Return the numbers as they are."""
-        return values
-
-    def back(self, received: Tensor, count: int, name: str) -> Tensor:
-        """Return the numbers as they are."""
-        return received
-
-
 @dataclass(frozen=True)
 class Compressed:
     """Random projections, `rows` for every `columns` numbers, from which the server recovers a
-    sparse sum.
+    sparse sum. They are linear, so the channel may add them before the server inverts.
 
     The sum is recovered by approximate message passing (Donoho et al., 2009). These are baselines 2
     and 3 of Xue and Lau, with A of 8 x 256, or 200 x 256 for their Table II. Leaves of at most
@@ -71,7 +43,7 @@ class Compressed:
         self._projection("")
 
     def forward(self, values: Tensor, name: str) -> Tensor:
-        """Return the projections of all blocks, ``(ceil(D / columns) rows,)``."""
+        """Return the projections of all blocks of a leaf, ``(ceil(D / columns) rows,)``."""
         return (
             values
             if len(values) <= self.columns

@@ -22,7 +22,7 @@ from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import check, checked_class, choice, having, number
 from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update, gathered
-from bayesfed.federated.links.compressed_sensing import Plain, Sensing
+from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.digital import opened
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, shapes
@@ -79,8 +79,8 @@ class OverTheAir:
     estimate_variance
         Variance sigma_e^2 of the clients' estimates of their channels. 0 is perfect knowledge.
     sensing
-        What is sent for each leaf: its numbers (`Plain()`), or random projections from which the
-        server recovers them (`Compressed`).
+        Random projections that are sent for each leaf, from which the server recovers its numbers.
+        Default: the numbers are sent.
     max_norm
         Largest Euclidean norm of a leaf. A client with a larger one is refused.
 
@@ -99,7 +99,7 @@ class OverTheAir:
     budget: Literal["mean", "largest"] = "mean"
     reals: Reals = 1
     estimate_variance: float = 0.0
-    sensing: Sensing = field(default_factory=Plain)
+    sensing: Compressed | None = None
     max_norm: float = 1e6
 
     def __post_init__(self) -> None:
@@ -237,8 +237,9 @@ class _Signal:
         for name, amplitude in self.amplitudes.items():
             numbers = values[start : start + self._lengths[name]] / amplitude
             like, start = self.zeros[name], start + self._lengths[name]
-            recovered = self.link.sensing.back(numbers, like.numel(), name)
-            total[name] = recovered.reshape(like.shape).to(like.dtype)
+            if self.link.sensing:
+                numbers = self.link.sensing.back(numbers, like.numel(), name)
+            total[name] = numbers.reshape(like.shape).to(like.dtype)
         return total
 
     def cost(self, spent: Spent | None) -> Cost:
@@ -256,7 +257,7 @@ class _Signal:
     def _sent(self, total: Tree) -> Tree:
         double = any(leaf.dtype is torch.float64 for leaf in total.values())
         dtype = torch.float64 if double else torch.float32
-        return {
-            name: self.link.sensing.forward(total[name].to(dtype).flatten(), name)
-            for name in sorted(total)
-        }
+        sent = {name: total[name].to(dtype).flatten() for name in sorted(total)}
+        if sensing := self.link.sensing:
+            sent = {name: sensing.forward(values, name) for name, values in sent.items()}
+        return sent

@@ -34,7 +34,7 @@ from bayesfed.keys import Key
 from bayesfed.models import untracked
 from bayesfed.trees import (
     Tree,
-    placed_buffers,
+    placed,
     running_statistics,
     shapes,
     trainable,
@@ -159,9 +159,8 @@ class Buffered(Around):
         model = {
             name: leaf for name, leaf in message.items() if not self.travels or name not in names
         }
-        with placed_buffers(
-            self.net, {name: leaf.to(data.inputs.device, copy=True) for name, leaf in begun.items()}
-        ):
+        there = {name: leaf.to(data.inputs.device, copy=True) for name, leaf in begun.items()}
+        with placed(self.net, there, "buffers"):
             fit = self.local.fit(model, without(memory, STATISTICS), data, key, options)
             # Read again, since a module may replace a buffer by a new one.
             ended = {name: value.detach() for name, value in self.net.named_buffers()}
