@@ -86,18 +86,24 @@ def ranked_exchange(
     if not isinstance(pool, Ranks) or pool.group.size == 1:
         return exchange(occasion, pool, sides, asked, secrets)
     asked, reducer, group = list(asked), occasion.phase.reducer(), pool.group
-    if seams.gathered(reducer, Sum) and seams.one_by_one(occasion.phase.link):
+    summed = seams.gathered(reducer, Sum)
+    if summed and seams.one_by_one(occasion.phase.link):
+        sums = list[PartialSum | None]()
 
         def added() -> Heard:
             own = [(profile, version) for profile, version in asked if pool.owns(profile.name)]
             plan = Plan(occasion, secrets, own)
             collect(plan, pool.settle, pool.map(sides, plan.tasks()), reducer)
-            entries, partial = plan.entries, _partial(reducer, group)
+            entries, partial = plan.entries, summed.partial
+            if partial and partial.count * group.size > ROOM:
+                # So that there is room for the sums of all ranks.
+                partial = partial.carried()
+            sums.append(partial)
             total = partial and replace(partial, limbs={})
             return Heard(entries.rows, entries.infos, entries.silent, total)
 
         several = group.gather(_tried(added))
-        total = _reduced(group, group.led(lambda: _merged(several)), _partial(reducer, group))
+        total = _reduced(group, group.led(lambda: _merged(several)), *sums)
         result = group.led(lambda: _stepped(occasion, total, several))
     else:
         plans = list[tuple[Plan, list[Task]]]()
@@ -126,13 +132,6 @@ def _tried(work: Callable[[], Heard]) -> Heard:
         return work()
     except Exception as problem:
         return Heard(error=portable(problem))
-
-
-def _partial(reducer: Reducer, group: Group) -> PartialSum | None:
-    """Return a rank's own sum, with room for those of all ranks."""
-    added = seams.gathered(reducer, Sum)
-    partial = added.partial if added else None
-    return partial.carried() if partial and partial.count * group.size > ROOM else partial
 
 
 def _merged(several: list[Heard]) -> PartialSum | None:

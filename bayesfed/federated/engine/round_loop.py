@@ -177,6 +177,7 @@ def rounds(
             run=run_id,
             settings=settings,
             in_flight=flights,
+            owned=True,
         )
         yield RoundReport(
             round=number,

@@ -102,10 +102,5 @@ def split_held(data: Dataset) -> tuple[Dataset, Dataset]:
     """Return the rows to train on, and every tenth row, which is held out. A client with fewer than
     ten rows holds out none.
     """
-    held = is_held(len(data))
+    held = torch.arange(len(data)) % EVERY == EVERY - 1
     return data[~held], data[held]
-
-
-def is_held(rows: int) -> Tensor:
-    """Return which rows are held out, ``(rows,)`` booleans."""
-    return torch.arange(rows) % EVERY == EVERY - 1

@@ -4,7 +4,6 @@ every method.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -195,16 +194,10 @@ class Training:
         """
         scored = likelihood or Categorical()
         descent = self.descent(MaximumLikelihood(net, scored), net, kind)
-        return buffered(
-            LocalClasses(descent, self.objectives(net), scored) if masked else descent, net, buffers
-        )
+        # Copied, the objective of a likelihood has a network of its own.
+        objective = partial(self._objective, net)
+        local = LocalClasses(descent, objective, scored) if masked else descent
+        return buffered(local, net, buffers)
 
-    def objectives(self, net: nn.Module) -> Callable[[Likelihood], Objective]:
-        """Return the function from a likelihood to the objective of a network, under the prior.
-        Copied, it has a network of its own.
-        """
-        return partial(_objective, self, net)
-
-
-def _objective(work: Training, net: nn.Module, likelihood: Likelihood) -> Objective:
-    return work.under_prior(MaximumLikelihood(net, likelihood))
+    def _objective(self, net: nn.Module, likelihood: Likelihood) -> Objective:
+        return self.under_prior(MaximumLikelihood(net, likelihood))

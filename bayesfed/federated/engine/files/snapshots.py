@@ -28,6 +28,7 @@ from bayesfed.data.files import digest, digest_of_file, write_whole
 from bayesfed.errors import BayesfedError, CheckpointError
 from bayesfed.federated.clients import Numbers, from_safetensors, to_safetensors
 from bayesfed.federated.clients.memory.table import StoredMemories
+from bayesfed.federated.core import of
 from bayesfed.federated.engine.files.records import RecordFile
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
@@ -195,8 +196,7 @@ def _versions_of(leaves: Tree) -> Numbers:
 
 
 def _flat(snapshot: Snapshot) -> Tree:
-    tree = {f"state/{name}": leaf for name, leaf in snapshot.state.items()}
-    tree |= {f"flight/{name}": leaf for name, leaf in snapshot.in_flight.items()}
+    tree = of("state", snapshot.state) | of("flight", snapshot.in_flight)
     # The names as JSON, and the rounds.
     names = sorted(snapshot.versions)
     text = bytearray(json.dumps(names).encode())
@@ -206,7 +206,7 @@ def _flat(snapshot: Snapshot) -> Tree:
     if isinstance(snapshot.memories, StoredMemories):
         return tree
     for index, memory in enumerate(snapshot.memories.values()):
-        tree |= {f"memory/{index}/{name}": leaf for name, leaf in memory.items()}
+        tree |= of(f"memory/{index}", memory)
     return tree
 
 
