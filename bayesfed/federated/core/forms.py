@@ -32,15 +32,6 @@ class Entry(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Place(NamedTuple):
-    """Where the numbers of a leaf are: the number of their limbs, and their columns among all
-    leaves with as many limbs.
-    """
-
-    limbs: int
-    columns: slice
-
-
 @dataclass(frozen=True)
 class Form:
     """The form of an update.
@@ -84,20 +75,23 @@ class Form:
         )
 
     @cached_property
-    def places(self) -> dict[tuple[Part, str], Place]:
-        """Place of every leaf by part and name."""
-        result, ends = dict[tuple[Part, str], Place](), dict[int, int]()
+    def places(self) -> dict[tuple[Part, str], tuple[int, slice]]:
+        """By part and name of a leaf: the number of limbs of its numbers, and their columns among
+        all leaves with as many.
+        """
+        result, ends = dict[tuple[Part, str], tuple[int, slice]](), dict[int, int]()
         for entry in self.entries:
             number = limbs_of(entry.dtype)
             start = ends.get(number, 0)
-            ends[number] = start + math.prod(entry.shape) * (2 if entry.dtype.is_complex else 1)
-            result[entry.part, entry.name] = Place(number, slice(start, ends[number]))
+            stop = start + math.prod(entry.shape) * (2 if entry.dtype.is_complex else 1)
+            result[entry.part, entry.name] = number, slice(start, stop)
+            ends[number] = stop
         return result
 
     @cached_property
     def sizes(self) -> dict[int, int]:
         """By number of limbs: how many real numbers have so many."""
-        return {place.limbs: place.columns.stop for place in self.places.values()}
+        return {number: columns.stop for number, columns in self.places.values()}
 
     def check(self, other: Form) -> None:
         """Raise `UpdateError` unless updates of another form can be added to those of this one."""

@@ -111,7 +111,7 @@ class Sum:
             self._held, self._floats = self._integers(self._held).carried(), {}
         held = self._held
         for number, whole in held.limbs.items():
-            leaves = [values[key] for key, place in form.places.items() if place.limbs == number]
+            leaves = [values[key] for key, place in form.places.items() if place[0] == number]
             limbs.add(leaves, whole, self._floats.get(number))
         quanta = 0 if isinstance(update.weight, dict) else limbs.quanta(update.weight)
         self._held = replace(held, quanta=held.quanta + quanta, count=held.count + 1)

@@ -74,9 +74,10 @@ def check_callbacks(callbacks: object) -> None:
     ArgumentError
         If they are anything else.
     """
-    several = isinstance(callbacks, Sequence) and not isinstance(callbacks, str)
-    listed = callbacks if several and isinstance(callbacks, Sequence) else [callbacks]
-    if odd := [one for one in listed if not several or not callable(one)]:
+    odd = [callbacks]
+    if isinstance(callbacks, Sequence):
+        odd = [one for one in callbacks if not callable(one)]
+    if odd:
         hint = "callbacks=[evaluate(test)]"
         raise ArgumentError("run, callbacks", "functions in a list", shown(odd[0]), hint)
 

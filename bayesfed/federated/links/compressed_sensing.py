@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesfed.inference.amp.denoisers import Denoiser
 from bayesfed.inference.amp.projection import Projection
 from bayesfed.keys import Key
 
@@ -18,7 +17,8 @@ class Compressed:
     """Random projections, `rows` for every `columns` numbers, from which the server recovers a
     sparse sum. They are linear, so the channel may add them before the server inverts.
 
-    The sum is recovered by approximate message passing (Donoho et al., 2009). These are baselines 2
+    The sum is recovered by approximate message passing (Donoho et al., 2009), with the minimax soft
+    threshold. A is drawn from the name of the leaf. These are baselines 2
     and 3 of Xue and Lau, with A of 8 x 256, or 200 x 256 for their Table II. Leaves of at most
     `columns` numbers, such as biases, are sent as they are. The sum of sparse payloads with
     different supports is less sparse than each payload; whether it can still be recovered is not
@@ -28,16 +28,10 @@ class Compressed:
     ----------
     rows, columns
         Size of the matrix A, which all blocks of a leaf share.
-    denoiser
-        Denoiser of the recovery. Default: the minimax soft threshold.
-    seed
-        Seed that A is drawn from, together with the name of the leaf.
     """
 
     rows: int
     columns: int = 256
-    denoiser: Denoiser | None = None
-    seed: int = 0
 
     def __post_init__(self) -> None:
         self._projection("")
@@ -55,7 +49,7 @@ class Compressed:
         if count <= self.columns:
             return received
         blocks = received.reshape(-1, self.rows)
-        return self._projection(name).recover(blocks, count, self.denoiser, warn=False)[0]
+        return self._projection(name).recover(blocks, count, warn=False)[0]
 
     def _projection(self, name: str) -> Projection:
-        return Projection(Key(self.seed, "sensing", name), self.rows, self.columns)
+        return Projection(Key(0, "sensing", name), self.rows, self.columns)

@@ -178,11 +178,6 @@ class Flight:
     memory: Tree
     base: Tree
 
-    @property
-    def order(self) -> tuple[float, str, int]:
-        """Its place among all flights: by time, then by name."""
-        return self.due, self.row.client, self.row.round
-
 
 def to_tree(clock: float, flights: Sequence[Flight]) -> Tree:
     """Return flights as tensors by name.
@@ -194,7 +189,17 @@ def to_tree(clock: float, flights: Sequence[Flight]) -> Tree:
     flights
         The flights.
     """
-    about = {"clock": clock, "flights": [_about(flight) for flight in flights]}
+    entries = [
+        {
+            "due": flight.due,
+            "row": asdict(flight.row),
+            "info": flight.info,
+            "kind": flight.update.kind,
+            "weight": None if flight.update.by_entry else flight.update.weight,
+        }
+        for flight in flights
+    ]
+    about = {"clock": clock, "flights": entries}
     tree = {ABOUT: torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)}
     for number, flight in enumerate(flights):
         update = flight.update
@@ -219,14 +224,3 @@ def from_tree(tree: Tree) -> tuple[float, list[Flight]]:
         memory, base = owned(leaves, "memory"), owned(tree, f"base/{row.round}")
         flights.append(Flight(entry["due"], row, entry["info"], update, memory, base))
     return about["clock"], flights
-
-
-def _about(flight: Flight) -> dict[str, object]:
-    weight = None if isinstance(flight.update.weight, dict) else flight.update.weight
-    return {
-        "due": flight.due,
-        "row": asdict(flight.row),
-        "info": flight.info,
-        "kind": flight.update.kind,
-        "weight": weight,
-    }

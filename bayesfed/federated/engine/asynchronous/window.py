@@ -183,7 +183,8 @@ class Window:
             due = self.clock + self.buffer.took(self.roster[row.client], row.cost)
             info, update = own.infos[row.client], gathered.updates[row.client]
             self._flights.append(Flight(due, row, info, update, kept[row.client], base))
-        self._flights.sort(key=lambda flight: flight.order)
+        # By time, then by name.
+        self._flights.sort(key=lambda flight: (flight.due, flight.row.client, flight.row.round))
 
     def _settle(self, flight: Flight) -> None:
         if self._before.pop(flight.row.client, None) is None:
