@@ -69,7 +69,6 @@ from .engine.checkpoint import checkpoint as checkpoint
 from .engine.checkpoint import load as load
 from .engine.checkpoint import newest as newest
 from .engine.files.records import RecordFile as RecordFile
-from .engine.files.records import untimed as untimed
 from .engine.reports import Record as Record
 from .engine.reports import RoundReport as RoundReport
 from .engine.reports import Row as Row

@@ -24,10 +24,10 @@ from bayesfed.federated import (
     load,
     newest,
     rounds,
-    untimed,
 )
 from bayesfed.federated.engine.files.records import from_line, to_line
 from tests.conftest import tree_equal
+from tests.support.records import untimed
 from tests.support.saving import save
 
 WORK = bf.Training(steps=1, batch_size=8)

@@ -33,7 +33,6 @@ from bayesfed.federated import (
     keep,
     load,
     rounds,
-    untimed,
 )
 from bayesfed.federated.aggregation.rules import added
 from bayesfed.federated.core.layering import of_core
@@ -45,6 +44,7 @@ from bayesfed.models import Categorical
 from bayesfed.testing import check_local, check_pool, check_sampler, check_view
 from bayesfed.trees import parameters, shapes
 from tests.conftest import tree_equal
+from tests.support.records import untimed
 
 WORK = bf.Training(steps=4, batch_size=16)
 

@@ -121,11 +121,8 @@ def of_core(
     """
     phase, parted = phases[0], phases[0].scope.parted
 
-    def known(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
-        return lambda state: served(parted(state)[0])
-
-    def own(served: Callable[[Tree, Tree], Personal]) -> Callable[[Tree, Tree], Personal]:
-        return lambda state, memory: served(parted(state)[0], parted(memory)[0])
+    def known(served: Callable[..., Served]) -> Callable[..., Served]:
+        return lambda *trees: served(*(parted(tree)[0] for tree in trees))
 
     state = of(phase.within, of(phase.owner, initial))
     for layer in phase.layers:
@@ -137,7 +134,7 @@ def of_core(
         known(predictor),
         known(posterior) if posterior else None,
         sizes={size: known(served) for size, served in (sizes or {}).items()},
-        personal=own(personal) if personal else None,
+        personal=known(personal) if personal else None,
     )
 
 

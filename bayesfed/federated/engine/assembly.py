@@ -99,9 +99,8 @@ class ServerSide:
         planned = self.phase.assign(core, round, profile, key)
         turn = Turn(core, round, profile, key)
         for layer in reversed(self.phase.layers):
-            if isinstance(planned, Skip):
-                return planned
-            planned = layer.plan(owns[layer.owner], turn, planned)
+            if not isinstance(planned, Skip):
+                planned = layer.plan(owns[layer.owner], turn, planned)
         if isinstance(planned, Skip):
             return planned
         if seams.inner_codec(planned.up)[1]:
@@ -116,9 +115,9 @@ class ServerSide:
         layers change them.
         """
         core, owns = self.phase.scope.parted(state)
-        message, told = self._moment(core, round).shown(core, round, version), dict[str, Tree]()
+        moment, told = self._moment(core, round), dict[str, Tree]()
+        message = moment.shown(core, round, version)
         for layer in reversed(self.phase.layers):
-            moment = self._moment(core, round)
             message, own = layer.publish(owns[layer.owner], message, moment, version)
             if own:
                 told[layer.owner] = own

@@ -116,7 +116,8 @@ class Window:
                 taken += arrived
                 self._flights = self._flights[len(arrived) :]
                 for flight in arrived:
-                    self._settle(flight)
+                    if self._before.pop(flight.row.client, None) is None:
+                        self.pool.settle(flight.row.client, True)
         # In the order of the names, as in every sum.
         taken.sort(key=lambda flight: (flight.row.client, flight.row.round))
         reducer = phase.reducer()
@@ -185,10 +186,6 @@ class Window:
             self._flights.append(Flight(due, row, info, update, kept[row.client], base))
         # By time, then by name.
         self._flights.sort(key=lambda flight: (flight.due, flight.row.client, flight.row.round))
-
-    def _settle(self, flight: Flight) -> None:
-        if self._before.pop(flight.row.client, None) is None:
-            self.pool.settle(flight.row.client, True)
 
     def _counted(self, flight: Flight, occasion: Occasion, current: Tree) -> Update:
         """Return an answer as it counts now: unchanged, bit for bit, if the server took no step

@@ -11,7 +11,7 @@ import os
 import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -48,14 +48,6 @@ def from_line(line: bytes) -> Record:
     content = json.loads(line)
     rows = tuple(Row(**{**row, "cost": Cost(**row["cost"])}) for row in content.pop("rows"))
     return Record(rows=rows, **content)
-
-
-def untimed(record: Record) -> Record:
-    """Return a record without measured times, so that two runs with the same bits have equal
-    records.
-    """
-    rows = tuple(replace(row, seconds=0.0) for row in record.rows)
-    return replace(record, seconds=0.0, rows=rows)
 
 
 def _changed(value: DataclassInstance) -> dict[str, Any]:
