@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -40,29 +40,19 @@ def trainable(module: nn.Module) -> Tree:
     }
 
 
-def placed(module: nn.Module, tree: Mapping[str, Tensor]) -> AbstractContextManager[None]:
-    """Let `module` use the tree's tensors as its parameters inside the block: a functional call
-    held open for many calls.
-
-    Tied parameters stay tied. A frozen parameter that the tree lacks is the module's own. The
-    module's own are all back when the block ends.
-    """
-    return _placed(module, tree, "parameters")
-
-
-def placed_buffers(module: nn.Module, tree: Mapping[str, Tensor]) -> AbstractContextManager[None]:
-    """Let `module` use the tree's tensors as its buffers inside the block: what a forward pass
-    counts in place, it counts in them.
-
-    Shared buffers stay shared. The module's own are back when the block ends, as they were.
-    """
-    return _placed(module, tree, "buffers")
-
-
 @contextmanager
-def _placed(
-    module: nn.Module, tree: Mapping[str, Tensor], kind: Literal["parameters", "buffers"]
+def placed(
+    module: nn.Module,
+    tree: Mapping[str, Tensor],
+    kind: Literal["parameters", "buffers"] = "parameters",
 ) -> Iterator[None]:
+    """Let `module` use the tree's tensors as its parameters, or its buffers, inside the block: a
+    functional call held open for many calls.
+
+    Tied parameters stay tied, shared buffers shared. A frozen parameter that the tree lacks is the
+    module's own. What a forward pass counts in place, it counts in the tree's buffers. The module's
+    own are all back when the block ends.
+    """
     named = getattr(module, f"named_{kind}")
     names = {id(value): name for name, value in named()}
     slots = [
@@ -215,12 +205,7 @@ def is_finite(leaf: Tensor) -> bool:
     """Say whether a leaf holds neither NaN nor infinity, without a mask."""
     if not leaf.is_floating_point() or not leaf.numel():
         return True
-    values = leaf.detach()
-    # No sum with NaN or infinity is finite. One of finite numbers may overflow: then the slower
-    # pass says.
-    if math.isfinite(values.sum()):
-        return True
-    low, high = values.aminmax()
+    low, high = leaf.detach().aminmax()
     return math.isfinite(low) and math.isfinite(high)
 
 

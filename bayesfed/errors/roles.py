@@ -42,8 +42,11 @@ def annotated(function: Callable[..., Any]) -> dict[str, Role]:
     function was written; what its module imports for type checkers only is left out.
     """
     inner, found = inspect.unwrap(function), dict[str, Role]()
-    for name, written in getattr(inner, "__annotations__", {}).items():
-        one = types.SimpleNamespace(__annotations__={name: written})
+    for name, parameter in inspect.signature(inner).parameters.items():
+        one = types.SimpleNamespace(__annotations__={name: parameter.annotation})
+        free = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if free or parameter.annotation is parameter.empty:
+            continue
         try:
             found[name] = role_of(typing.get_type_hints(one, inner.__globals__)[name])
         except NameError:

@@ -68,9 +68,7 @@ from .engine.callbacks import score as score
 from .engine.checkpoint import checkpoint as checkpoint
 from .engine.checkpoint import load as load
 from .engine.checkpoint import newest as newest
-from .engine.checkpoint import save as save
 from .engine.files.records import RecordFile as RecordFile
-from .engine.files.records import untimed as untimed
 from .engine.reports import Record as Record
 from .engine.reports import RoundReport as RoundReport
 from .engine.reports import Row as Row

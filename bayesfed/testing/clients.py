@@ -15,6 +15,7 @@ from bayesfed.federated import (
     Sampler,
     View,
 )
+from bayesfed.federated.aggregation.rules import added
 from bayesfed.keys import Key
 from bayesfed.testing.law import law, refuses, same
 from bayesfed.trees import Tree
@@ -39,8 +40,10 @@ def check_view(view: View, payload: Tree, kind: Kind = "value") -> None:
         If a law is broken.
     """
     once, twice = view.lift(payload, 1.0, kind), view.lift(payload, 2.0, kind)
-    same((once + once).total, twice.total, "lift(2) against lift(1) + lift(1)", tolerance=1e-6)
-    law((once + once).weight == twice.weight, "weights add")
+    both = added({"one": once, "another": once})
+    same(both.total, twice.total, "lift(2) against lift(1) + lift(1)", tolerance=1e-6)
+    for name in both.total:
+        law(torch.equal(both.weight_of(name), twice.weight_of(name)), "weights add")
     same(
         once.mean(), twice.mean(), "the mean does not depend on the weight's scale", tolerance=1e-6
     )

@@ -177,7 +177,7 @@ def test_the_ledger_is_what_was_really_sent(digits, clients, settings):
             row.cost.compute_j,
             row.cost.uplink_j,
         )
-        assert 0 < row.cost.learning_gain <= 1 / 15
+        assert 0 < row.cost.alpha**4 * row.cost.beta <= 1 / 15
         assert row.cost.macs == pytest.approx(load.cycles * SMALL.macs_per_cycle)
     assert energy_j(rows) == pytest.approx(
         sum(row.cost.compute_j + row.cost.uplink_j for row in up)

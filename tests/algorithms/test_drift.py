@@ -10,13 +10,14 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError
-from bayesfed.federated import Add, Average, Sum, Update, load, published, save
+from bayesfed.federated import Add, Average, Sum, Update, load, published
 from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, VARIANCE
 from bayesfed.federated.core.owners import owned
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.testing import check_local
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
+from tests.support.saving import save
 
 WORK = bf.Training(steps=3, batch_size=16, optimiser=bf.Sgd(0.2))
 OPTIMISERS = [

@@ -19,7 +19,7 @@ from bayesfed.algorithms.personal.bayes.objective import (
 )
 from bayesfed.cli.main import main
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import load, save
+from bayesfed.federated import load
 from bayesfed.federated.core import of, owned
 from bayesfed.inspect import PersonalScores
 from bayesfed.running.experiments import experiment
@@ -28,6 +28,7 @@ from bayesfed.running.experiments.experiment import ExperimentError
 from bayesfed.testing import check_local
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
+from tests.support.saving import save
 
 WORK = bf.Training(steps=10, batch_size=16, optimiser=bf.Sgd(0.2))
 ADAM = bf.Training(steps=20, batch_size=16, optimiser=bf.Adam(5e-3))

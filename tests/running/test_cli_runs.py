@@ -15,10 +15,10 @@ import bayesfed as bf
 from bayesfed.cli import runs
 from bayesfed.cli.main import after_imports, main
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.engine.files.records import untimed
 from bayesfed.inspect.learning_curves import plot_curves
 from bayesfed.running.comparison import comparison
 from bayesfed.running.folders import Folder
+from tests.support.records import untimed
 
 TEXT = """\
 rounds = 3

@@ -51,9 +51,9 @@ def summed(algorithm, clients):
     heard = {}
 
     class Listening(Layer):
-        def step(self, own, moment, total, told, inner):
+        def step(self, own, moment, total, inner):
             heard["total"] = total
-            return super().step(own, moment, total, told, inner)
+            return super().step(own, moment, total, inner)
 
     final(layered(algorithm, Listening("listening")), clients, rounds=1)
     return heard["total"]

@@ -85,7 +85,7 @@ class Averaging(Layer):
         return {COUNT: torch.zeros(1, dtype=torch.float64)} | of(MEAN, floats)
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Take the step; take in the model in a round that counts and was heard."""
         model, info = inner(total)

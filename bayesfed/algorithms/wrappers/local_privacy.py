@@ -73,7 +73,7 @@ class LocallyPrivate(EqualWeights):
         return Sent(Fit(payload, fit.memory, {}))
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Add ``local_epsilon`` and ``local_delta`` after all rounds so far to the figures."""
         model, info = inner(total)

@@ -120,7 +120,7 @@ class Private(EqualWeights):
         return clipped(update, moment.shown(moment.model, moment.round, None), self.clip)
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Add noise, then step. A client that did not take part counts as one that changed nothing.
 

@@ -85,7 +85,7 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
             actual, hint = "running statistics that travel", "buffers='local', or static norms"
             raise ArgumentError(where, "parameters alone", actual, hint)
         return layered(algorithm, Optimised(optimiser=optimiser), where=where)
-    if not isinstance(optimiser, FedAvgM):
+    if not seams.momentum_alone(optimiser):
         actual = type(optimiser).__name__
         raise ArgumentError(where, "momentum of products", actual, "FedAvgM(1.0, 0.5)")
     core, _ = phase.scope.parted(algorithm.initial)
@@ -112,7 +112,7 @@ class Optimised(Layer):
         return self.optimiser.initial(moment.model)
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Average, then step. A round in which no client has data changes nothing."""
         averaged, info = inner(total)

@@ -42,8 +42,7 @@ from bayesfed.errors.checks import Role, checked_class, whole
 from bayesfed.federated.clients.side import ClientSide, Opened, Sides
 from bayesfed.federated.clients.turn import Outcome, Task, attempt, failure, fitted, read, reply
 from bayesfed.federated.clients.vmap_training import Member, obstacle, rows_of, shape_of, together
-from bayesfed.federated.core import Fit, Layer, Local
-from bayesfed.federated.training.descent import Descent
+from bayesfed.federated.core import Fit, Local, seams
 from bayesfed.trees import Tree, size, to
 
 Cohort = int | Literal["auto"]
@@ -140,10 +139,10 @@ class Cohorts:
         phase, local, count = members[0].task.phase, side.core, len(clients)
         done = self.turns.setdefault(phase, Counter())
         reason = self._obstacle(phase, side) or self._no_gain(local, members)
-        if not reason and isinstance(local, Descent):
+        if not reason:
             start = time.perf_counter()
             try:
-                fits = together(local, members)
+                fits = together(seams.descent_of(local), members)
             except Exception as problem:
                 # Rows were checked client by client, so a failure here means that the network
                 # cannot be batched.
@@ -159,9 +158,7 @@ class Cohorts:
         return [_alone(client) for client in clients]
 
     def _obstacle(self, phase: str, side: ClientSide) -> str:
-        around = any(type(layer).during is not Layer.during for layer in side.layers)
-        layers = "layers that act while clients train" if around else ""
-        reason = self._obstacles.get(phase) or obstacle(side.core) or layers
+        reason = self._obstacles.get(phase) or obstacle(side.core)
         if reason and self.size != "auto":
             raise ArgumentError(
                 f"cohort, phase {phase!r}", "a local that can be batched", reason, "cohort='auto'"

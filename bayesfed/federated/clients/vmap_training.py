@@ -21,7 +21,7 @@ from bayesfed.data import Dataset
 from bayesfed.data.dataset import unchecked
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.turn import Task, attempt, one_thread
-from bayesfed.federated.core import Fit, Local, LocalOptions
+from bayesfed.federated.core import Fit, Local, LocalOptions, seams
 from bayesfed.federated.training.descent import Descent, row_numbers
 from bayesfed.federated.training.optimisers import Adam, Sgd
 from bayesfed.inference import MaximumLikelihood, Proximal
@@ -54,13 +54,15 @@ def obstacle(local: Local) -> str:
     What can be batched is `Descent` with `Sgd` or `Adam` on `MaximumLikelihood` or `Proximal`, for
     networks without dropout and batch norm.
     """
-    if not isinstance(local, Descent) or type(local) is not Descent:
+    descent: Descent | None = seams.descent_of(local)
+    if descent is None:
         return f"{type(local).__name__} does more than gradient steps"
-    objective = local.objective.inner if isinstance(local.objective, Proximal) else local.objective
+    found = descent.objective
+    objective = found.inner if isinstance(found, Proximal) else found
     if not isinstance(objective, MaximumLikelihood):
         return f"{type(objective).__name__} is no point objective"
-    if type(local.optimiser) not in (Sgd, Adam):
-        return f"{type(local.optimiser).__name__} is not known to work entry by entry"
+    if type(descent.optimiser) not in (Sgd, Adam):
+        return f"{type(descent.optimiser).__name__} is not known to work entry by entry"
     if local.uses_global_randomness:
         return "the network draws from torch's global generator (dropout)"
     return "the network has batch norm" if batch_norms(objective.net) else ""
@@ -80,11 +82,9 @@ def shape_of(local: Local, member: Member) -> tuple[Hashable, ...]:
 
 def rows_of(local: Local, member: Member) -> int:
     """Return the number of rows that a client takes per step."""
-    return (
-        min(len(member.data), local.batch_size or len(member.data))
-        if isinstance(local, Descent)
-        else len(member.data)
-    )
+    descent: Descent | None = seams.descent_of(local)
+    rows = len(member.data)
+    return min(rows, descent.batch_size or rows) if descent else rows
 
 
 def together(local: Descent, members: Sequence[Member]) -> list[Fit | ClientError]:

@@ -63,11 +63,10 @@ class Predictor(Protocol):
         """
 
 
-class Assign(Protocol):
-    """A function that plans one client's round from the state and the client's profile."""
-
-    def __call__(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-        """Return the client's assignment, or a `Skip` with the reason why it has none."""
+Assign = Callable[[Tree, int, Profile, Key], Assignment | Skip]
+"""``(state, round, profile, key) -> Assignment | Skip``: plans one client's round, or says why the
+client has none.
+"""
 
 
 class Server(Protocol):

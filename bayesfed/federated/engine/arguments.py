@@ -74,9 +74,10 @@ def check_callbacks(callbacks: object) -> None:
     ArgumentError
         If they are anything else.
     """
-    several = isinstance(callbacks, Sequence) and not isinstance(callbacks, str)
-    listed = callbacks if several and isinstance(callbacks, Sequence) else [callbacks]
-    if odd := [one for one in listed if not several or not callable(one)]:
+    odd = [callbacks]
+    if isinstance(callbacks, Sequence):
+        odd = [one for one in callbacks if not callable(one)]
+    if odd:
         hint = "callbacks=[evaluate(test)]"
         raise ArgumentError("run, callbacks", "functions in a list", shown(odd[0]), hint)
 
@@ -93,11 +94,9 @@ def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
     if algorithm.posterior is None:
         return
     posterior = algorithm.posterior(dict(state))
-    if missing := [
-        name
-        for name in POSTERIOR
-        if not hasattr(type(posterior), name) and name not in vars(posterior)
-    ]:
+    # Properties are not read.
+    known = {*dir(type(posterior)), *vars(posterior)}
+    if missing := [name for name in POSTERIOR if name not in known]:
         where = f"{algorithm.name!r}, posterior"
         actual = f"{type(posterior).__name__}, which has no {', '.join(missing)}"
         raise ArgumentError(where, "a Posterior", actual, f"a property or method {missing[0]}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from bayesfed.errors import ArgumentError
@@ -17,7 +18,6 @@ from bayesfed.errors.checks import check, one_of, whole
 from bayesfed.federated.clients import (
     ClientPool,
     Numbers,
-    Ranks,
     Roster,
     alike,
     check_secrets,
@@ -31,7 +31,6 @@ from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.window import Window
 from bayesfed.federated.engine.entries import Occasion
-from bayesfed.federated.engine.exchange import exchange
 from bayesfed.federated.engine.files.migration import kept, migrated
 from bayesfed.federated.engine.ranked import agreed, ranked_exchange
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Row, Snapshot
@@ -159,8 +158,7 @@ def rounds(
                     state, info, entries, heard = window.step(occasion, versions)
                 else:
                     asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
-                    way = ranked_exchange if isinstance(pool, Ranks) else exchange
-                    state, info, entries = way(occasion, pool, sides, asked, keyed)
+                    state, info, entries = ranked_exchange(occasion, pool, sides, asked, keyed)
                     heard = dict.fromkeys(entries.infos, number)
             # A client that failed may not hold this version. An older version is always safe.
             versions = versions.updated(heard)
@@ -170,17 +168,16 @@ def rounds(
             rows += sorted(entries.rows, key=lambda row: row.client)
         memories = window.memories() if window else pool.memories()
         flights = window.in_flight() if window else {}
-        snapshot = Snapshot(
-            algorithm.name,
-            seed,
-            number + 1,
-            state,
-            versions,
-            memories,
-            run_id,
-            resume.history,
-            settings,
-            flights,
+        snapshot = replace(
+            resume,
+            round=number + 1,
+            state=state,
+            versions=versions,
+            memories=memories,
+            run=run_id,
+            settings=settings,
+            in_flight=flights,
+            owned=True,
         )
         yield RoundReport(
             round=number,

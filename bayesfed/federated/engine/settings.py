@@ -12,11 +12,10 @@ of a run: the number of rounds, callbacks, pools and the policy on errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from hashlib import blake2b
-from itertools import islice
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -63,8 +62,8 @@ def settings_of_run(
         " ".join(f"{name}{tuple(leaf.shape)}" for name, leaf in sorted(algorithm.initial.items()))
     )
     roster = Roster(profiles)
-    described.entries["clients"] = f"{len(roster)}: {_listed(roster.ordered)}"
-    described.entries["rows of clients"] = _listed(map(str, roster.samples))
+    described.entries["clients"] = f"{len(roster)}: {_short(', '.join(roster.ordered))}"
+    described.entries["rows of clients"] = _short(", ".join(map(str, roster.samples)))
     return dict(sorted(described.entries.items()))
 
 
@@ -124,14 +123,11 @@ class _Described:
             self.entries[name] = self._nets.setdefault(id(value), _net(value))
         elif isinstance(value, type):
             self.entries[name] = value.__qualname__
-        elif isinstance(value, Mapping):
-            if values:
-                for part, inner in value.items():
-                    self.add(f"{name}[{part}]", inner, values=values)
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, Mapping | list | tuple):
             if values or isinstance(value, tuple):
-                for number, inner in enumerate(value):
-                    self.add(f"{name}[{number}]", inner, values=values)
+                parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+                for part, inner in parts:
+                    self.add(f"{name}[{part}]", inner, values=values)
         else:
             self._object(name, value)
 
@@ -140,7 +136,7 @@ class _Described:
             parts = {
                 "": value.func,
                 **{f"[{number}]": part for number, part in enumerate(value.args)},
-                **_dotted(value.keywords),
+                **{f".{part}": inner for part, inner in value.keywords.items()},
             }
             for suffix, part in parts.items():
                 self.add(name + suffix, part)
@@ -160,10 +156,6 @@ class _Described:
                     self.add(f"{name}.{part.name}", getattr(value, part.name))
         else:
             self.entries[name] = type(value).__qualname__
-
-
-def _dotted(values: Mapping[str, object]) -> dict[str, object]:
-    return {f".{name}": value for name, value in values.items()}
 
 
 def _content(cell: Any) -> object:
@@ -189,18 +181,6 @@ def _tensor(leaf: Tensor) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 24]}... {_digest(text.encode())}"
-
-
-def _listed(texts: Iterable[str]) -> str:
-    """Return what `_short` makes of the texts with commas between them, of which there may be a
-    million, a part at a time.
-    """
-    texts, head, hasher, length = iter(texts), "", blake2b(digest_size=8), 0
-    while chunk := list(islice(texts, 4096)):
-        part = f"{', ' if length else ''}{', '.join(chunk)}"
-        head, length = f"{head}{part}"[: LONGEST + 1], length + len(part)
-        hasher.update(part.encode())
-    return head if length <= LONGEST else f"{head[: LONGEST - 24]}... {hasher.hexdigest()}"
 
 
 def _digest(content: bytes) -> str:

@@ -1,12 +1,11 @@
-"""Linear maps of a leaf before it is sent over the air: the identity, or fewer random projections
-(compressed sensing).
+"""Random projections of a leaf before it is sent over the air, fewer than its numbers (compressed
+sensing).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,41 +16,15 @@ from bayesfed.keys import Key
 from bayesfed.trees import is_finite
 
 
-class Sensing(Protocol):
-    """A linear map that all clients and the server share, and its inverse. Since it is linear, the
-    channel may add before the server inverts.
-    """
-
-    def forward(self, values: Tensor, name: str) -> Tensor:
-        """Return the numbers ``(m,)`` to send for the numbers ``(D,)`` of the leaf `name`."""
-
-    def back(self, received: Tensor, count: int, name: str) -> Tensor:
-        """Return the `count` numbers of the leaf `name`, recovered from the numbers ``(m,)`` that
-        were received.
-        """
-
-
-@dataclass(frozen=True)
-class Plain:
-    """The identity: the numbers themselves are sent."""
-
-    def forward(self, values: Tensor, name: str) -> Tensor:
-        """Return the numbers as they are."""
-        return values
-
-    def back(self, received: Tensor, count: int, name: str) -> Tensor:
-        """Return the numbers as they are."""
-        return received
-
-
 @dataclass(frozen=True)
 class Compressed:
     """Random projections, `rows` for every `columns` numbers, from which the server recovers a
-    sparse sum.
+    sparse sum. They are linear, so the channel may add them before the server inverts.
 
     A leaf is padded with zeros and cut into blocks of `columns` numbers, and each block x becomes
-    A x with entries N(0, 1 / rows): the energy of a block is kept, and so the transmit power.
-    The sum is recovered by approximate message passing (Donoho et al., 2009). These are baselines 2
+    A x with entries N(0, 1 / rows): the energy of a block is kept, and so the transmit power. A is
+    drawn from the name of the leaf. The sum is recovered by approximate message passing (Donoho et
+    al., 2009), with the minimax soft threshold. These are baselines 2
     and 3 of Xue and Lau, with A of 8 x 256, or 200 x 256 for their Table II. Leaves of at most
     `columns` numbers, such as biases, are sent as they are. The sum of sparse payloads with
     different supports is less sparse than each payload; whether it can still be recovered is not
@@ -61,8 +34,6 @@ class Compressed:
     ----------
     rows, columns
         Size of the matrix A, which all blocks of a leaf share.
-    seed
-        Seed that A is drawn from, together with the name of the leaf.
 
     Raises
     ------
@@ -78,7 +49,6 @@ class Compressed:
 
     rows: int
     columns: int = 256
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if min(self.rows, self.columns) < 1:
@@ -113,6 +83,6 @@ class Compressed:
 
     def _matrix(self, name: str, like: Tensor) -> Tensor:
         """Return A, drawn in float64 on the CPU so that every party has the same numbers."""
-        generator = Key(self.seed, "sensing", name).generator()
+        generator = Key(0, "sensing", name).generator()
         draw = torch.randn(self.rows, self.columns, dtype=torch.float64, generator=generator)
         return (draw / math.sqrt(self.rows)).to(like)

@@ -63,6 +63,13 @@ class Descent:
     kind: Kind = "value"
     uses_global_randomness: bool = False
 
+    @property
+    def descent(self) -> Descent | None:
+        """The step itself, which does nothing but gradient steps; None for a subclass, which may do
+        more.
+        """
+        return self if type(self) is Descent else None
+
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
@@ -107,11 +114,7 @@ class Descent:
         """
         trained, fixed = self.objective.start(message)
         if not len(data):
-            return Fit(
-                self._payload(self.objective.finish(trained, fixed), message),
-                {},
-                {"samples": 0.0, "loss": 0.0, "nll": 0.0},
-            )
+            return self.ended(trained, fixed, message, data, 0.0, 0.0)
         own = self.objective if isinstance(self.objective, OwnSteps) else None
         apart = own.moved_apart(trained) if own else frozenset()
         leaves = {name: leaf.requires_grad_() for name, leaf in trained.items()}
@@ -185,13 +188,10 @@ class Descent:
         """
         if not loss - loss == 0:
             raise DataError("local training", "a finite loss", loss, "a smaller learning rate")
-        payload = self._payload(self.objective.finish(trained, fixed), message)
+        payload = self.objective.finish(trained, fixed)
+        if self.kind == "delta":
+            payload = {name: leaf - message[name] for name, leaf in payload.items()}
         return Fit(payload, {}, {"samples": float(len(data)), "loss": loss, "nll": nll})
-
-    def _payload(self, finished: Tree, message: Tree) -> Tree:
-        if self.kind != "delta":
-            return finished
-        return {name: leaf - message[name] for name, leaf in finished.items()}
 
 
 @dataclass(frozen=True)

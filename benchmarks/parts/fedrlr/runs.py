@@ -31,7 +31,7 @@ from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.engine.callbacks import score
 from bayesfed.federated.engine.reports import RoundReport, channel_uses
-from bayesfed.federated.links.compressed_sensing import Compressed, Plain
+from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.federated.training.optimisers import Schedule, constant, inverse
@@ -252,7 +252,7 @@ def link(settings: Settings) -> Link:
     power: PowerControl = (
         gbma if settings["link"] == "gbma" else ChannelInversion(settings["threshold"])
     )
-    sensing = Compressed(settings["sensing_rows"], 256) if settings["sensing_rows"] else Plain()
+    sensing = Compressed(settings["sensing_rows"], 256) if settings["sensing_rows"] else None
     return OverTheAir(power, snr_db=settings["snr_db"], per=settings["per"], sensing=sensing)
 
 

@@ -18,9 +18,10 @@ import torch
 import bayesfed as bf
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError
-from bayesfed.federated import ClientMemory, InFolder, Slot, rounds, untimed
+from bayesfed.federated import ClientMemory, InFolder, Slot, rounds
 from bayesfed.federated.clients.workers import wait_until_gone
 from tests.conftest import tree_equal
+from tests.support.records import untimed
 
 WORK = {"training": bf.Training(steps=1, batch_size=8)}
 BAD = "b"

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from operator import add
 
+import torch
 from torch import nn
 
 from bayesfed.algorithms.baselines.ensembles.models import updates_of
@@ -110,7 +110,11 @@ class ClientsKept(PublishesModel):
         updates = updates_of(reducer, "value")
         if not updates:
             return state, {}
-        total = reduce(add, updates)
+        rows = sum(update.number() for update in updates)
+        mean = {
+            name: reduce(torch.add, [update.total[name] for update in updates]) / rows
+            for name in updates[0].total
+        }
         kept = together([update.mean() for update in updates])
-        after = of(MODEL, total.mean()) | of(CLIENTS, kept)
+        after = of(MODEL, mean) | of(CLIENTS, kept)
         return after, {"models": float(len(updates))}

@@ -129,7 +129,7 @@ class Collecting(Layer):
         return count | of(MEAN, means) | of(SQUARE, squares) | of(DEVIATION, deviations)
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Take the step; take in the model in a round that counts."""
         model, info = inner(total)
