@@ -9,56 +9,14 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partialmethod
 from pathlib import Path
-from types import FrameType
 
 from bayesfed import __version__
 from bayesfed.errors import BayesfedError
-
-# Seconds after which an interrupt that came during an import is tried again.
-AGAIN_S = 0.05
-IMPORTING = "<frozen importlib._bootstrap>"
-
-
-@contextmanager
-def after_imports() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` inside the block only where nothing is being imported, and as soon
-    as that is so: a module that is imported by half fails later, in ways that say nothing of it.
-    """
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
-        yield
-        return
-    signal.signal(signal.SIGINT, _interrupted)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _interrupted(number: int, frame: FrameType | None) -> None:
-    while frame is not None:
-        if frame.f_code.co_filename == IMPORTING:
-            later = threading.Timer(AGAIN_S, _again)
-            later.daemon = True
-            later.start()
-            return
-        frame = frame.f_back
-    raise KeyboardInterrupt
-
-
-def _again() -> None:
-    # Unlike `interrupt_main` this wakes a thread that sleeps or waits.
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
 
 # Exit status: 0 all is well, 1 it was tried and failed, 2 what was asked for cannot be.
 FAILED, REFUSED = 1, 2
@@ -71,11 +29,8 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def _no_bars(quiet: bool) -> Iterator[None]:
+def _no_bars() -> Iterator[None]:
     """Draw no progress bars, whoever draws them: a run, message passing, a server's step."""
-    if not quiet:
-        yield
-        return
     from tqdm import tqdm
 
     drawn = tqdm.__init__
@@ -248,12 +203,11 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; errors are one line on standard error and exit status 2."""
     given = sys.argv[1:] if given is None else given
     try:
-        with after_imports():
-            if given and given[0] in ELSEWHERE:
-                return int(importlib.import_module(ELSEWHERE[given[0]][0]).main(given[1:]))
-            arguments = parser().parse_args(given)
-            with _no_bars(arguments.quiet):
-                return int(arguments.run(arguments))
+        if given and given[0] in ELSEWHERE:
+            return int(importlib.import_module(ELSEWHERE[given[0]][0]).main(given[1:]))
+        arguments = parser().parse_args(given)
+        with _no_bars() if arguments.quiet else nullcontext():
+            return int(arguments.run(arguments))
     except BayesfedError as problem:
         sys.stderr.write(f"bayesfed: {problem}\n")
         return REFUSED

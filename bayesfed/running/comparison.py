@@ -1,4 +1,4 @@
-"""Several folders of results in one table, and their curves as CSV."""
+"""Several folders of results in one table."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from bayesfed.inspect import table
-from bayesfed.inspect.learning_curves import Runs, curves
-from bayesfed.inspect.tables import csv_of
 from bayesfed.running.folders import Folder
 
 # Uncertainties that tell rows of no class.
@@ -107,19 +105,3 @@ def filled(
 def _cell(values: Sequence[float], digits: int) -> str:
     mean = f"{statistics.fmean(values):,.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean
-
-
-def curves_csv(runs: Runs) -> str:
-    """Return every curve as CSV: experiment, metric, against, x, mean, sd, seeds."""
-    panels = curves(runs)
-    return csv_of(
-        ["experiment", "metric", "against", "x", "mean", "sd", "seeds"],
-        [
-            [name, metric, against, *(f"{figure:.8g}" for figure in point), row[name].seeds]
-            for name in runs
-            for metric, by_cost in panels.items()
-            for against, row in by_cost.items()
-            if name in row
-            for point in zip(row[name].x, row[name].mean, row[name].sd, strict=True)
-        ],
-    )

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
-from bayesfed.federated import Record, RoundReport, bits, channel_uses, energy_j, latency_s
-from bayesfed.running.folders import installed
+from bayesfed.federated import Record, RoundReport, bits, energy_j
+from bayesfed.running.folders import installed, spent
 from bayesfed.running.settings import Setting, settings_of
 
 
@@ -101,16 +101,10 @@ def figures_of(record: Record) -> dict[str, float]:
 
     Channel uses, joules and seconds of devices are there only if the run has a channel or devices.
     """
-    rows = record.rows
-    physical = {
-        "channel_uses": channel_uses(rows),
-        "energy_j": energy_j(rows),
-        "latency_s": latency_s(rows),
-    }
+    costs = spent(record.rows)
+    always = ("bits_down", "bits_up")
     taken = {
-        "bits_down": bits(rows, "down"),
-        "bits_up": bits(rows, "up"),
-        **{name: value for name, value in physical.items() if value},
+        **{name: value for name, value in costs.items() if value or name in always},
         "seconds": record.seconds,
         "clients": len(record.clients),
         "left_out": len(record.refused),
