@@ -102,8 +102,8 @@ def shown(raw: Any) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name nearest to one that was written, or nothing."""
     # A name that differs in its case, or in what joins its words, is nearest.
-    bare = {one.lower().replace("_", ""): one for one in known}
     lower = {one.lower(): one for one in known}
+    bare = {key.replace("_", ""): one for key, one in lower.items()}
     name = name.lower().replace("-", "_")
     close = get_close_matches(name, lower, n=1)
     return bare.get(name.replace("_", "")) or (lower[close[0]] if close else "")
