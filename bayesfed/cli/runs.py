@@ -135,20 +135,21 @@ def _run(
         with (path / "rounds.jsonl").open("ab") as file:
             file.write(to_line(report.record))
 
-    draws: dict[str, int] = {"draws": built.draws, "seed": built.seed}
-    on = built.test, built.likelihood
+    test, likelihood, draws, seed = built.test, built.likelihood, built.draws, built.seed
     last = built.options["rounds"] - 1
     callbacks: list[Callback] = [
-        scoring(*on, **draws),
-        further_scores(built.scores, built.own, *on, last=last, **draws),
+        scoring(test, likelihood, draws=draws, seed=seed),
+        further_scores(
+            built.scores, built.own, test, likelihood, last=last, draws=draws, seed=seed
+        ),
         log,
         checkpoint(path / "checkpoints", every=built.save_every),
     ]
     result = run(
         built.algorithm,
         pool,
-        test=None if built.test.targets.is_floating_point() else built.test,
-        seed=built.seed,
+        test=None if test.targets.is_floating_point() else test,
+        seed=seed,
         callbacks=callbacks,
         progress=progress,
         resume=resume,
@@ -156,9 +157,9 @@ def _run(
     )
 
     def saved() -> None:
-        scores = partial(result.personal_scores, likelihood=built.likelihood, **draws)
+        scores = partial(result.personal_scores, likelihood=likelihood, draws=draws, seed=seed)
         own = scores(built.own) if built.own else None
-        if missing := save_run(path, result, built.test, built.seed, own):
+        if missing := save_run(path, result, test, seed, own):
             say(f"{path}: no posterior.nc: {missing}")
 
     led(pool, saved)

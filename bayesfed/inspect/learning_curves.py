@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,7 +154,13 @@ def _draw(
         # Ten colours; then they come again, dashed.
         again, number = divmod(names.index(name), 10)
         colour, style = f"C{number}", ("-", "--", ":", "-.")[again % 4]
-        look = {"label": name, "linewidth": 1.5, "marker": "o", "markersize": 4, "markevery": [-1]}
+        look: dict[str, Any] = {
+            "label": name,
+            "linewidth": 1.5,
+            "marker": "o",
+            "markersize": 4,
+            "markevery": [-1],
+        }
         axes.plot(found.x, found.mean, style, color=colour, **look)
         if found.seeds > 1:
             low, high = found.mean - found.sd, found.mean + found.sd

@@ -193,7 +193,7 @@ class ExperimentFile:
         lines = (line_of(self.text, path[:length]) for length in range(len(path), 0, -1))
         line = next((number for number in lines if number is not None), None)
         key = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)[1:]
-        where = ", ".join(filter(None, [self.path.name, line and f"line {line}", key]))
+        where = ", ".join(filter(None, [self.path.name, f"line {line}" if line else "", key]))
         if problem is not None and (told := problem.complaint) is not None:
             where = f"{where}: {told.where}"
             expected, actual, hint = told.expected, told.actual, hint or told.hint

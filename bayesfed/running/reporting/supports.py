@@ -49,8 +49,8 @@ def picture(shares: np.ndarray) -> str:
     """Return a matrix of numbers in [0, 1] as the data URI of a PNG, averaged over blocks where it
     is too large.
     """
-    size = [min(length, SIDE) for length in shares.shape]
-    means = adaptive_avg_pool2d(torch.from_numpy(shares)[None], size)[0].numpy()
+    height, width = (min(length, SIDE) for length in shares.shape)
+    means = adaptive_avg_pool2d(torch.from_numpy(shares)[None], (height, width))[0].numpy()
     drawn, images = BytesIO(), needs("matplotlib.image", "examples", "matplotlib")
     # Viridis is readable on a dark page and on a light one.
     images.imsave(drawn, means, vmin=0, vmax=1, cmap="viridis", format="png")
