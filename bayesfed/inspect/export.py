@@ -9,8 +9,7 @@ sample size is S, so these figures have no meaning here. Judge convergence by th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,6 @@ import numpy as np
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Record, bits
-from bayesfed.federated.core import Direction
 from bayesfed.inspect.at_clients import Part, Rows, all_rows, are_fitted, parts_of
 from bayesfed.inspect.compat import build
 from bayesfed.inspect.drawn import drawn_groups, steps, thinned
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     import xarray
 
 MAX_ENTRIES = 250_000_000
-Variable = tuple[tuple[str, ...], np.ndarray]
 
 
 def to_arviz(
@@ -158,28 +155,33 @@ def federation(history: Sequence[Record], own: Mapping[str, Mapping[str, float]]
 
     clients = sorted({row.client for record in history for row in record.rows} | own.keys())
 
-    def each(of: Callable[[Record, str], float]) -> Variable:
-        values = [[of(record, name) for name in clients] for record in history]
-        return ("round", "client"), np.array(values)
+    def of_client(record: Record, name: str) -> tuple[float, ...]:
+        rows = [row for row in record.rows if row.client == name]
+        nll = record.clients.get(name, {}).get("nll", math.nan)
+        return bits(rows, "up"), bits(rows, "down"), nll, name in record.clients
 
-    def sent(record: Record, name: str, way: Direction) -> float:
-        return float(bits((row for row in record.rows if row.client == name), way))
-
-    variables: dict[str, Variable] = {
-        "bits_up": each(partial(sent, way="up")),
-        "bits_down": each(partial(sent, way="down")),
-        "nll": each(lambda record, name: record.clients.get(name, {}).get("nll", math.nan)),
-        "accepted": each(lambda record, name: float(name in record.clients)),
-    }
+    each = np.array([[of_client(record, name) for name in clients] for record in history], float)
     figures = [{**record.server, **record.metrics, "seconds": record.seconds} for record in history]
-    for name in dict.fromkeys(name for figure in figures for name in figure):
-        values = [figure.get(name, math.nan) for figure in figures]
-        # In netCDF a slash separates groups.
-        variables[name.replace("/", ".")] = ("round",), np.array(values)
-    for name in dict.fromkeys(score for scores in own.values() for score in scores):
-        if name not in COUNTS:
-            values = [own.get(client, {}).get(name, math.nan) for client in clients]
-            variables[f"own_{name}"] = ("client",), np.array(values)
+    variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
+        name: (("round", "client"), each[..., place])
+        for place, name in enumerate(("bits_up", "bits_down", "nll", "accepted"))
+    }
+    # In netCDF a slash separates groups.
+    variables |= {
+        name.replace("/", "."): (("round",), values) for name, values in _columns(figures).items()
+    }
+    scores = _columns([own.get(client, {}) for client in clients])
+    variables |= {
+        f"own_{name}": (("client",), values)
+        for name, values in scores.items()
+        if name not in COUNTS
+    }
     return xarray.Dataset(
         variables, coords={"round": [record.round for record in history], "client": clients}
     )
+
+
+def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, np.ndarray]:
+    """Return the values by name, NaN in rows without them."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}

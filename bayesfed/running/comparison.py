@@ -61,17 +61,15 @@ def cells(named: Mapping[str, Folder]) -> tuple[list[str], list[list[str]]]:
     }
     present = {
         name: [
-            {key: one[key] for key in one if one[key] or key not in SOMETIMES} for one in several
+            {key: value for key, value in one.items() if value or key not in SOMETIMES}
+            for one in several
         ]
         for name, several in figures.items()
     }
     headings, rows = filled(COLUMNS, present, _cell)
-    beginnings = [
-        [name, str(len(several)), str(int(several[0]["rounds"]))]
-        for name, several in figures.items()
-    ]
     return ["experiment", "seeds", "rounds", *headings], [
-        beginning + row for beginning, row in zip(beginnings, rows, strict=True)
+        [name, str(len(several)), str(int(several[0]["rounds"])), *row]
+        for (name, several), row in zip(figures.items(), rows, strict=True)
     ]
 
 
@@ -90,15 +88,15 @@ def filled(
         if column[1] in always
         or any(one.get(column[1]) for several in figures.values() for one in several)
     ]
-    rows = []
-    for several in figures.values():
-        values = [[one[key] * by for one in several if key in one] for _, key, by, _ in shown]
-        rows.append(
-            [
-                cell(known, one[-1]) if known else "-"
-                for known, one in zip(values, shown, strict=True)
-            ]
-        )
+    rows = [
+        [
+            cell(known, digits)
+            if (known := [one[key] * by for one in several if key in one])
+            else "-"
+            for _, key, by, digits in shown
+        ]
+        for several in figures.values()
+    ]
     return [heading for heading, *_ in shown], rows
 
 
