@@ -77,9 +77,7 @@ def one(name: str) -> str:
     if chosen is None or not callable(chosen):
         hint = nearest(name, names.public()) or "bayesfed list"
         raise ArgumentError("list", "a name that a file may use", repr(name), hint)
-    rows = [
-        [key, _default(key, chosen), words(hint, short=True)] for key, hint in keys(chosen).items()
-    ]
+    rows = [[key, _default(key, chosen), words(hint)] for key, hint in keys(chosen).items()]
     return (
         f"{name}: "
         f"{first_line(chosen)}\n\n{table(['key', 'default', 'what'], rows) if rows else 'no keys'}"

@@ -15,13 +15,11 @@ from bayesfed.federated import (
     Callback,
     ClientPool,
     Ranks,
-    RoundReport,
     Snapshot,
     checkpoint,
     newest,
 )
 from bayesfed.federated.clients import led, one_thread
-from bayesfed.federated.engine.files.records import to_line
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect import plot_partition, plot_reliability, save
 from bayesfed.inspect.learning_curves import plot_curves
@@ -123,17 +121,9 @@ def _run(
         resume = newest(path / "checkpoints")
         if resume is not None:
             say(f"{path}: going on after round {resume.round - 1}")
-        write_whole(
-            path / "rounds.jsonl",
-            b"".join(to_line(record) for record in resume.history) if resume else b"",
-        )
         return resume
 
     resume = led(pool, begun)
-
-    def log(report: RoundReport) -> None:
-        with (path / "rounds.jsonl").open("ab") as file:
-            file.write(to_line(report.record))
 
     test, likelihood, draws, seed = built.test, built.likelihood, built.draws, built.seed
     last = built.options["rounds"] - 1
@@ -142,7 +132,6 @@ def _run(
         further_scores(
             built.scores, built.own, test, likelihood, last=last, draws=draws, seed=seed
         ),
-        log,
         checkpoint(path / "checkpoints", every=built.save_every),
     ]
     result = run(

@@ -214,12 +214,10 @@ def personal_scores(
     for name, rows in parts.items():
         client = client_of(algorithm, snapshot, history, name, rows)
         scored = likelihood or (Normal() if rows.targets.is_floating_point() else Categorical())
-        found = Predictive(
-            client.posterior or Point(client.model, scored),
-            rows.inputs,
-            Key(seed, "personal", name),
-            1 if client.posterior is None else draws,
-        ).scores(rows.targets)
+        of = Point(client.model, scored) if client.posterior is None else client.posterior
+        count = 1 if client.posterior is None else draws
+        key = Key(seed, "personal", name)
+        found = Predictive(of, rows.inputs, key, count).scores(rows.targets)
         counts = {"rows": float(len(rows)), "rounds": float(client.rounds)}
         scores[name] = counts | {key: found[key] for key in SCORES if key in found}
     return PersonalScores(scores)

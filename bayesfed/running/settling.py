@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bayesfed.algorithms.federated_svi.server import Fuse
 from bayesfed.errors import ConvergenceWarning, UndeterminedWarning
 from bayesfed.federated import Algorithm, Record
+from bayesfed.federated.core.seams import fusion_of
 from bayesfed.inference.variational.fusion import KeepsFirstGuide
 from bayesfed.trees import Tree
 
@@ -104,13 +104,9 @@ def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Rec
     """
     if algorithm.unfinished and (lack := algorithm.unfinished(state, len(history))):
         warnings.warn(f"{algorithm.name}: {lack}", UndeterminedWarning, stacklevel=4)
-    server = _fusing(algorithm)
-    if (
-        server is None
-        or not server.fusion.adds
-        or (found := settling(algorithm, history)) is None
-        or found.settled
-    ):
+    fusion = fusion_of(algorithm.phases[-1].server)
+    found = settling(algorithm, history) if fusion is not None and fusion.adds else None
+    if found is None or found.settled:
         return
     # The caller of `run`, which is behind the check of its arguments.
     text = (
@@ -123,19 +119,14 @@ def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Rec
     )
 
 
-def _fusing(algorithm: Algorithm) -> Fuse | None:
-    server = algorithm.phases[-1].server
-    return server if isinstance(server, Fuse) else None
-
-
 def _first_guide(algorithm: Algorithm, history: Sequence[Record]) -> float:
-    server = _fusing(algorithm)
-    if server is None or not isinstance(server.fusion, KeepsFirstGuide):
+    fusion = fusion_of(algorithm.phases[-1].server)
+    if not isinstance(fusion, KeepsFirstGuide):
         return 0.0
     taken: dict[str, list[float]] = defaultdict(list)
     for record in history:
         for name, info in record.clients.items():
             taken[name].append(info.get("samples", 0.0))
     total = sum(rows[-1] for rows in taken.values())
-    left = sum(rows[-1] * server.fusion.kept(len(rows)) for rows in taken.values())
+    left = sum(rows[-1] * fusion.kept(len(rows)) for rows in taken.values())
     return left / total if total else 1.0

@@ -13,11 +13,9 @@ from torch import Tensor, nn
 
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated import Descent, Link, LocalOptions, Sgd
-from bayesfed.federated.training.descent import draws_globally
-from bayesfed.inference import MaximumLikelihood
+from bayesfed.federated import Link, LocalOptions, Training
 from bayesfed.keys import Key
-from bayesfed.models import Categorical, Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.running.experiments.experiment import Place
 from bayesfed.running.experiments.names import of_parameter
 from bayesfed.trees import Tree, parameters
@@ -88,10 +86,9 @@ class Scope:
         """Change of the network that sixteen public rows make, as `public_settings` fits it."""
         if self.net is None:
             raise DataError("experiment", "a network", "none", "[net]")
-        public, start = self.train[:16], parameters(self.net)
-        objective = MaximumLikelihood(self.net, self.likelihood or Categorical())
-        local = Descent(objective, Sgd(), 20, len(public), "delta", draws_globally(self.net))
-        return [local.fit(start, {}, public, Key(self.seed, "public"), LocalOptions()).payload]
+        work = Training(steps=20, batch_size=None).fitting(self.net, self.likelihood, "delta")
+        start, key = parameters(self.net), Key(self.seed, "public")
+        return [work.fit(start, {}, self.train[:16], key, LocalOptions()).payload]
 
 
 # What a parameter of this name and type is. A file may write those that are numbers; then the

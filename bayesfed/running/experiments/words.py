@@ -30,7 +30,7 @@ _SEVERAL = {int: "8, 4", float: "1.0, 0.5"}
 _FOUND = {**_WORDS, str: "text", list: "a list", dict: "a table"}
 
 
-def words(hint: Any, *, short: bool = False) -> str:
+def words(hint: Any) -> str:
     """Return what a value of a type looks like in a file."""
     if typing.get_origin(hint) is Annotated:
         says = typing.get_args(hint)[1]
@@ -39,24 +39,24 @@ def words(hint: Any, *, short: bool = False) -> str:
         listed = ", ".join(one for one in keys(says) if one not in POOL)
         return f"a table with keys of {says.__name__}: {listed}"
     whole = Path in names.members(hint)
-    return " or ".join(dict.fromkeys(_words(one, short, whole) for one in forms(hint)))
+    return " or ".join(dict.fromkeys(_words(one, whole) for one in forms(hint)))
 
 
-def _words(form: Any, short: bool, whole: bool) -> str:  # noqa: PLR0911
+def _words(form: Any, whole: bool) -> str:  # noqa: PLR0911
     origin, inner = typing.get_origin(form), typing.get_args(form)
     if isinstance(form, dict):
         if whole:
             return " or ".join(f'{{ kind = "{one}" }}' for one in form)
-        if len(form) == 1 and not short:
+        if len(form) == 1:
             return f"a table with the keys of {next(iter(form))}"
-        return _one_of(form) + ("" if short else ", as text or as { kind = ..., ... }")
+        return _one_of(form) + ", as text or as { kind = ..., ... }"
     if origin is Literal:
         return _one_of(inner)
     if origin in MAPPINGS:
-        return f"a table of names, each {words(inner[1], short=short)}"
+        return f"a table of names, each {words(inner[1])}"
     if origin is tuple and ... not in inner:
-        return f"a list of {len(inner)}: " + ", ".join(words(one, short=short) for one in inner)
-    return _WORDS[form] if origin is None else f"a list, each {words(inner[0], short=short)}"
+        return f"a list of {len(inner)}: " + ", ".join(words(one) for one in inner)
+    return _WORDS[form] if origin is None else f"a list, each {words(inner[0])}"
 
 
 def _one_of(said: Iterable[str]) -> str:

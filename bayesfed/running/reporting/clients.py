@@ -79,7 +79,7 @@ def _figures(
             found[name]["left_out"] += 1
     for name, messages in rows.items():
         found[name] |= spent(messages) | {"seconds": sum(row.seconds for row in messages)}
-    return {name: figures | own.get(name, {}) for name, figures in found.items()}
+    return {name: {**figures, **own.get(name, {})} for name, figures in found.items()}
 
 
 def _own(folder: Folder, seed: int) -> dict[str, dict[str, float]]:

@@ -115,19 +115,16 @@ def _experiment(name: str, folder: Folder, histories: list[list[Record]]) -> dic
 
 
 def _versions(named: dict[str, Folder]) -> tuple[list[str], list[list[str]]]:
-    """Return a row for each package and a column for each set of folders with the same versions,
-    with an arrow where one changed between rounds.
+    """Return a row for each package and a column for each folder, with an arrow where a version
+    changed between rounds.
     """
-    entries = {name: read_json(folder.path / "versions.json") for name, folder in named.items()}
-    packages = dict.fromkeys(
-        package for several in entries.values() for entry in several for package in entry
-    )
-    columns: dict[tuple[str, ...], list[str]] = {}
-    for name, several in entries.items():
-        column = tuple(
-            " → ".join(dict.fromkeys(str(entry.get(package, "-")) for entry in several))
-            for package in packages
-        )
-        columns.setdefault(column, []).append(name)
-    rows = [list(row) for row in zip(packages, *columns, strict=True)]
-    return ["package", *map(", ".join, columns.values())], rows
+    entries = [read_json(folder.path / "versions.json") for folder in named.values()]
+    packages = dict.fromkeys(name for several in entries for entry in several for name in entry)
+    rows = [
+        [
+            name,
+            *(" → ".join(dict.fromkeys(entry.get(name, "-") for entry in one)) for one in entries),
+        ]
+        for name in packages
+    ]
+    return ["package", *named], rows
