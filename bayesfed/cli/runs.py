@@ -235,5 +235,4 @@ def compare(
     plot_curves(runs).savefig(into / "curves.png", dpi=110)
     for folder in ran.values():
         draw(folder)
-    say(f"table, curves and picture: {into}")
     return into

@@ -91,9 +91,7 @@ class Reader:
         for name, one in sorted(
             names.parameters(made_by).items(), key=lambda pair: pair[0] != "likelihood"
         ):
-            value = (
-                MISSING if name in left else self._argument(name, one, keys(made_by), table, path)
-            )
+            value = MISSING if name in left else self._argument(name, one, table, path)
             if value is not MISSING:
                 arguments[name] = value
             elif one.default is one.empty and name not in left:
@@ -178,37 +176,21 @@ class Reader:
         at = (*path, "kind") if isinstance(raw, dict) and "kind" in raw else path
         kind = table.pop("kind", first if len(kinds) == 1 else None)
         if kind is None:
-            raise self.file.error(
-                at,
-                f'kind = "...", one of {listed}',
-                "no `kind`",
-                f'kind = "{first}"',
-            )
+            expected, hint = f'kind = "...", one of {listed}', f'kind = "{first}"'
+            raise self.file.error(at, expected, "no `kind`", hint)
         if own.is_own(kind):
             with self._told(at):
                 return own.load(kind, self.file.path.parent), table, kind
         if not isinstance(kind, str) or kind not in kinds:
-            near, python = (
-                words.nearest(str(kind), kinds),
-                isinstance(kind, str) and kind in names.public(),
-            )
-            hint = (
-                f"one of these; {kind} is for another place, or for Python alone"
-                if python
-                else f'"{near}"'
-                if near
-                else "`bayesfed list`"
-            )
+            near = words.nearest(str(kind), kinds)
+            hint = f'"{near}"' if near else "`bayesfed list`"
+            if kind in list(names.public()):
+                hint = f"one of these; {kind} is for another place, or for Python alone"
             raise self.file.error(at, f"one of {listed}", words.shown(kind), hint)
         return kinds[kind][0], table, kind
 
     def _argument(
-        self,
-        name: str,
-        one: inspect.Parameter,
-        types: Mapping[str, Any],
-        table: Mapping[str, Any],
-        path: Place,
+        self, name: str, one: inspect.Parameter, table: Mapping[str, Any], path: Place
     ) -> Any:
         hint, optional, at = one.annotation, one.default is not one.empty, (*path, name)
         if name not in table:
@@ -216,7 +198,7 @@ class Reader:
                 known = given(self.scope, name, hint, path, optional=optional)
             way = implied(name, hint) if known is MISSING and not optional else None
             return self.call(way, {}, at) if way else known
-        value = self._read(types[name], table[name], at)
+        value = self._read(said(name, hint) or hint, table[name], at)
         if said(name, hint) and name != "model":
             with self._told(at):
                 value = getattr(self, f"_{name}")(value, at)
@@ -235,24 +217,26 @@ class Reader:
             raise self._missing("net", Settings, ())
         return tuple(shrunk_shares(net, channel_graph(net, sample), sample, alphas))
 
+    def _open(self, raw: Any, kinds: Kinds, left: tuple[str, ...], path: Place) -> Any:
+        chosen, table, _ = self._chosen(raw, kinds, path)
+        return self.call(chosen, table, path, left=left)
+
     def _split(self, raw: Any, path: Place) -> Callable[[Tensor, Key], Partition]:
         """Return a partition of a domain's rows: it takes their number, or their classes."""
-        chosen, table, _ = self._chosen(raw, kinds_of(Partition), path)
-        if "labels" not in names.parameters(chosen):
-            made = self.call(chosen, table, path, left=("rows", "key"))
-            return lambda rows, key: made(rows=len(rows), key=key)
-        made, labels = self.call(chosen, table, path, left=("labels", "key")), self.scope.labels
-        return lambda rows, key: made(labels=labels[rows], key=key)
+        kinds = kinds_of(Partition)
+        if "labels" in names.parameters(self._chosen(raw, kinds, path)[0]):
+            made, labels = self._open(raw, kinds, ("labels", "key"), path), self.scope.labels
+            return lambda rows, key: made(labels=labels[rows], key=key)
+        made = self._open(raw, kinds, ("rows", "key"), path)
+        return lambda rows, key: made(rows=len(rows), key=key)
 
     def _guide(self, raw: Any, path: Place) -> Any:
-        chosen, table, _ = self._chosen(raw, guides(), path)
-        return self.call(chosen, table, path, left=("model",))
+        return self._open(raw, guides(), ("model",), path)
 
     def _make(self, raw: Any, path: Place) -> Any:
         nets = kinds_of(nn.Module).items()
         kinds = {name: pair for name, pair in nets if "key" in names.parameters(pair[0])}
-        chosen, table, _ = self._chosen(raw, kinds, path)
-        made = self.call(chosen, table, path, left=("key",))
+        made = self._open(raw, kinds, ("key",), path)
         return lambda key: made(key=key)
 
     # What is wrong, in the words of a file.
@@ -276,13 +260,9 @@ class Reader:
         except Exception as problem:
             if not made_by:
                 raise
-            actual = f"{type(problem).__name__}: {problem}"
-            raise self.file.error(
-                path,
-                "arguments that fit together",
-                actual,
-                f"bayesfed list {made_by}",
-            ) from problem
+            expected, actual = "arguments that fit together", f"{type(problem).__name__}: {problem}"
+            hint = f"bayesfed list {made_by}"
+            raise self.file.error(path, expected, actual, hint) from problem
 
     def _missing(self, name: str, made_by: Any, path: Place) -> ExperimentError:
         return self.file.error((*path, name), *words.missing(name, made_by))
