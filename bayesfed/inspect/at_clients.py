@@ -121,39 +121,6 @@ def parts_of(
     return [Part("", data, posterior)] if len(data) else []
 
 
-def predicting_posterior(
-    posterior: Posterior,
-    memories: Mapping[str, Tree],
-    client: str | None,
-    fitted: Mapping[str, Dataset],
-) -> Posterior:
-    """Return the posterior that predicts the inputs of a client, or of anyone.
-
-    Parameters
-    ----------
-    posterior
-        The server's posterior.
-    memories
-        By client: what it keeps between rounds.
-    client
-        Name of the client, or None.
-    fitted
-        By client: the rows that were fitted.
-
-    Raises
-    ------
-    ArgumentError
-        If a part of the posterior stays with clients, and no client that took part is named.
-    """
-    where, rows = "Result.predictive", fitted.get(client or "", NO_ROWS)
-    if client is not None:
-        return own_posterior(posterior, memories, client, rows if len(rows) else None, where)
-    if kept := stays(posterior):
-        expected = f"a client, since {kept[0]} stays with clients"
-        raise ArgumentError(where, expected, "none", f"client='name'{NEVER}")
-    return posterior
-
-
 def scores_by_client(
     posterior: Posterior, memories: Mapping[str, Tree], data: Rows, key: Key, draws: int
 ) -> dict[str, dict[str, float]]:

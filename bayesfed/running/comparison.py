@@ -38,8 +38,6 @@ COLUMNS: tuple[Column, ...] = (
     ("device s", "latency_s", 1.0, 1),
     ("clock s", "seconds", 1.0, 1),
 )
-# Without a channel or devices these are not 0 but absent.
-SOMETIMES = ("channel_uses", "energy_j", "latency_s")
 LEGEND = (
     "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior "
     "predictive where there is a posterior; "
@@ -59,14 +57,7 @@ def cells(named: Mapping[str, Folder]) -> tuple[list[str], list[list[str]]]:
     figures = {
         name: [folder.metrics(seed) for seed in folder.finished] for name, folder in named.items()
     }
-    present = {
-        name: [
-            {key: value for key, value in one.items() if value or key not in SOMETIMES}
-            for one in several
-        ]
-        for name, several in figures.items()
-    }
-    headings, rows = filled(COLUMNS, present, _cell)
+    headings, rows = filled(COLUMNS, figures, _cell)
     return ["experiment", "seeds", "rounds", *headings], [
         [name, str(len(several)), str(int(several[0]["rounds"])), *row]
         for (name, several), row in zip(figures.items(), rows, strict=True)

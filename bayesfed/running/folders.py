@@ -229,14 +229,17 @@ def summary(history: Sequence[Record]) -> dict[str, float]:
 
 
 def spent(rows: Sequence[Row]) -> dict[str, float]:
-    """Return the sums of a ledger: bits each way, channel uses, joules and seconds of devices."""
-    return {
-        "bits_down": bits(rows, "down"),
-        "bits_up": bits(rows, "up"),
+    """Return the sums of a ledger: bits each way, channel uses, joules and seconds of devices.
+
+    Without a channel or devices these are not 0 but absent.
+    """
+    physical = {
         "channel_uses": channel_uses(rows),
         "energy_j": energy_j(rows),
         "latency_s": latency_s(rows),
     }
+    sent = {"bits_down": bits(rows, "down"), "bits_up": bits(rows, "up")}
+    return sent | {name: value for name, value in physical.items() if value}
 
 
 def _citation(algorithm: Algorithm) -> str:

@@ -89,10 +89,8 @@ def figures_of(record: Record) -> dict[str, float]:
 
     Channel uses, joules and seconds of devices are there only if the run has a channel or devices.
     """
-    costs = spent(record.rows)
-    always = ("bits_down", "bits_up")
     taken = {
-        **{name: value for name, value in costs.items() if value or name in always},
+        **spent(record.rows),
         "seconds": record.seconds,
         "clients": len(record.clients),
         "left_out": len(record.refused),
