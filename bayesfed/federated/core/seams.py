@@ -90,6 +90,11 @@ def stale(server: Server) -> Stale | None:
     return found
 
 
+def fusion_of(server: Server) -> Any:
+    """Return the rule by which a server fuses posteriors: its attribute ``fusion``, or None."""
+    return getattr(server, "fusion", None)
+
+
 def options_of(local: object) -> type[LocalOptions]:
     """Return the record of options that a local step reads: its attribute ``options``, or
     `LocalOptions`.

@@ -47,7 +47,7 @@ def settings_of_run(
     profiles
         Profiles of all clients of the pool.
     """
-    described = _Described()
+    described = Described()
     for phase in algorithm.phases:
         for part in ("assign", "local", "server", "link"):
             described.add(f"{phase.name}.{part}", getattr(phase, part))
@@ -89,11 +89,18 @@ def _rank(name: str) -> tuple[int, str]:
     return (0 if "." not in name else 2 if ".assign." in name else 1), name
 
 
-class _Described:
-    """Texts by name, and the values that are being looked at."""
+class Described:
+    """Texts by name, and the values that are being looked at.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    once
+        Whether a part that is used in several places is described in the first alone.
+    """
+
+    def __init__(self, *, once: bool = False) -> None:
         self.entries: dict[str, str] = {}
+        self._once, self._seen = once, list[object]()
         self._open: list[object] = []
         self._nets: dict[int, str] = {}
 
@@ -151,11 +158,16 @@ class _Described:
                     self.add(f"{name}.{free}", inner, values=False)
         elif is_dataclass(value):
             self.entries[name] = type(value).__qualname__
-            for part in fields(value):
+            for part in () if self._once and self._met(value) else fields(value):
                 if part.init and part.repr and part.compare:
                     self.add(f"{name}.{part.name}", getattr(value, part.name))
         else:
             self.entries[name] = type(value).__qualname__
+
+    def _met(self, value: object) -> bool:
+        met = any(value is one for one in self._seen)
+        self._seen.append(value)
+        return met
 
 
 def _content(cell: Any) -> object:
