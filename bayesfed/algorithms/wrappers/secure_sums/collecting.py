@@ -145,35 +145,34 @@ class ModularSum:
 
 
 @dataclass
-class Unmasked(Gathered):
-    """A reducer that takes the masks off the sum once all shares have come.
+class Unmasked(ModularSum):
+    """A sum that masks are taken off once all shares have come.
 
     Parameters
     ----------
-    bits
-        Bits of an integer.
-    total
-        The sum without masks; None if there is none.
+    shares
+        By client: what it gave.
     reason
-        Why there is none.
+        Why there is no sum.
     """
 
-    bits: Bits = 32
-    total: np.ndarray | None = None
+    shares: dict[str, np.ndarray] = field(default_factory=dict)
     reason: str = "no client gave its shares"
+
+    def add(self, client: str, update: Update) -> None:
+        """Keep one client's shares."""
+        self.shares[client] = update.total["shares"].numpy()
 
     def finish(self, roster: Roster) -> None:
         """Unmask the total of a round, or say why that is not possible."""
-        answers = {
-            place: self.answers[name]["shares"]
-            for place, name in enumerate(roster.names)
-            if name in self.answers
-        }
+        places = {name: place for place, name in enumerate(roster.names)}
+        answers = {places[name]: given for name, given in self.shares.items()}
         total = roster.total.view(LIMBS[self.bits])
         try:
             self.total, self.reason = total - roster.masks(answers, total.size, self.bits), ""
         except LostRoundError as problem:
             self.reason = f"the round is lost: {problem}"
+        self.clients = [name for name, place in places.items() if roster.active[place]]
 
 
 @dataclass(frozen=True)

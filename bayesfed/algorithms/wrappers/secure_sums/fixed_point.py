@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from bayesfed.algorithms.wrappers.secure_sums.primitives import LIMBS, Bits
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import Kind, Slice, Update, Whole
 from bayesfed.trees import Tree, shapes
 
@@ -110,25 +110,16 @@ class FixedPoint:
             If names or shapes differ, or an entry or the weight is outside of the range.
         """
         if not 0 <= weight <= self.heaviest:
-            raise UpdateError(
-                _outside(
-                    "weight",
-                    f"0 to {self.heaviest:g}",
-                    weight,
-                    "a larger heaviest, or equal_weights(algorithm)",
-                )
-            )
+            hint = "a larger heaviest, or equal_weights(algorithm)"
+            raise _outside("weight", f"0 to {self.heaviest:g}", weight, hint)
         for name, leaf in payload.items():
             largest = float(leaf.abs().max()) if leaf.numel() else 0.0
             if not largest <= self.largest:
-                raise UpdateError(
-                    _outside(
-                        f"leaf {name!r}",
-                        f"entries of at most {self.largest:g}",
-                        f"{largest:g}",
-                        "a larger largest, or bits=64",
-                    )
+                expected, hint = (
+                    f"entries of at most {self.largest:g}",
+                    "a larger largest, or bits=64",
                 )
+                raise _outside(f"leaf {name!r}", expected, f"{largest:g}", hint)
         whole = dict(self.leaves)
         view = Slice(whole, shapes(payload)) if self.by_entry else Whole(whole)
         update = view.lift(
@@ -139,14 +130,9 @@ class FixedPoint:
             if self.by_entry
             else [torch.tensor([weight], dtype=torch.float64)]
         )
-        entries = (
-            torch.cat([update.total[name].flatten() for name in whole]).numpy() / self.resolution
-        )
-        scaled = np.concatenate([entries, torch.cat(weights).numpy() / self._weight_step])
-        integers: np.ndarray = (
-            np.rint(scaled).astype(np.int64).astype(SIGNED[self.bits]).view(LIMBS[self.bits])
-        )
-        return integers
+        entries = torch.cat([update.total[name].flatten() for name in whole])
+        scaled = torch.cat([entries / self.resolution, torch.cat(weights) / self._weight_step])
+        return scaled.round().to(WIRE[self.bits]).numpy().view(LIMBS[self.bits])
 
     def decode(self, total: np.ndarray) -> Update:
         """Return the sum of clients' updates from the sum of their integers modulo
@@ -182,10 +168,6 @@ def _step(levels: int, largest: float) -> float:
     return 2.0 ** math.ceil(math.log2(largest / levels * (1 + 2.0**-20)))
 
 
-def _outside(what: str, expected: str, actual: object, hint: str) -> str:
-    return complain(
-        f"secure sums, {what}",
-        expected=f"the range agreed for the run, {expected}",
-        actual=actual,
-        hint=f"{hint} in secure(...)",
-    )
+def _outside(what: str, expected: str, actual: object, hint: str) -> UpdateError:
+    expected = f"the range agreed for the run, {expected}"
+    return UpdateError(f"secure sums, {what}", expected, actual, f"{hint} in secure(...)")

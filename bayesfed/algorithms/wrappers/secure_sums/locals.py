@@ -4,17 +4,24 @@ wrapped step keeps is in its memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field, fields, make_dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, make_dataclass
+from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.algorithms.wrappers.secure_sums.fixed_point import SIGNED, WIRE, FixedPoint
-from bayesfed.algorithms.wrappers.secure_sums.primitives import SECRET
-from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, PAIR, refusal, session_name
+from bayesfed.algorithms.wrappers.secure_sums.fixed_point import SIGNED, FixedPoint
+from bayesfed.algorithms.wrappers.secure_sums.primitives import LIMBS, SECRET, Bits, digest
+from bayesfed.algorithms.wrappers.secure_sums.sessions import (
+    BOX,
+    KEYS,
+    PAIR,
+    Session,
+    refusal,
+    session_name,
+)
 from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.data import Dataset
 from bayesfed.federated import Fit, LocalOptions
@@ -27,23 +34,15 @@ from bayesfed.trees import Tree, under
 PENDING, SINCE = "secure/pending/", "secure/since"
 
 
-# Records that were extended, by the method's own.
-_extended: dict[type[LocalOptions], type[Any]] = {}
-
-
-def told(record: type[LocalOptions]) -> type[Any]:
+@cache
+def told(record: type[Any]) -> type[Any]:
     """Return a method's record of options with what a client needs to weigh and to mask."""
-    if record in _extended:
-        return _extended[record]
     extra: list[tuple[str, type, Any]] = [
-        ("secure_weight", float, field(default=-1.0)),
-        ("secure_session", str, field(default="")),
-        ("secure_partners", str, field(default="")),
+        ("secure_weight", float, -1.0),
+        ("secure_session", str, ""),
+        ("secure_partners", str, ""),
     ]
-    _extended[record] = made = make_dataclass(
-        f"Secure{record.__name__}", extra, bases=(record,), frozen=True
-    )
-    return made
+    return make_dataclass(f"Secure{record.__name__}", extra, bases=(record,), frozen=True)
 
 
 def settled(memory: Tree, lost: Collection[int]) -> Tree:
@@ -83,21 +82,11 @@ class FixedPointLocal(Around):
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
         """Fit, weigh, lift and round."""
-        vector, kept = self._vector(message, memory, data, key, options)
-        return Fit({"vector": self._written(vector)}, kept, {})
-
-    def _vector(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> tuple[np.ndarray, Tree]:
-        record = options_of(self.local)
-        own = record(**{item.name: getattr(options, item.name) for item in fields(record)})
-        fit = self.local.fit(message, memory, data, key, own)
+        fit = self.local.fit(message, memory, data, key, options)
         payload, _ = unwired(fit.payload)
         weight: float = options.secure_weight  # type: ignore[attr-defined]
-        return self.point.encode(payload, weight), fit.memory
-
-    def _written(self, vector: np.ndarray) -> Tensor:
-        return torch.from_numpy(vector.view(SIGNED[self.point.bits])).to(WIRE[self.point.bits])
+        vector = self.point.encode(payload, weight).view(SIGNED[self.point.bits])
+        return Fit({"vector": torch.from_numpy(vector)}, fit.memory, {})
 
 
 @dataclass(frozen=True)
@@ -125,8 +114,9 @@ class KeysLocal(Around):
 
 
 @dataclass(frozen=True)
-class SharesLocal(Around):
-    """The second phase: share the secrets among the neighbours.
+class SessionLocal(Around):
+    """The second and the fourth phase: answer a question for shares, which leaves the memory as it
+    is.
 
     Parameters
     ----------
@@ -134,93 +124,79 @@ class SharesLocal(Around):
         The wrapped local step.
     vault
         Where clients keep their sessions.
+    answer
+        What a session answers to a message.
     """
 
     vault: Vault
+    answer: Callable[[Session, Tree], Tree]
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
-        """Return a sealed pair of shares for each neighbour, and digests."""
-        own, others = _rows(message, "session", KEYS)[0], _rows(message, "neighbours", KEYS)
+        """Let the session that the message names answer."""
+        own = _rows(message, "session", KEYS)[0]
         with self.vault.opened(client_of(key), session_name(own)) as session:
-            sent = session.share(others, int(message["threshold"]))
-        boxes, digests = (
-            _tensor(sent.boxes).reshape(-1, BOX),
-            _tensor(sent.digests).reshape(-1, PAIR),
-        )
-        return Fit({"boxes": boxes, "digests": digests, "seed": _tensor(sent.seed)}, memory, {})
+            return Fit(self.answer(session, message), memory, {})
+
+
+def shares(session: Session, message: Tree) -> Tree:
+    """Share the secrets of a session: a sealed pair of shares for each neighbour, and digests."""
+    session.share(_rows(message, "neighbours", KEYS), int(message["threshold"]))
+    return {
+        "boxes": _tensor(b"".join(session.boxes)).reshape(-1, BOX),
+        "digests": _tensor(session.digests).reshape(-1, PAIR),
+        "seed": _tensor(digest(session.seed)),
+    }
+
+
+def opened(session: Session, message: Tree) -> Tree:
+    """Give the shares that take the masks off the sum, zeros where there is none to give."""
+    active, dropped = message["active"].tolist(), message["dropped"].tolist()
+    given = session.open(active, dropped, _rows(message, "boxes", BOX))
+    return {"shares": _tensor(b"".join(given)).reshape(-1, SECRET)}
 
 
 @dataclass(frozen=True)
-class MaskedLocal(FixedPointLocal):
-    """The third phase: the wrapped step, whose integers are masked. What it keeps counts only once
+class MaskedLocal(Around):
+    """The third phase: the integers of a `FixedPointLocal`, masked. What it keeps counts only once
     the round is known not to be lost.
 
     Parameters
     ----------
     local
-        The wrapped local step.
+        The local step in fixed point.
     vault
         Where clients keep their sessions.
+    bits
+        Bits of an integer.
     """
 
     vault: Vault
+    bits: Bits
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
-        """Fit, weigh, lift, round and mask."""
-        vector, kept = self._vector(message, memory, data, key, options)
+        """Run the step, and mask."""
+        fit = self.local.fit(message, memory, data, key, options)
+        vector = fit.payload["vector"].numpy()
         partners: str = options.secure_partners  # type: ignore[attr-defined]
-        number: str = options.secure_session  # type: ignore[attr-defined]
-        with self.vault.opened(client_of(key), number) as session:
-            masked = session.mask(vector, [flag == "1" for flag in partners], self.point.bits)
-        pending = {f"{PENDING}{name}": leaf for name, leaf in kept.items()}
-        since = {SINCE: torch.tensor(round_of(key))} if kept or memory else {}
-        return Fit({"vector": self._written(masked)}, memory | pending | since, {})
-
-
-@dataclass(frozen=True)
-class OpenLocal(Around):
-    """The fourth phase: give the shares that take the masks off the sum.
-
-    Parameters
-    ----------
-    local
-        The wrapped local step.
-    vault
-        Where clients keep their sessions.
-    """
-
-    vault: Vault
-
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Return one share for each neighbour, zeros where there is none to give."""
-        own, boxes = _rows(message, "session", KEYS)[0], _rows(message, "boxes", BOX)
-        with self.vault.opened(client_of(key), session_name(own)) as session:
-            shares = session.open(message["active"].tolist(), message["dropped"].tolist(), boxes)
-        return Fit(
-            {
-                "shares": _tensor(b"".join(share or bytes(SECRET) for share in shares)).reshape(
-                    -1, SECRET
-                )
-            },
-            memory,
-            {},
-        )
+        name: str = options.secure_session  # type: ignore[attr-defined]
+        with self.vault.opened(client_of(key), name) as session:
+            flags = [flag == "1" for flag in partners]
+            masked = session.mask(vector.view(LIMBS[self.bits]), flags, self.bits)
+        payload = {"vector": torch.from_numpy(masked.view(vector.dtype))}
+        if not (fit.memory or memory):
+            return Fit(payload, {}, {})
+        pending = {f"{PENDING}{name}": leaf for name, leaf in fit.memory.items()}
+        since = {SINCE: torch.tensor(int(key.path[1]))}
+        return Fit(payload, memory | pending | since, {})
 
 
 def client_of(key: Key) -> str:
     """Return the name of the client whose turn has this key."""
     return str(key.path[2])
-
-
-def round_of(key: Key) -> int:
-    """Return the number of the round of a turn."""
-    return int(key.path[1])
 
 
 def _rows(message: Tree, name: str, length: int) -> list[bytes]:
@@ -234,8 +210,4 @@ def _rows(message: Tree, name: str, length: int) -> list[bytes]:
 
 
 def _tensor(content: bytes) -> Tensor:
-    return (
-        torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        if content
-        else torch.zeros(0, dtype=torch.uint8)
-    )
+    return torch.tensor(list(content), dtype=torch.uint8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -55,13 +55,12 @@ class Plans:
         planned = self._planned(state, round, profile, key)
         if isinstance(planned, Skip):
             return planned
-        own = {item.name: getattr(planned.options, item.name) for item in fields(planned.options)}
-        secured = {
-            "secure_weight": float(planned.weight),
-            "secure_session": session,
-            "secure_partners": partners,
-        }
-        options: LocalOptions = told(type(planned.options))(**own, **secured)
+        options: LocalOptions = told(type(planned.options))(
+            **vars(planned.options),
+            secure_weight=float(planned.weight),
+            secure_session=session,
+            secure_partners=partners,
+        )
         view = Letter(planned.view, {"vector": (WIRE[self.point.bits], (self.point.length,))})
         return replace(planned, view=view, weight=1.0, up=Cast(32), options=options)
 

@@ -16,9 +16,11 @@ k, t                    `Degree`, from gamma (`colluding`) and delta (`dropouts`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -26,14 +28,15 @@ from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.conditions import Promise
 from bayesfed.algorithms.wrappers.secure_sums import collecting
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
-from bayesfed.algorithms.wrappers.secure_sums.graphs import degree
+from bayesfed.algorithms.wrappers.secure_sums.graphs import Degree, degree
 from bayesfed.algorithms.wrappers.secure_sums.locals import (
     FixedPointLocal,
     KeysLocal,
     MaskedLocal,
-    OpenLocal,
-    SharesLocal,
+    SessionLocal,
+    opened,
     settled,
+    shares,
 )
 from bayesfed.algorithms.wrappers.secure_sums.plans import Plans
 from bayesfed.algorithms.wrappers.secure_sums.primitives import Bits, check_installed
@@ -41,20 +44,23 @@ from bayesfed.algorithms.wrappers.secure_sums.refusals import check_method, chec
 from bayesfed.algorithms.wrappers.secure_sums.servers import (
     LOST,
     PREFIX,
-    FixedPointServer,
-    KeysServer,
     MaskedServer,
-    OpenServer,
-    SharesServer,
+    RosterServer,
+    SummedServer,
+    enter_keys,
+    enter_shares,
+    enter_total,
 )
 from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, whole
-from bayesfed.federated import Algorithm, Personal, Phase, Profile
+from bayesfed.federated import Algorithm, Phase, Profile
 from bayesfed.federated.core import Conditions
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.trees import Tree, without
+
+Served = TypeVar("Served")
 
 
 @checked(algorithm=ALGORITHM, participants=whole(1, "100"))
@@ -149,13 +155,14 @@ def secure(
     point = FixedPoint(*ranges, leaves, flat.local.kind, by_entry, dtype)
     flat = assembled(_clipped_for(phase, point, where))
     plans = Plans(flat, point, where)
+    local, server = FixedPointLocal(flat.local, point), SummedServer(flat.server, point)
+    reducer, link = partial(collecting.ModularSum, bits), collecting.Gather()
+    one = Phase(flat.name, plans.fixed_point, local, server, link, reducer, owner="")
     if masks:
-        phases = _phases(flat, plans, Vault(vault), dropouts, colluding)
+        choose = partial(degree, dropouts=dropouts, colluding=colluding)
+        phases = _phases(one, flat, plans, Vault(vault), choose)
         made = _with_lost_rounds(algorithm, phases)
     else:
-        reducer, link = partial(collecting.ModularSum, bits), collecting.Gather()
-        local, server = FixedPointLocal(flat.local, point), FixedPointServer(flat.server, point)
-        one = Phase(flat.name, plans.fixed_point, local, server, link, reducer, owner="")
         made = replace(algorithm, phases=(one,))
     promises = tuple(
         Kept(check, algorithm, made.phases) if isinstance(check, Promise) else check
@@ -165,39 +172,44 @@ def secure(
 
 
 def _phases(
-    phase: Phase, plans: Plans, vault: Vault, dropouts: float, colluding: float
+    summed: Phase,
+    plain: Phase,
+    plans: Plans,
+    vault: Vault,
+    choose: Callable[[int], Degree | None],
 ) -> tuple[Phase, ...]:
-    name, local, point, gather = phase.name, phase.local, plans.point, collecting.Gather()
-    keys = KeysServer(point, partial(degree, dropouts=dropouts, colluding=colluding))
-    masked, total = MaskedServer(phase.server, point), partial(collecting.ModularSum, point.bits)
+    """Return the four phases, given the one in fixed point without masks, and the method's own."""
+    name, local, point = plain.name, plain.local, plans.point
     return (
-        Phase(
-            f"{name}-keys",
-            plans.keys,
-            KeysLocal(local, vault),
-            keys,
-            gather,
-            collecting.GatheredKeys,
-            owner="",
+        replace(
+            summed,
+            name=f"{name}-keys",
+            assign=plans.keys,
+            local=KeysLocal(local, vault),
+            server=RosterServer(partial(enter_keys, point, choose)),
+            reducer=collecting.GatheredKeys,
         ),
-        Phase(
-            f"{name}-shares",
-            plans.shares,
-            SharesLocal(local, vault),
-            SharesServer(),
-            gather,
-            collecting.Gathered,
-            owner="",
+        replace(
+            summed,
+            name=f"{name}-shares",
+            assign=plans.shares,
+            local=SessionLocal(local, vault, shares),
+            server=RosterServer(enter_shares),
+            reducer=collecting.Gathered,
         ),
-        Phase(name, plans.masked, MaskedLocal(local, point, vault), masked, gather, total, ""),
-        Phase(
-            f"{name}-open",
-            plans.open,
-            OpenLocal(local, vault),
-            OpenServer(phase.server, point),
-            collecting.Open(),
-            partial(collecting.Unmasked, bits=point.bits),
-            owner="",
+        replace(
+            summed,
+            assign=plans.masked,
+            local=MaskedLocal(summed.local, vault, point.bits),
+            server=MaskedServer(enter_total, plain.server),
+        ),
+        replace(
+            summed,
+            name=f"{name}-open",
+            assign=plans.open,
+            local=SessionLocal(local, vault, opened),
+            link=collecting.Open(),
+            reducer=partial(collecting.Unmasked, point.bits),
         ),
     )
 
@@ -208,24 +220,23 @@ def _with_lost_rounds(algorithm: Algorithm, phases: tuple[Phase, ...]) -> Algori
     """
     posterior, personal = algorithm.posterior, algorithm.personal
 
-    def own(state: Tree, memory: Tree) -> Personal:
-        if personal is None:
-            raise ArgumentError(
-                algorithm.name, "personal models", "none", "personalised(algorithm)"
-            )
-        return personal(without(state, PREFIX), settled(memory, state[LOST].tolist()))
+    def plain(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
+        return lambda state: served(without(state, PREFIX))
 
     return replace(
         algorithm,
         phases=phases,
         initial=algorithm.initial | {LOST: torch.zeros(0, dtype=torch.int64)},
-        predictor=lambda state: algorithm.predictor(without(state, PREFIX)),
-        posterior=(lambda state: posterior(without(state, PREFIX))) if posterior else None,
-        sizes={
-            name: lambda state, size=size: size(without(state, PREFIX))  # type: ignore[misc]
-            for name, size in algorithm.sizes.items()
-        },
-        personal=own if personal else None,
+        predictor=plain(algorithm.predictor),
+        posterior=plain(posterior) if posterior else None,
+        sizes={name: plain(size) for name, size in algorithm.sizes.items()},
+        personal=(
+            lambda state, memory: personal(
+                without(state, PREFIX), settled(memory, state[LOST].tolist())
+            )
+        )
+        if personal
+        else None,
     )
 
 

@@ -4,20 +4,18 @@ step on the sum without masks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from bayesfed.algorithms.wrappers.secure_sums.collecting import (
-    Gathered,
-    GatheredKeys,
-    ModularSum,
-    Unmasked,
-)
+from bayesfed.algorithms.wrappers.secure_sums.collecting import Gathered, GatheredKeys, ModularSum
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import Degree, neighbours
+from bayesfed.algorithms.wrappers.secure_sums.primitives import DIGEST
+from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, PAIR
 from bayesfed.algorithms.wrappers.secure_sums.unmasking import Roster
 from bayesfed.errors import UpdateError
 from bayesfed.federated import Reducer, Server, Sum, published
@@ -31,75 +29,34 @@ LOST = f"{PREFIX}lost"
 
 
 @dataclass(frozen=True)
-class KeysServer:
-    """The server of the first phase: draw the graph of neighbours."""
+class RosterServer:
+    """The server of a phase before the last, which enters in the roster what clients sent.
 
-    point: FixedPoint
-    choose: Callable[[int], Degree | None]
-    steps_alone: bool = field(default=True, init=False)
+    Parameters
+    ----------
+    enter
+        ``(state, reducer, round) -> roster``.
+    """
 
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return nothing: letters are written in the plan."""
-        return {}
+    enter: Callable[[Tree, Reducer, int], Roster]
+    steps_alone: ClassVar[bool] = True
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the state with the roster of those who sent keys."""
-        came = seams.gathered(reducer, GatheredKeys)
-        keys = {name: one["keys"] for name, one in came.answers.items()} if came else {}
-        check_count(len(keys), self.point, round)
-        if (chosen := self.choose(len(keys))) is None:
-            reason = (
-                f"the round is lost: {len(keys)} clients sent keys, too few to hide one among "
-                "the others"
-            )
-            return state | Roster.of(
-                keys, np.zeros((len(keys), 0), np.int64), 0, reason
-            ).write(), {}
-        return state | Roster.of(
-            keys, neighbours(len(keys), chosen.neighbours), chosen.threshold
-        ).write(), {}
+        """Return the state with the roster."""
+        return state | self.enter(state, reducer, round).write(), {}
 
 
 @dataclass(frozen=True)
-class SharesServer:
-    """The server of the second phase: keep the sealed shares, to pass them on."""
+class MaskedServer(RosterServer):
+    """The server of the third phase. Clients get what the wrapped server publishes to newcomers.
 
-    steps_alone: bool = field(default=True, init=False)
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return nothing: letters are written in the plan."""
-        return {}
-
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the state with what clients have shared."""
-        roster, came = Roster.read(state), seams.gathered(reducer, Gathered)
-        answers = came.answers if came else {}
-        boxes, digests, seeds, sharing = (
-            array.copy() for array in (roster.boxes, roster.digests, roster.seeds, roster.sharing)
-        )
-        for place, name in enumerate(roster.names):
-            if name in answers:
-                answer = answers[name]
-                boxes[place], digests[place], seeds[place], sharing[place] = (
-                    answer["boxes"],
-                    answer["digests"],
-                    answer["seed"],
-                    True,
-                )
-        return state | replace(
-            roster, boxes=boxes, digests=digests, seeds=seeds, sharing=sharing
-        ).write(), {}
-
-
-@dataclass(frozen=True)
-class MaskedServer:
-    """The server of the third phase: keep the sum of the masked vectors. Clients get what the
-    wrapped server publishes to newcomers.
+    Parameters
+    ----------
+    server
+        The wrapped server.
     """
 
     server: Server
-    point: FixedPoint
-    steps_alone: bool = field(default=True, init=False)
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Return what the wrapped server publishes to a client that has not heard of it, since all
@@ -107,22 +64,13 @@ class MaskedServer:
         """
         return published(self.server, without(state, PREFIX), round, None)
 
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the state with the sum."""
-        roster = Roster.read(state)
-        came = seams.gathered(reducer, ModularSum)
-        if came and came.total is not None:
-            active = np.array([name in came.clients for name in roster.names])
-            roster = replace(roster, active=active, total=came.total.view(np.uint8))
-        return state | roster.write(), {}
-
 
 @dataclass(frozen=True)
-class OpenServer:
-    """The server of the last phase: the wrapped server's step on the sum without masks.
+class SummedServer:
+    """The wrapped server's step on a sum of integers.
 
-    The figure ``summed`` is the number of clients in the sum; 0 if the round is lost. The wrapped
-    server then steps only if it steps alone.
+    The figure ``summed`` is the number of clients in the sum; 0 if there is none, as in a lost
+    round. The wrapped server then steps only if it steps alone.
 
     Parameters
     ----------
@@ -134,68 +82,69 @@ class OpenServer:
 
     server: Server
     point: FixedPoint
-    steps_alone: bool = field(default=True, init=False)
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return nothing: letters are written in the plan."""
-        return {}
-
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the wrapped server's next state, and the numbers of lost rounds."""
-        roster, own = Roster.read(state), without(state, PREFIX)
-        came = seams.gathered(reducer, Unmasked)
-        total = came.total if came else None
-        stepped, info = step_on(self.server, self.point, own, total, round)
-        lost = (
-            state[LOST]
-            if total is not None or not roster.active.any()
-            else torch.cat([state[LOST], torch.tensor([round])])
-        )
-        return stepped | {LOST: lost}, {
-            **info,
-            "summed": float(roster.active.sum()) if total is not None else 0.0,
-        }
-
-
-@dataclass(frozen=True)
-class FixedPointServer:
-    """The server of a method whose sums are in fixed point without masks.
-
-    Parameters
-    ----------
-    server
-        The wrapped server.
-    point
-        How numbers are written.
-    """
-
-    server: Server
-    point: FixedPoint
-    steps_alone: bool = field(default=True, init=False)
+    steps_alone: ClassVar[bool] = True
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
         """Return what the wrapped server publishes."""
-        return published(self.server, state, round, version)
+        return published(self.server, without(state, PREFIX), round, version)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Return the wrapped server's next state."""
-        came = seams.gathered(reducer, ModularSum)
-        clients = len(came.clients) if came else 0
-        check_count(clients, self.point, round)
+        """Return the wrapped server's next state, and with masks the numbers of lost rounds."""
+        came, info = seams.gathered(reducer, ModularSum), Info()
         total = came.total if came else None
-        state, info = step_on(self.server, self.point, state, total, round)
-        return state, {**info, "summed": float(clients)}
+        summed = len(came.clients) if came and total is not None else 0
+        check_count(summed, self.point, round)
+        lost = {LOST: _lost(state, round, total)} if LOST in state else {}
+        after = without(state, PREFIX)
+        if total is not None:
+            after, info = self.server.step(after, Sum(self.point.decode(total)), round)
+        elif seams.steps_alone(self.server):
+            after, info = self.server.step(after, Sum(), round)
+        return after | lost, {**info, "summed": float(summed)}
 
 
-def step_on(
-    server: Server, point: FixedPoint, state: Tree, total: np.ndarray | None, round: int
-) -> tuple[Tree, Info]:
-    """Return a server's step on a sum of integers; without a sum, only one that steps alone takes a
-    step.
-    """
-    if total is not None:
-        return server.step(state, Sum(point.decode(total)), round)
-    return server.step(state, Sum(), round) if seams.steps_alone(server) else (state, {})
+def enter_keys(
+    point: FixedPoint,
+    choose: Callable[[int], Degree | None],
+    state: Tree,
+    reducer: Reducer,
+    round: int,
+) -> Roster:
+    """Return the roster of those who sent keys, with a graph of neighbours."""
+    came = seams.gathered(reducer, GatheredKeys)
+    names = tuple(sorted(came.answers)) if came else ()
+    check_count(len(names), point, round)
+    keys = [came.answers[name]["keys"] for name in names] if came else []
+    stacked = np.array(keys, np.uint8).reshape(-1, KEYS)
+    if chosen := choose(len(names)):
+        return Roster(names, chosen.threshold, stacked, neighbours(len(names), chosen.neighbours))
+    reason = (
+        f"the round is lost: {len(names)} clients sent keys, too few to hide one among the others"
+    )
+    return Roster(names, 0, stacked, np.zeros((len(names), 0), np.int64), reason)
+
+
+def enter_shares(state: Tree, reducer: Reducer, round: int) -> Roster:
+    """Return the roster with what clients have shared, to be passed on."""
+    roster, came = Roster.read(state), seams.gathered(reducer, Gathered)
+    answers, (count, degree) = came.answers if came else {}, roster.neighbours.shape
+    shapes = {"boxes": (degree, BOX), "digests": (degree, PAIR), "seed": (DIGEST,)}
+    sent: dict[str, Any] = {
+        leaf: np.zeros((count, *shape), np.uint8) for leaf, shape in shapes.items()
+    }
+    for place, name in enumerate(roster.names):
+        if name in answers:
+            for leaf, array in sent.items():
+                array[place] = answers[name][leaf]
+    return replace(roster, sharing=_among(roster, answers), **sent)
+
+
+def enter_total(state: Tree, reducer: Reducer, round: int) -> Roster:
+    """Return the roster with the sum of the masked vectors."""
+    roster, came = Roster.read(state), seams.gathered(reducer, ModularSum)
+    if came is None or came.total is None:
+        return replace(roster, active=_among(roster, ()))
+    return replace(roster, active=_among(roster, came.clients), total=came.total.view(np.uint8))
 
 
 def check_count(clients: int, point: FixedPoint, round: int) -> None:
@@ -205,3 +154,13 @@ def check_count(clients: int, point: FixedPoint, round: int) -> None:
         raise UpdateError(
             f"secure, round {round}", f"at most {point.participants} clients", clients, hint
         )
+
+
+def _among(roster: Roster, clients: Collection[str]) -> np.ndarray:
+    return np.array([name in clients for name in roster.names], bool)
+
+
+def _lost(state: Tree, round: int, total: np.ndarray | None) -> torch.Tensor:
+    if total is not None or not Roster.read(state).active.any():
+        return state[LOST]
+    return torch.cat([state[LOST], torch.tensor([round])])

@@ -5,8 +5,8 @@ sum.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from bayesfed.algorithms.wrappers.secure_sums.primitives import (
     Bits,
     digest,
 )
-from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, MASKS, PAIR
+from bayesfed.algorithms.wrappers.secure_sums.sessions import MASKS
 from bayesfed.trees import Tree, under
 
 # Prefix of the leaves of the server's state that the phases of a round pass on. None is left at the
@@ -30,6 +30,11 @@ ROUND = "secure/round/"
 
 class LostRoundError(Exception):
     """A sum that cannot be unmasked, with the reason."""
+
+
+def nothing() -> np.ndarray:
+    """Return what has not been sent yet."""
+    return np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,13 @@ class Roster:
         Public keys, ``(n, 64)``.
     neighbours
         Neighbours of each client, ``(n, k)``.
-    boxes, digests, seeds
+    boxes, digests, seed
         Sealed shares ``(n, k, 48)``, digests of the shares ``(n, k, 32)`` and digests of the seeds
         ``(n, 16)``; zeros for clients that sent none.
     sharing, active
         ``(n,)``: who sent shares, and whose masked vector is in the sum.
     total
-        Sum of the masked vectors; empty before there is one.
+        Sum of the masked vectors; empty if there is none.
     reason
         Why the round is lost; empty if it is not.
     """
@@ -62,45 +67,13 @@ class Roster:
     threshold: int
     keys: np.ndarray
     neighbours: np.ndarray
-    boxes: np.ndarray
-    digests: np.ndarray
-    seeds: np.ndarray
-    sharing: np.ndarray
-    active: np.ndarray
-    total: np.ndarray
     reason: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        keys: Mapping[str, np.ndarray],
-        neighbours: np.ndarray,
-        threshold: int,
-        reason: str = "",
-    ) -> Self:
-        """Return the roster of clients that have sent nothing but their keys."""
-        names, (count, degree) = tuple(sorted(keys)), neighbours.shape
-        boxes, digests, seeds = (
-            np.zeros((count, *shape), np.uint8)
-            for shape in ((degree, BOX), (degree, PAIR), (DIGEST,))
-        )
-        sharing, active = np.zeros((2, count), bool)
-        stacked = (
-            np.stack([keys[name] for name in names]) if names else np.zeros((0, KEYS), np.uint8)
-        )
-        return cls(
-            names,
-            threshold,
-            stacked,
-            neighbours,
-            boxes,
-            digests,
-            seeds,
-            sharing,
-            active,
-            np.zeros(0, np.uint8),
-            reason,
-        )
+    boxes: np.ndarray = field(default_factory=nothing)
+    digests: np.ndarray = field(default_factory=nothing)
+    seed: np.ndarray = field(default_factory=nothing)
+    sharing: np.ndarray = field(default_factory=nothing)
+    active: np.ndarray = field(default_factory=nothing)
+    total: np.ndarray = field(default_factory=nothing)
 
     def write(self) -> Tree:
         """Return the roster as leaves of the server's state."""
@@ -155,42 +128,23 @@ class Roster:
         total = np.zeros(length, primitives.LIMBS[bits])
         for place in np.flatnonzero(self.active).tolist():
             seed = self._opened(place, answers, 1, "the seed")
-            if digest(seed) != self.seeds[place].tobytes():
+            if digest(seed) != self.seed[place].tobytes():
                 raise LostRoundError(
                     f"client {self.names[place]!r} shared another seed than its own"
                 )
             total += primitives.seed_stream(seed, length, bits)
         for place in np.flatnonzero(self.sharing & ~self.active).tolist():
-            for neighbour, drawn in self._left(place, answers, length, bits):
-                own, other = (
-                    self.keys[neighbour][PUBLIC:].tobytes(),
-                    self.keys[place][PUBLIC:].tobytes(),
-                )
-                # As the neighbour added it.
-                (np.add if own < other else np.subtract)(total, drawn, out=total)
+            # Active neighbours have added what this client would have taken away.
+            others = [other for other in self.neighbours[place] if self.active[other]]
+            if not others:
+                continue
+            masking = Agreement(self._opened(place, answers, 0, "the key"), MASKS)
+            if masking.public != self.keys[place][PUBLIC:].tobytes():
+                text = f"client {self.names[place]!r} shared another key than its own"
+                raise LostRoundError(text)
+            for other in others:
+                total -= masking.mask(self.keys[other][PUBLIC:].tobytes(), length, bits)
         return total
-
-    def _left(
-        self, place: int, answers: Mapping[int, np.ndarray], length: int, bits: Bits
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the masks that active neighbours share with a client that dropped out."""
-        others = [int(other) for other in self.neighbours[place] if self.active[other]]
-        if not others:
-            return
-        masking, public = (
-            Agreement(self._opened(place, answers, 0, "the key"), MASKS),
-            self.keys[place][PUBLIC:].tobytes(),
-        )
-        if masking.public != public:
-            raise LostRoundError(f"client {self.names[place]!r} shared another key than its own")
-        for other in others:
-            key = self.keys[other][PUBLIC:].tobytes()
-            yield (
-                other,
-                primitives.stream(
-                    masking.key(key, *primitives.pairwise(public, key)), length, bits
-                ),
-            )
 
     def _opened(
         self, place: int, answers: Mapping[int, np.ndarray], which: int, what: str

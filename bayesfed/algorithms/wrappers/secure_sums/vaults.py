@@ -44,11 +44,8 @@ class Vault:
             else Path(tempfile.gettempdir()) / f"bayesfed-{secrets.token_hex(16)}"
         )
         if not self._lasting:
+            # A copy, in a thread or a worker process, uses the same folder and does not remove it.
             weakref.finalize(self, _remove, self.folder, os.getpid())
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # A copy, in a thread or a worker process, uses the same folder and does not remove it.
-        return _copy, (self.folder, self._lasting)
 
     def add(self, client: str) -> Session:
         """Return a new session of a client. Its oldest sessions are removed."""
@@ -73,36 +70,32 @@ class Vault:
         path = self._of(client) / f"{name}.session"
         try:
             # A server says the name.
-            session = Session.read(path.read_bytes() if NAME.fullmatch(name) else b"")
-        except (OSError, ValueError, TypeError, AttributeError) as problem:
+            content = path.read_bytes() if NAME.fullmatch(name) else b""
+            session = Session.model_validate_json(content)
+        except (OSError, ValueError) as problem:
             where, expected = (
                 f"secure sums, client {client!r}",
                 f"the keys of this round in {self.folder}",
             )
             hint = "secure(..., vault=FOLDER) where each question has a process of its own"
             raise CheckpointError(where, expected, type(problem).__name__, hint) from problem
-        before = session.write()
+        before = session.model_copy()
         yield session
-        if session.write() != before:
+        if session != before:
             self._write(path, session)
 
     def _of(self, client: str) -> Path:
         return self.folder / quote(client, safe="")
 
     def _write(self, path: Path, session: Session) -> None:
+        content = session.model_dump_json().encode()
         if self._lasting:
-            write_whole(path, session.write())
+            write_whole(path, content)
             return
         # No crash of the machine needs to be survived, so nothing waits for the disk.
         partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(session.write())
+        partial.write_bytes(content)
         partial.replace(path)
-
-
-def _copy(folder: Path, lasting: bool) -> Vault:
-    vault = Vault(folder)
-    vault._lasting = lasting
-    return vault
 
 
 def _remove(folder: Path, owner: int) -> None:
