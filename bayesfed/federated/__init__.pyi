@@ -18,7 +18,6 @@ from .aggregation.views import Slice as Slice
 from .aggregation.views import Whole as Whole
 from .clients.cohorts import Cohorts as Cohorts
 from .clients.memory.memories import ClientMemory as ClientMemory
-from .clients.memory.memories import InFolder as InFolder
 from .clients.memory.memories import Slot as Slot
 from .clients.pools import ClientPool as ClientPool
 from .clients.pools import InProcess as InProcess

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError
-from bayesfed.federated import ClientMemory, InFolder, Profile, Reply, Slot, answer
+from bayesfed.federated import ClientMemory, Profile, Reply, Slot, answer
 from bayesfed.federated.clients import ClientSide
 from bayesfed.flower.experiment import Experiment
 from bayesfed.flower.letters import Answer, Hello, Name, Question, read_request
@@ -109,12 +109,8 @@ class Site:
         # A server keeps two checkpoints, so it may go back by twice `save_every` rounds, each of as
         # many exchanges as there are phases.
         keep = (2 * self.experiment.save_every + 1) * len(self._phases)
-        return ClientMemory(
-            InFolder(
-                self.folder / f"run {quote(run, safe='')}" / f"client {quote(self.client, safe='')}"
-            ),
-            keep=keep,
-        )
+        client = f"client {quote(self.client, safe='')}"
+        return ClientMemory(self.folder / f"run {quote(run, safe='')}" / client, keep=keep)
 
     def _device(self) -> Mapping[str, float]:
         return self.experiment.device(self.client) if self.experiment.device else {}
