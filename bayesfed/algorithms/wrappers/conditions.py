@@ -27,13 +27,9 @@ class Promise:
     ----------
     layer
         The layer that `private` made.
-    participants, population
-        What the accountant was told; `population` is None without amplification by sampling.
     """
 
     layer: Private
-    participants: int
-    population: int | None
 
     def __call__(self, run: Conditions) -> None:
         """Check one round.
@@ -58,8 +54,8 @@ class Promise:
                 "they had these"
             )
             raise _broken(run, expected, f"other {', '.join(run.changed)}", "a new run")
-        if self.population is not None:
-            self._check_sampling(run, self.population)
+        if self.layer.population is not None:
+            self._check_sampling(run, self.layer.participants, self.layer.population)
 
     def _counts(self, layers: Sequence[Layer]) -> bool:
         """Return whether the layer is among a phase's, and no layer around it changes what it is
@@ -73,7 +69,7 @@ class Promise:
             for hook in hooks
         )
 
-    def _check_sampling(self, run: Conditions, population: int) -> None:
+    def _check_sampling(self, run: Conditions, participants: int, population: int) -> None:
         if len(run.profiles) != population:
             raise _broken(
                 run,
@@ -88,7 +84,7 @@ class Promise:
             if run.sampler is everyone
             else None
         )
-        if drawn != self.participants:
+        if drawn != participants:
             actual = (
                 f"{drawn} a round"
                 if drawn
@@ -97,10 +93,10 @@ class Promise:
                     "that is not known"
                 )
             )
-            hint = f"sampler=fraction({self.participants} / {population})"
+            hint = f"sampler=fraction({participants} / {population})"
             raise _broken(
                 run,
-                f"a uniform sample of {self.participants} of {population} clients",
+                f"a uniform sample of {participants} of {population} clients",
                 actual,
                 hint,
             )

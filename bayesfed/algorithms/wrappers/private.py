@@ -21,17 +21,15 @@ from dataclasses import replace
 
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.conditions import Promise
-from bayesfed.algorithms.wrappers.noising import Budget, Private
+from bayesfed.algorithms.wrappers.noising import CLIP, NOISE, Private, check_noise
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import KEY, Role, checked
+from bayesfed.errors.checks import COUNT, KEY, checked
 from bayesfed.federated import Algorithm, layered
 from bayesfed.federated.clients import ClientSide
 from bayesfed.keys import Key
 
-PARTICIPANTS = Role(lambda count: isinstance(count, int), "a whole number of clients", "10")
 
-
-@checked(algorithm=ALGORITHM, key=KEY, participants=PARTICIPANTS, population=PARTICIPANTS)
+@checked(algorithm=ALGORITHM, clip=CLIP, noise=NOISE, key=KEY, participants=COUNT, population=COUNT)
 def private(
     algorithm: Algorithm,
     *,
@@ -84,38 +82,20 @@ def private(
     MissingExtraError
         If epsilon is asked for without dp-accounting.
     """
-    if not (clip > 0 and 0 <= noise < math.inf and participants >= 1) or (
-        noise and math.isinf(clip)
-    ):
-        expected = "clip > 0, noise >= 0, participants >= 1; a finite clip with noise"
-        raise ArgumentError(
-            "private", expected, (clip, noise, participants), "clip=1.0, noise=1.0, participants=10"
-        )
-    where = f"private, {algorithm.name!r}"
-    if len(algorithm.phases) != 1:
-        names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError("private", "a method of one phase", names, "fed_avg, fed_paq, fed_lora")
-    (phase,) = algorithm.phases
+    where, phase = f"private, {algorithm.name!r}", algorithm.phases[0]
+    check_noise(where, clip, noise)
     if population is not None and delta is None:
         raise ArgumentError("private", "a delta with population", delta, "delta=1e-5")
-    budget = (
-        Budget(noise, delta, participants if population is not None else None, population)
-        if delta is not None
-        else None
-    )
-    if budget:
-        # Fail now, and not after the first round, if epsilon cannot be computed.
-        budget.after(1)
     layer = Private(
         kind=ClientSide.of(phase).kind,
         clip=clip,
         noise=noise,
         participants=participants,
         key=key.child("noise", phase.name),
-        budget=budget,
+        delta=delta,
+        population=population,
         at_client=clip if at_client else math.inf,
     )
-    made = layered(algorithm, layer, where=where)
-    if not budget:
-        return made
-    return replace(made, checks=(*made.checks, Promise(layer, participants, population)))
+    # Fail now, and not after the first round, if epsilon cannot be computed.
+    reported, made = layer.spent(1), layered(algorithm, layer, where=where)
+    return replace(made, checks=(*made.checks, Promise(layer))) if reported else made

@@ -49,7 +49,7 @@ def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
     return layered(algorithm, Robust(rule=rule), where=where, one_phase=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Robust(EqualWeights):
     """A rule in place of the sum.
 
@@ -60,7 +60,7 @@ class Robust(EqualWeights):
     """
 
     owner: str = "robust"
-    rule: Rule | None = None
+    rule: Rule
     traits: ClassVar[Traits] = Traits(needs="each", apart=True, takes=VECTORS)
 
     def combine(
@@ -74,7 +74,7 @@ class Robust(EqualWeights):
             If the rule is not defined for the updates. The message names the round.
         """
         counted = {client: update for client, update in updates.items() if update.weighs}
-        if not counted or self.rule is None:
+        if not counted:
             return added(updates), {}
         try:
             return self.rule(counted, moment.shown(moment.model, moment.round, None))
