@@ -24,7 +24,6 @@ from .clients.pools import InProcess as InProcess
 from .clients.ranks import Ranks as Ranks
 from .clients.turn import Reply as Reply
 from .clients.turn import Task as Task
-from .clients.turn import answer as answer
 from .core.algorithm import Algorithm as Algorithm
 from .core.algorithm import Model as Model
 from .core.algorithm import Personal as Personal

@@ -72,13 +72,6 @@ class Reply:
 Outcome = Reply | ClientError
 
 
-def answer(
-    task: Task, side: ClientSide, data: Dataset, memories: Tree, secret: bytes | None = None
-) -> Outcome:
-    """Run one client on its rows, as `answered`."""
-    return answered(task, {task.phase: side}, {task.client: data}, memories, secret)
-
-
 def answered(
     task: Task,
     sides: Sides,
@@ -120,10 +113,15 @@ def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | Clie
 
 def failure(task: Task, stage: str, problem: BaseException) -> ClientError:
     """Return the failure of a client at a stage of its turn."""
+    field = problem.field if stage == "decode" and isinstance(problem, RefusedError) else ""
+    return ClientError(task.client, task.round, stage, reason_of(problem), field)
+
+
+def reason_of(problem: BaseException) -> str:
+    """Return what went wrong: of errors that are not of this package, their class as well."""
     if isinstance(problem, BayesfedError):
-        field = problem.field if stage == "decode" and isinstance(problem, RefusedError) else ""
-        return ClientError(task.client, task.round, stage, str(problem), field)
-    return ClientError(task.client, task.round, stage, f"{type(problem).__name__}: {problem}")
+        return str(problem)
+    return f"{type(problem).__name__}: {problem}"
 
 
 def read(task: Task, side: ClientSide, secret: bytes | None) -> tuple[Tree, LocalOptions]:

@@ -24,7 +24,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
+from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered, reason_of
 from bayesfed.trees import Tree
 
 READY = b"ready"
@@ -120,7 +120,7 @@ def _received_site(server: Connection) -> Site | None:
     try:
         received: tuple[Settings, Site] = pickle.loads(content)
     except Exception as problem:
-        server.send_bytes(f"{type(problem).__name__}: {problem}".encode())
+        server.send_bytes(reason_of(problem).encode())
         return None
     settings, site = received
     settings.apply()
@@ -138,7 +138,7 @@ def _answer_one(server: Connection, site: Site) -> None:
         sent = frames(site.answered(task, from_safetensors(memory)))
     except Exception as problem:
         # The server knows the client and the round, even of a task that could not be read here.
-        sent = frames(ClientError("", 0, "reply", f"{type(problem).__name__}: {problem}"))
+        sent = frames(ClientError("", 0, "reply", reason_of(problem)))
     for frame in sent:
         server.send_bytes(frame)
 

@@ -8,7 +8,6 @@ What lies outside is an error, not a number.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,11 +155,6 @@ class FixedPoint:
     @property
     def _weight_step(self) -> float:
         return _step(self.levels, self.heaviest)
-
-
-def listed(leaves: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Return names and shapes in the order in which they are written."""
-    return tuple((name, tuple(leaves[name])) for name in sorted(leaves))
 
 
 def _step(levels: int, largest: float) -> float:
