@@ -13,7 +13,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import WireError
 from bayesfed.federated import ClientMemory, Profile, Reply, Slot
 from bayesfed.federated.clients import sides_of
-from bayesfed.federated.clients.turn import answered, reason_of
+from bayesfed.federated.clients.turn import Turn, answered, reason_of
 from bayesfed.flower.experiment import Experiment
 from bayesfed.flower.letters import Answer, Hello, Name, Question, read_request
 
@@ -79,7 +79,8 @@ class Site:
         where = (task.client, task.round, task.phase)
         memory = self._memory(task.run)
         memory.agree(question.slot)
-        outcome = answered(task, self._sides, {self.client: self.data}, memory.read(), self._secret)
+        turn = Turn(task, {self.client: self.data}, memory.read(), self._secret)
+        outcome = answered(self._sides, turn)
         if not isinstance(outcome, Reply):
             return Answer(*where, stage=outcome.stage, reason=outcome.reason, field=outcome.field)
         if outcome.memory:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
@@ -19,12 +18,12 @@ import numpy as np
 from bayesfed.data import Dataset, Population
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import a, checked, choice, number, whole
-from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn
+from bayesfed.federated.clients.cohorts import Cohort, Cohorts
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.rosters import Devices, Profiles
 from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
+from bayesfed.federated.clients.turn import Outcome, Reply, Task, Turn, answered
 from bayesfed.federated.clients.worker import StartMethod, default_start_method
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.workers import Workers, WorkerThreads
@@ -189,9 +188,9 @@ class InProcess:
         if self._workers:
             answers = self._hired(sides).map(tasks, self._memories.read)
         elif self.cohorts:
-            answers = self._together(self.cohorts, sides, tasks)
+            answers = self.cohorts.answers(sides, map(self._turn, tasks))
         else:
-            answers = self._serial(sides, tasks)
+            answers = ((task, answered(sides, self._turn(task))) for task in tasks)
         # A generator would keep each answer while the next client works.
         return starmap(self._noted, answers)
 
@@ -224,24 +223,9 @@ class InProcess:
             self._memories.pend(task.client, outcome.memory)
         return task, outcome
 
-    def _serial(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        for task in tasks:
-            secret, memory = self._secrets.get(task.client), self._memories.read(task.client)
-            yield task, answered(task, sides, self._data, memory, secret)
-
-    def _together(
-        self, cohorts: Cohorts, sides: Sides, tasks: Iterable[Task]
-    ) -> Iterator[tuple[Task, Outcome]]:
-        asked = deque[Task]()
-
-        def turns() -> Iterator[Turn]:
-            for task in tasks:
-                asked.append(task)
-                secret, memory = self._secrets.get(task.client), self._memories.read(task.client)
-                yield Turn(task, self._data, memory, secret)
-
-        for outcome in cohorts.answers(sides, turns()):
-            yield asked.popleft(), outcome
+    def _turn(self, task: Task) -> Turn:
+        client = task.client
+        return Turn(task, self._data, self._memories.read(client), self._secrets.get(client))
 
     def _hired(self, sides: Sides) -> Workers | WorkerThreads:
         if self._crew is None or self._crew.site.sides is not sides:

@@ -93,7 +93,10 @@ class ClientSide:
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
         """Open the message layer by layer, run the local step, and close its result likewise."""
-        opened = self.opened(message, memory, data, key, options)
+        return self.run(self.opened(message, memory, data, key, options), memory, key)
+
+    def run(self, opened: Opened, memory: Tree, key: Key) -> Fit:
+        """Run the local step on a turn that is open, and close its result."""
         with ExitStack() as stack:
             for layer, visit in zip(self.layers, opened.visits, strict=True):
                 stack.enter_context(layer.during(visit))

@@ -24,7 +24,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered, reason_of
+from bayesfed.federated.clients.turn import Outcome, Reply, Task, Turn, answered, reason_of
 from bayesfed.trees import Tree
 
 READY = b"ready"
@@ -39,7 +39,8 @@ class Site(NamedTuple):
 
     def answered(self, task: Task, memory: Tree) -> Outcome:
         """Run the client of a task."""
-        return answered(task, self.sides, self.data, memory, self.secrets.get(task.client))
+        turn = Turn(task, self.data, memory, self.secrets.get(task.client))
+        return answered(self.sides, turn)
 
 
 class Settings(NamedTuple):
