@@ -66,19 +66,15 @@ def epsilon(
         from dp_accounting.rdp import RdpAccountant
     except ImportError as problem:
         raise MissingExtraError("dp-accounting", "dp") from problem
-    if participants is None or population is None:
-        accountant = RdpAccountant(
-            neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-        )
-        accountant.compose(dp_accounting.GaussianDpEvent(noise), rounds)
+    relations = dp_accounting.NeighboringRelation
+    if population is None:
+        neighbours, event = relations.REPLACE_SPECIAL, dp_accounting.GaussianDpEvent(noise)
     else:
-        accountant = RdpAccountant(
-            neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
-        )
         # The noise multiplier is relative to the sensitivity, 2 clip: one client goes and another
         # comes.
-        event = dp_accounting.GaussianDpEvent(noise / 2)
-        accountant.compose(
-            dp_accounting.SampledWithoutReplacementDpEvent(population, participants, event), rounds
-        )
+        each = dp_accounting.GaussianDpEvent(noise / 2)
+        event = dp_accounting.SampledWithoutReplacementDpEvent(population, participants, each)
+        neighbours = relations.REPLACE_ONE
+    accountant = RdpAccountant(neighboring_relation=neighbours)
+    accountant.compose(event, rounds)
     return float(accountant.get_epsilon(delta))

@@ -24,7 +24,7 @@ from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.rosters import Devices, Profiles
 from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task, Turn, answered
-from bayesfed.federated.clients.worker import StartMethod, default_start_method
+from bayesfed.federated.clients.worker import DEFAULT, StartMethod
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.workers import Workers, WorkerThreads
 from bayesfed.federated.core import Profile
@@ -175,7 +175,7 @@ class InProcess:
         self.memory_folder = memory_folder
         self._memories = Memories(names, self.memory_bytes, memory_folder)
         self._deadline_s = math.inf if deadline_s is None else deadline_s
-        self._start = start or default_start_method()
+        self._start = start or DEFAULT
         self._crew: Workers | WorkerThreads | None = None
 
     @property

@@ -16,6 +16,7 @@ import torch
 
 from bayesfed.algorithms.wrappers.secure_sums.primitives import LIMBS, Bits
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import checked_class, number, one_of, whole
 from bayesfed.federated import Kind, Slice, Update, Whole
 from bayesfed.trees import Tree, shapes
 
@@ -25,6 +26,13 @@ SIGNED: dict[Bits, np.dtype[Any]] = {32: np.dtype("<i4"), 64: np.dtype("<i8")}
 WIRE: dict[Bits, torch.dtype] = {32: torch.int32, 64: torch.int64}
 
 
+@checked_class(
+    {},
+    bits=one_of(Bits, "32"),
+    participants=whole(1, "100"),
+    largest=number("(0, inf)", "4.0"),
+    heaviest=number("(0, inf)", "1.0"),
+)
 @dataclass(frozen=True)
 class FixedPoint:
     """What all clients and the server agree on: how a weighted update is written as integers.
@@ -51,7 +59,7 @@ class FixedPoint:
     Raises
     ------
     ArgumentError
-        If a number is not positive and finite, or the range leaves too few levels.
+        If a number is out of its domain, or the range leaves too few levels.
     """
 
     bits: Bits
@@ -64,17 +72,6 @@ class FixedPoint:
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        ranges = (self.largest, self.heaviest)
-        if (
-            self.bits not in LIMBS
-            or self.participants < 1
-            or not all(0 < one < math.inf for one in ranges)
-        ):
-            expected = "bits 32 or 64, participants >= 1, largest > 0 and heaviest > 0, both finite"
-            given = (self.bits, self.participants, *ranges)
-            raise ArgumentError(
-                "secure", expected, given, "participants=100, largest=4.0, heaviest=1.0"
-            )
         if self.levels < COARSEST:
             actual = f"{self.levels}: 2**{self.bits - 1} for {self.participants} participants"
             raise ArgumentError(

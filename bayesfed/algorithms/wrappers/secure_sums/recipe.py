@@ -54,7 +54,7 @@ from bayesfed.algorithms.wrappers.secure_sums.servers import (
 from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked, whole
+from bayesfed.errors.checks import checked
 from bayesfed.federated import Algorithm, Phase, Profile
 from bayesfed.federated.core import Conditions
 from bayesfed.federated.engine.assembly import assembled
@@ -63,7 +63,7 @@ from bayesfed.trees import Tree, without
 Served = TypeVar("Served")
 
 
-@checked(algorithm=ALGORITHM, participants=whole(1, "100"))
+@checked(algorithm=ALGORITHM)
 def secure(
     algorithm: Algorithm,
     *,
