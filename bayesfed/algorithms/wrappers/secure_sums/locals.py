@@ -5,14 +5,11 @@ wrapped step keeps is in its memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, make_dataclass
-from functools import cache
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bayesfed.algorithms.wrappers.secure_sums.fixed_point import SIGNED, FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.primitives import LIMBS, SECRET, Bits, digest
 from bayesfed.algorithms.wrappers.secure_sums.sessions import (
     BOX,
@@ -25,24 +22,13 @@ from bayesfed.algorithms.wrappers.secure_sums.sessions import (
 from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.data import Dataset
 from bayesfed.federated import Fit, LocalOptions
-from bayesfed.federated.core import Around, options_of, unwired
+from bayesfed.federated.core import Around
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, under
 
 # Names in a client's memory: what the wrapped step keeps if the round is not lost, and the number
 # of that round.
 PENDING, SINCE = "secure/pending/", "secure/since"
-
-
-@cache
-def told(record: type[Any]) -> type[Any]:
-    """Return a method's record of options with what a client needs to weigh and to mask."""
-    extra: list[tuple[str, type, Any]] = [
-        ("secure_weight", float, -1.0),
-        ("secure_session", str, ""),
-        ("secure_partners", str, ""),
-    ]
-    return make_dataclass(f"Secure{record.__name__}", extra, bases=(record,), frozen=True)
 
 
 def settled(memory: Tree, lost: Collection[int]) -> Tree:
@@ -56,37 +42,6 @@ def settled(memory: Tree, lost: Collection[int]) -> Tree:
         for name, leaf in memory.items()
         if name != SINCE and not name.startswith(PENDING)
     }
-
-
-@dataclass(frozen=True)
-class FixedPointLocal(Around):
-    """A local step around another, whose payload is weighed, lifted and written as integers at the
-    client. It returns no figures.
-
-    Parameters
-    ----------
-    local
-        The wrapped local step.
-    point
-        How numbers are written.
-    """
-
-    point: FixedPoint
-
-    @property
-    def options(self) -> type[LocalOptions]:
-        """The options of the wrapped step, and those of secure sums."""
-        return told(options_of(self.local))
-
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Fit, weigh, lift and round."""
-        fit = self.local.fit(message, memory, data, key, options)
-        payload, _ = unwired(fit.payload)
-        weight: float = options.secure_weight  # type: ignore[attr-defined]
-        vector = self.point.encode(payload, weight).view(SIGNED[self.point.bits])
-        return Fit({"vector": torch.from_numpy(vector)}, fit.memory, {})
 
 
 @dataclass(frozen=True)

@@ -26,30 +26,19 @@ import torch
 
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.conditions import Promise
-from bayesfed.algorithms.wrappers.secure_sums import collecting
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
-from bayesfed.algorithms.wrappers.secure_sums.graphs import Degree, degree
-from bayesfed.algorithms.wrappers.secure_sums.locals import (
-    FixedPointLocal,
-    KeysLocal,
-    MaskedLocal,
-    SessionLocal,
-    opened,
-    settled,
-    shares,
-)
-from bayesfed.algorithms.wrappers.secure_sums.plans import Plans
+from bayesfed.algorithms.wrappers.secure_sums.graphs import degree
+from bayesfed.algorithms.wrappers.secure_sums.locals import settled
+from bayesfed.algorithms.wrappers.secure_sums.phases import LOST, masked_phases
 from bayesfed.algorithms.wrappers.secure_sums.primitives import Bits, check_installed
 from bayesfed.algorithms.wrappers.secure_sums.refusals import check_method, check_plan, first_plan
-from bayesfed.algorithms.wrappers.secure_sums.servers import (
-    LOST,
+from bayesfed.algorithms.wrappers.secure_sums.sums import (
     PREFIX,
-    MaskedServer,
-    RosterServer,
+    FixedPointLocal,
+    FixedPointPlan,
+    Gather,
+    ModularSum,
     SummedServer,
-    enter_keys,
-    enter_shares,
-    enter_total,
 )
 from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.compress import Cast
@@ -154,64 +143,20 @@ def secure(
     ranges = bits, participants, largest, heaviest
     point = FixedPoint(*ranges, leaves, flat.local.kind, by_entry, dtype)
     flat = assembled(_clipped_for(phase, point, where))
-    plans = Plans(flat, point, where)
+    plan = FixedPointPlan(flat, point, where)
     local, server = FixedPointLocal(flat.local, point), SummedServer(flat.server, point)
-    reducer, link = partial(collecting.ModularSum, bits), collecting.Gather()
-    one = Phase(flat.name, plans.fixed_point, local, server, link, reducer, owner="")
+    reducer = partial(ModularSum, bits)
+    summed = Phase(flat.name, plan, local, server, Gather(), reducer, owner="")
     if masks:
         choose = partial(degree, dropouts=dropouts, colluding=colluding)
-        phases = _phases(one, flat, plans, Vault(vault), choose)
-        made = _with_lost_rounds(algorithm, phases)
+        made = _with_lost_rounds(algorithm, masked_phases(summed, plan, Vault(vault), choose))
     else:
-        made = replace(algorithm, phases=(one,))
+        made = replace(algorithm, phases=(summed,))
     promises = tuple(
         Kept(check, algorithm, made.phases) if isinstance(check, Promise) else check
         for check in algorithm.checks
     )
     return replace(made, checks=promises)
-
-
-def _phases(
-    summed: Phase,
-    plain: Phase,
-    plans: Plans,
-    vault: Vault,
-    choose: Callable[[int], Degree | None],
-) -> tuple[Phase, ...]:
-    """Return the four phases, given the one in fixed point without masks, and the method's own."""
-    name, local, point = plain.name, plain.local, plans.point
-    return (
-        replace(
-            summed,
-            name=f"{name}-keys",
-            assign=plans.keys,
-            local=KeysLocal(local, vault),
-            server=RosterServer(partial(enter_keys, point, choose)),
-            reducer=collecting.GatheredKeys,
-        ),
-        replace(
-            summed,
-            name=f"{name}-shares",
-            assign=plans.shares,
-            local=SessionLocal(local, vault, shares),
-            server=RosterServer(enter_shares),
-            reducer=collecting.Gathered,
-        ),
-        replace(
-            summed,
-            assign=plans.masked,
-            local=MaskedLocal(summed.local, vault, point.bits),
-            server=MaskedServer(enter_total, plain.server),
-        ),
-        replace(
-            summed,
-            name=f"{name}-open",
-            assign=plans.open,
-            local=SessionLocal(local, vault, opened),
-            link=collecting.Open(),
-            reducer=partial(collecting.Unmasked, point.bits),
-        ),
-    )
 
 
 def _with_lost_rounds(algorithm: Algorithm, phases: tuple[Phase, ...]) -> Algorithm:

@@ -1,13 +1,13 @@
-"""What the server knows of a round of secure sums, `Roster`, and how it takes the masks off the
-sum.
+"""What the server knows of a round of secure sums, `Roster`, how it gathers what clients answer,
+and how it takes the masks off the sum.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -15,12 +15,19 @@ import torch
 from bayesfed.algorithms.wrappers.secure_sums import primitives
 from bayesfed.algorithms.wrappers.secure_sums.primitives import (
     DIGEST,
+    LIMBS,
     PUBLIC,
     Agreement,
     Bits,
     digest,
+    fresh,
 )
 from bayesfed.algorithms.wrappers.secure_sums.sessions import MASKS
+from bayesfed.algorithms.wrappers.secure_sums.sums import Gather, Letter, ModularSum
+from bayesfed.errors import UpdateError
+from bayesfed.federated import Arrival, Reducer, Update
+from bayesfed.federated.core import seams
+from bayesfed.keys import Key
 from bayesfed.trees import Tree, under
 
 # Prefix of the leaves of the server's state that the phases of a round pass on. None is left at the
@@ -125,7 +132,7 @@ class Roster:
         LostRoundError
             If too few shares of a secret are there, or they are not those of the secret.
         """
-        total = np.zeros(length, primitives.LIMBS[bits])
+        total = np.zeros(length, LIMBS[bits])
         for place in np.flatnonzero(self.active).tolist():
             seed = self._opened(place, answers, 1, "the seed")
             if digest(seed) != self.seed[place].tobytes():
@@ -164,3 +171,104 @@ class Roster:
                 f"{self.names[place]!r} came"
             )
         return primitives.combine(shares)
+
+
+@dataclass
+class Gathered:
+    """A reducer that keeps the answers of all clients. They are keys and sealed shares, no updates.
+
+    Parameters
+    ----------
+    answers
+        By client: its answer, as arrays.
+    """
+
+    answers: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+
+    def add(self, client: str, update: Update) -> None:
+        """Keep one client's answer."""
+        self.answers[client] = {name: leaf.numpy() for name, leaf in update.total.items()}
+
+
+@dataclass
+class GatheredKeys(Gathered):
+    """A reducer of public keys, which must be sound and not those of another client: others would
+    fail over them.
+    """
+
+    def add(self, client: str, update: Update) -> None:
+        """Keep one client's keys.
+
+        Raises
+        ------
+        UpdateError
+            If a key is unsound, or was sent before.
+        """
+        keys = [half.tobytes() for half in update.total["keys"].numpy().reshape(2, PUBLIC)]
+        for key in keys:
+            Agreement(fresh(), "trial").key(key)
+        others = {
+            half.tobytes()
+            for answer in self.answers.values()
+            for half in answer["keys"].reshape(2, PUBLIC)
+        }
+        if keys[0] == keys[1] or others & set(keys):
+            raise UpdateError(
+                "public keys",
+                "two keys of its own",
+                "one that was sent before",
+                "keys drawn at random",
+                field="values",
+            )
+        super().add(client, update)
+
+
+@dataclass
+class Unmasked(ModularSum):
+    """A sum that masks are taken off once all shares have come.
+
+    Parameters
+    ----------
+    shares
+        By client: what it gave.
+    reason
+        Why there is no sum.
+    """
+
+    shares: dict[str, np.ndarray] = field(default_factory=dict)
+    reason: str = "no client gave its shares"
+
+    def add(self, client: str, update: Update) -> None:
+        """Keep one client's shares."""
+        self.shares[client] = update.total["shares"].numpy()
+
+    def finish(self, roster: Roster) -> None:
+        """Unmask the total of a round, or say why that is not possible."""
+        places = {name: place for place, name in enumerate(roster.names)}
+        answers = {places[name]: given for name, given in self.shares.items()}
+        total = roster.total.view(LIMBS[self.bits])
+        try:
+            self.total, self.reason = total - roster.masks(answers, total.size, self.bits), ""
+        except LostRoundError as problem:
+            self.reason = f"the round is lost: {problem}"
+        self.clients = [name for name, place in places.items() if roster.active[place]]
+
+
+@dataclass(frozen=True)
+class Open(Gather):
+    """The link of the last phase, which unmasks the sum. If that is not possible, nobody is heard,
+    and the reason is given for each client.
+    """
+
+    one_by_one: ClassVar[bool] = False
+
+    def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
+        """Gather all answers, then unmask."""
+        came = [*super().collect(arrivals, reducer, key)]
+        sums = seams.gathered(reducer, Unmasked)
+        if sums and came and (roster := cast(Letter, came[0].assignment.view).roster):
+            sums.finish(roster)
+        for arrival in came:
+            if sums and not arrival.refusal:
+                arrival.silence = sums.reason
+            yield arrival
