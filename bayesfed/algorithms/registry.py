@@ -115,23 +115,19 @@ def recipe(
     def registered(make: Callable[Arguments, Algorithm]) -> Callable[Arguments, Algorithm]:
         name = make.__name__
         other = _REGISTERED.get(name)
-        if other and other.make.__module__ != make.__module__ and _is_shipped(other):
+        if other and other.make.__module__ != make.__module__ and _is_shipped(other.make):
             actual = f"{name!r}, which {other.make.__module__} has"
             raise ArgumentError("recipe", "a name of its own", actual, "another name")
         # Methods of others may use the names of `ROLES` for something else.
-        entry = (
-            checked(said=None, **ROLES)(make)
-            if make.__module__.partition(".")[0] == __name__.partition(".")[0]
-            else make
-        )
+        entry = checked(said=None, **ROLES)(make) if _is_shipped(make) else make
         _REGISTERED[name] = Method(name, entry, cites, bibtex)
         return entry
 
     return registered
 
 
-def _is_shipped(one: Method) -> bool:
-    return one.make.__module__.partition(".")[0] == __name__.partition(".")[0]
+def _is_shipped(make: Callable[..., Algorithm]) -> bool:
+    return make.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def methods() -> Mapping[str, Method]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError, ClientError, DataError, WireError
+from bayesfed.errors.checks import checked, number
 from bayesfed.federated import Profile, Reply, Slot, Task
 from bayesfed.federated.clients import Outcome, Sides
 from bayesfed.flower.letters import Answer, Question, read_reply
@@ -28,6 +29,7 @@ log = logging.getLogger("bayesfed.flower")
 # Flower compares the clocks of two machines, which may differ by this much.
 GRACE_S = 60.0
 LOOK_S = 1.0
+TIME = number("(0, inf]", "600.0")
 
 
 @dataclass
@@ -85,6 +87,7 @@ class Flower(RemoteMemories):
         If Flower is not installed.
     """
 
+    @checked(deadline_s=TIME, hello_s=TIME, poll_s=TIME)
     def __init__(
         self,
         grid: Grid,
@@ -100,9 +103,6 @@ class Flower(RemoteMemories):
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__()
-        times = {"deadline_s": deadline_s, "hello_s": hello_s, "poll_s": poll_s}
-        if any(value is not None and not value > 0 for value in times.values()):
-            raise ArgumentError("Flower", "times above 0", times, "deadline_s=600.0")
         wanted = clients if isinstance(clients, int) else frozenset(clients)
         if not wanted or (isinstance(wanted, int) and wanted < 0):
             raise ArgumentError("Flower", "one client or more", clients, "clients=3")

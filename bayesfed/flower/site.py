@@ -4,7 +4,6 @@ on its own disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
@@ -63,8 +62,9 @@ class Site:
             request = read_request(letter, links, self.experiment.codecs)
             # The user's data function may raise anything; it concerns this client only.
             stage = "data"
-            profile = Profile(self.client, len(self.data), self._device())
+            rows, device = len(self.data), self.experiment.device
             if isinstance(request, Hello):
+                profile = Profile(self.client, rows, device(self.client) if device else {})
                 return Name(profile, self.experiment.fingerprint).write()
             where, stage = (request.task.client, request.task.round, request.task.phase), "letter"
             if request.task.client != self.client:
@@ -95,6 +95,3 @@ class Site:
         keep = (2 * self.experiment.save_every + 1) * len(self._sides)
         client = f"client {quote(self.client, safe='')}"
         return ClientMemory(self.folder / f"run {quote(run, safe='')}" / client, keep=keep)
-
-    def _device(self) -> Mapping[str, float]:
-        return self.experiment.device(self.client) if self.experiment.device else {}

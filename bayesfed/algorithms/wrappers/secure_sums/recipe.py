@@ -17,7 +17,7 @@ k, t                    `Degree`, from gamma (`colluding`) and delta (`dropouts`
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -153,7 +153,7 @@ def secure(
     else:
         made = replace(algorithm, phases=(summed,))
     promises = tuple(
-        Kept(check, algorithm, made.phases) if isinstance(check, Promise) else check
+        partial(_kept, check, algorithm, made.phases) if isinstance(check, Promise) else check
         for check in algorithm.checks
     )
     return replace(made, checks=promises)
@@ -198,32 +198,15 @@ def _clipped_for(phase: Phase, point: FixedPoint, where: str) -> Phase:
     return replace(phase, layers=tuple(layer.tightened(slack) for layer in phase.layers))
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The check of a private method before each round, under secure sums.
-
-    Parameters
-    ----------
-    promise
-        The check.
-    algorithm
-        The method that it is for.
-    phases
-        The phases that secure sums made of it.
+def _kept(
+    promise: Promise, algorithm: Algorithm, phases: tuple[Phase, ...], run: Conditions
+) -> None:
+    """Check one round of a private method under secure sums: the promise is for the method, and
+    holds for the phases that were made of it. Raises `ArgumentError` if the reported epsilon would
+    not hold.
     """
-
-    promise: Promise
-    algorithm: Algorithm
-    phases: tuple[Phase, ...]
-
-    def __call__(self, run: Conditions) -> None:
-        """Check one round. Raises `ArgumentError` if the reported epsilon would not hold."""
-        phases = run.algorithm.phases
-        if len(phases) != len(self.phases) or any(
-            one is not made for one, made in zip(phases, self.phases, strict=True)
-        ):
-            expected, hint = "the phases that `secure` made", "`secure` as the last step"
-            raise ArgumentError(
-                f"secure, {run.algorithm.name!r}: epsilon would not hold", expected, "others", hint
-            )
-        self.promise(replace(run, algorithm=self.algorithm))
+    if [*map(id, run.algorithm.phases)] != [*map(id, phases)]:
+        where = f"secure, {run.algorithm.name!r}: epsilon would not hold"
+        expected, hint = "the phases that `secure` made", "`secure` as the last step"
+        raise ArgumentError(where, expected, "others", hint)
+    promise(replace(run, algorithm=algorithm))

@@ -74,15 +74,14 @@ def first_plan(
     ArgumentError
         If the method has none for such a client.
     """
+    expected, hint = "a plan for a client", "profile=Profile('client-000', 100), of one of the run"
     try:
         key = Key(0, phase.name, 0, "example", "assign")
         planned = phase.assign(algorithm.initial, 0, profile or Profile("example", 1), key)
     except Exception as problem:
-        hint = "profile=Profile('client-000', 100), of a client of the run"
-        raise ArgumentError(where, "a plan for a client", problem, hint) from problem
+        raise ArgumentError(where, expected, problem, hint) from problem
     if isinstance(planned, Skip):
-        hint = "profile=Profile('client-000', 100), of a client that takes part"
-        raise ArgumentError(where, "a plan for a client", f"left out: {planned.reason}", hint)
+        raise ArgumentError(where, expected, f"left out: {planned.reason}", hint)
     return planned
 
 

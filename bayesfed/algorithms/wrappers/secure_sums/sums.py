@@ -179,7 +179,8 @@ class FixedPointPlan:
         planned = self.planned(state, round, profile, key)
         if isinstance(planned, Skip):
             return planned
-        options: LocalOptions = told(type(planned.options))(
+        record = told(type(planned.options))  # type: ignore[arg-type]
+        options: LocalOptions = record(
             **vars(planned.options),
             secure_weight=float(planned.weight),
             secure_session=session,
@@ -232,7 +233,7 @@ class FixedPointLocal(Around):
     @property
     def options(self) -> type[LocalOptions]:
         """The options of the wrapped step, and those of secure sums."""
-        return told(options_of(self.local))
+        return told(options_of(self.local))  # type: ignore[arg-type]
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions

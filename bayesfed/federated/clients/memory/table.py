@@ -70,11 +70,7 @@ class MemoryLog:
         """Return the log of an existing file, to be read."""
         return cls(os.open(path, os.O_RDONLY), path.stat().st_size)
 
-    def append(self, client: str, tree: Tree) -> int:
-        """Write one memory, and return its offset."""
-        return self.append_raw(entry(client, tree))
-
-    def append_raw(self, content: bytes) -> int:
+    def append(self, content: bytes) -> int:
         """Write the bytes of an entry, and return its offset."""
         try:
             os.lseek(self._file, self.length, os.SEEK_SET)
@@ -276,7 +272,7 @@ class Memories:
         log, offsets = self._disk
         tree, size = self._held[client]
         before = log.length
-        offsets[client] = log.append(client, tree)
+        offsets[client] = log.append(entry(client, tree))
         del self._held[client]
         self._bytes -= size
         self._on_disk += log.length - before
@@ -287,5 +283,5 @@ class Memories:
         """
         new, moved = MemoryLog.temporary(self._folder), offsets.updated({})
         for client, offset in offsets.items():
-            moved[client] = new.append_raw(old.raw(offset))
+            moved[client] = new.append(old.raw(offset))
         return new, moved
