@@ -212,7 +212,7 @@ class Flower(RemoteMemories):
         node = self._roster.nodes.get(turn.task.client)
         if node is None:
             return
-        question = Question(turn.task, self._slots.get(turn.task.client), self._codecs)
+        question = Question(turn.task, self.slot(turn.task.client), self._codecs)
         turn.node, turn.attempts, turn.sent_at = node, turn.attempts + 1, self._clock()
         if (id := self._push(question.write(), node, self._ttl_s)) is None:
             turn.outcome = ClientError(
@@ -256,7 +256,7 @@ class Flower(RemoteMemories):
             self._extra(turn.task, outcome)
             return
         if isinstance(outcome, Reply):
-            self._fresh[client] = slot
+            self.pend(client, slot)
             if turn.attempts > 1:
                 outcome.info["attempts"] = float(turn.attempts)
         turn.outcome = outcome
