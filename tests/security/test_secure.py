@@ -289,7 +289,7 @@ def test_out_of_range_is_an_error_and_nothing_wraps():
         ),
         (lambda: bf.fed_paq(net(), training=WORK), "no codec on the up-link, found Coded"),
         (lambda: avg(link=Digital(max_norm=3.0)), "no check of norms"),
-        (lambda: avg(link=OverTheAir(snr_db=20.0)), "the channel adds by itself"),
+        (lambda: avg(link=OverTheAir(snr_db=20.0)), "found OverTheAir; try Digital"),
         (
             lambda: bf.private(avg(), clip=1.0, noise=1.0, participants=6, key=bf.Key(0)),
             "at_client=True",

@@ -24,7 +24,6 @@ from bayesfed.federated import (
     Link,
     Profile,
     Skip,
-    feedback,
     layered,
 )
 from bayesfed.federated.core import Turn
@@ -152,9 +151,7 @@ class Planner:
     algorithm=ALGORITHM,
     planner=having(("deadline_s",), "a planner", "Planner(shrunk_shares(...), deadline_s=5.0)"),
 )
-def on_devices(
-    algorithm: Algorithm, planner: Planner, *, up: Callable[[float], Codec] | None = None
-) -> Algorithm:
+def on_devices(algorithm: Algorithm, planner: Planner) -> Algorithm:
     """Run a method on devices: count each client's seconds and joules, leave out clients that
     cannot take part in a round, and drop late ones.
 
@@ -167,19 +164,15 @@ def on_devices(
         A method of one phase whose local steps are descents. If it has sizes (`hetero_fl`), give it
         ``capacity=planned_size(planner)``.
     planner
-        The planner, with the method's sizes in the method's order.
-    up
-        ``beta -> codec`` of the up-link for the planned share of bits. Default: the method's own
-        codec, whose messages should keep to the planner's beta.
+        The planner, with the method's sizes in the method's order. Messages of the method's own
+        codec should keep to its beta.
 
     Raises
     ------
     ArgumentError
         If the method has several phases.
     """
-    if up and inner_codec(up(1.0))[1]:
-        algorithm = layered(algorithm, feedback(), where="on_devices")
-    layer = Devices(planner=planner, up=up, deadline_s=planner.deadline_s)
+    layer = Devices(planner=planner, deadline_s=planner.deadline_s)
     return layered(algorithm, layer, where="on_devices")
 
 

@@ -29,12 +29,11 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
         names = [phase.name for phase in algorithm.phases]
         raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")
     (phase,) = algorithm.phases
-    if not seams.one_by_one(phase.link):
-        raise ArgumentError(
-            where, "the link Digital()", "OverTheAir", "one of the two: the channel adds by itself"
-        )
     if type(phase.link) is not Digital:
-        hint = "Digital(): late clients drop out, and nothing else is known of a single update"
+        hint = (
+            "Digital(): late clients drop out, nothing else is known of a single update, and no "
+            "channel adds by itself"
+        )
         raise ArgumentError(where, "the link Digital()", type(phase.link).__name__, hint)
     if phase.link.max_norm is not None and phase.link.max_norm < USUAL_NORM:
         hint = (
