@@ -25,7 +25,7 @@ from typing import TypeVar
 import torch
 
 from bayesfed.algorithms.registry import ALGORITHM
-from bayesfed.algorithms.wrappers.conditions import Promise
+from bayesfed.algorithms.wrappers.private import Promise
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import degree
 from bayesfed.algorithms.wrappers.secure_sums.locals import settled
