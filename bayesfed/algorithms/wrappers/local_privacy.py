@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.algorithms.wrappers.noising import CLIP, NOISE, check_noise, noised
-from bayesfed.algorithms.wrappers.weights import EqualWeights
+from bayesfed.algorithms.wrappers.robust import EqualWeights
 from bayesfed.errors.checks import KEY, checked
 from bayesfed.federated import Algorithm, Fit, Moment, Sent, Update, Visit, layered
 from bayesfed.federated.aggregation.changes import clipped

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.algorithms.wrappers.accounting import epsilon
-from bayesfed.algorithms.wrappers.weights import EqualWeights
+from bayesfed.algorithms.wrappers.robust import EqualWeights
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import number
 from bayesfed.federated import Fit, Kind, Moment, Sent, Traits, Update, Visit

@@ -3,8 +3,8 @@ no single update.
 
 From the bottom: `graphs` (who shares masks with whom), `primitives` (the cryptography),
 `fixed_point` (numbers as integers of one limb), `sums` (sums of them without masks), `sessions`
-(what a client knows in one round) and `vaults` (where it keeps that), `locals` (what a client
-answers in the four phases), `unmasking` and `phases` (the server's part), and `recipe`, which is
+(what a client knows in one round), `locals` (what it answers in the four phases, and where it
+keeps its sessions), `unmasking` and `phases` (the server's part), and `recipe`, which is
 `secure`.
 """
 

@@ -16,6 +16,7 @@ from bayesfed.algorithms.wrappers.secure_sums.locals import (
     KeysLocal,
     MaskedLocal,
     SessionLocal,
+    Vault,
     opened,
     shares,
 )
@@ -40,7 +41,6 @@ from bayesfed.algorithms.wrappers.secure_sums.unmasking import (
     Roster,
     Unmasked,
 )
-from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.federated import Assignment, Phase, Profile, Reducer, Server, Skip, published
 from bayesfed.federated.core import Info, seams
 from bayesfed.keys import Key

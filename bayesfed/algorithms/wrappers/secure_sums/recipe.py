@@ -28,7 +28,7 @@ from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.private import Promise
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import degree
-from bayesfed.algorithms.wrappers.secure_sums.locals import settled
+from bayesfed.algorithms.wrappers.secure_sums.locals import Vault, settled
 from bayesfed.algorithms.wrappers.secure_sums.phases import LOST, masked_phases
 from bayesfed.algorithms.wrappers.secure_sums.primitives import Bits, check_installed
 from bayesfed.algorithms.wrappers.secure_sums.refusals import check_method, check_plan, first_plan
@@ -40,7 +40,6 @@ from bayesfed.algorithms.wrappers.secure_sums.sums import (
     ModularSum,
     SummedServer,
 )
-from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
