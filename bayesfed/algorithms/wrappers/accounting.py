@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from bayesfed.errors import ArgumentError, MissingExtraError
+from bayesfed.errors import ArgumentError, needs
 
 
 @lru_cache(maxsize=4096)
@@ -61,11 +61,9 @@ def epsilon(
         raise ArgumentError(
             "epsilon", expected, (participants, population), "participants=20, population=1000"
         )
-    try:
-        import dp_accounting
-        from dp_accounting.rdp import RdpAccountant
-    except ImportError as problem:
-        raise MissingExtraError("dp-accounting", "dp") from problem
+    rdp = needs("dp_accounting.rdp", "dp", "dp-accounting")
+    import dp_accounting
+
     relations = dp_accounting.NeighboringRelation
     if population is None:
         neighbours, event = relations.REPLACE_SPECIAL, dp_accounting.GaussianDpEvent(noise)
@@ -75,6 +73,6 @@ def epsilon(
         each = dp_accounting.GaussianDpEvent(noise / 2)
         event = dp_accounting.SampledWithoutReplacementDpEvent(population, participants, each)
         neighbours = relations.REPLACE_ONE
-    accountant = RdpAccountant(neighboring_relation=neighbours)
+    accountant = rdp.RdpAccountant(neighboring_relation=neighbours)
     accountant.compose(event, rounds)
     return float(accountant.get_epsilon(delta))
