@@ -53,6 +53,10 @@ class Task:
         """The fields of a message's header that say which exchange it belongs to."""
         return {"client": self.client, "round": self.round, "phase": self.phase}
 
+    def error(self, stage: str, reason: str, field: str = "") -> ClientError:
+        """Return the failure of this client at a stage."""
+        return ClientError(self.client, self.round, stage, reason, field)
+
     @property
     def key(self) -> Key:
         """The stream of this client, round and phase; both ends can rebuild it."""
@@ -159,7 +163,7 @@ def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | Clie
 def failure(task: Task, stage: str, problem: BaseException) -> ClientError:
     """Return the failure of a client at a stage of its turn."""
     field = problem.field if stage == "decode" and isinstance(problem, RefusedError) else ""
-    return ClientError(task.client, task.round, stage, reason_of(problem), field)
+    return task.error(stage, reason_of(problem), field)
 
 
 def reason_of(problem: BaseException) -> str:

@@ -111,7 +111,7 @@ def receive_outcome(door: Connection, task: Task) -> Outcome:
     """Receive the answer to a task; EOFError or OSError if the worker is gone."""
     figures = json.loads(door.recv_bytes())
     if "stage" in figures:
-        return ClientError(task.client, task.round, **figures)
+        return task.error(**figures)
     memory = from_safetensors(door.recv_bytes())
     return Reply(door.recv_bytes(), memory, figures["info"], figures["seconds"])
 

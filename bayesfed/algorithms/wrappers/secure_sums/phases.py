@@ -27,7 +27,6 @@ from bayesfed.algorithms.wrappers.secure_sums.primitives import (
 from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, PAIR, session_name
 from bayesfed.algorithms.wrappers.secure_sums.sums import (
     PREFIX,
-    Expected,
     FixedPointPlan,
     Letter,
     ModularSum,
@@ -127,7 +126,7 @@ class Plans:
         return (
             planned
             if isinstance(planned, Skip)
-            else _asked({"lost": state[LOST]}, {"keys": (torch.uint8, (KEYS,))})
+            else Assignment(Letter({"lost": state[LOST]}, {"keys": (KEYS,)}), 1.0)
         )
 
     def shares(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
@@ -142,12 +141,9 @@ class Plans:
             "neighbours": others,
             "threshold": torch.tensor(roster.threshold),
         }
-        sent = (
-            (torch.uint8, (len(others), BOX)),
-            (torch.uint8, (len(others), PAIR)),
-            (torch.uint8, (DIGEST,)),
-        )
-        return _asked(content, dict(zip(("boxes", "digests", "seed"), sent, strict=True)))
+        count = len(others)
+        expected = {"boxes": (count, BOX), "digests": (count, PAIR), "seed": (DIGEST,)}
+        return Assignment(Letter(content, expected), 1.0)
 
     def masked(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         """Ask for masked vectors those who sent shares and have enough neighbours who did."""
@@ -161,10 +157,8 @@ class Plans:
                 f"{count} of its neighbours sent shares, and at least {roster.threshold} "
                 "are needed to open a secret"
             )
-        session, flags = (
-            session_name(roster.keys[place].tobytes()),
-            "".join("1" if partner else "0" for partner in partners),
-        )
+        session = session_name(roster.keys[place].tobytes())
+        flags = "".join("1" if partner else "0" for partner in partners)
         return self.plain(state, round, profile, key, session=session, partners=flags)
 
     def open(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
@@ -185,11 +179,7 @@ class Plans:
             "active": active,
             "dropped": dropped,
         }
-        return _asked(content, {"shares": (torch.uint8, (len(around), SECRET))}, roster)
-
-
-def _asked(content: Tree, expected: Expected, roster: Roster | None = None) -> Assignment:
-    return Assignment(Letter(content, expected, roster), 1.0)
+        return Assignment(Letter(content, {"shares": (len(around), SECRET)}, roster=roster), 1.0)
 
 
 def _row(roster: Roster, place: int) -> torch.Tensor:

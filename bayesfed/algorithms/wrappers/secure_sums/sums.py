@@ -38,11 +38,10 @@ from bayesfed.federated import (
 from bayesfed.federated.core import Around, Cost, Info, Scalar, options_of, seams, unwired
 from bayesfed.federated.links.digital import decoded
 from bayesfed.keys import Key
-from bayesfed.trees import Tree, check_shapes, without
+from bayesfed.trees import Shapes, Tree, check_shapes, without
 
 # Prefix of all leaves that secure sums add to the server's state.
 PREFIX = "secure/"
-Expected = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -53,14 +52,15 @@ class Letter:
     ----------
     content
         Leaves for the client; or the view that gives them.
-    expected
-        Types and shapes of the answer's leaves.
+    expected, dtype
+        Names and shapes of the answer's leaves, and their type.
     roster
         The `Roster` of the round so far, for the last phase.
     """
 
     content: Tree | View
-    expected: Expected
+    expected: Shapes
+    dtype: torch.dtype = torch.uint8
     roster: Any = None
 
     def restrict(self, tree: Tree) -> Tree:
@@ -69,18 +69,11 @@ class Letter:
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Check an answer, and return it as it is."""
-        check_shapes(
-            payload, {name: shape for name, (_, shape) in self.expected.items()}, where="payload"
-        )
-        for name, (dtype, _) in self.expected.items():
-            if payload[name].dtype is not dtype:
-                raise UpdateError(
-                    f"payload, leaf {name!r}",
-                    dtype,
-                    payload[name].dtype,
-                    "bayesfed of the same version",
-                    field="dtype",
-                )
+        check_shapes(payload, self.expected, where="payload")
+        for name, leaf in payload.items():
+            if leaf.dtype is not self.dtype:
+                where, hint = f"payload, leaf {name!r}", "bayesfed of the same version"
+                raise UpdateError(where, self.dtype, leaf.dtype, hint, field="dtype")
         return Update(payload, 1.0, kind)
 
 
@@ -186,7 +179,7 @@ class FixedPointPlan:
             secure_session=session,
             secure_partners=partners,
         )
-        view = Letter(planned.view, {"vector": (WIRE[self.point.bits], (self.point.length,))})
+        view = Letter(planned.view, {"vector": (self.point.length,)}, WIRE[self.point.bits])
         return replace(planned, view=view, weight=1.0, up=Cast(32), options=options)
 
     def planned(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
