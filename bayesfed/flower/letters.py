@@ -29,7 +29,7 @@ from typing import Any
 from bayesfed.compress.described import describe, described
 from bayesfed.compress.wire import MAX_BYTES, Leaf, seal, unseal
 from bayesfed.errors import WireError
-from bayesfed.federated import Link, Profile, Reply, Slot, Task
+from bayesfed.federated import Link, Profile, Slot, Task
 from bayesfed.federated.core import Info
 
 VERSION = 2
@@ -145,11 +145,6 @@ class Answer:
     stage: str = ""
     reason: str = ""
     field: str = ""
-
-    @property
-    def reply(self) -> Reply:
-        """The reply in the form the engine takes."""
-        return Reply(self.packed, {}, self.info, self.seconds)
 
     def write(self) -> bytes:
         """Return the letter."""

@@ -276,4 +276,5 @@ def _outcome(task: Task, received: Received) -> tuple[Outcome, Slot | None]:
         return task.error(answer.stage, answer.reason, answer.field), None
     if (said := (answer.client, answer.round, answer.phase)) != asked:
         return task.error("reply", f"an answer to {said}, not to {asked}"), None
-    return answer.reply, Slot(task.round, task.phase) if answer.remembers else None
+    reply = Reply(answer.packed, {}, answer.info, answer.seconds)
+    return reply, Slot(task.round, task.phase) if answer.remembers else None
