@@ -23,7 +23,7 @@ from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.rosters import Devices, Profiles
 from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task, Turn, answered
+from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.clients.worker import DEFAULT, StartMethod
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.workers import Workers, WorkerThreads
@@ -185,12 +185,14 @@ class InProcess:
 
     def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead."""
+        site, read = Site(sides, self._data, self._secrets), self._memories.read
         if self._workers:
-            answers = self._hired(sides).map(tasks, self._memories.read)
+            answers = self._hired(site).map(tasks, read)
         elif self.cohorts:
-            answers = self.cohorts.answers(sides, map(self._turn, tasks))
+            turns = (site.turn(task, read(task.client)) for task in tasks)
+            answers = self.cohorts.answers(sides, turns)
         else:
-            answers = ((task, answered(sides, self._turn(task))) for task in tasks)
+            answers = ((task, site.answered(task, read(task.client))) for task in tasks)
         # A generator would keep each answer while the next client works.
         return starmap(self._noted, answers)
 
@@ -223,14 +225,9 @@ class InProcess:
             self._memories.pend(task.client, outcome.memory)
         return task, outcome
 
-    def _turn(self, task: Task) -> Turn:
-        client = task.client
-        return Turn(task, self._data, self._memories.read(client), self._secrets.get(client))
-
-    def _hired(self, sides: Sides) -> Workers | WorkerThreads:
-        if self._crew is None or self._crew.site.sides is not sides:
+    def _hired(self, site: Site) -> Workers | WorkerThreads:
+        if self._crew is None or self._crew.site.sides is not site.sides:
             self.close()
-            site = Site(sides, self._data, self._secrets)
             self._crew = (
                 Workers(self._workers, site, self._deadline_s, self._start)
                 if self._kind == "process"

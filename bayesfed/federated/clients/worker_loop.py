@@ -37,10 +37,13 @@ class Site(NamedTuple):
     data: Mapping[str, Dataset]
     secrets: Mapping[str, bytes]
 
+    def turn(self, task: Task, memory: Tree) -> Turn:
+        """Return the turn of the client of a task."""
+        return Turn(task, self.data, memory, self.secrets.get(task.client))
+
     def answered(self, task: Task, memory: Tree) -> Outcome:
         """Run the client of a task."""
-        turn = Turn(task, self.data, memory, self.secrets.get(task.client))
-        return answered(self.sides, turn)
+        return answered(self.sides, self.turn(task, memory))
 
 
 class Settings(NamedTuple):
