@@ -977,7 +977,7 @@ WRONG = {
     "private fraction": (
         lambda: bf.private(avg(), clip=1, noise=1.0, participants=0.5, key=KEY),
         ArgumentError,
-        "expected a whole number of ",
+        "expected a whole number >= 1, found 0.5",
     ),
     "on_devices": (
         lambda: bf.on_devices(avg(), None),
