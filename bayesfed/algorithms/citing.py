@@ -33,7 +33,7 @@ _RULES: dict[str, tuple[str, ...]] = {
     "ChannelInversion": ("xing2021federated",),
 }
 # Wrappers, by what they leave in an algorithm.
-_AROUND = {"private": "private", "devices": "on_devices", "OpenServer": "secure"}
+_AROUND = {"private": "private", "devices": "on_devices", "SummedServer": "secure"}
 
 
 @checked()

@@ -962,7 +962,7 @@ WRONG = {
     "private clip": (
         lambda: bf.private(avg(), clip=0, noise=1.0, participants=2, key=KEY),
         ArgumentError,
-        "; try clip=1.0, noise=1.0, partic",
+        "; try 1.0",
     ),
     "private net": (
         lambda: bf.private(net(), clip=1, noise=1.0, participants=2, key=KEY),
@@ -977,7 +977,7 @@ WRONG = {
     "private fraction": (
         lambda: bf.private(avg(), clip=1, noise=1.0, participants=0.5, key=KEY),
         ArgumentError,
-        "expected a whole number of ",
+        "expected a whole number >= 1, found 0.5",
     ),
     "on_devices": (
         lambda: bf.on_devices(avg(), None),

@@ -284,12 +284,12 @@ def test_private_training_learns(net, digits):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"clip": 0.0}, "clip > 0"),
-        ({"clip": math.nan}, "clip > 0"),
+        ({"clip": 0.0}, r"clip: expected a number in \(0, inf\]"),
+        ({"clip": math.nan}, r"clip: expected a number in \(0, inf\]"),
         ({"clip": math.inf}, "a finite clip with noise"),
-        ({"noise": -1.0}, "noise >= 0"),
-        ({"noise": math.inf}, "noise >= 0"),
-        ({"participants": 0}, "participants >= 1"),
+        ({"noise": -1.0}, r"noise: expected a number in \[0, inf\)"),
+        ({"noise": math.inf}, r"noise: expected a number in \[0, inf\)"),
+        ({"participants": 0}, "participants: expected a whole number >= 1"),
         ({"population": 9}, "a delta with population"),
         ({"delta": 1.5}, r"delta in \(0, 1\)"),
         ({"delta": 1e-5, "noise": 0.0}, "noise > 0"),

@@ -1,5 +1,5 @@
 """`Planner` chooses a client's size of network, the share of its update that it sends and its
-speed; `on_devices` uses it for any method.
+speed; `on_devices` uses it for any method, and `timed` lets devices compute as fast as they can.
 
 Plans come from `bayesfed.wireless.allocation`, with measured work and size in place of the paper's
 alpha W and alpha S: the planner takes the size with the largest learning gain within the deadline
@@ -24,7 +24,6 @@ from bayesfed.federated import (
     Link,
     Profile,
     Skip,
-    feedback,
     layered,
 )
 from bayesfed.federated.core import Turn
@@ -153,9 +152,7 @@ class Planner:
     algorithm=ALGORITHM,
     planner=having(("deadline_s",), "a planner", "Planner(shrunk_shares(...), deadline_s=5.0)"),
 )
-def on_devices(
-    algorithm: Algorithm, planner: Planner, *, up: Callable[[float], Codec] | None = None
-) -> Algorithm:
+def on_devices(algorithm: Algorithm, planner: Planner) -> Algorithm:
     """Run a method on devices: count each client's seconds and joules, leave out clients that
     cannot take part in a round, and drop late ones.
 
@@ -168,19 +165,15 @@ def on_devices(
         A method of one phase whose local steps are descents. If it has sizes (`hetero_fl`), give it
         ``capacity=planned_size(planner)``.
     planner
-        The planner, with the method's sizes in the method's order.
-    up
-        ``beta -> codec`` of the up-link for the planned share of bits. Default: the method's own
-        codec, whose messages should keep to the planner's beta.
+        The planner, with the method's sizes in the method's order. Messages of the method's own
+        codec should keep to its beta.
 
     Raises
     ------
     ArgumentError
         If the method has several phases.
     """
-    if up and inner_codec(up(1.0))[1]:
-        algorithm = layered(algorithm, feedback(), where="on_devices")
-    layer = Devices(planner=planner, up=up, deadline_s=planner.deadline_s)
+    layer = Devices(planner=planner, deadline_s=planner.deadline_s)
     return layered(algorithm, layer, where="on_devices")
 
 
@@ -235,3 +228,58 @@ def planned_size(planner: Planner) -> Callable[[Profile, int, Key], int]:
         return 0 if isinstance(planned, Skip) else planned.size
 
     return capacity
+
+
+@checked(algorithm=ALGORITHM)
+def timed(
+    algorithm: Algorithm,
+    macs: float,
+    *,
+    deadline_s: float = math.inf,
+) -> Algorithm:
+    """Run a method on devices at their highest clock frequency, and count each client's seconds and
+    joules. `on_devices` saves energy instead.
+
+    Parameters
+    ----------
+    algorithm
+        A method of one phase. The clients have a `Device` in their profiles:
+        ``InProcess(data, devices={name: device.figures()})``.
+    macs
+        Multiply-accumulates of one forward pass on one row:
+        ``total_cost(costs(net, example)).macs``. A turn takes as many as the client has rows.
+    deadline_s
+        Seconds for training and sending together. Clients that take longer are left out of the
+        round. Default: no deadline.
+
+    Raises
+    ------
+    ArgumentError
+        If the method has several phases, or `deadline_s` is not positive.
+    """
+    return layered(algorithm, Timed(deadline_s=deadline_s, macs=macs), where="timed")
+
+
+@dataclass(frozen=True)
+class Timed(Devices):
+    """Turns at the highest clock frequency of a device.
+
+    Parameters
+    ----------
+    macs
+        Multiply-accumulates of one forward pass on one row.
+    """
+
+    macs: float = 0.0
+
+    def plan(self, own: Tree, turn: Turn, assignment: Assignment) -> Assignment | Skip:
+        """Plan the load."""
+        profile = turn.profile
+        if not profile.samples:
+            return Skip("no rows")
+        device = Device.from_figures(profile.device)
+        gain = device.gain(device.distance_m(turn.key, profile.name, turn.round))
+        speed = device.macs_per_cycle
+        cycles = work_cycles(self.macs, profile.samples, macs_per_cycle=speed)
+        load = Load(device, gain, cycles, cycles * speed, device.max_frequency_hz)
+        return replace(assignment, load=load)

@@ -7,8 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked
+from bayesfed.errors.checks import checked, having
 from bayesfed.federated import (
     Algorithm,
     FedAvgM,
@@ -24,8 +25,12 @@ from bayesfed.federated.aggregation.changes import VECTORS
 from bayesfed.federated.core import Info, Inner, of, seams
 from bayesfed.trees import Tree, running_statistics
 
+OPTIMISER = having(
+    ("step", "initial"), "an optimiser of the server as a value", "FedAdam(0.01), FedAvgM()"
+)
 
-@checked()
+
+@checked(algorithm=ALGORITHM, optimiser=OPTIMISER)
 def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algorithm:
     """Let the server step along the averaged change of a round by an optimiser: FedAvgM, FedAdam,
     FedYogi, FedAdagrad.
@@ -65,12 +70,6 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     >>> algorithm = server_optimised(fed_avg(net), FedAdam(0.01))
     """
     where = f"server_optimised, {algorithm.name!r}"
-    if isinstance(optimiser, type) or not (
-        hasattr(optimiser, "step") and hasattr(optimiser, "initial")
-    ):
-        actual = optimiser.__name__ if isinstance(optimiser, type) else repr(optimiser)
-        expected = "an optimiser of the server as a value"
-        raise ArgumentError(where, expected, actual, "FedAdam(0.01), FedAvgM()")
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
         raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")

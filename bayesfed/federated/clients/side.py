@@ -92,7 +92,10 @@ class ClientSide:
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
         """Open the message layer by layer, run the local step, and close its result likewise."""
-        opened = self.opened(message, memory, data, key, options)
+        return self.run(self.opened(message, memory, data, key, options), memory, key)
+
+    def run(self, opened: Opened, memory: Tree, key: Key) -> Fit:
+        """Run the local step on a turn that is open, and close its result."""
         fit = self.core.fit(opened.message, opened.memory, opened.data, key, opened.options)
         self._check(fit)
         return self.closed(opened, fit, memory)
