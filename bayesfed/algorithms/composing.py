@@ -13,7 +13,8 @@ from bayesfed.algorithms.registry import ROLES
 from bayesfed.algorithms.wrappers.chosen_prior import chosen_prior
 from bayesfed.compress import Cast, Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import NET, Role, checked, having
+from bayesfed.errors.checks import NET, checked, having
+from bayesfed.errors.roles import Role
 from bayesfed.federated import (
     Add,
     Algorithm,

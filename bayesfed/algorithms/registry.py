@@ -23,7 +23,6 @@ from bayesfed.errors.checks import (
     KEY,
     NET,
     NETS,
-    Role,
     a,
     checked,
     checked_class,
@@ -31,6 +30,7 @@ from bayesfed.errors.checks import (
     number,
     whole,
 )
+from bayesfed.errors.roles import Role
 from bayesfed.federated import Algorithm, Training
 from bayesfed.models import Declared
 

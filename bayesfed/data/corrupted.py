@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import a, check, checked, one_of, whole
+from bayesfed.errors.checks import a, check, checked, whole
 from bayesfed.keys import Key
 
 Corruption = Literal["noise", "blur", "rotation", "contrast", "occlusion"]
@@ -41,7 +41,7 @@ STRENGTHS: Mapping[Corruption, tuple[float, ...]] = {
 _DATA = a(Dataset, "a data set", "Dataset(inputs, targets)")
 
 
-@checked(data=_DATA, corruption=one_of(Corruption, "'blur'"), severity=whole(1, "3", 5))
+@checked(data=_DATA, severity=whole(1, "3", 5))
 def corrupted(
     data: Dataset, corruption: Corruption, severity: int = 3, *, key: Key | None = None
 ) -> Dataset:

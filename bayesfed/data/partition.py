@@ -15,7 +15,8 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import KEY, LABELS, PART, POSITIVE, Role, a, checked, whole
+from bayesfed.errors.checks import KEY, LABELS, PART, POSITIVE, a, checked, whole
+from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 Partition = list[Tensor]

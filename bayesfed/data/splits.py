@@ -16,7 +16,8 @@ from bayesfed.data.population import Population
 from bayesfed.data.texts.texts import Texts
 from bayesfed.data.texts.tokens import tokenised
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import KEY, PART, Role, a, checked
+from bayesfed.errors.checks import KEY, PART, a, checked
+from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 __all__ = ["held_out_rows", "split_clients", "split_rows", "split_texts"]

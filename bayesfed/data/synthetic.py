@@ -14,7 +14,8 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, MissingExtraError
-from bayesfed.errors.checks import KEY, Role, checked, whole
+from bayesfed.errors.checks import KEY, checked, whole
+from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 

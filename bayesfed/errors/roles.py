@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
-import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -91,13 +90,14 @@ def _union(inside: tuple[Any, ...]) -> Role:
 
 
 def _literal(inside: tuple[Any, ...]) -> Role:
-    words = " or ".join(map(repr, inside))
+    words = f"one of {', '.join(map(repr, inside))}"
     return Role(lambda value: isinstance(value, str | int) and value in inside, words)
 
 
-def _number(kind: type, words: str) -> Callable[[tuple[Any, ...]], Role]:
+def _number(kind: Any, words: str) -> Callable[[tuple[Any, ...]], Role]:
     def fits(value: Any) -> bool:
-        return isinstance(value, kind) and not isinstance(value, bool) and not math.isnan(value)
+        # NaN is not equal to itself.
+        return isinstance(value, kind) and not isinstance(value, bool) and bool(value == value)
 
     return lambda inside: Role(fits, words)
 

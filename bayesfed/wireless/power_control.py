@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import NOT_NEGATIVE, POSITIVE, Role, checked, checked_class, one_of
+from bayesfed.errors.checks import NOT_NEGATIVE, POSITIVE, checked, checked_class
+from bayesfed.errors.roles import Role
 
 MEAN_GAIN = math.sqrt(math.pi) / 2
 
@@ -84,7 +85,7 @@ def _nobody(where: str, count: int) -> UpdateError:
     )
 
 
-@checked_class(unbiased=one_of(("sum", "product"), "'sum'"))
+@checked_class()
 @dataclass(frozen=True)
 class Gbma:
     """Correct the phase and keep the modulus: ``p_k = a e^{-j arg h_k}`` (Xue and Lau, eq. 29; Sery
@@ -146,7 +147,7 @@ class Gbma:
         )
 
 
-@checked_class(constraint=one_of(("average", "peak", "weakest"), "'average'"))
+@checked_class()
 @dataclass(frozen=True)
 class ChannelInversion:
     """Invert the gain: ``p_k = a b / h_k`` if ``|h_k| >= threshold``; otherwise, with probability

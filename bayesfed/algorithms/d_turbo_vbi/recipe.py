@@ -40,7 +40,7 @@ from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Scored
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import POSITIVE, checked, one_of, whole
+from bayesfed.errors.checks import POSITIVE, checked, whole
 from bayesfed.federated import (
     Active,
     Adam,
@@ -69,7 +69,6 @@ LikelihoodScale = Literal["global", "local"]
 
 @recipe(cites=("xia2024bayesian",))
 @checked(
-    likelihood_scale=one_of(LikelihoodScale),
     initial_sd=POSITIVE,
     inclusion_levels=whole(1, "16", 256),
 )

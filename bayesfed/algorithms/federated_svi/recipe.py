@@ -27,7 +27,8 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import Role, checked, number, one_of, shown
+from bayesfed.errors.checks import checked, number, one_of, shown
+from bayesfed.errors.roles import Role
 from bayesfed.federated import (
     Adam,
     Algorithm,

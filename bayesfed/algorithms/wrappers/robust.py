@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.errors import UpdateError
-from bayesfed.errors.checks import Role, checked
+from bayesfed.errors.checks import checked
+from bayesfed.errors.roles import Role
 from bayesfed.federated import (
     Algorithm,
     Assignment,

@@ -26,7 +26,7 @@ from bayesfed.compress.quantisers.entries import (
     write_singles,
 )
 from bayesfed.errors import WireError
-from bayesfed.errors.checks import checked_class, one_of, whole
+from bayesfed.errors.checks import checked_class, whole
 from bayesfed.keys import Key
 from bayesfed.trees import is_finite
 
@@ -34,7 +34,7 @@ Kind = Literal[32, 16]
 _DTYPES: dict[Kind, torch.dtype] = {32: torch.float32, 16: torch.float16}
 
 
-@checked_class(kind=one_of(Kind, "Float(32)"))
+@checked_class()
 @dataclass(frozen=True)
 class Float:
     """Send each entry as a little-endian float of `kind`, rounded to nearest.

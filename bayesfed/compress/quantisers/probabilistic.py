@@ -49,7 +49,7 @@ from bayesfed.compress.quantisers.entries import (
     write_singles,
 )
 from bayesfed.errors import WireError
-from bayesfed.errors.checks import checked_class, one_of, whole
+from bayesfed.errors.checks import checked_class, whole
 from bayesfed.keys import Key
 
 # Role of a number of levels.
@@ -137,9 +137,7 @@ class Probabilistic:
         return grid_places(np.abs(values).astype(np.float64) - low, high - low, self.levels)
 
 
-@checked_class(
-    levels=MANY, bucket=whole(1, "1024", 1 << 40), norm=one_of(("l2", "max"), "norm='l2'")
-)
+@checked_class(levels=MANY, bucket=whole(1, "1024", 1 << 40))
 @dataclass(frozen=True)
 class Qsgd:
     """Round each ``|x_i|`` at random to a multiple of ``norm / s``, and send sign and level.

@@ -122,7 +122,6 @@ class InProcess:
     @checked(
         data=a(Mapping, "a data set for each client by name", "{'name': data_set}"),
         workers=whole(0, "workers=2"),
-        kind=one_of(("process", "thread")),
         start=one_of(multiprocessing.get_all_start_methods()),
         deadline_s=number("(0, inf)", "600.0"),
         memory_bytes=number("[0, inf]", "2**30"),

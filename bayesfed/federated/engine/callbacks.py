@@ -10,7 +10,8 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import Role, a, checked, shown, whole
+from bayesfed.errors.checks import a, checked, shown, whole
+from bayesfed.errors.roles import Role
 from bayesfed.federated.core import MODEL, Predictor, Weighing
 from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.keys import Key

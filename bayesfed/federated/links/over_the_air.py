@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import check, checked_class, having, number, one_of
+from bayesfed.errors.checks import check, checked_class, having, number
 from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update, gathered
 from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.digital import opened
@@ -44,9 +44,6 @@ from bayesfed.wireless.power_control import PowerControl, common_amplitude
     power=having(("precode",), "power control as a value", "Gbma(), or ChannelInversion()"),
     snr_db=number("(-inf, inf)", "snr_db=25.0"),
     noise_w=number("[0, inf)", "noise_w=1.0"),
-    per=one_of(("symbol", "matrix")),
-    budget=one_of(("mean", "largest")),
-    reals=one_of((1, 2), "reals=1"),
     estimate_variance=number("[0, inf)", "0.0, a perfectly known channel"),
     max_norm=number("(0, inf]", "1e6"),
 )

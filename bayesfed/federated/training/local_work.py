@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeVar
 from torch import nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import OF_TRAINING, Role, checked_class, having, number, whole
+from bayesfed.errors.checks import OF_TRAINING, checked_class, having, number, whole
+from bayesfed.errors.roles import Role
 from bayesfed.federated.core import Kind, Local, LocalOptions
 from bayesfed.federated.training.batch_norm import Buffers, buffered
 from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally

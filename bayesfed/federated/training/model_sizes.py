@@ -11,7 +11,8 @@ import torch
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import Role, checked, whole
+from bayesfed.errors.checks import checked, whole
+from bayesfed.errors.roles import Role
 from bayesfed.federated.core import Fit, Kind, Local, LocalOptions, Profile, options_of
 from bayesfed.keys import Key
 from bayesfed.trees import Tree

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import Role, check, checked
+from bayesfed.errors.checks import check, checked
+from bayesfed.errors.roles import Role
 from bayesfed.inference.sum_product.dispatch import choose
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.inference.sum_product.graphs.flat import Tables

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import COUNT, NOT_NEGATIVE, checked_class, one_of
+from bayesfed.errors.checks import COUNT, NOT_NEGATIVE, checked_class
 from bayesfed.inference.sum_product.infer import infer
 from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.inference.turbo.blocks import Blocks
@@ -50,7 +50,7 @@ class SupportState:
     transitions: Tensor
 
 
-@checked_class({}, turns=COUNT, method=one_of(Method), tolerance=NOT_NEGATIVE, max_sweeps=COUNT)
+@checked_class({}, turns=COUNT, tolerance=NOT_NEGATIVE, max_sweeps=COUNT)
 @dataclass(frozen=True)
 class Exchange:
     """How Modules A and B take turns.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import POSITIVE, check, number, one_of
+from bayesfed.errors.checks import POSITIVE, check, checked, number
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
 from bayesfed.models.low_rank.thin_layers import Deterministic
@@ -30,6 +30,7 @@ from bayesfed.models.low_rank.thin_layers import Deterministic
 Scaling = Literal["lora", "rs"]
 
 
+@checked(alpha=POSITIVE)
 def lora_scale(rank: int, alpha: float, scaling: Scaling = "lora") -> float:
     """Return the factor on an adapter's product: ``alpha / r`` (LoRA) or ``alpha / sqrt(r)``
     (rsLoRA).
@@ -49,8 +50,6 @@ def lora_scale(rank: int, alpha: float, scaling: Scaling = "lora") -> float:
         If the rank is below 1, `alpha` is not positive and finite, or the scaling is unknown.
     """
     check_rank("lora_scale, rank", rank, 1 << 20)
-    check("lora_scale, alpha", alpha, POSITIVE)
-    check("lora_scale, scaling", scaling, one_of(("lora", "rs")))
     return alpha / rank if scaling == "lora" else alpha / math.sqrt(rank)
 
 

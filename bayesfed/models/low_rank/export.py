@@ -10,12 +10,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors.checks import check, one_of
+from bayesfed.errors.checks import checked
 from bayesfed.models.low_rank.thin_layers import FactoredLayer, FixedRankLayer
 from bayesfed.models.modules import swapped
 from bayesfed.trees import check_shapes, leaf_of, parameters, shapes
 
 
+@checked()
 def dense_or_thin(
     net: nn.Module,
     tree: Mapping[str, Tensor] | None = None,
@@ -42,7 +43,6 @@ def dense_or_thin(
     ArgumentError
         If the form is unknown.
     """
-    check("dense_or_thin, form", form, one_of(("smaller", "thin", "dense")))
     own = parameters(net)
     values, expected = own if tree is None else dict(tree), shapes(own)
     layers = {

@@ -27,7 +27,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, number, one_of
+from bayesfed.errors.checks import check, checked, number
 from bayesfed.errors.checks import whole as integer
 from bayesfed.geometry.thin import gaussian
 from bayesfed.keys import Key
@@ -100,6 +100,7 @@ def hybrid(
     )
 
 
+@checked(rank_ratio=number("(0, 1]", "1 / 4"))
 def hybrid_ranks(
     net: nn.Module,
     rank_ratio: float,
@@ -137,8 +138,6 @@ def hybrid_ranks(
         to factor, or a layer to factor is not exactly an `nn.Linear` or an ungrouped `nn.Conv2d`,
         without hooks and with a weight of its own.
     """
-    check("hybrid, rank_ratio", rank_ratio, number("(0, 1]", "1 / 4"))
-    check("hybrid, convention", convention, one_of(("output", "matrix")))
     ranks = {}
     for name, layer in _candidates(net, whole).items():
         layout = Unrolling(tuple(layer.weight.shape), split)

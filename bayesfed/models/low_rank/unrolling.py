@@ -31,11 +31,12 @@ from typing import Literal
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, one_of
+from bayesfed.errors.checks import checked_class
 
 Split = Literal["spatial", "pufferfish"]
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Unrolling:
     """The layout of a weight as a matrix. The weight of a linear layer is its own matrix.
@@ -60,7 +61,6 @@ class Unrolling:
         if len(self.shape) < 2 or not prod(self.shape):
             expected = "(out, in) or (out, in, *kernel)"
             raise ArgumentError("Unrolling.shape", expected, tuple(self.shape), "weight.shape")
-        check("Unrolling, split", self.split, one_of(("spatial", "pufferfish")))
 
     @property
     def tail(self) -> int:

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from torch import nn
 
-from bayesfed.errors.checks import POSITIVE, Role, check
+from bayesfed.errors.checks import POSITIVE, check
+from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 Net = TypeVar("Net", bound=nn.Module)

@@ -17,7 +17,8 @@ from torch.distributions import Distribution
 from torch.func import functional_call
 
 from bayesfed.errors import PriorError
-from bayesfed.errors.checks import NET, Role, checked
+from bayesfed.errors.checks import NET, checked
+from bayesfed.errors.roles import Role
 from bayesfed.models.modules import Predicate, initial_scale
 from bayesfed.models.priors.declared import check_selected
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood

@@ -36,7 +36,7 @@ class Call:
 
 def callables() -> dict[str, Callable[..., Any]]:
     """Return the public callables by name."""
-    found = {name: getattr(bf, name) for name in bf.__all__}
+    found = {name: getattr(bf, name) for name in dir(bf) if not name.startswith("_")}
     return {name: one for name, one in found.items() if callable(one)}
 
 

@@ -34,7 +34,8 @@ from bayesfed.algorithms.baselines.ensembles.models import model_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.surveys import survey
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import Role, number, whole
+from bayesfed.errors.checks import number, whole
+from bayesfed.errors.roles import Role
 from bayesfed.federated import Algorithm, Link, Model, Posterior, Predictor
 from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.inference.laplace.layers import Layer, all_layers, last_layer

@@ -46,7 +46,8 @@ from bayesfed.algorithms.personal.pooled.shares import by_classes
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import Role, number, whole
+from bayesfed.errors.checks import number, whole
+from bayesfed.errors.roles import Role
 from bayesfed.federated import Algorithm, Link, Model, Personal, Training, Whole
 from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.federated.training.batch_norm import travelling

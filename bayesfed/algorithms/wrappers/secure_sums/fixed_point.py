@@ -16,7 +16,7 @@ import torch
 
 from bayesfed.algorithms.wrappers.secure_sums.primitives import LIMBS, Bits
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import checked_class, number, one_of, whole
+from bayesfed.errors.checks import checked_class, number, whole
 from bayesfed.federated import Kind, Slice, Update, Whole
 from bayesfed.trees import Tree, shapes
 
@@ -28,7 +28,6 @@ WIRE: dict[Bits, torch.dtype] = {32: torch.int32, 64: torch.int64}
 
 @checked_class(
     {},
-    bits=one_of(Bits, "32"),
     participants=whole(1, "100"),
     largest=number("(0, inf)", "4.0"),
     heaviest=number("(0, inf)", "1.0"),

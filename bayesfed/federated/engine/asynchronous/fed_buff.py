@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked_class, one_of, whole
+from bayesfed.errors.checks import checked_class, whole
 from bayesfed.federated.clients import ClientPool, Ranks
 from bayesfed.federated.core import Algorithm, Cost, Info, Profile, Update, of, owned, seams
 from bayesfed.federated.engine.assembly import assembled
@@ -31,7 +31,6 @@ arrives.
     {},
     size=whole(1, "10"),
     concurrency=whole(1, "100"),
-    staleness=one_of(("polynomial", "constant")),
 )
 @dataclass(frozen=True)
 class FedBuff:

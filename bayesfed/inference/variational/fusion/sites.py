@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import POSITIVE, SHARE, Role, checked_class, number
+from bayesfed.errors.checks import POSITIVE, SHARE, checked_class, number
+from bayesfed.errors.roles import Role
 from bayesfed.inference.variational.fusion.pace import Pace, moved
 from bayesfed.inference.variational.fusion.rule import (
     Fused,
