@@ -138,7 +138,8 @@ def recipe(
             actual = f"{name!r}, which {other.make.__module__} has"
             raise ArgumentError("recipe", "a name of its own", actual, "another name")
         # Methods of others may use the names of `ROLES` for something else.
-        entry = checked(said=None, **(ROLES | roles if _is_shipped(make) else roles))(make)
+        every = ROLES | roles if _is_shipped(make) else roles
+        entry = checked(said=None, **every)(make) if every else make
         _REGISTERED[name] = Method(name, entry, cites, bibtex)
         return entry
 

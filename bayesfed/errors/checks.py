@@ -120,6 +120,8 @@ POSITIVE = Role(lambda value: 0 < value < math.inf, "a positive finite number", 
 NOT_NEGATIVE = Role(lambda value: 0 <= value < math.inf, "a finite number from 0 up", "0.0")
 COUNT = whole(1, "10")
 CALLABLE = Role(callable, "a function", "a lambda")
+# What a function checks itself, in words of its own.
+ITSELF = Role(lambda value: True, "anything")
 LABELS = Role(
     lambda value: (
         isinstance(value, Tensor)

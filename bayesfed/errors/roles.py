@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -90,14 +91,14 @@ def _union(inside: tuple[Any, ...]) -> Role:
 
 
 def _literal(inside: tuple[Any, ...]) -> Role:
-    words = f"one of {', '.join(map(repr, inside))}"
+    words = "one of " * (len(inside) > 1) + ", ".join(map(repr, inside))
     return Role(lambda value: isinstance(value, str | int) and value in inside, words)
 
 
 def _number(kind: Any, words: str) -> Callable[[tuple[Any, ...]], Role]:
     def fits(value: Any) -> bool:
-        # NaN is not equal to itself.
-        return isinstance(value, kind) and not isinstance(value, bool) and bool(value == value)
+        number = isinstance(value, kind) and not isinstance(value, bool)
+        return number and not math.isnan(float(value))  # type: ignore[arg-type]
 
     return lambda inside: Role(fits, words)
 
@@ -118,18 +119,22 @@ def _sequence(inside: tuple[Any, ...]) -> Role:
     each = role_of(inside[0] if inside else Any)
 
     def fits(value: Any) -> bool:
+        # Another sequence may load what it holds.
+        known = isinstance(value, list | tuple)
         many = isinstance(value, Sequence) and not isinstance(value, str)
-        return many and all(map(each.fits, value))
+        return all(map(each.fits, value)) if known else many
 
     return Role(fits, f"a sequence, each {each.expected}")
 
 
 def _mapping(inside: tuple[Any, ...]) -> Role:
     each = role_of(inside[1] if inside else Any)
-    return Role(
-        lambda value: isinstance(value, Mapping) and all(map(each.fits, value.values())),
-        f"a mapping, each value {each.expected}",
-    )
+
+    def fits(value: Any) -> bool:
+        known = isinstance(value, dict)
+        return all(map(each.fits, value.values())) if known else isinstance(value, Mapping)
+
+    return Role(fits, f"a mapping, each value {each.expected}")
 
 
 FORMS: dict[Any, Callable[[tuple[Any, ...]], Role]] = {

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from bayesfed.data import Dataset
-from bayesfed.errors.checks import checked
+from bayesfed.errors.checks import ITSELF, checked
 from bayesfed.federated import (
     Algorithm,
     ClientPool,
@@ -43,7 +43,12 @@ from bayesfed.running.settling import warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker
 
 
-@checked()
+@checked(
+    **dict.fromkeys(
+        ("algorithm", "clients", "rounds", "test", "seed", "sampler", "callbacks", "resume"), ITSELF
+    ),
+    on_client_error=ITSELF,
+)
 def run(
     algorithm: Algorithm,
     clients: Mapping[str, Dataset] | ClientPool,

@@ -10,7 +10,7 @@ import torch
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError
-from bayesfed.federated import fraction, load, rounds, save
+from bayesfed.federated import fraction, load, rounds
 from bayesfed.flower.experiment import Experiment
 from bayesfed.flower.letters import Answer, Hello, Name, read_reply
 from bayesfed.flower.pool import Flower
@@ -19,6 +19,7 @@ from bayesfed.trees import parameters
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import FakeGrid, PlainMail, pool_over, sites
 from tests.support.pools import Counter, check_pool
+from tests.support.saving import save
 
 WORK = bf.Training(steps=3, batch_size=16)
 

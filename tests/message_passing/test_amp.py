@@ -231,13 +231,12 @@ def test_one_that_diverges_says_so_and_returns_its_best():
 
 
 def test_every_leaf_has_its_matrix_and_is_cut_into_blocks():
-    sensing = Compressed(200, seed=3)
+    sensing = Compressed(200)
     vector = torch.randn(600, generator=Key(0, "vector").generator(), dtype=torch.float64)
     sent = sensing.forward(vector, "a")
     assert sent.shape == (3 * 200,)
-    assert torch.equal(sent, Compressed(200, seed=3).forward(vector, "a"))
+    assert torch.equal(sent, Compressed(200).forward(vector, "a"))
     assert not torch.equal(sent, sensing.forward(vector, "b"))
-    assert not torch.equal(sent, Compressed(200, seed=4).forward(vector, "a"))
     assert torch.allclose(sensing.forward(vector.float(), "a").double(), sent, atol=1e-5)
     assert torch.allclose(sent + sensing.forward(2 * vector, "a"), sensing.forward(3 * vector, "a"))
     # The energy is kept.

@@ -310,16 +310,18 @@ def test_counts_of_table_1():
 # refusals
 @pytest.mark.parametrize("ratio", [0, -0.1, 1.01, float("nan"), 2, True])
 def test_a_ratio_is_above_0_and_at_most_1(ratio):
-    with pytest.raises(ArgumentError, match=r"hybrid, rank_ratio: expected a number in \(0, 1\]"):
+    with pytest.raises(
+        ArgumentError, match=r"hybrid_ranks, rank_ratio: expected a number in \(0, 1\]"
+    ):
         hybrid(residual(), ratio)
 
 
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"convention": "rows"}, "hybrid, convention: expected 'output' or 'matrix'"),
-        ({"split": "tucker"}, "Unrolling, split: expected 'spatial' or 'pufferfish'"),
-        ({"initial": "zeros"}, "hybrid, initial: expected 'spectral' or 'random'"),
+        ({"convention": "rows"}, "hybrid_ranks, convention: expected one of 'output', 'matrix'"),
+        ({"split": "tucker"}, "split: expected one of 'spatial', 'pufferfish'"),
+        ({"initial": "zeros"}, "hybrid, initial: expected one of 'spectral', 'random'"),
         ({"initial": "random"}, "hybrid, key: expected a Key, found None"),
         (
             {"whole": ["layer9"]},
@@ -405,7 +407,7 @@ def test_whole_first_is_at_most_the_layers(count):
         ),
         (
             lambda: FactoredLayer(nn.Conv2d(1, 2, 3), randn(6, 2), randn(3, 2), split="cp"),
-            "Unrolling, split: expected 'spatial' or 'pufferfish'",
+            "split: expected one of 'spatial', 'pufferfish'",
         ),
         (lambda: Unrolling((3,)), "Unrolling.shape: expected .* found \\(3,\\)"),
         (lambda: Unrolling((3, 0)), "Unrolling.shape"),
@@ -425,7 +427,7 @@ def test_whole_first_is_at_most_the_layers(count):
         (lambda: frobenius_decay({}, float("nan")), "expected a finite number"),
         (
             lambda: dense_or_thin(residual(), form="sparse"),
-            "dense_or_thin, form: expected 'smaller' or 'thin' or 'dense'",
+            "dense_or_thin, form: expected one of 'smaller', 'thin', 'dense'",
         ),
     ],
 )

@@ -311,7 +311,7 @@ def broken():
             r"fixed_rank, layer '': from_dense, matrix: expected finite values",
         ),
         (lambda: fixed_rank(net(torch.bfloat16), 2), r"layer '1': .*float32 or float64"),
-        (lambda: fixed_rank(net(), 2, initial="zeros"), r"'spectral' or 'random', found 'zeros'"),
+        (lambda: fixed_rank(net(), 2, initial="zeros"), r"'spectral', 'random', found 'zeros'"),
         (lambda: fixed_rank(net(), 2, initial="random"), r"key: expected a Key, found None"),
         (
             lambda: FixedRankLayer(nn.Linear(5, 4), g.random_point(5, 4, 2, Key(0))),

@@ -306,7 +306,7 @@ def test_a_plain_draw_of_a_product_says_that_the_decay_is_left_out():
     [
         (lambda: Gaussian(0.0), "Gaussian, sd: expected a number in .0, inf., found 0.0"),
         (lambda: Gaussian("0.weight"), "Gaussian, sd: expected a number in"),
-        (lambda: Gaussian(1.0, math.nan), "Gaussian.centre: expected finite numbers"),
+        (lambda: Gaussian(1.0, math.nan), "Gaussian, centre: expected a number"),
         (
             lambda: Gaussian(1.0, torch.tensor([0.0, math.inf])),
             "Gaussian.centre: expected finite numbers",

@@ -87,7 +87,10 @@ def test_what_does_not_fit_is_refused(net):
     wrong = (
         ({"temperatures": [0.0]}, "temperatures"),
         ({"temperatures": []}, "temperatures"),
-        ({"temperatures": "auto"}, "temperatures: expected positive numbers, found 'auto'"),
+        (
+            {"temperatures": "auto"},
+            "temperatures: expected a sequence, each a number or None, found 'auto'",
+        ),
         ({"temperatures": 2.0}, "temperatures"),
         ({"bins": 0}, "bins: expected a whole number >= 1"),
         ({"classes": 3.0}, "classes: expected a whole number >= 1"),

@@ -235,7 +235,7 @@ def test_arguments_are_checked():
         ({"scale": "both"}, "scale: expected one of 'local', 'global'"),
         ({"steps": 0}, "Training, steps: expected a whole number >= 1, found 0"),
         ({"averaging": 2.0}, "averaging"),
-        ({"example": rows(3)[:0]}, "example: expected at least one row"),
+        ({"example": rows(3)[:0]}, "example: expected a data set of at least one row"),
     ]:
         with pytest.raises(ArgumentError, match=words):
             fitted(**changes)

@@ -12,10 +12,11 @@ from pyro.infer.autoguide import AutoMultivariateNormal
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError
-from bayesfed.federated import evidence, load, save
+from bayesfed.federated import evidence, load
 from bayesfed.inference.variational.fusion import PVI
 from bayesfed.keys import Key
 from tests.posteriors.test_federated_svi import clients, fitted, line, rows, same
+from tests.support.saving import save
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +45,7 @@ def test_a_fitted_model_is_saved_and_continues_in_another_process(tmp_path):
     whole = fitted(rounds=4)
     script = (
         "import sys; from tests.posteriors import test_federated_svi as t; from "
-        "bayesfed.federated import load, save\n"
+        "bayesfed.federated import load; from tests.support.saving import save\n"
         "save(sys.argv[1], t.fitted(rounds=4, run={'resume': load(sys.argv[1])}).snapshot)"
     )
     save(tmp_path / "run", fitted(rounds=2).snapshot)

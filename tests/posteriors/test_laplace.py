@@ -266,7 +266,7 @@ def test_what_does_not_fit_is_refused(net, digits):
             bf.laplace(net, **wrong)
     with pytest.raises(ArgumentError, match="one model and no posterior"):
         bf.laplace(bf.p_fed_bayes(net))
-    with pytest.raises(ArgumentError, match="a network or a Model"):
+    with pytest.raises(ArgumentError, match="expected a Module or a Predictor"):
         bf.laplace("net")
     with pytest.raises(ArgumentError, match="names of the network's parameters, found 'nowhere'"):
         bf.laplace(net, {"nowhere": torch.zeros(2)})

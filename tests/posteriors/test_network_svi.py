@@ -134,7 +134,7 @@ def test_a_short_run_says_what_is_left():
 
 def test_what_does_not_fit_is_refused():
     for changes, error, words in [
-        ({"temperature": "warm"}, ArgumentError, "a number, or 'auto'"),
+        ({"temperature": "warm"}, ArgumentError, "a number or 'auto'"),
         ({"temperature": "auto", "fusion": PVI(0.3)}, ArgumentError, "ReverseKL"),
         ({"temperature": -1.0}, ArgumentError, "a number above 0"),
     ]:

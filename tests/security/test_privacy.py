@@ -330,7 +330,7 @@ def test_what_cannot_be_is_refused(net, clients, declared):
     with pytest.raises(UpdateError, match="clients of weight 1, found 3"):
         layer.admit({}, Update({"w": 3 * torch.ones(2)}, 3.0, "delta"), moment)
     with pytest.raises(UpdateError, match="values of the state's leaves"):
-        layer.step({}, moment, Update({"w": torch.ones(2)}, 1.0, "value"), {}, lambda total: total)
+        layer.step({}, moment, Update({"w": torch.ones(2)}, 1.0, "value"), lambda total: total)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from bayesfed.algorithms.fed_rlr.server import Retract
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, number
+from bayesfed.errors.checks import ITSELF, check, number
 from bayesfed.federated import Algorithm, Keep, Link, Sgd, Sum, Training, Whole
 from bayesfed.federated.clients import one_thread
 from bayesfed.federated.core import seams
@@ -49,7 +49,9 @@ from bayesfed.trees import parameters
 SHARE = number("[0, 1]", "0.0006")
 
 
-@recipe(cites=("xue2023riemannian",))
+@recipe(
+    cites=("xue2023riemannian",), rank=ITSELF, consensus=ITSELF, clip=number("(0, inf]", "math.inf")
+)
 def fed_rlr(
     net: nn.Module,
     rank: int | float | Mapping[str, int] | None,
@@ -107,7 +109,6 @@ def fed_rlr(
         raise ArgumentError(
             "fed_rlr, training.optimiser", "Sgd without momentum and decay", sgd, "Sgd(0.05)"
         )
-    check("fed_rlr, clip", clip, number("(0, inf]", "math.inf"))
     if not callable(consensus):
         check("fed_rlr, consensus", consensus, SHARE)
     travelling(net, "static", where="fed_rlr")

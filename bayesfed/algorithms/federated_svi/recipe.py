@@ -27,7 +27,7 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked, number, one_of, shown
+from bayesfed.errors.checks import ITSELF, number, one_of, shown
 from bayesfed.errors.roles import Role
 from bayesfed.federated import (
     Adam,
@@ -66,10 +66,17 @@ from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, shapes, without
 
 
-@recipe(cites=("bingham2019pyro",))
-@checked(
+@recipe(
+    cites=("bingham2019pyro",),
+    model=ITSELF,
+    guide=ITSELF,
+    fusion=ITSELF,
     scale=one_of(("local", "global")),
-    example=Role(lambda rows: len(rows) > 0, "at least one row", "train[:2]"),
+    example=Role(
+        lambda rows: isinstance(rows, Dataset) and len(rows) > 0,
+        "a data set of at least one row",
+        "train[:2]",
+    ),
     averaging=number("[0, 1]", "0.5"),
 )
 def federated_svi(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, checked
+from bayesfed.errors.checks import ITSELF, check, checked
 from bayesfed.errors.roles import Role
 from bayesfed.inference.sum_product.dispatch import choose
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
@@ -33,7 +33,9 @@ from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 
 
-@checked()
+@checked(
+    **dict.fromkeys(("graph", "method", "max_sweeps", "tol", "damping", "state", "regions"), ITSELF)
+)
 def infer(
     graph: FactorGraph | Model,
     evidence: Tensor | None = None,
