@@ -400,7 +400,7 @@ def without_head(net):
         (lambda net: bf.pooled(net, local="factors", factors=0), "a whole number >= 1"),
         (
             lambda net: bf.pooled(net, local="factors", covariates="targets"),
-            "one of 'inputs'",
+            "'inputs' or None",
         ),
         (lambda net: bf.pooled(net, covariates="inputs"), "'inputs' with local='factors'"),
         (lambda net: bf.pooled(nn.Flatten(), local="factors"), "a linear or convolution layer"),

@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_refused(net):
         ({"classes": "a"}, "classes: expected a whole number >= 1"),
         ({"parameters": {"wieght": torch.zeros(3, 4)}}, "found 'wieght'"),
         ({"parameters": {name: leaf[None] for name, leaf in net.named_parameters()}}, "shape"),
-        ({"parameters": [1.0]}, "tensors by name"),
+        ({"parameters": [1.0]}, "a mapping, each value a Tensor"),
     )
     for arguments, words in wrong:
         with pytest.raises(ArgumentError, match=words):

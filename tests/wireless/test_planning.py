@@ -332,9 +332,7 @@ def test_bad_budgets_and_bounds_are_errors():
         {"beta_min": -0.1},
         {"beta_max": math.nan},
     ):
-        with pytest.raises(
-            ArgumentError, match="0 <= beta_min <= beta_max <= 1|a number, found nan"
-        ):
+        with pytest.raises(ArgumentError, match="beta_min <= beta_max <= 1|found nan"):
             plan(Device(), 1e-13, **CNN, **bounds)
 
 

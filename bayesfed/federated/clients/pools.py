@@ -23,7 +23,7 @@ from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.rosters import Devices, Profiles
 from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task
+from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
 from bayesfed.federated.clients.worker import DEFAULT, StartMethod
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.workers import Workers, WorkerThreads
@@ -192,7 +192,9 @@ class InProcess:
             turns = (site.turn(task, read(task.client)) for task in tasks)
             answers = self.cohorts.answers(sides, turns)
         else:
-            answers = ((task, site.answered(task, read(task.client))) for task in tasks)
+            answers = (
+                (task, answered(sides, site.turn(task, read(task.client)))) for task in tasks
+            )
         # A generator would keep each answer while the next client works.
         return starmap(self._noted, answers)
 

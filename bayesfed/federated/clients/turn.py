@@ -133,13 +133,14 @@ def begun(sides: Sides, turn: Turn) -> Ready | ClientError:
 
 def trained(client: Ready) -> tuple[Fit | ClientError, float]:
     """Run the local step; return its result, and the seconds that it took."""
-    start, task = time.perf_counter(), client.turn.task
-
-    def work() -> Fit:
+    start, (task, _, memory, _) = time.perf_counter(), client.turn
+    fit: Fit | ClientError
+    try:
         with one_thread(), rows_that_fit(client.opened.data):
-            return client.side.run(client.opened, client.turn.memory, task.key.child("fit"))
-
-    return attempt(task, "fit", work), time.perf_counter() - start
+            fit = client.side.run(client.opened, memory, task.key.child("fit"))
+    except (Exception, SystemExit) as problem:
+        fit = failure(task, "fit", problem)
+    return fit, time.perf_counter() - start
 
 
 def packed(turn: Turn, side: ClientSide, fit: Fit | ClientError, seconds: float) -> Outcome:

@@ -41,10 +41,6 @@ class Site(NamedTuple):
         """Return the turn of the client of a task."""
         return Turn(task, self.data, memory, self.secrets.get(task.client))
 
-    def answered(self, task: Task, memory: Tree) -> Outcome:
-        """Run the client of a task."""
-        return answered(self.sides, self.turn(task, memory))
-
 
 class Settings(NamedTuple):
     """The global settings of torch that change results. A forked process has them; a spawned one
@@ -139,7 +135,7 @@ def _answer_one(server: Connection, site: Site) -> None:
     content, memory = server.recv_bytes(), server.recv_bytes()
     try:
         task: Task = pickle.loads(content)
-        sent = frames(site.answered(task, from_safetensors(memory)))
+        sent = frames(answered(site.sides, site.turn(task, from_safetensors(memory))))
     except Exception as problem:
         # The server knows the client and the round, even of a task that could not be read here.
         sent = frames(ClientError("", 0, "reply", reason_of(problem)))

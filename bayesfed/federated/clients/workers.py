@@ -24,7 +24,7 @@ import torch
 
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients.serialisation import to_safetensors
-from bayesfed.federated.clients.turn import Outcome, Task
+from bayesfed.federated.clients.turn import Outcome, Task, answered
 from bayesfed.federated.clients.worker import Job, Launcher, StartMethod, Worker, stop_all
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.trees import Tree
@@ -206,7 +206,7 @@ class WorkerThreads:
 
     def _answer(self, task: Task, memory: Tree) -> Outcome:
         site: Site = self._own.site
-        return site.answered(task, memory)
+        return answered(site.sides, site.turn(task, memory))
 
 
 def wait_until_gone(numbers: Collection[int]) -> None:

@@ -77,14 +77,17 @@ def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
     return resume if pool.group.rank == 0 else sent
 
 
+def exchange_of(pool: ClientPool) -> Callable[..., tuple[Tree, Info, Entries]]:
+    """Return the exchange of a pool: over all ranks if there are several."""
+    return ranked_exchange if isinstance(pool, Ranks) and pool.group.size > 1 else exchange
+
+
 def ranked_exchange(
-    occasion: Occasion, pool: ClientPool, sides: Sides, asked: Asked, secrets: Mapping[str, bytes]
+    occasion: Occasion, pool: Ranks, sides: Sides, asked: Asked, secrets: Mapping[str, bytes]
 ) -> tuple[Tree, Info, Entries]:
-    """Ask clients, on all ranks if there are several, add the sound answers, and take the server's
-    step on rank 0. As `bayesfed.federated.engine.exchange.exchange`.
+    """Ask clients on all ranks, add the sound answers, and take the server's step on rank 0. As
+    `bayesfed.federated.engine.exchange.exchange`.
     """
-    if not isinstance(pool, Ranks) or pool.group.size == 1:
-        return exchange(occasion, pool, sides, asked, secrets)
     asked, reducer, group = list(asked), occasion.phase.reducer(), pool.group
     summed = seams.gathered(reducer, Sum)
     if summed and seams.one_by_one(occasion.phase.link):

@@ -32,7 +32,7 @@ from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.window import Window
 from bayesfed.federated.engine.entries import Occasion
 from bayesfed.federated.engine.files.migration import kept, migrated
-from bayesfed.federated.engine.ranked import agreed, ranked_exchange
+from bayesfed.federated.engine.ranked import agreed, exchange_of
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Row, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.federated.engine.settings import differences, settings_of_run
@@ -129,6 +129,7 @@ def rounds(
     window = (
         Window(asynchronous, pool, roster, sides, keyed, resume.in_flight) if asynchronous else None
     )
+    exchanged = exchange_of(pool)
     for number in range(resume.round, rounds):
         start = time.perf_counter()
         for condition in algorithm.checks:
@@ -158,7 +159,7 @@ def rounds(
                     state, info, entries, heard = window.step(occasion, versions)
                 else:
                     asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
-                    state, info, entries = ranked_exchange(occasion, pool, sides, asked, keyed)
+                    state, info, entries = exchanged(occasion, pool, sides, asked, keyed)
                     heard = dict.fromkeys(entries.infos, number)
             # A client that failed may not hold this version. An older version is always safe.
             versions = versions.updated(heard)
