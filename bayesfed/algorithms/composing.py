@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from torch import nn
 
-from bayesfed.algorithms.registry import ROLES
 from bayesfed.algorithms.wrappers.chosen_prior import chosen_prior
 from bayesfed.compress import Cast, Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import NET, checked, having
+from bayesfed.errors.checks import checked
 from bayesfed.errors.roles import Role
 from bayesfed.federated import (
     Add,
@@ -78,16 +77,9 @@ def weighing(rows: bool) -> Callable[[Profile, int], float]:
 
 
 @checked(
-    net=NET,
-    training=ROLES["training"],
-    codec=ROLES["codec"],
-    up=ROLES["up"],
-    link=ROLES["link"],
-    capacity=ROLES["capacity"],
     local=Role(
         lambda local: not isinstance(local, type), "a local step", "an instance of its class"
     ),
-    server=having(("step",), "a server with a step", "Average(), or an instance of its class"),
 )
 def compose(
     name: str,

@@ -16,55 +16,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ParamSpec
 
-from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import (
     CALLABLE,
-    KEY,
-    NET,
-    NETS,
-    a,
     checked,
     checked_class,
-    having,
     number,
     whole,
 )
 from bayesfed.errors.roles import Role
-from bayesfed.federated import Algorithm, Training
-from bayesfed.models import Declared
+from bayesfed.federated import Algorithm
 
 Arguments = ParamSpec("Arguments")
 
 
-CODEC = having(("encode", "decode"), "a codec", "Cast(16)")
 # What the arguments of recipes must be, by their names.
 ROLES: dict[str, Role] = {
-    "net": NET,
-    "nets": NETS,
-    "declared": a(Declared, "a declared network", "declare(net)"),
-    "training": a(Training, "a Training", "Training(steps=50, batch_size=64)"),
-    "likelihood": having(
-        ("loss", "check", "distribution"),
-        "a likelihood",
-        "Categorical(), or Normal(sd=1.0) for numbers",
-    ),
-    "codec": CODEC,
-    "up": CODEC,
-    "link": having(("pack", "collect"), "a link", "Digital(), or OverTheAir(snr_db=20.0)"),
-    "capacity": Role(
-        CALLABLE.fits,
-        "a function that chooses a client's size",
-        "fixed(sorted(clients), 2), dynamic(2) or by_device(...)",
-    ),
     "ratios": Role(
         lambda value: isinstance(value, list | tuple),
         "a list of ratios, the largest first",
         "[1.0, 0.5, 0.25]",
     ),
-    "example": a(Dataset, "a data set of a few rows", "train[:2]"),
     "observations": whole(1, "len(train)"),
-    "elbo": having(("loss_and_grads",), "one of Pyro's bounds", "Trace_ELBO()"),
     "statistics": Role(
         CALLABLE.fits, "a function of a client's rows", "lambda rows: {'h': rows.targets.sum()}"
     ),
@@ -75,11 +48,9 @@ ROLES: dict[str, Role] = {
     "field": Role(
         CALLABLE.fits, "a function of the round", "lambda round: -1.5, or ramp(-1.5, 30)"
     ),
-    "key": KEY,
     "strength": number("[0, inf)", "0.01"),
     "participation": number("(0, 1]", "1.0, or that of `fraction`"),
 }
-ALGORITHM = a(Algorithm, "an algorithm", "fed_avg(net)")
 
 
 @checked_class()

@@ -20,11 +20,12 @@ from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.wire import DTYPES, MAX_BYTES, Leaf, Meta, dtype_of, seal, unseal
 from bayesfed.errors import WireError
-from bayesfed.errors.checks import check, having
+from bayesfed.errors.checks import checked_class
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Coded:
     """Code each leaf of a message by itself: floats by a `LeafCodec`, masks and integers
@@ -57,14 +58,6 @@ class Coded:
     masks: MaskCode = CheapestMask()
     integers: IntegerCode = Cheapest()
     limit: int = MAX_BYTES
-
-    def __post_init__(self) -> None:
-        for name, codec in {"floats": self.floats, **self.exceptions}.items():
-            check(
-                f"Coded, {name}",
-                codec,
-                having(("write", "read"), "a codec of leaves", "TopK(0.1), Qsgd(8)"),
-            )
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Write the message."""

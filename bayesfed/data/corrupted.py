@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import a, check, checked, whole
+from bayesfed.errors.checks import checked, whole
 from bayesfed.keys import Key
 
 Corruption = Literal["noise", "blur", "rotation", "contrast", "occlusion"]
@@ -38,10 +38,9 @@ STRENGTHS: Mapping[Corruption, tuple[float, ...]] = {
     "contrast": (0.7, 0.5, 0.35, 0.25, 0.15),
     "occlusion": (0.2, 0.3, 0.4, 0.5, 0.6),
 }
-_DATA = a(Dataset, "a data set", "Dataset(inputs, targets)")
 
 
-@checked(data=_DATA, severity=whole(1, "3", 5))
+@checked(severity=whole(1, "3", 5))
 def corrupted(
     data: Dataset, corruption: Corruption, severity: int = 3, *, key: Key | None = None
 ) -> Dataset:
@@ -83,6 +82,7 @@ def corrupted(
     return Dataset(changed.reshape(data.inputs.shape), data.targets, data.classes, data.domains)
 
 
+@checked()
 def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Dataset:
     """Return rows drawn without replacement such that the classes have other shares: as many rows
     as there are for it.
@@ -104,7 +104,6 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
     DataError
         If the targets are no labels of these classes.
     """
-    check("label_shifted, data", data, _DATA)
     wanted, labels = torch.as_tensor(shares, dtype=torch.float64), data.targets.cpu()
     if (
         labels.is_floating_point()

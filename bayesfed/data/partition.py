@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import KEY, LABELS, PART, POSITIVE, a, checked, whole
+from bayesfed.errors.checks import LABELS, PART, POSITIVE, a, checked, whole
 from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
@@ -24,7 +24,7 @@ Partition = list[Tensor]
 Homes = NewType("Homes", dict[str, Tensor])
 
 
-@checked(rows=whole(0, "len(train)"), clients=whole(0, "10"), key=KEY)
+@checked(rows=whole(0, "len(train)"), clients=whole(0, "10"))
 def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
     """Shuffle the rows and distribute them evenly: sizes differ by at most one.
 
@@ -48,9 +48,7 @@ def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
     return _tensors(np.array_split(key.numpy().permutation(rows), clients), key, minimum)
 
 
-@checked(
-    labels=LABELS, clients=whole(0, "10"), alpha=Role(POSITIVE.fits, "alpha > 0", "0.5"), key=KEY
-)
+@checked(labels=LABELS, clients=whole(0, "10"), alpha=Role(POSITIVE.fits, "alpha > 0", "0.5"))
 def dirichlet(
     labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: int = 0
 ) -> Partition:
@@ -102,7 +100,7 @@ def dirichlet(
     return _tensors(parts, key, minimum)
 
 
-@checked(labels=LABELS, clients=whole(0, "10"), per_client=whole(1, "2"), key=KEY)
+@checked(labels=LABELS, clients=whole(0, "10"), per_client=whole(1, "2"))
 def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition:
     """Sort by label, cut into ``clients * per_client`` shards, and give `per_client` random ones to
     each client (McMahan et al., 2017).
@@ -178,7 +176,6 @@ def within_domains(
         "train.targets.tolist(), or split_rows(train, key)",
     ),
     share=PART,
-    key=KEY,
 )
 def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tensor, Tensor]:
     """Return the rows of (train, test) in ascending order, with `share` of each stratum, rounded to

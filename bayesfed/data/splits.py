@@ -16,14 +16,14 @@ from bayesfed.data.population import Population
 from bayesfed.data.texts.texts import Texts
 from bayesfed.data.texts.tokens import tokenised
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import KEY, PART, a, checked
+from bayesfed.errors.checks import PART, a, checked
 from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 __all__ = ["held_out_rows", "split_clients", "split_rows", "split_texts"]
 
 
-@checked(data=a(Dataset, "a data set", "Dataset(inputs, targets)"))
+@checked()
 def held_out_rows(data: Dataset, share: float, key: Key) -> tuple[Dataset, Dataset]:
     """Return (train, test): data sets, with `share` of the rows of every class and domain in the
     test set, rounded to the nearest row.
@@ -108,7 +108,6 @@ Given = TypeVar("Given", Population, Clients)
         "bf.federate(train, parts)",
     ),
     share=PART,
-    key=KEY,
 )
 def split_clients(
     clients: Given, share: float = 0.2, *, key: Key | None = None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, MissingExtraError
-from bayesfed.errors.checks import KEY, checked, whole
+from bayesfed.errors.checks import checked, whole
 from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
@@ -85,7 +85,6 @@ def blobs(
 
 @checked(
     clients=whole(1, "1_000_000"),
-    key=KEY,
     exponent=Role(lambda exponent: 1 < exponent < math.inf, "a number above 1", "2.0"),
     least=whole(0, "1"),
     most=whole(1, "1000"),

@@ -12,14 +12,15 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesfed.errors import ArgumentError, KeywordError
 from bayesfed.errors.roles import Role, annotated
@@ -43,6 +44,31 @@ ELSEWHERE = {
     **dict.fromkeys(("test_data", "test_set", "validation"), "test=data"),
     **dict.fromkeys(("device", "cuda"), "data.to('cuda')"),
 }
+# What to pass for a kind, by its name in an annotation.
+HINTS = {
+    "Algorithm": "fed_avg(net)",
+    "BayesianNet": "bayesian(net)",
+    "Callback": "evaluate(test)",
+    "Capacity": "fixed(sorted(clients), 2), dynamic(2) or by_device(...)",
+    "ClientPool": "{'name': data_set}",
+    "Codec": "Cast(16), Coded(TopK(0.1))",
+    "Dataset": "Dataset(inputs, targets)",
+    "Declared": "declare(net)",
+    "Elbo": "Trace_ELBO()",
+    "FlexibleMap": "public_settings(net, public, key)",
+    "Key": "Key(0, 'purpose')",
+    "LeafCodec": "TopK(0.1), Qsgd(8)",
+    "Likelihood": "Categorical(), or Normal(sd=1.0) for numbers",
+    "Link": "Digital(), or OverTheAir(snr_db=20.0)",
+    "Module": "mlp([64, 32, 10], Key(0))",
+    "Optimiser": "Sgd(0.05), Adam(1e-3)",
+    "Planner": "Planner(shrunk_shares(...), deadline_s=5.0)",
+    "PowerControl": "Gbma(), or ChannelInversion()",
+    "Predicate": "lambda name, module: name.endswith('weight')",
+    "Server": "Average(), or an instance of its class",
+    "ServerOptimiser": "FedAdam(0.01), FedAvgM()",
+    "Training": "Training(steps=50, batch_size=64)",
+}
 OF_TRAINING = {
     **dict.fromkeys(
         ("lr", "learning_rate", "optimizer", "optim", "momentum"), "optimiser=Sgd(0.1)"
@@ -56,17 +82,6 @@ def a(kind: type | tuple[type, ...], expected: str, hint: str) -> Role:
     kind = Integral if kind is int else Real if kind == (int, float) else kind
     return Role(
         lambda value: isinstance(value, kind) and not isinstance(value, bool), expected, hint
-    )
-
-
-def having(members: Sequence[str], expected: str, hint: str) -> Role:
-    """Return the role of an instance, and not a class, that has some members."""
-    return Role(
-        lambda value: (
-            not isinstance(value, type) and all(hasattr(value, member) for member in members)
-        ),
-        expected,
-        hint,
     )
 
 
@@ -105,15 +120,6 @@ def number(interval: str, hint: str) -> Role:
     return Role(fits, f"a number in {interval}", hint)
 
 
-KEY = having(("child", "generator"), "a Key", "Key(0, 'purpose')")
-NET = a(nn.Module, "a network, an instance of nn.Module", "mlp([64, 32, 10], Key(0))")
-NETS = Role(
-    lambda value: (
-        isinstance(value, list | tuple) and all(isinstance(one, nn.Module) for one in value)
-    ),
-    "a list of networks, the largest first",
-    "[mlp([64, 32, 10], key), mlp([64, 16, 10], key)]",
-)
 SHARE = Role(lambda share: 0 < share <= 1, "a share above 0 and at most 1", "0.1")
 PART = Role(lambda share: 0 < share < 1, "a number between 0 and 1", "0.2")
 POSITIVE = Role(lambda value: 0 < value < math.inf, "a positive finite number", "1.0")
@@ -232,9 +238,13 @@ def wrong_call(
 
 
 def hint_of(parameter: inspect.Parameter) -> str:
-    """Return what to pass for a parameter: its default, or what its annotation is called."""
+    """Return what to pass for a parameter: of its kind, its default, or its annotation."""
+    text = str(parameter.annotation)
+    kind = next((HINTS[word] for word in re.findall(r"\w+", text) if word in HINTS), "")
+    if kind and text.startswith("Sequence"):
+        return f"[{kind}, ...]"
     known = parameter.default is not parameter.empty and parameter.default is not None
-    return shown(parameter.default) if known else str(parameter.annotation)
+    return kind or (shown(parameter.default) if known else text)
 
 
 def shown(value: object) -> str:

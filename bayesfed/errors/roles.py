@@ -138,7 +138,6 @@ def _mapping(inside: tuple[Any, ...]) -> Role:
 
 
 FORMS: dict[Any, Callable[[tuple[Any, ...]], Role]] = {
-    None: lambda inside: Role(lambda value: value is None, "None"),
     type(None): lambda inside: Role(lambda value: value is None, "None"),
     Union: _union,
     types.UnionType: _union,

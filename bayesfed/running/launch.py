@@ -30,7 +30,6 @@ from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
 from bayesfed.federated.engine.arguments import (
     check_call,
-    check_callbacks,
     check_clients,
     check_test,
 )
@@ -44,10 +43,7 @@ from bayesfed.running.trackers.tracker import Tracker
 
 
 @checked(
-    **dict.fromkeys(
-        ("algorithm", "clients", "rounds", "test", "seed", "sampler", "callbacks", "resume"), ITSELF
-    ),
-    on_client_error=ITSELF,
+    **dict.fromkeys(("algorithm", "clients", "rounds", "test", "seed", "sampler", "resume"), ITSELF)
 )
 def run(
     algorithm: Algorithm,
@@ -133,7 +129,6 @@ def run(
     # Of several ranks, what rank 0 resumes from counts.
     done = led(clients, finished)
     check_clients(clients)
-    check_callbacks(callbacks)
     if done and (end := resume if isinstance(clients, Mapping) else agreed(clients, resume)):
         return Result(
             algorithm, end.history, end, clients if isinstance(clients, Mapping) else None

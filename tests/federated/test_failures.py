@@ -206,7 +206,7 @@ def test_wrong_shapes_are_the_clients_own_failure(net, clients):
         (
             lambda a, p: final(a, p, on_client_error="ignore"),
             ArgumentError,
-            "one of 'drop', 'raise'",
+            "one of 'raise', 'drop'",
         ),
         (
             lambda a, p: final(a, p, sampler=lambda *_: []),

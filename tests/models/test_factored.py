@@ -319,7 +319,7 @@ def test_a_ratio_is_above_0_and_at_most_1(ratio):
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"convention": "rows"}, "hybrid_ranks, convention: expected one of 'output', 'matrix'"),
+        ({"convention": "rows"}, "hybrid, convention: expected one of 'output', 'matrix'"),
         ({"split": "tucker"}, "split: expected one of 'spatial', 'pufferfish'"),
         ({"initial": "zeros"}, "hybrid, initial: expected one of 'spectral', 'random'"),
         ({"initial": "random"}, "hybrid, key: expected a Key, found None"),

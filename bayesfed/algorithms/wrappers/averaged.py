@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.algorithms.registry import ALGORITHM, ROLES
+from bayesfed.algorithms.registry import ROLES
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
 from bayesfed.federated import Algorithm, Layer, Moment, Update, layered
@@ -18,7 +18,7 @@ from bayesfed.trees import Tree
 MEAN, COUNT = "mean", "count"
 
 
-@checked(algorithm=ALGORITHM, begin=ROLES["begin"])
+@checked(begin=ROLES["begin"])
 def averaged(algorithm: Algorithm, *, begin: int) -> Algorithm:
     """Predict by the mean of the models that the server has after round `begin` and later ones,
     ``bf.averaged(bf.fed_avg(net), begin=20)``.

@@ -21,11 +21,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.algorithms.wrappers.noising import CLIP, NOISE, check_noise, noised
 from bayesfed.algorithms.wrappers.robust import EqualWeights
-from bayesfed.errors.checks import KEY, checked
+from bayesfed.errors.checks import checked
 from bayesfed.federated import Algorithm, Fit, Moment, Sent, Update, Visit, layered
 from bayesfed.federated.aggregation.changes import clipped
 from bayesfed.federated.core import Info, Inner
@@ -83,7 +82,7 @@ class LocallyPrivate(EqualWeights):
         return own, model, info
 
 
-@checked(algorithm=ALGORITHM, clip=CLIP, noise=NOISE, key=KEY)
+@checked(clip=CLIP, noise=NOISE)
 def local_privacy(
     algorithm: Algorithm, *, clip: float, noise: float, key: Key, delta: float | None = None
 ) -> Algorithm:

@@ -12,10 +12,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked, checked_class, having
+from bayesfed.errors.checks import checked, checked_class
 from bayesfed.federated import (
     Algorithm,
     Assignment,
@@ -148,10 +147,7 @@ class Planner:
         )
 
 
-@checked(
-    algorithm=ALGORITHM,
-    planner=having(("deadline_s",), "a planner", "Planner(shrunk_shares(...), deadline_s=5.0)"),
-)
+@checked()
 def on_devices(algorithm: Algorithm, planner: Planner) -> Algorithm:
     """Run a method on devices: count each client's seconds and joules, leave out clients that
     cannot take part in a round, and drop late ones.
@@ -230,7 +226,7 @@ def planned_size(planner: Planner) -> Callable[[Profile, int, Key], int]:
     return capacity
 
 
-@checked(algorithm=ALGORITHM)
+@checked()
 def timed(
     algorithm: Algorithm,
     macs: float,

@@ -26,10 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.noising import CLIP, NOISE, Private, check_noise
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import COUNT, KEY, checked
+from bayesfed.errors.checks import COUNT, checked
 from bayesfed.federated import Algorithm, Layer, everyone, layered
 from bayesfed.federated.clients import ClientSide
 from bayesfed.federated.core import Conditions
@@ -37,7 +36,7 @@ from bayesfed.federated.engine.samplers import Uniform
 from bayesfed.keys import Key
 
 
-@checked(algorithm=ALGORITHM, clip=CLIP, noise=NOISE, key=KEY, participants=COUNT, population=COUNT)
+@checked(clip=CLIP, noise=NOISE, participants=COUNT, population=COUNT)
 def private(
     algorithm: Algorithm,
     *,

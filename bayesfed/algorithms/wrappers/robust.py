@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import checked
 from bayesfed.errors.roles import Role
@@ -36,7 +35,7 @@ RULE = Role(
 )
 
 
-@checked(algorithm=ALGORITHM)
+@checked()
 def equal_weights(algorithm: Algorithm) -> Algorithm:
     """Give every client with a weight above zero the weight 1, so that nobody gains influence by
     claiming many rows.
@@ -63,7 +62,7 @@ class EqualWeights(Layer):
         return replace(assignment, weight=1.0) if positive else assignment
 
 
-@checked(algorithm=ALGORITHM, rule=RULE)
+@checked(rule=RULE)
 def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
     """Combine the updates of clients by a robust rule; the server then does with the result what
     the method does with a sum.

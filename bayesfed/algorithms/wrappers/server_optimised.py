@@ -7,9 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked, having
+from bayesfed.errors.checks import checked
 from bayesfed.federated import (
     Algorithm,
     FedAvgM,
@@ -25,12 +24,8 @@ from bayesfed.federated.aggregation.changes import VECTORS
 from bayesfed.federated.core import Info, Inner, of, seams
 from bayesfed.trees import Tree, running_statistics
 
-OPTIMISER = having(
-    ("step", "initial"), "an optimiser of the server as a value", "FedAdam(0.01), FedAvgM()"
-)
 
-
-@checked(algorithm=ALGORITHM, optimiser=OPTIMISER)
+@checked()
 def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algorithm:
     """Let the server step along the averaged change of a round by an optimiser: FedAvgM, FedAdam,
     FedYogi, FedAdagrad.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, one_of, whole
+from bayesfed.errors.checks import ITSELF, checked, whole
 from bayesfed.federated.clients import (
     ClientPool,
     Numbers,
@@ -39,6 +39,10 @@ from bayesfed.federated.engine.settings import differences, settings_of_run
 from bayesfed.keys import Key
 
 
+@checked(
+    least=whole(1, "1"),
+    **dict.fromkeys(("algorithm", "rounds", "seed", "sampler", "resume", "secrets"), ITSELF),
+)
 def rounds(
     algorithm: Algorithm,
     pool: ClientPool,
@@ -109,8 +113,6 @@ def rounds(
     """
     resume = agreed(pool, resume)
     check_call(algorithm, rounds, sampler, resume)
-    check("on_client_error", on_client_error, one_of(("drop", "raise")))
-    check("least", least, whole(1, "1"))
     resume = _resumed(algorithm, rounds, seed, resume)
     run_id = _run_id(algorithm, seed, resume, run_id)
     roster = Roster(pool.profiles)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import check, checked_class, having, number
+from bayesfed.errors.checks import check, checked_class, number
 from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update, gathered
 from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.digital import opened
@@ -41,7 +41,6 @@ from bayesfed.wireless.power_control import PowerControl, common_amplitude
 
 @checked_class(
     {},
-    power=having(("precode",), "power control as a value", "Gbma(), or ChannelInversion()"),
     snr_db=number("(-inf, inf)", "snr_db=25.0"),
     noise_w=number("[0, inf)", "noise_w=1.0"),
     estimate_variance=number("[0, inf)", "0.0, a perfectly known channel"),

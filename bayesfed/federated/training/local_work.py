@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from torch import nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import OF_TRAINING, checked_class, having, number, whole
+from bayesfed.errors.checks import OF_TRAINING, checked_class, number, whole
 from bayesfed.errors.roles import Role
 from bayesfed.federated.core import Kind, Local, LocalOptions
 from bayesfed.federated.training.batch_norm import Buffers, buffered
@@ -30,7 +30,6 @@ PRECISION = number("[0, inf)", "0.3")
     OF_TRAINING,
     steps=whole(1, "50"),
     batch_size=whole(1, "64"),
-    optimiser=having(("build",), "an optimiser as a value", "Sgd(0.05), Adam(1e-3)"),
     schedule=Role(callable, "a function of the round", "cosine(0.1, rounds)"),
     epochs=number("(0, inf)", "1.0"),
     prior_precision=Role(

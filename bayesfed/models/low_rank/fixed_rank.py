@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, number
+from bayesfed.errors.checks import ITSELF, check, checked, number
 from bayesfed.geometry import FixedRank, Tangent, from_dense, project, random_point
 from bayesfed.keys import Key
 from bayesfed.models.low_rank.replacing import Initial, chosen, thinned
@@ -40,6 +40,7 @@ from bayesfed.models.modules import Dense, Predicate, weight_matrices
 from bayesfed.trees import Tree, leaf_of
 
 
+@checked(rank=ITSELF)
 def fixed_rank(
     net: nn.Module,
     rank: int | float | Mapping[str, int],

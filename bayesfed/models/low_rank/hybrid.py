@@ -27,7 +27,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, checked, number
+from bayesfed.errors.checks import ITSELF, check, checked, number
 from bayesfed.errors.checks import whole as integer
 from bayesfed.geometry.thin import gaussian
 from bayesfed.keys import Key
@@ -42,6 +42,7 @@ Convention = Literal["output", "matrix"]
 Whole = Predicate | Collection[str]
 
 
+@checked(rank_ratio=ITSELF)
 def hybrid(
     net: nn.Module,
     rank_ratio: float | Mapping[str, int],

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import KEY, check, one_of
+from bayesfed.errors.checks import a, check
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
 from bayesfed.models.low_rank.thin_layers import ThinLayer
@@ -124,9 +124,8 @@ def thinned(
         If a rank is not from 1 to the full one, there is no key to draw from, or as `make`, with
         the name of the layer.
     """
-    check(f"{caller}, initial", initial, one_of(("spectral", "random")))
     if initial == "random":
-        check(f"{caller}, key", key, KEY)
+        check(f"{caller}, key", key, a(Key, "a Key", "Key(0, 'fixed_rank')"))
     matrices: dict[str, Tensor] = {}
     # Check every rank first: the SVD of a layer may take minutes.
     for name, rank in ranks.items():

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from bayesfed.errors.checks import KEY, POSITIVE, check, checked, number
+from bayesfed.errors.checks import POSITIVE, check, checked, number
 from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import LARGE, initialised
@@ -37,7 +37,6 @@ _BLOCKS = (
         "a list of two or more whole numbers from 1",
         "[64, 32, 10]",
     ),
-    key=KEY,
     dropout=number("[0, 1)", "0.2"),
 )
 def mlp(widths: Sequence[int], key: Key, *, dropout: float = 0.0) -> nn.Sequential:

@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 from torch.func import functional_call
 
 from bayesfed.errors import PriorError
-from bayesfed.errors.checks import NET, checked
+from bayesfed.errors.checks import checked
 from bayesfed.errors.roles import Role
 from bayesfed.models.modules import Predicate, initial_scale
 from bayesfed.models.priors.declared import check_selected
@@ -86,7 +86,6 @@ class BayesianNet:
 
 
 @checked(
-    net=NET,
     prior=Role(
         lambda prior: not isinstance(prior, type),
         "a prior as a value",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import PriorError
-from bayesfed.errors.checks import NET, checked, having
+from bayesfed.errors.checks import checked
 from bayesfed.errors.roles import Role
 from bayesfed.models.modules import Dense, Predicate, initial_scale, layer_weights
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
@@ -154,16 +154,10 @@ class Declared:
 
 
 @checked(
-    net=NET,
     prior=Role(
         lambda prior: not isinstance(prior, type) and (isinstance(prior, Prior) or callable(prior)),
         "a Prior",
         "Prior(), or {'name': Prior()}.get",
-    ),
-    likelihood=having(
-        ("loss", "check", "distribution"),
-        "a likelihood",
-        "Categorical(), or Normal(sd=1.0) for numbers",
     ),
 )
 def declare(

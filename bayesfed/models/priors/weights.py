@@ -24,7 +24,7 @@ from bayesfed.errors import ArgumentError, PriorError
 from bayesfed.errors.checks import COUNT, check, checked_class
 from bayesfed.geometry.thin import squared_norm
 from bayesfed.models.priors.precisions import SCALE
-from bayesfed.models.random_fields.support_priors import probability
+from bayesfed.models.random_fields.support_priors import PROBABILITY
 
 
 @runtime_checkable
@@ -163,7 +163,7 @@ class _Mixture(dist.MixtureSameFamily):  # type: ignore[misc]
     support = constraints.real
 
 
-@checked_class({}, spike=SCALE, slab=SCALE)
+@checked_class({}, inclusion=PROBABILITY, spike=SCALE, slab=SCALE)
 @dataclass(frozen=True)
 class SpikeAndSlab:
     """``(1 - inclusion) N(0, spike^2) + inclusion N(0, slab^2)``: the site NAME (George and
@@ -190,7 +190,6 @@ class SpikeAndSlab:
     slab: float
 
     def __post_init__(self) -> None:
-        probability("SpikeAndSlab.inclusion", self.inclusion)
         if self.spike >= self.slab:
             raise ArgumentError(
                 "SpikeAndSlab",

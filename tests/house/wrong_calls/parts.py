@@ -96,7 +96,7 @@ WRONG = {
     "ErrorFeedback": (
         lambda: bf.compress.ErrorFeedback(8),
         ArgumentError,
-        "; try Coded(TopK(0.1))",
+        "; try Cast(16), Coded(TopK(0.1))",
     ),
     "PosteriorGrid": (lambda: bf.compress.PosteriorGrid(0), ArgumentError, "; try 0.01"),
     # infer

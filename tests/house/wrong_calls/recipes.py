@@ -121,7 +121,7 @@ WRONG = {
     "hetero_fl net": (
         lambda: bf.hetero_fl(net(), bf.fixed(["a", "b"], 1)),
         ArgumentError,
-        "; try [mlp([64, 32, 10], key), mlp([64, 16, 10",
+        "; try [mlp([64, 32, 10], Key(0)), ...]",
     ),
     "hetero_fl capacity": (
         lambda: bf.hetero_fl([net()], 0.5),

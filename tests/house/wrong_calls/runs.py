@@ -214,14 +214,14 @@ WRONG = {
     "run callback": (
         lambda: go(callbacks=evaluate(TEST)),
         ArgumentError,
-        "; try callbacks=[evaluate(test)]",
+        "; try [evaluate(test), ...]",
     ),
     "run callbacks str": (
         lambda: go(callbacks=["x"]),
         ArgumentError,
-        "; try callbacks=[evaluate(test)]",
+        "; try [evaluate(test), ...]",
     ),
-    "run on error": (lambda: go(on_client_error="ignore"), ArgumentError, "; try 'drop'"),
+    "run on error": (lambda: go(on_client_error="ignore"), ArgumentError, "; try 'raise'"),
     "run resume str": (
         lambda: go(resume="folder"),
         ArgumentError,

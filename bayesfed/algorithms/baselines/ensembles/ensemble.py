@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
-from bayesfed.algorithms.registry import ALGORITHM, recipe
+from bayesfed.algorithms.registry import recipe
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, shown
+from bayesfed.errors.checks import shown
 from bayesfed.federated import Algorithm, Posterior
 from bayesfed.federated.core import of, owned
 from bayesfed.inference.ensembles.consensus import mean_of
@@ -53,8 +53,6 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
             "[fed_avg(mlp([64, 64, 10], Key(number, 'net'))) for number in range(5)]",
         )
         raise ArgumentError("ensemble", "two algorithms or more", actual, hint)
-    for member in algorithms:
-        check("ensemble, member", member, ALGORITHM)
     models = [model_of(member, "ensemble") for member in algorithms]
     if any(shapes(one.parameters) != shapes(models[0].parameters) for one in models):
         raise ArgumentError(

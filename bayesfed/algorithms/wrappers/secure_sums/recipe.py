@@ -24,7 +24,6 @@ from typing import TypeVar
 
 import torch
 
-from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.algorithms.wrappers.private import Promise
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import degree
@@ -51,7 +50,7 @@ from bayesfed.trees import Tree, without
 Served = TypeVar("Served")
 
 
-@checked(algorithm=ALGORITHM)
+@checked()
 def secure(
     algorithm: Algorithm,
     *,
