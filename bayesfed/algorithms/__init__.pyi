@@ -27,7 +27,6 @@ from .baselines.sparse.penalties import fed_mid as fed_mid
 from .baselines.sparse.penalties import fed_prune as fed_prune
 from .baselines.split_mix.recipe import split_mix as split_mix
 from .baselines.stc import stc as stc
-from .citing import citation as citation
 from .composing import Turn as Turn
 from .composing import compose as compose
 from .d_turbo_vbi.recipe import d_turbo_vbi as d_turbo_vbi
@@ -52,6 +51,7 @@ from .personal.parts import fed_babu as fed_babu
 from .personal.parts import fed_per as fed_per
 from .personal.pooled.recipe import pooled as pooled
 from .registry import Method as Method
+from .registry import citation as citation
 from .registry import methods as methods
 from .registry import recipe as recipe
 from .wrappers.accounting import epsilon as epsilon

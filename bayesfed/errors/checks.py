@@ -141,7 +141,7 @@ LABELS = Role(
 
 
 def checked(
-    *, said: Mapping[str, str] | None = None, **roles: Role
+    said: Mapping[str, str] | None = None, /, **roles: Role
 ) -> Callable[[Callable[Arguments, Value]], Callable[Arguments, Value]]:
     """Return a decorator that checks the arguments of a function.
 
@@ -196,7 +196,7 @@ def checked_class(
     """
 
     def decorated(kind: type[Value]) -> type[Value]:
-        type.__setattr__(kind, "__init__", checked(said=said, **roles)(kind.__init__))
+        type.__setattr__(kind, "__init__", checked(said, **roles)(kind.__init__))
         return kind
 
     return decorated

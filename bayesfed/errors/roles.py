@@ -98,7 +98,7 @@ def _literal(inside: tuple[Any, ...]) -> Role:
 def _number(kind: Any, words: str) -> Callable[[tuple[Any, ...]], Role]:
     def fits(value: Any) -> bool:
         number = isinstance(value, kind) and not isinstance(value, bool)
-        return number and not math.isnan(float(value))  # type: ignore[arg-type]
+        return number and not math.isnan(float(value))
 
     return lambda inside: Role(fits, words)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.algorithms.after_training.surveys import Asked
+from bayesfed.algorithms.surveys import Asked
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
 from bayesfed.federated import Fit, LocalOptions, Reducer

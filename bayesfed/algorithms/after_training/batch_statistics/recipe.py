@@ -26,8 +26,8 @@ from bayesfed.algorithms.after_training.batch_statistics.moments import (
     BatchMoments,
     PooledStatistics,
 )
-from bayesfed.algorithms.after_training.surveys import survey
 from bayesfed.algorithms.registry import recipe
+from bayesfed.algorithms.surveys import survey
 from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import whole

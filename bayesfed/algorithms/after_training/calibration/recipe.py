@@ -21,9 +21,9 @@ from bayesfed.algorithms.after_training.calibration.sums import (
     ScoreHistograms,
     SumOfHistograms,
 )
-from bayesfed.algorithms.after_training.surveys import survey
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
+from bayesfed.algorithms.surveys import survey
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown, whole
 from bayesfed.federated import Algorithm, Link, Personal, Predictor

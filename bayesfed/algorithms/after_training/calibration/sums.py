@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from bayesfed.algorithms.after_training.surveys import Asked
+from bayesfed.algorithms.surveys import Asked
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError, UndeterminedWarning
 from bayesfed.federated import Fit, LocalOptions, Model, Reducer

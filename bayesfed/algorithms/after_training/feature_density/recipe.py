@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.after_training.feature_density.model import FeatureDensity, features
-from bayesfed.algorithms.after_training.surveys import Asked, survey
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
+from bayesfed.algorithms.surveys import Asked, survey
 from bayesfed.compress import Cast
 from bayesfed.data import Dataset
 from bayesfed.errors.checks import number

@@ -29,10 +29,10 @@ from bayesfed.algorithms.after_training.laplace.sums import (
     posterior_of,
     sent_shapes,
 )
-from bayesfed.algorithms.after_training.surveys import survey
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.baselines.ensembles.models import model_of
 from bayesfed.algorithms.registry import recipe
+from bayesfed.algorithms.surveys import survey
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import number, whole
 from bayesfed.errors.roles import Role

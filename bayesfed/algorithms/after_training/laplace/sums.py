@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.after_training.surveys import Asked, over_rows
+from bayesfed.algorithms.surveys import Asked, over_rows
 from bayesfed.data import Dataset
 from bayesfed.errors import UndeterminedWarning
 from bayesfed.federated import Fit, LocalOptions, Reducer

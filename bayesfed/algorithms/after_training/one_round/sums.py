@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.algorithms.after_training.laplace.sums import BLOCK, NLL, gaussian
-from bayesfed.algorithms.after_training.surveys import curvature, over_rows
+from bayesfed.algorithms.surveys import curvature, over_rows
 from bayesfed.data import Dataset
 from bayesfed.federated import Descent, Fit, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import PublishesModel, summed

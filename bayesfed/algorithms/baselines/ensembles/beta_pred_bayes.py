@@ -21,11 +21,11 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from bayesfed.algorithms.after_training.surveys import Asked
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.baselines.ensembles.langevin import Langevin
 from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.registry import recipe
+from bayesfed.algorithms.surveys import Asked
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError

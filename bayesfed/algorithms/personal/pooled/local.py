@@ -10,12 +10,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.after_training.surveys import curvature
 from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, sds
 from bayesfed.algorithms.personal.pooled.newton import maximum
 from bayesfed.algorithms.personal.pooled.posterior import in_widths
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE
 from bayesfed.algorithms.personal.pooled.variational import nearest
+from bayesfed.algorithms.surveys import curvature
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Descent, Fit, LocalOptions
