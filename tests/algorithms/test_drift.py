@@ -156,7 +156,7 @@ def test_locals_keep_the_laws(net, clients):
         (lambda net: bf.FedAdam(0.0), r"FedAdam, learning_rate: expected a number in \(0, inf\)"),
         (
             lambda net: bf.server_optimised(bf.fed_avg(net), bf.FedAdam),
-            "an optimiser of the server as a value, found the class FedAdam",
+            "expected a ServerOptimiser, found the class FedAdam",
         ),
         (
             lambda net: bf.server_optimised(bf.scaffold(net), bf.FedAdam()),

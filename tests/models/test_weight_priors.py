@@ -314,7 +314,7 @@ def test_a_plain_draw_of_a_product_says_that_the_decay_is_left_out():
         (lambda: Gaussian.around(0.0, -1.0), "Gaussian.around, precision"),
         (lambda: Laplace(math.inf), "Laplace, scale: expected a number in"),
         (lambda: Horseshoe(-0.1), "Horseshoe, scale: expected a number in"),
-        (lambda: SpikeAndSlab(1.0, 0.1, 1.0), "SpikeAndSlab.inclusion: expected a probability"),
+        (lambda: SpikeAndSlab(1.0, 0.1, 1.0), "SpikeAndSlab, inclusion: expected a number in"),
         (lambda: SpikeAndSlab(0.5, 0.0, 1.0), "SpikeAndSlab, spike: expected a number in"),
         (lambda: SpikeAndSlab(0.5, 0.1, math.nan), "SpikeAndSlab, slab: expected a number in"),
         (

@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_refused(net):
     for arguments, words in wrong:
         with pytest.raises(ArgumentError, match=words):
             bf.calibrated(net, **arguments)
-    with pytest.raises(ArgumentError, match="a network or a Model"):
+    with pytest.raises(ArgumentError, match="a Module or a Predictor"):
         bf.calibrated("net")
     with pytest.raises(ArgumentError, match="classes=10"):
         bf.calibrated(nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
