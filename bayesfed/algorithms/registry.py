@@ -21,7 +21,6 @@ from typing import ParamSpec
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import (
-    CALLABLE,
     checked,
     checked_class,
     number,
@@ -42,15 +41,13 @@ ROLES: dict[str, Role] = {
     ),
     "observations": whole(1, "len(train)"),
     "statistics": Role(
-        CALLABLE.fits, "a function of a client's rows", "lambda rows: {'h': rows.targets.sum()}"
+        callable, "a function of a client's rows", "lambda rows: {'h': rows.targets.sum()}"
     ),
     "samples": whole(1, "3"),
     "draws": whole(1, "10"),
     "begin": whole(0, "20"),
     "every": whole(1, "1"),
-    "field": Role(
-        CALLABLE.fits, "a function of the round", "lambda round: -1.5, or ramp(-1.5, 30)"
-    ),
+    "field": Role(callable, "a function of the round", "lambda round: -1.5, or ramp(-1.5, 30)"),
     "strength": number("[0, inf)", "0.01"),
     "participation": number("(0, 1]", "1.0, or that of `fraction`"),
 }

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayesfed.compress.wire import MAX_BYTES, Meta, pack, unpack
 from bayesfed.errors import WireError
-from bayesfed.errors.checks import checked_class, one_of
+from bayesfed.errors.checks import COUNT, checked_class, one_of
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, is_finite
 
@@ -36,7 +36,7 @@ class Codec(Protocol):
 _WIDTHS = {16: torch.float16, 32: torch.float32, 64: torch.float64}
 
 
-@checked_class(bits=one_of((16, 32, 64), "Cast(32)"))
+@checked_class(bits=one_of((16, 32, 64), "Cast(32)"), limit=COUNT)
 @dataclass(frozen=True)
 class Cast:
     """Send floating-point leaves with `bits` bits per value; integers and masks are unchanged.

@@ -205,7 +205,7 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
 @checked(
     data=a(Dataset, "a data set", "Dataset(inputs, targets), and the partition after it"),
     parts=Role(
-        lambda parts: isinstance(parts, list | tuple | dict),
+        lambda parts: isinstance(parts, list | tuple | dict) and len(parts) > 0,
         "a partition: rows of each client",
         "iid(len(train), 10, Key(0))",
     ),

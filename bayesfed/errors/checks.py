@@ -65,6 +65,7 @@ HINTS = {
     "Planner": "Planner(shrunk_shares(...), deadline_s=5.0)",
     "PowerControl": "Gbma(), or ChannelInversion()",
     "Predicate": "lambda name, module: name.endswith('weight')",
+    "Schedule": "cosine(0.1, rounds)",
     "Server": "Average(), or an instance of its class",
     "ServerOptimiser": "FedAdam(0.01), FedAvgM()",
     "Training": "Training(steps=50, batch_size=64)",
@@ -125,7 +126,6 @@ PART = Role(lambda share: 0 < share < 1, "a number between 0 and 1", "0.2")
 POSITIVE = Role(lambda value: 0 < value < math.inf, "a positive finite number", "1.0")
 NOT_NEGATIVE = Role(lambda value: 0 <= value < math.inf, "a finite number from 0 up", "0.0")
 COUNT = whole(1, "10")
-CALLABLE = Role(callable, "a function", "a lambda")
 # What a function checks itself, in words of its own.
 ITSELF = Role(lambda value: True, "anything")
 LABELS = Role(
@@ -150,7 +150,8 @@ def checked(
     said
         What to pass in place of keywords that the function does not have. Default: `ELSEWHERE`.
     **roles
-        Role of each argument by its name; others are checked by their annotations.
+        Role of each argument by its name. All are also checked by their annotations, but those
+        that the function checks `ITSELF`.
     """
 
     def decorated(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
@@ -178,7 +179,8 @@ def checked(
                 if name in given and not (given[name] is None and name in optional):
                     check(f"{where}, {name}", given[name], role)
             for name, role in by_annotation().items():
-                if name in given and name not in roles and not role.fits(given[name]):
+                itself = roles.get(name) is ITSELF
+                if name in given and not itself and not role.fits(given[name]):
                     hint = hint_of(signature.parameters[name])
                     raise ArgumentError(f"{where}, {name}", role.expected, shown(given[name]), hint)
             return function(*args, **kwargs)
@@ -206,7 +208,7 @@ def check(where: str, value: object, role: Role) -> None:
     """Raise `ArgumentError` unless a value fits its role."""
     try:
         fits = role.fits(value)
-    except TypeError:
+    except (TypeError, RuntimeError):
         # Something that cannot be compared with what is expected.
         fits = False
     if not fits:

@@ -44,13 +44,14 @@ def annotated(function: Callable[..., Any]) -> dict[str, Role]:
     inner, found = inspect.unwrap(function), dict[str, Role]()
     for name, parameter in inspect.signature(inner).parameters.items():
         one = types.SimpleNamespace(__annotations__={name: parameter.annotation})
-        free = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if free or parameter.annotation is parameter.empty:
+        if parameter.annotation is parameter.empty:
             continue
         try:
-            found[name] = role_of(typing.get_type_hints(one, inner.__globals__)[name])
+            hint = typing.get_type_hints(one, inner.__globals__)[name]
         except NameError:
             continue
+        many = {parameter.VAR_POSITIONAL: tuple[hint, ...], parameter.VAR_KEYWORD: dict[str, hint]}
+        found[name] = role_of(many.get(parameter.kind, hint))
     return found
 
 
@@ -148,7 +149,8 @@ FORMS: dict[Any, Callable[[tuple[Any, ...]], Role]] = {
     tuple: _tuple,
     list: _sequence,
     Sequence: _sequence,
-    collections.abc.Iterable: _sequence,
     dict: _mapping,
     Mapping: _mapping,
+    # A tensor is a collection to Python.
+    collections.abc.Collection: lambda inside: _union((Sequence[inside[0]], set, frozenset, dict)),
 }

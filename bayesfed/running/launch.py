@@ -43,7 +43,9 @@ from bayesfed.running.trackers.tracker import Tracker
 
 
 @checked(
-    **dict.fromkeys(("algorithm", "clients", "rounds", "test", "seed", "sampler", "resume"), ITSELF)
+    **dict.fromkeys(
+        ("algorithm", "clients", "rounds", "test", "seed", "sampler", "resume", "secrets"), ITSELF
+    )
 )
 def run(
     algorithm: Algorithm,

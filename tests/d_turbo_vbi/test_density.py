@@ -231,7 +231,7 @@ def test_auto_without_rows_to_hold_out_is_the_run_at_that_temperature(clients, n
             {"temperature": "automatic"},
             "d_turbo_vbi, temperature: expected a number or 'auto' or None, found 'automatic'",
         ),
-        ({"temperature": -1.0}, "expected a number above 0 or 'auto'"),
+        ({"temperature": -1.0}, r"temperature: expected a number in \(0, inf\)"),
         ({"density": 0.3, "field": lambda round: 0.0}, "expected a density or a field, found both"),
     ],
 )

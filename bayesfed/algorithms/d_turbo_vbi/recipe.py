@@ -40,7 +40,7 @@ from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Scored
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import POSITIVE, checked, whole
+from bayesfed.errors.checks import POSITIVE, whole
 from bayesfed.federated import (
     Active,
     Adam,
@@ -67,10 +67,11 @@ from bayesfed.trees import Tree, under
 LikelihoodScale = Literal["global", "local"]
 
 
-@recipe(cites=("xia2024bayesian",))
-@checked(
+@recipe(
+    cites=("xia2024bayesian",),
     initial_sd=POSITIVE,
     inclusion_levels=whole(1, "16", 256),
+    warm_up=whole(0, "20"),
 )
 def d_turbo_vbi(
     declared: Declared,

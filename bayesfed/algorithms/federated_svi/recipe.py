@@ -194,7 +194,7 @@ def federated_svi(
         raise ArgumentError(
             "federated_svi, temperature", "a model made by bayesian(net)", shown(model), hint
         )
-    program = Program(model, guide or network_guide(model, observations))
+    program = Program(model, network_guide(model, observations) if guide is None else guide)
     pair = program.at(example, Key(seed, "federated_svi", "first"))
     fused = Fused(
         pair,

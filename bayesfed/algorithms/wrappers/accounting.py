@@ -15,12 +15,13 @@ Poisson sampling is not offered, because a round has at least one client.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 from bayesfed.errors import ArgumentError, needs
+from bayesfed.errors.checks import COUNT, PART, POSITIVE, checked
 
 
+@checked(noise=POSITIVE, rounds=COUNT, delta=PART)
 @lru_cache(maxsize=4096)
 def epsilon(
     noise: float,
@@ -51,9 +52,6 @@ def epsilon(
     MissingExtraError
         If dp-accounting is not installed.
     """
-    if not (0 < noise < math.inf and rounds >= 1 and 0 < delta < 1):
-        expected = "noise > 0, rounds >= 1, delta in (0, 1)"
-        raise ArgumentError("epsilon", expected, (noise, rounds, delta), "epsilon(1.0, 100, 1e-5)")
     if (participants is None) != (population is None) or not 1 <= (participants or 1) <= (
         population or 1
     ):

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked, checked_class
+from bayesfed.errors.checks import COUNT, POSITIVE, checked, checked_class, number
+from bayesfed.errors.roles import Role
 from bayesfed.federated import (
     Algorithm,
     Assignment,
@@ -58,7 +59,16 @@ class Planned:
         return self.load.alpha**4 * self.load.beta
 
 
-@checked_class()
+ABOVE_0 = number("(0, inf]", "5.0")
+
+
+@checked_class(
+    sizes=Role(lambda sizes: len(sizes) > 0, "one size or more", "shrunk_shares(...)"),
+    deadline_s=ABOVE_0,
+    epochs=POSITIVE,
+    batch_size=COUNT,
+    energy_j=ABOVE_0,
+)
 @dataclass(frozen=True)
 class Planner:
     """Plan one client's round from its device and its position, independently of other clients.
@@ -93,10 +103,6 @@ class Planner:
     energy_j: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.sizes or not self.deadline_s > 0 or not self.epochs > 0 or self.batch_size < 1:
-            actual = (len(self.sizes), self.deadline_s, self.epochs, self.batch_size)
-            expected = "a size, deadline_s > 0, epochs > 0 and batch_size >= 1"
-            raise ArgumentError("Planner", expected, actual, "shrunk_shares(...), 5.0, 1.0, 32")
         if not 0 < self.beta[0] <= self.beta[1] <= 1:
             raise ArgumentError(
                 "Planner.beta", "0 < least <= largest <= 1", self.beta, "(1 / 500, 1 / 15)"
@@ -111,7 +117,7 @@ class Planner:
         steps = max(1, int(self.epochs * profile.samples / self.batch_size))
         epochs = steps * min(self.batch_size, profile.samples) / profile.samples
         best, reasons = None, list[Infeasible]()
-        for number, size in enumerate(self.sizes):
+        for index, size in enumerate(self.sizes):
             cycles = work_cycles(
                 size.macs, profile.samples, macs_per_cycle=device.macs_per_cycle, epochs=epochs
             )
@@ -140,7 +146,7 @@ class Planner:
                 found.beta,
                 found.bits,
             )
-            here = Planned(number, steps, load)
+            here = Planned(index, steps, load)
             best = here if best is None or here.learning_gain > best.learning_gain else best
         return best or Skip(
             min(reasons, key=lambda reason: abs(reason.excess) / max(reason.allowed, 1e-300)).reason
@@ -226,7 +232,7 @@ def planned_size(planner: Planner) -> Callable[[Profile, int, Key], int]:
     return capacity
 
 
-@checked()
+@checked(macs=POSITIVE)
 def timed(
     algorithm: Algorithm,
     macs: float,

@@ -30,7 +30,6 @@ PRECISION = number("[0, inf)", "0.3")
     OF_TRAINING,
     steps=whole(1, "50"),
     batch_size=whole(1, "64"),
-    schedule=Role(callable, "a function of the round", "cosine(0.1, rounds)"),
     epochs=number("(0, inf)", "1.0"),
     prior_precision=Role(
         lambda value: value == "auto" or PRECISION.fits(value), "a number >= 0 or 'auto'", "0.3"

@@ -46,7 +46,7 @@ def dynamic(count: int) -> Capacity:
         lambda names: (
             isinstance(names, list | tuple)
             and all(isinstance(name, str) for name in names)
-            and len(set(names)) == len(names)
+            and 0 < len(set(names)) == len(names)
         ),
         "a list of distinct names",
         "sorted(clients)",

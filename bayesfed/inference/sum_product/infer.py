@@ -33,9 +33,7 @@ from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 
 
-@checked(
-    **dict.fromkeys(("graph", "method", "max_sweeps", "tol", "damping", "state", "regions"), ITSELF)
-)
+@checked(**dict.fromkeys(("graph", "method", "max_sweeps", "tol", "damping"), ITSELF))
 def infer(
     graph: FactorGraph | Model,
     evidence: Tensor | None = None,

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from bayesfed.errors.checks import POSITIVE, check, checked, number
+from bayesfed.errors.checks import COUNT, POSITIVE, check, checked, number
 from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import LARGE, initialised
@@ -61,7 +61,7 @@ def mlp(widths: Sequence[int], key: Key, *, dropout: float = 0.0) -> nn.Sequenti
     return initialised(nn.Sequential(*_perceptron(widths, dropout)), key)
 
 
-@checked()
+@checked(classes=COUNT, hidden=COUNT)
 def cnn(
     image: tuple[int, int, int],
     classes: int,

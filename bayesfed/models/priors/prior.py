@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bayesfed.errors.checks import checked_class
 from bayesfed.models.priors.precisions import BernoulliGamma
 from bayesfed.models.random_fields.support_priors import MarkovGrid, Support
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Prior:
     """A support and a precision prior: ``s ~ support``, ``rho | s ~ precision``, and by (3)

@@ -4,11 +4,12 @@ of rows for each weight.
 
 from __future__ import annotations
 
-import math
 from dataclasses import is_dataclass, replace
 
 from bayesfed.errors import ArgumentError, PriorError
+from bayesfed.errors.checks import check
 from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models.priors.precisions import SCALE
 
 # Default temperature, in rows for each weight.
 ROWS_A_WEIGHT = 0.1
@@ -52,9 +53,7 @@ def tempered(
         return likelihood
     if temperature is None or temperature == "auto":
         temperature = min(1.0, ROWS_A_WEIGHT * observations / weights)
-    if not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
-        expected = "a number above 0 or 'auto'"
-        raise ArgumentError(f"{where}, temperature", expected, repr(temperature), "'auto'")
+    check(f"{where}, temperature", temperature, SCALE)
     if not is_dataclass(likelihood):
         expected, actual = "a temperature, or a dataclass", type(likelihood).__name__
         raise PriorError("likelihood", expected, actual, "a `temperature` of 1.0")

@@ -14,7 +14,7 @@ from torch.distributions import constraints
 from torch.nn.functional import pad, softplus
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked_class
+from bayesfed.errors.checks import COUNT, checked_class
 from bayesfed.models.random_fields import forest
 from bayesfed.models.random_fields import transfer_matrix as transfer
 from bayesfed.models.random_fields.clique_tables import CliqueTables, Factor
@@ -28,7 +28,7 @@ from bayesfed.models.random_fields.kept import kept
 LARGEST, MANY = 2**16, 2000
 
 
-@checked_class()
+@checked_class(sweeps=COUNT)
 class ClusteredSupport(TorchDistribution):
     """A pairwise binary model as a Pyro distribution over ``model.shape``.
 

@@ -18,9 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.algorithms.after_training.batch_statistics.moments import (
     BatchMoments,
@@ -34,7 +32,7 @@ from bayesfed.errors.checks import whole
 from bayesfed.federated import Algorithm, Model
 from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
-from bayesfed.models.modules import noting
+from bayesfed.models.modules import noting, outputs
 from bayesfed.models.nets.norms import batch_norms, tracked
 from bayesfed.trees import Tree, check, leaf_of, shapes
 from bayesfed.trees import parameters as parameters_of
@@ -111,8 +109,8 @@ def batch_statistics(
 
 def _order(net: nn.Module, state: Tree, norms: list[str], sample: Tensor) -> list[str]:
     """Return the norms in the order in which a forward pass comes to them."""
-    with noting(net, norms) as calls, torch.no_grad():
-        functional_call(net, state, (sample,))
+    with noting(net, norms) as calls:
+        outputs(net, state, sample)
     order = [name for name, _ in calls]
     if sorted(order) != norms:
         odd = {name: order.count(name) for name in norms if order.count(name) != 1}

@@ -34,7 +34,7 @@ from bayesfed.algorithms.baselines.ensembles.models import model_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.surveys import survey
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import number, whole
+from bayesfed.errors.checks import POSITIVE, whole
 from bayesfed.errors.roles import Role
 from bayesfed.federated import Algorithm, Link, Model, Posterior, Predictor
 from bayesfed.federated.core import MODEL, of, owned
@@ -52,13 +52,10 @@ Biases = Literal["joint", "apart"]
 LARGEST = 20_000
 
 
-ABOVE_0 = number("(0, inf)", "1.0")
-
-
 @recipe(
     cites=("daxberger2021laplace", "mackay1992practical"),
     prior_precision=Role(
-        lambda value: value == "evidence" or ABOVE_0.fits(value),
+        lambda value: value == "evidence" or POSITIVE.fits(value),
         "a number above 0, or 'evidence'",
         "'evidence'",
     ),
