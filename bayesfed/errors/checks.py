@@ -179,8 +179,7 @@ def checked(
                 if name in given and not (given[name] is None and name in optional):
                     check(f"{where}, {name}", given[name], role)
             for name, role in by_annotation().items():
-                itself = roles.get(name) is ITSELF
-                if name in given and not itself and not role.fits(given[name]):
+                if name in given and roles.get(name) is not ITSELF and not role.fits(given[name]):
                     hint = hint_of(signature.parameters[name])
                     raise ArgumentError(f"{where}, {name}", role.expected, shown(given[name]), hint)
             return function(*args, **kwargs)

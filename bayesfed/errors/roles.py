@@ -50,8 +50,12 @@ def annotated(function: Callable[..., Any]) -> dict[str, Role]:
             hint = typing.get_type_hints(one, inner.__globals__)[name]
         except NameError:
             continue
-        many = {parameter.VAR_POSITIONAL: tuple[hint, ...], parameter.VAR_KEYWORD: dict[str, hint]}
-        found[name] = role_of(many.get(parameter.kind, hint))
+        many: Any = {
+            parameter.VAR_POSITIONAL: _sequence,
+            parameter.VAR_KEYWORD: _mapping,
+        }
+        make = many.get(parameter.kind)
+        found[name] = make((hint, hint)) if make else role_of(hint)
     return found
 
 
@@ -152,5 +156,5 @@ FORMS: dict[Any, Callable[[tuple[Any, ...]], Role]] = {
     dict: _mapping,
     Mapping: _mapping,
     # A tensor is a collection to Python.
-    collections.abc.Collection: lambda inside: _union((Sequence[inside[0]], set, frozenset, dict)),
+    collections.abc.Collection: lambda inside: _union((list, tuple, set, frozenset, dict)),
 }
