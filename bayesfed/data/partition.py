@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import LABELS, PART, POSITIVE, a, checked, whole
+from bayesfed.errors.checks import LABELS, PART, POSITIVE, checked, whole
 from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
@@ -203,7 +203,6 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
 
 
 @checked(
-    data=a(Dataset, "a data set", "Dataset(inputs, targets), and the partition after it"),
     parts=Role(
         lambda parts: isinstance(parts, list | tuple | dict) and len(parts) > 0,
         "a partition: rows of each client",

@@ -47,10 +47,8 @@ ELSEWHERE = {
 # What to pass for a kind, by its name in an annotation.
 HINTS = {
     "Algorithm": "fed_avg(net)",
-    "BayesianNet": "bayesian(net)",
     "Callback": "evaluate(test)",
     "Capacity": "fixed(sorted(clients), 2), dynamic(2) or by_device(...)",
-    "ClientPool": "{'name': data_set}",
     "Codec": "Cast(16), Coded(TopK(0.1))",
     "Dataset": "Dataset(inputs, targets)",
     "Declared": "declare(net)",
@@ -68,6 +66,7 @@ HINTS = {
     "Schedule": "cosine(0.1, rounds)",
     "Server": "Average(), or an instance of its class",
     "ServerOptimiser": "FedAdam(0.01), FedAvgM()",
+    "WeightPrior": "Gaussian(1.0), or declare for a Prior",
     "Training": "Training(steps=50, batch_size=64)",
 }
 OF_TRAINING = {

@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Complex, Integral, Real
 from typing import Any, Literal, Protocol, Union
 
 
@@ -65,7 +65,7 @@ def role_of(annotation: Any) -> Role:
     origin = typing.get_origin(annotation) or annotation
     if origin in FORMS:
         return FORMS[origin](inside)
-    if not isinstance(origin, type):
+    if origin is Any or not isinstance(origin, type):
         return Role(lambda value: True, "anything")
     name = origin.__name__
     words = f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
@@ -149,6 +149,7 @@ FORMS: dict[Any, Callable[[tuple[Any, ...]], Role]] = {
     Literal: _literal,
     int: _number(Integral, "a whole number"),
     float: _number(Real, "a number"),
+    complex: lambda inside: Role(lambda value: isinstance(value, Complex), "a number"),
     collections.abc.Callable: lambda inside: Role(callable, "a function"),
     tuple: _tuple,
     list: _sequence,
@@ -156,5 +157,5 @@ FORMS: dict[Any, Callable[[tuple[Any, ...]], Role]] = {
     dict: _mapping,
     Mapping: _mapping,
     # A tensor is a collection to Python.
-    collections.abc.Collection: lambda inside: _union((list, tuple, set, frozenset, dict)),
+    collections.abc.Collection: lambda inside: _union((str, list, tuple, set, frozenset, dict)),
 }

@@ -403,7 +403,7 @@ def test_bad_input_is_refused_in_words(digits, settings):
         fed_hq(net(), Planner((Share(0.5, 1, 1, 1, 1),), 5.0), settings)
     with pytest.raises(ArgumentError, match="settings of one share"):
         fed_hq(net(), Planner((Share(1.0, 1, 1, 1, 1),), 5.0), settings)
-    with pytest.raises(ArgumentError, match="a size"):
+    with pytest.raises(ArgumentError, match="one size or more"):
         Planner((), 5.0)
 
 

@@ -56,7 +56,7 @@ def final(algorithm, clients, rounds=2, **options):
             {"prior_precision": 0.3, "observations": 0},
             "Training, observations: expected a whole number >= 1, found 0",
         ),
-        ({"schedule": 0.5}, "Training, schedule: expected a function of the round, found 0.5"),
+        ({"schedule": 0.5}, "Training, schedule: expected a function, found 0.5"),
     ],
 )
 def test_bad_values_are_refused(bad, words):

@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_refused():
     for changes, error, words in [
         ({"temperature": "warm"}, ArgumentError, "a number or 'auto'"),
         ({"temperature": "auto", "fusion": PVI(0.3)}, ArgumentError, "ReverseKL"),
-        ({"temperature": -1.0}, ArgumentError, "a number above 0"),
+        ({"temperature": -1.0}, ArgumentError, "temperature: expected a number in"),
     ]:
         with pytest.raises(error, match=words):
             network(**changes)

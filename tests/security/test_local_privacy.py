@@ -114,7 +114,7 @@ def test_every_round_is_reported_and_other_wrappers_go_around_it(net, clients):
     [
         ({"clip": 0.0, "noise": 1.0}, r"clip: expected a number in \(0, inf\]"),
         ({"clip": math.inf, "noise": 1.0}, "a finite clip with noise"),
-        ({"clip": 1.0, "noise": 0.0, "delta": 1e-5}, "epsilon: expected noise > 0"),
+        ({"clip": 1.0, "noise": 0.0, "delta": 1e-5}, "epsilon, noise: expected a positive"),
     ],
 )
 def test_wrong_settings_are_refused(options, match, net):

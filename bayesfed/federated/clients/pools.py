@@ -17,7 +17,7 @@ import numpy as np
 
 from bayesfed.data import Dataset, Population
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import ITSELF, a, checked, number, one_of, whole
+from bayesfed.errors.checks import ITSELF, checked, number, one_of, whole
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
@@ -120,7 +120,6 @@ class InProcess:
     """
 
     @checked(
-        data=a(Mapping, "a data set for each client by name", "{'name': data_set}"),
         secrets=ITSELF,
         workers=whole(0, "workers=2"),
         start=one_of(multiprocessing.get_all_start_methods()),

@@ -108,12 +108,12 @@ WRONG = {
     "federate swapped": (
         lambda: bf.federate(bf.iid(6, 2, KEY), DATA),
         ArgumentError,
-        "; try Dataset(inputs, targets), and the partit",
+        "; try iid(len(train), 10, Key(0))",
     ),
     "federate tensors": (
         lambda: bf.federate(DATA.inputs, bf.iid(6, 2, KEY)),
         ArgumentError,
-        "; try Dataset(inputs, targets), and the partit",
+        "; try Dataset(inputs, targets)",
     ),
     "federate out of range": (
         lambda: bf.federate(DATA, bf.iid(9, 2, KEY)),

@@ -5,7 +5,6 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.errors import (
     ArgumentError,
-    PriorError,
 )
 from tests.house.wrong_calls.given import KEY, net
 
@@ -58,7 +57,7 @@ WRONG = {
     ),
     "bayesian prior": (
         lambda: bf.bayesian(net(), "laplace"),
-        PriorError,
+        ArgumentError,
         "; try Gaussian(1.0), or declare for a Prior",
     ),
     "bayesian prior class": (
@@ -68,7 +67,7 @@ WRONG = {
     ),
     "bayesian prior number": (
         lambda: bf.bayesian(net(), 0.2),
-        PriorError,
+        ArgumentError,
         "; try Gaussian(1.0), or declare for a Prior",
     ),
 }

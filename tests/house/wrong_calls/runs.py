@@ -263,7 +263,11 @@ WRONG = {
         ArgumentError,
         "; try workers=2",
     ),
-    "InProcess list": (lambda: bf.InProcess([DATA]), ArgumentError, "; try {'name': data_set}"),
+    "InProcess list": (
+        lambda: bf.InProcess([DATA]),
+        ArgumentError,
+        "; try Dataset(inputs, targets)",
+    ),
     "fraction": (lambda: bf.fraction(0), ArgumentError, "; try 0.5"),
     "fraction 20": (lambda: bf.fraction(20), ArgumentError, "; try 0.5"),
     "evaluate every": (
