@@ -95,7 +95,7 @@ def outputs(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) ->
     with torch.no_grad(), evaluating(net):
         try:
             found: Tensor = functional_call(net, to(parameters, inputs.device), (inputs,))
-        except RuntimeError as problem:
+        except (RuntimeError, ValueError) as problem:
             actual = f"{shown(inputs)}: {str(problem).splitlines()[0]}"
             hint = "rows of the width and type that were trained on"
             raise DataError("model", "inputs that the network takes", actual, hint) from problem

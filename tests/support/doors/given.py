@@ -48,7 +48,7 @@ def fitted() -> Any:
 def normed() -> Any:
     """Return a network with static batch norms."""
     norm = norms.norm_layer(4, "static", where="doors")
-    return nn.Sequential(nn.Linear(recipes.FEATURES, 4), norm, nn.Linear(4, recipes.CLASSES))
+    return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.Flatten(), nn.Linear(144, recipes.CLASSES))
 
 
 BY_NAME: Mapping[str, Callable[[], Any]] = {
@@ -106,7 +106,11 @@ BY_CALLABLE: Mapping[str, Mapping[str, Callable[[], Any]]] = {
         "profile": lambda: bf.InProcess(rows()).profiles[0],
         "size": lambda: 10,
     },
-    "batch_statistics": {"net": normed, "parameters": lambda: bf.trees.parameters(normed())},
+    "batch_statistics": {
+        "net": normed,
+        "parameters": lambda: bf.trees.parameters(normed()),
+        "sample": lambda: torch.zeros(1, 1, 8, 8),
+    },
     "cifar10": {"folder": lambda: "nowhere"},
     "cnn": {"image": lambda: (1, 8, 8), "classes": lambda: 3},
     "compose": {"name": lambda: "own"},
