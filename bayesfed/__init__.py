@@ -10,8 +10,47 @@ Rooms, lowest first: `errors`, `keys`, `trees`; `geometry`, `compress`, `data`, 
 A lower room never imports a higher one.
 """
 
-from bayesfed import _names
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+import lazy_loader
 
 __version__ = "0.2.0"
 
-__getattr__, __dir__, __all__ = _names.attached(__name__, __file__)
+
+def _attached() -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__``: the names of `__init__.pyi`, and the
+    rooms. A method is listed once, in `algorithms/__init__.pyi`.
+    """
+    folder = Path(__file__).parent
+    rooms = [room.name for room in iter_modules([str(folder)]) if not room.name.startswith("_")]
+    homes: dict[str, list[str]] = {"algorithms": import_module(f"{__name__}.algorithms").__all__}
+    for line in ast.parse((folder / "__init__.pyi").read_text(encoding="utf-8")).body:
+        if isinstance(line, ast.ImportFrom) and line.module != "algorithms":
+            homes.setdefault(str(line.module), []).extend(alias.name for alias in line.names)
+    load, _, names = lazy_loader.attach(__name__, submod_attrs=homes)
+
+    def get(name: str) -> object:
+        if name in names:
+            return load(name)
+        if name in rooms:
+            return import_module(f"{__name__}.{name}")
+        # Not by the error's own suggestion, which would miss names that differ in underscores and
+        # capitals.
+        alike = {known.lower().replace("_", ""): known for known in names}
+        near = [alike[one] for one in get_close_matches(name.lower().replace("_", ""), alike, n=3)]
+        nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}{nearest} It has {', '.join(names)}"
+        )
+
+    return get, lambda: sorted({*names, *rooms}), names
+
+
+__getattr__, __dir__, __all__ = _attached()

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import ITSELF, checked
 
 Name = str | int
 
@@ -43,15 +44,20 @@ class Key:
     seed: int
     path: tuple[Name, ...]
 
+    @checked(seed=ITSELF, path=ITSELF)
     def __init__(self, seed: int, *path: Name) -> None:
+        self._named(seed, path)
+
+    def _named(self, seed: int, path: tuple[Name, ...]) -> Key:
         if type(seed) is not int or not {str, int}.issuperset(map(type, path)):
             _check(seed, path)
         object.__setattr__(self, "seed", int(seed))
         object.__setattr__(self, "path", tuple(path))
+        return self
 
     def child(self, *names: Name) -> Key:
         """Return the key with a longer path: an independent stream."""
-        return Key(self.seed, *self.path, *names)
+        return object.__new__(Key)._named(self.seed, (*self.path, *names))
 
     def integer(self) -> int:
         """Return the 63-bit seed of this stream, the BLAKE2b hash of seed and path as JSON."""

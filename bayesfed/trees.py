@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -40,29 +40,19 @@ def trainable(module: nn.Module) -> Tree:
     }
 
 
-def placed(module: nn.Module, tree: Mapping[str, Tensor]) -> AbstractContextManager[None]:
-    """Let `module` use the tree's tensors as its parameters inside the block: a functional call
-    held open for many calls.
-
-    Tied parameters stay tied. A frozen parameter that the tree lacks is the module's own. The
-    module's own are all back when the block ends.
-    """
-    return _placed(module, tree, "parameters")
-
-
-def placed_buffers(module: nn.Module, tree: Mapping[str, Tensor]) -> AbstractContextManager[None]:
-    """Let `module` use the tree's tensors as its buffers inside the block: what a forward pass
-    counts in place, it counts in them.
-
-    Shared buffers stay shared. The module's own are back when the block ends, as they were.
-    """
-    return _placed(module, tree, "buffers")
-
-
 @contextmanager
-def _placed(
-    module: nn.Module, tree: Mapping[str, Tensor], kind: Literal["parameters", "buffers"]
+def placed(
+    module: nn.Module,
+    tree: Mapping[str, Tensor],
+    kind: Literal["parameters", "buffers"] = "parameters",
 ) -> Iterator[None]:
+    """Let `module` use the tree's tensors as its parameters, or its buffers, inside the block: a
+    functional call held open for many calls.
+
+    Tied parameters stay tied, shared buffers shared. A frozen parameter that the tree lacks is the
+    module's own. What a forward pass counts in place, it counts in the tree's buffers. The module's
+    own are all back when the block ends.
+    """
     named = getattr(module, f"named_{kind}")
     names = {id(value): name for name, value in named()}
     slots = [
@@ -126,6 +116,25 @@ def shapes(tree: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 def size(tree: Mapping[str, Tensor]) -> int:
     """Count the entries of all leaves."""
     return sum(leaf.numel() for leaf in tree.values())
+
+
+def zeros_like(tree: Mapping[str, Tensor]) -> Tree:
+    """Return zeros in the shapes, types and places of all leaves."""
+    return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
+
+
+def flat(tree: Mapping[str, Tensor]) -> Tensor:
+    """Return the entries of all leaves as one vector."""
+    return torch.cat([leaf.flatten() for leaf in tree.values()])
+
+
+def unflat(vector: Tensor, like: Mapping[str, Tensor]) -> Tree:
+    """Return the parts of a vector, in the shapes, types and places of the leaves of `like`."""
+    parts = vector.split([leaf.numel() for leaf in like.values()])
+    return {
+        name: part.view(leaf.shape).to(leaf)
+        for (name, leaf), part in zip(like.items(), parts, strict=True)
+    }
 
 
 def zip_map(function: Callable[[Tensor, Tensor], Tensor], left: Tree, right: Tree) -> Tree:
@@ -196,12 +205,7 @@ def is_finite(leaf: Tensor) -> bool:
     """Say whether a leaf holds neither NaN nor infinity, without a mask."""
     if not leaf.is_floating_point() or not leaf.numel():
         return True
-    values = leaf.detach()
-    # No sum with NaN or infinity is finite. One of finite numbers may overflow: then the slower
-    # pass says.
-    if math.isfinite(values.sum()):
-        return True
-    low, high = values.aminmax()
+    low, high = leaf.detach().aminmax()
     return math.isfinite(low) and math.isfinite(high)
 
 

@@ -324,12 +324,12 @@ def forged(total: int) -> Iterator[bool]:
         gate = Gate(clients)
         gate.ask(task, tree)
         try:
-            gate.admit(task, Reply(packed, {}, {}, 0.0))
+            gate.take(task, Reply(packed, {}, {}, 0.0))
         except RefusedError as problem:
             counts[f"{way}: {problem.field}"] += 1
         else:
             raise ValueError(f"{way}: was taken")
-        gate.admit(task, Reply(honest, {}, {}, 0.0))
+        gate.take(task, Reply(honest, {}, {}, 0.0))
     print(
         table(
             ["forged: refused for", "messages"],

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
+from operator import attrgetter
 from typing import Any
 
 import bayesfed
 
 HEAD = "| name | defined on the page of |\n|---|---|"
-ROW = re.compile(r"^(\| `bf\.(\w+)` \|) (.*\|)$", re.MULTILINE)
+ROW = re.compile(r"^(\| `bf\.([\w.]+)` \|) (.*\|)$", re.MULTILINE)
 TABLE = re.compile(r"(?:^\|.*\|[ \t]*\n)+", re.MULTILINE)
 
 
 def sentence(name: str) -> str:
     """Return the first sentence of a public name's docstring, as the cell of a table."""
-    text = (inspect.getdoc(getattr(bayesfed, name)) or "").split("\n\n")[0]
+    text = (inspect.getdoc(attrgetter(name)(bayesfed)) or "").split("\n\n")[0]
     if not text:
         raise ValueError(f"bf.{name} has no docstring to show in the table of names")
     first = re.split(r"(?<=[\w)`]{3}[.:]) (?=[A-Z])", " ".join(text.split()))[0]

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from torch import nn
 
-from bayesfed.algorithms.registry import ROLES
 from bayesfed.algorithms.wrappers.chosen_prior import chosen_prior
 from bayesfed.compress import Cast, Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import NET, Role, checked, having
+from bayesfed.errors.checks import checked
+from bayesfed.errors.roles import Role
 from bayesfed.federated import (
     Add,
     Algorithm,
@@ -41,7 +41,7 @@ from bayesfed.federated import (
     Whole,
     feedback,
 )
-from bayesfed.federated.core import MODEL, check_order
+from bayesfed.federated.core import MODEL, check_order, owned
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.seams import inner_codec
 from bayesfed.federated.training.batch_norm import constant, predicting, travelling
@@ -77,16 +77,9 @@ def weighing(rows: bool) -> Callable[[Profile, int], float]:
 
 
 @checked(
-    net=NET,
-    training=ROLES["training"],
-    codec=ROLES["codec"],
-    up=ROLES["up"],
-    link=ROLES["link"],
-    capacity=ROLES["capacity"],
     local=Role(
         lambda local: not isinstance(local, type), "a local step", "an instance of its class"
     ),
-    server=having(("step",), "a server with a step", "Average(), or an instance of its class"),
 )
 def compose(
     name: str,
@@ -152,7 +145,7 @@ def compose(
         as in `Algorithm`.
     owner
         Owner of the core's leaves, as in `Phase`. All functions that are given here are functions
-        of the core's leaves.
+        of the core's leaves. A core with several kinds of leaves has the network's under "model".
     layers
         Layers around the core, outermost first. Error feedback of `up` is around them.
 
@@ -203,7 +196,7 @@ def compose(
         name,
         begin,
         (phase,),
-        predictor or (lambda state: Model(served, state)),
+        predictor or (lambda state: Model(served, state if owner else owned(state, MODEL))),
         posterior,
         sizes=sizes,
         personal=personal,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib.metadata import requires
 
 from bayesfed.data import Dataset
@@ -55,37 +56,28 @@ def data() -> list[list[str]]:
     """Return for every data set whether its rows are there; for readers of files, the keys they
     need.
     """
+    folder = {"minilm_folder": names.public()["minilm_folder"]}
     rows = []
-    for name, read in {
-        **options(Split),
-        **options(Dataset),
-        "minilm_folder": names.public()["minilm_folder"],
-    }.items():
+    for name, read in {**options(Split), **options(Dataset), **folder}.items():
         needed = [key for key in required(read) if key != "key"]
-        if any(str not in names.members(names.parameters(read)[key].annotation) for key in needed):
-            # Made of other data.
-            continue
-        if needed:
+        types = [names.members(names.parameters(read)[key].annotation) for key in needed]
+        if needed and all(str in one for one in types):
             rows.append([name, "reads your files", ", ".join(f"{key} = ..." for key in needed)])
-        elif "key" in required(read):
+        elif "key" in required(read) and not needed:
             rows.append([name, "drawn, always there", ""])
-        else:
+        elif not needed:
             rows.append([name, *_tried(read)])
     return rows
 
 
-def _tried(read: object) -> list[str]:
+def _tried(read: Callable[[], object]) -> tuple[str, str]:
     try:
-        parts = read()  # type: ignore[operator]
-    except BayesfedError as problem:
-        if (told := problem.complaint) is None:
-            return [f"missing: {problem}", ""]
-        return [f"missing: {told.where}: expected {told.expected}, found {told.actual}", told.hint]
-    except OSError as problem:
-        return [f"missing: {problem}", ""]
-    return [
-        " + ".join(f"{len(part):,} rows" for part in parts)
-        if isinstance(parts, tuple)
-        else f"found: {parts}",
-        "",
-    ]
+        parts = read()
+    except (BayesfedError, OSError) as problem:
+        told = problem.complaint if isinstance(problem, BayesfedError) else None
+        if told is None:
+            return f"missing: {problem}", ""
+        return f"missing: {told.where}: expected {told.expected}, found {told.actual}", told.hint
+    if isinstance(parts, tuple):
+        return " + ".join(f"{len(part):,} rows" for part in parts), ""
+    return f"found: {parts}", ""

@@ -19,7 +19,7 @@ from bayesfed.inspect import table
 from bayesfed.models import Likelihood, Support, WeightPrior
 from bayesfed.running.experiments import names
 from bayesfed.running.experiments.experiment import Settings, Split
-from bayesfed.running.experiments.kinds import keys, kinds_of, options, reader_of
+from bayesfed.running.experiments.kinds import keys, kinds_of
 from bayesfed.running.experiments.scope import is_given
 from bayesfed.running.experiments.words import nearest, words
 from bayesfed.wireless import Device
@@ -52,20 +52,15 @@ A recipe, a network or data may also be a function of your own file: kind = "my_
 
 def everything() -> str:
     """Return all kinds with their names, one line each."""
-    lines = {
-        kind: {name: first_line(one) for name, (one, _) in kinds_of(hint).items()}
-        for kind, hint in KINDS.items()
-    }
-    python_only = {
-        name: one
-        for name, one in names.makers(Algorithm).items()
-        if name not in options(Algorithm) and inspect.isfunction(one)
-    }
-    heading = "recipes for Python alone (their arguments are functions or tensors)"
-    lines[heading] = {name: f"needs {', '.join(_beyond(one))}" for name, one in python_only.items()}
     parts = [
-        "\n".join([kind, *(f"  {name:<22} {line}" for name, line in listed.items())])
-        for kind, listed in lines.items()
+        "\n".join(
+            [kind]
+            + [
+                f"  {name:<22} {first_line(made_by)}"
+                for name, (made_by, _) in kinds_of(hint).items()
+            ]
+        )
+        for kind, hint in KINDS.items()
     ]
     return "\n\n".join([*parts, _END])
 
@@ -82,8 +77,7 @@ def one(name: str) -> str:
     if chosen is None or not callable(chosen):
         hint = nearest(name, names.public()) or "bayesfed list"
         raise ArgumentError("list", "a name that a file may use", repr(name), hint)
-    schema = reader_of(chosen).json_schema().get("properties", {})
-    rows = [[key, _default(key, chosen), words(schema[key], short=True)] for key in keys(chosen)]
+    rows = [[key, _default(key, chosen), words(hint)] for key, hint in keys(chosen).items()]
     return (
         f"{name}: "
         f"{first_line(chosen)}\n\n{table(['key', 'default', 'what'], rows) if rows else 'no keys'}"
@@ -95,15 +89,6 @@ def first_line(made_by: Any) -> str:
     return (inspect.getdoc(made_by) or "").partition("\n")[0]
 
 
-def _beyond(made_by: Any) -> list[str]:
-    hints = {name: names.parameters(made_by)[name].annotation for name in names.required(made_by)}
-    return [
-        name
-        for name, hint in hints.items()
-        if not is_given(name, hint) and name not in keys(made_by)
-    ]
-
-
 def _default(key: str, made_by: Any) -> str:
     one = names.parameters(made_by)[key]
     if one.default is one.empty:
@@ -112,12 +97,7 @@ def _default(key: str, made_by: Any) -> str:
             if made_by is not Settings and is_given(key, one.annotation)
             else "required"
         )
-    function = inspect.isfunction(one.default) or inspect.isclass(one.default)
-    text = (
-        one.default.__name__
-        if function
-        else "..."
-        if repr(one.default) == "<factory>"
-        else str(one.default)
-    )
+    if repr(one.default) == "<factory>":
+        return "..."
+    text = str(getattr(one.default, "__name__", one.default))
     return text if len(text) <= 24 else text[:21] + "..."

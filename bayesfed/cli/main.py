@@ -1,7 +1,6 @@
 """The command `bayesfed`.
 
-Each command is a function ``(arguments) -> exit status``. It imports what it needs itself, so that
-``--help`` comes at once.
+What the commands need is imported once there is one, so that ``--help`` comes at once.
 """
 
 from __future__ import annotations
@@ -9,73 +8,22 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partialmethod
 from pathlib import Path
-from types import FrameType
 
 from bayesfed import __version__
 from bayesfed.errors import BayesfedError
-
-# Seconds after which an interrupt that came during an import is tried again.
-AGAIN_S = 0.05
-IMPORTING = "<frozen importlib._bootstrap>"
-
-
-@contextmanager
-def after_imports() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` inside the block only where nothing is being imported, and as soon
-    as that is so: a module that is imported by half fails later, in ways that say nothing of it.
-    """
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
-        yield
-        return
-    signal.signal(signal.SIGINT, _interrupted)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _interrupted(number: int, frame: FrameType | None) -> None:
-    while frame is not None:
-        if frame.f_code.co_filename == IMPORTING:
-            later = threading.Timer(AGAIN_S, _again)
-            later.daemon = True
-            later.start()
-            return
-        frame = frame.f_back
-    raise KeyboardInterrupt
-
-
-def _again() -> None:
-    # Unlike `interrupt_main` this wakes a thread that sleeps or waits.
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
 
 # Exit status: 0 all is well, 1 it was tried and failed, 2 what was asked for cannot be.
 FAILED, REFUSED = 1, 2
 
 
-def say(text: str) -> None:
-    """Write a line on standard output, at once."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
 @contextmanager
-def _no_bars(quiet: bool) -> Iterator[None]:
+def _no_bars() -> Iterator[None]:
     """Draw no progress bars, whoever draws them: a run, message passing, a server's step."""
-    if not quiet:
-        yield
-        return
     from tqdm import tqdm
 
     drawn = tqdm.__init__
@@ -84,78 +32,6 @@ def _no_bars(quiet: bool) -> Iterator[None]:
         yield
     finally:
         tqdm.__init__ = drawn  # type: ignore[method-assign]
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.runs import draw, run_file
-    from bayesfed.running import comparison
-    from bayesfed.running.experiments import experiment
-    from bayesfed.running.experiments.build import build, seeds
-
-    file = experiment.read(arguments.experiment)
-    if arguments.check:
-        built = [build(file, seed) for seed in seeds(file)]
-        first, tried = built[0], [one.seed for one in built]
-        rows = (
-            f"{len(first.train):,} rows to train on, {len(first.test):,} to test on, "
-            f"{len(first.clients)} clients"
-        )
-        say(
-            f"{file.name}: {first.algorithm.name}, {rows}, {first.options['rounds']} "
-            f"rounds, seeds {tried}: fits together"
-        )
-        return 0
-    folder = run_file(
-        file, arguments.out, say=say, progress=not arguments.quiet, ranks=arguments.ranks
-    )
-    if arguments.ranks and int(os.environ.get("RANK", "0")):
-        # Rank 0 says and draws what there is to see.
-        return 0
-    say(comparison({folder.path.name: folder}))
-    try:
-        pictures = ", ".join(path.name for path in draw(folder))
-    except ImportError as problem:
-        pictures = f"no pictures: {problem}"
-    say(f"results: {folder.path} ({pictures})")
-    return 0
-
-
-def _compare(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.runs import compare
-
-    compare(arguments.experiments, arguments.out, say=say, progress=not arguments.quiet)
-    return 0
-
-
-def _plot(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli.runs import draw
-    from bayesfed.running import Folder
-
-    say("\n".join(map(str, draw(Folder(arguments.result)))))
-    return 0
-
-
-def _report(arguments: argparse.Namespace) -> int:
-    from bayesfed.running import report
-
-    first: Path = arguments.results[0]
-    default = first if len(arguments.results) == 1 else first.resolve().parent
-    say(str(report(arguments.results, arguments.out or default / "report.html")))
-    return 0
-
-
-def _list(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli import listing
-
-    say(listing.one(arguments.name) if arguments.name else listing.everything())
-    return 0
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
-    from bayesfed.cli import doctor
-
-    say(doctor.report())
-    return 0
 
 
 # Commands with a command line of their own: their ``main(arguments)`` is given what follows the
@@ -178,14 +54,12 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--version", action="version", version=f"bayesfed {__version__}")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(
-        name: str, run: Callable[[argparse.Namespace], int], what: str
-    ) -> argparse.ArgumentParser:
+    def add(name: str, run: str, what: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what)
         command.set_defaults(run=run, quiet=False)
         return command
 
-    run = add("run", _run, "run an experiment, or go on with one that was interrupted")
+    run = add("run", "run", "run an experiment, or go on with one that was interrupted")
     run.add_argument("experiment", type=Path, metavar="EXPERIMENT.toml")
     run.add_argument(
         "--check", action="store_true", help="read the file, build everything, run nothing"
@@ -196,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         help="share the clients among the processes of torchrun, which starts this command",
     )
     compare = add(
-        "compare", _compare, "run what has not run, and print one table of several experiments"
+        "compare", "compare", "run what has not run, and print one table of several experiments"
     )
     compare.add_argument(
         "experiments",
@@ -209,12 +83,12 @@ def parser() -> argparse.ArgumentParser:
             "--out", type=Path, default=Path("results"), help="folder of results (default: results)"
         )
         command.add_argument("--quiet", action="store_true", help="no progress bars")
-    add("plot", _plot, "draw the pictures of a folder of results again").add_argument(
+    add("plot", "plot", "draw the pictures of a folder of results again").add_argument(
         "result", type=Path, metavar="RESULT"
     )
     report = add(
         "report",
-        _report,
+        "report",
         "write one HTML page on folders of results, which needs no other file and no network",
     )
     report.add_argument("results", type=Path, nargs="+", metavar="FOLDER")
@@ -226,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     )
     listed = add(
         "list",
-        _list,
+        "names",
         "what an experiment file can name: recipes, data, nets, codecs, links, priors",
     )
     listed.add_argument(
@@ -236,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "doctor",
-        _doctor,
+        "doctor",
         "versions, extras and data: what is missing, and the command that gets it",
     )
     for name, (_, what) in ELSEWHERE.items():
@@ -248,12 +122,14 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; errors are one line on standard error and exit status 2."""
     given = sys.argv[1:] if given is None else given
     try:
-        with after_imports():
-            if given and given[0] in ELSEWHERE:
-                return int(importlib.import_module(ELSEWHERE[given[0]][0]).main(given[1:]))
-            arguments = parser().parse_args(given)
-            with _no_bars(arguments.quiet):
-                return int(arguments.run(arguments))
+        if given and given[0] in ELSEWHERE:
+            return int(importlib.import_module(ELSEWHERE[given[0]][0]).main(given[1:]))
+        arguments = parser().parse_args(given)
+        with _no_bars() if arguments.quiet else nullcontext():
+            commands = importlib.import_module("bayesfed.cli.commands")
+            if text := getattr(commands, arguments.run)(arguments):
+                commands.say(text)
+        return 0
     except BayesfedError as problem:
         sys.stderr.write(f"bayesfed: {problem}\n")
         return REFUSED

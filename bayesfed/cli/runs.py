@@ -5,7 +5,7 @@ pictures of one folder of results; `bayesfed compare`: several in one table and 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,38 +15,42 @@ from bayesfed.federated import (
     Callback,
     ClientPool,
     Ranks,
-    RoundReport,
     Snapshot,
     checkpoint,
     newest,
 )
 from bayesfed.federated.clients import led, one_thread
-from bayesfed.federated.engine.files.records import to_line
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect import plot_partition, plot_reliability, save
 from bayesfed.inspect.learning_curves import plot_curves
 from bayesfed.running import Folder, comparison, run, scoring
-from bayesfed.running.comparison import curves_csv
 from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
-from bayesfed.running.folders import note_versions, read_json, write_json
+from bayesfed.running.folders import named_folders, note_versions, read_json, write_json
 from bayesfed.running.folders import save as save_run
 from bayesfed.running.scores import further_scores, predictive
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    """Yield NAME, NAME-2, NAME-3, ..."""
+    yield path
+    for number in itertools.count(2):
+        yield path.with_name(f"{path.name}-{number}")
 
 
 def folder_of(file: ExperimentFile, out: Path) -> Folder:
     """Return the folder of an experiment under `out`: its own if there is one, else the first free
     one of NAME, NAME-2, NAME-3.
     """
-    for number in itertools.count(1):
-        path = out / (file.name if number == 1 else f"{file.name}-{number}")
-        settings = path / "settings.json"
-        if not path.exists() or (
-            settings.is_file() and read_json(settings).get("digest") == file.digest
-        ):
-            break
-    return Folder(path)
+
+    def is_own(settings: Path) -> bool:
+        return settings.is_file() and read_json(settings).get("digest") == file.digest
+
+    places = _numbered(out / file.name)
+    return Folder(
+        next(path for path in places if not path.exists() or is_own(path / "settings.json"))
+    )
 
 
 def run_file(
@@ -71,37 +75,28 @@ def run_file(
     with one_thread():
         wanted = seeds(file)
         # A wrong file is refused before anything is written.
-        first = build(file, wanted[0])
-        pool: ClientPool = Ranks(first.pool) if ranks else first.pool
-        leads = not isinstance(pool, Ranks) or pool.group.rank == 0
-
-        def prepared() -> Folder:
-            folder = folder_of(file, out)
-            _prepare(folder, file)
-            return folder
-
-        folder = led(pool, prepared)
+        built = build(file, wanted[0])
+        pool: ClientPool = Ranks(built.pool) if ranks else built.pool
+        if isinstance(pool, Ranks) and pool.group.rank:
+            say = _silent
+        folder = led(pool, partial(_prepared, file, out))
         for seed in wanted:
-            if led(pool, partial(_finished, folder, seed)):
-                if leads:
-                    say(f"{folder.seed(seed)}: finished before")
+            if led(pool, (folder.seed(seed) / "metrics.json").is_file):
+                say(f"{folder.seed(seed)}: finished before")
                 continue
-            built = first if seed == wanted[0] else build(file, seed)
-            if seed != wanted[0]:
+            if seed != built.seed:
+                built = build(file, seed)
                 pool = Ranks(built.pool) if ranks else built.pool
-            _run(folder, built, pool, say if leads else _silent, progress=progress)
+            _run(folder, built, pool, say, progress=progress)
     return folder
-
-
-def _finished(folder: Folder, seed: int) -> bool:
-    return (folder.seed(seed) / "metrics.json").is_file()
 
 
 def _silent(text: str) -> None:
     """Say nothing."""
 
 
-def _prepare(folder: Folder, file: ExperimentFile) -> None:
+def _prepared(file: ExperimentFile, out: Path) -> Folder:
+    folder = folder_of(file, out)
     folder.path.mkdir(parents=True, exist_ok=True)
     if not (folder.path / "settings.json").is_file():
         write_whole(folder.path / "experiment.toml", file.text.encode())
@@ -113,6 +108,7 @@ def _prepare(folder: Folder, file: ExperimentFile) -> None:
         }
         write_json(folder.path / "settings.json", settings)
     note_versions(folder.path)
+    return folder
 
 
 def _run(
@@ -125,46 +121,34 @@ def _run(
         resume = newest(path / "checkpoints")
         if resume is not None:
             say(f"{path}: going on after round {resume.round - 1}")
-        write_whole(
-            path / "rounds.jsonl",
-            b"".join(to_line(record) for record in resume.history) if resume else b"",
-        )
         return resume
 
     resume = led(pool, begun)
 
-    def log(report: RoundReport) -> None:
-        with (path / "rounds.jsonl").open("ab") as file:
-            file.write(to_line(report.record))
-
-    scores = scoring(built.test, built.likelihood, draws=built.draws, seed=built.seed)
-    more = {"rounds": built.options["rounds"], "draws": built.draws, "seed": built.seed}
-    further = further_scores(built.scores, built.test, built.own, built.likelihood, **more)
+    test, likelihood, draws, seed = built.test, built.likelihood, built.draws, built.seed
+    last = built.options["rounds"] - 1
     callbacks: list[Callback] = [
-        scores,
-        further,
-        log,
+        scoring(test, likelihood, draws=draws, seed=seed),
+        further_scores(
+            built.scores, built.own, test, likelihood, last=last, draws=draws, seed=seed
+        ),
         checkpoint(path / "checkpoints", every=built.save_every),
     ]
-    test = None if built.test.targets.is_floating_point() else built.test
-    options = {
-        "seed": built.seed,
-        "callbacks": callbacks,
-        "progress": progress,
-        "resume": resume,
+    result = run(
+        built.algorithm,
+        pool,
+        test=None if test.targets.is_floating_point() else test,
+        seed=seed,
+        callbacks=callbacks,
+        progress=progress,
+        resume=resume,
         **built.options,
-    }
-    result = run(built.algorithm, pool, test=test, **options)
+    )
 
     def saved() -> None:
-        own = (
-            result.personal_scores(
-                built.own, likelihood=built.likelihood, draws=built.draws, seed=built.seed
-            )
-            if built.own
-            else None
-        )
-        if missing := save_run(path, result, built.test, built.seed, own):
+        scores = partial(result.personal_scores, likelihood=likelihood, draws=draws, seed=seed)
+        own = scores(built.own) if built.own else None
+        if missing := save_run(path, result, test, seed, own):
             say(f"{path}: no posterior.nc: {missing}")
 
     led(pool, saved)
@@ -187,9 +171,8 @@ def draw(folder: Folder) -> list[Path]:
         )
     into = folder.path / "pictures"
     into.mkdir(exist_ok=True)
-    plot_curves({folder.path.name: [folder.history(seed) for seed in done]}).savefig(
-        into / "curves.png", dpi=110
-    )
+    curves = plot_curves({folder.path.name: folder.histories()})
+    curves.savefig(into / "curves.png", dpi=110)
     if folder.file is None:
         return [into / "curves.png"]
     built = build(folder.file, done[0])
@@ -239,39 +222,17 @@ def compare(
     BayesfedError
         As `run_file`.
     """
-    paths = [Path(one) for one in given]
-    files = {path: experiment.read(path) for path in paths if not path.is_dir()}
-    folders = [
-        run_file(files[path], out, say=say, progress=progress) if path in files else Folder(path)
-        for path in paths
-    ]
-    named = {folder.path.name: folder for folder in folders}
-    if len(named) != len(folders) or not folders:
-        hint = "experiment files of different names"
-        raise ArgumentError(
-            "compare", "experiments of different names", [f.path.name for f in folders], hint
-        )
-    if missing := [name for name, folder in named.items() if not folder.finished]:
-        raise ArgumentError(
-            "compare", "a finished seed of each", f"none of {missing}", "bayesfed run FILE"
-        )
+    files = {path: experiment.read(path) for path in map(Path, given) if not path.is_dir()}
+    ran = {path: run_file(files[path], out, say=say, progress=progress) for path in files}
+    folders = [ran.get(path, Folder(path)) for path in map(Path, given)]
+    named = named_folders("compare", folders)
     text = comparison(named)
     say(text)
-    taken = {path.name for path in out.glob("compare*")}
-    into = out / next(
-        name
-        for name in ("compare", *(f"compare-{number}" for number in range(2, len(taken) + 3)))
-        if name not in taken
-    )
+    into = next(path for path in _numbered(out / "compare") if not path.exists())
     into.mkdir(parents=True)
     write_whole(into / "table.txt", (text + "\n").encode())
-    runs = {
-        name: [folder.history(seed) for seed in folder.finished] for name, folder in named.items()
-    }
-    write_whole(into / "curves.csv", curves_csv(runs).encode())
+    runs = {name: folder.histories() for name, folder in named.items()}
     plot_curves(runs).savefig(into / "curves.png", dpi=110)
-    for path, folder in zip(paths, folders, strict=True):
-        if path in files:
-            draw(folder)
-    say(f"table, curves and picture: {into}")
+    for folder in ran.values():
+        draw(folder)
     return into

@@ -2,10 +2,9 @@
 
 From the bottom: `wire`, the format of a message, and `leaf`, the interfaces of codes; `lossless`
 and `masks`, *integer codes* and *mask codes*, which are lossless; `quantisers`, *leaf codecs* for
-one tensor (`Float`, `Uniform`, `Qsgd`, `Probabilistic`, `Lattice`, `Ternary`, `TopK`, `KernelWise`,
-`Sparse`); and
-*codecs* of a whole tree: `Cast`, `Coded`, `PosteriorGrid`, `Flexible`, `Budgeted` for a given size,
-and `ErrorFeedback` around any of them. All of them are values and can be combined:
+one tensor (`Float`, `Uniform`, `Qsgd`, `Probabilistic`, `Lattice`, `Ternary`, `TopK`, `Sparse`);
+and *codecs* of a whole tree: `Cast`, `Coded`, `PosteriorGrid`, `Flexible`, `Budgeted` for a given
+size, and `ErrorFeedback` around any of them. All of them are values and can be combined:
 ``Coded(TopK(0.01, Qsgd(7)))``.
 """
 

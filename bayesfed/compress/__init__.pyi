@@ -17,10 +17,9 @@ from .quantisers.lattice import Lattice as Lattice
 from .quantisers.probabilistic import FedPaqQuantiser as FedPaqQuantiser
 from .quantisers.probabilistic import Probabilistic as Probabilistic
 from .quantisers.probabilistic import Qsgd as Qsgd
-from .quantisers.sparsify import KernelWise as KernelWise
 from .quantisers.sparsify import Sparse as Sparse
+from .quantisers.sparsify import Ternary as Ternary
 from .quantisers.sparsify import TopK as TopK
-from .quantisers.ternary import Ternary as Ternary
 from .support import gather_active as gather_active
 from .support import scatter_active as scatter_active
 from .wire import pack as pack

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayesfed.compress.wire import MAX_BYTES, Meta, pack, unpack
 from bayesfed.errors import WireError
-from bayesfed.errors.checks import checked_class, having, one_of
+from bayesfed.errors.checks import COUNT, checked_class, one_of
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, is_finite
 
@@ -36,7 +36,7 @@ class Codec(Protocol):
 _WIDTHS = {16: torch.float16, 32: torch.float32, 64: torch.float64}
 
 
-@checked_class(bits=one_of((16, 32, 64), "Cast(32)"))
+@checked_class(bits=one_of((16, 32, 64), "Cast(32)"), limit=COUNT)
 @dataclass(frozen=True)
 class Cast:
     """Send floating-point leaves with `bits` bits per value; integers and masks are unchanged.
@@ -62,50 +62,31 @@ class Cast:
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Cast every floating-point leaf and write the message."""
-        return pack({name: self._narrow(name, leaf) for name, leaf in tree.items()}, meta)
+        said = f"values that fit {self.bits} bits", "Cast(32) or a smaller step"
+        narrow = {name: _cast(name, leaf, _WIDTHS[self.bits], *said) for name, leaf in tree.items()}
+        return pack(narrow, meta)
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
         """Read the message; floating-point leaves come back as float32, or as float64 if `bits`
         is 64.
         """
         tree, meta = unpack(message, limit=self.limit)
-        return {
-            name: _widen(name, leaf, torch.promote_types(_WIDTHS[self.bits], torch.float32))
-            for name, leaf in tree.items()
-        }, meta
-
-    def _narrow(self, name: str, leaf: Tensor) -> Tensor:
-        if not leaf.is_floating_point():
-            return leaf
-        narrow = leaf.to(_WIDTHS[self.bits])
-        if not is_finite(narrow):
-            largest = float(leaf.abs().max())
-            raise WireError(
-                f"leaf {name!r}",
-                f"values that fit {self.bits} bits",
-                f"largest {largest:g}",
-                "Cast(32) or a smaller step",
-            )
-        return narrow
+        wide = torch.promote_types(_WIDTHS[self.bits], torch.float32)
+        said = f"finite {str(wide).removeprefix('torch.')} values", "sending it again"
+        return {name: _cast(name, leaf, wide, *said) for name, leaf in tree.items()}, meta
 
 
-def _widen(name: str, leaf: Tensor, dtype: torch.dtype) -> Tensor:
+def _cast(name: str, leaf: Tensor, dtype: torch.dtype, expected: str, hint: str) -> Tensor:
     if not leaf.is_floating_point():
         return leaf
-    wide = leaf.to(dtype)
-    if not is_finite(wide):
-        kind = str(dtype).removeprefix("torch.")
-        raise WireError(
-            f"leaf {name!r}",
-            f"finite {kind} values",
-            "NaN or Inf",
-            "sending it again",
-            field="values",
-        )
-    return wide
+    cast = leaf.to(dtype)
+    if not is_finite(cast):
+        actual = f"largest {float(leaf.abs().max()):g}"
+        raise WireError(f"leaf {name!r}", expected, actual, hint, field="values")
+    return cast
 
 
-@checked_class(codec=having(("encode", "decode"), "a codec", "Coded(TopK(0.1))"))
+@checked_class()
 @dataclass(frozen=True)
 class ErrorFeedback:
     """A codec with a residual: the client keeps the coding error and adds it to its next payload

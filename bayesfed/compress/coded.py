@@ -18,13 +18,14 @@ from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode, Reader, Wri
 from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.quantisers.floats import Float
-from bayesfed.compress.wire import DTYPES, MAX_BYTES, NAMES, Leaf, Meta, seal, unseal
+from bayesfed.compress.wire import DTYPES, MAX_BYTES, Leaf, Meta, dtype_of, seal, unseal
 from bayesfed.errors import WireError
-from bayesfed.errors.checks import check, having
+from bayesfed.errors.checks import checked_class
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Coded:
     """Code each leaf of a message by itself: floats by a `LeafCodec`, masks and integers
@@ -58,14 +59,6 @@ class Coded:
     integers: IntegerCode = Cheapest()
     limit: int = MAX_BYTES
 
-    def __post_init__(self) -> None:
-        for name, codec in {"floats": self.floats, **self.exceptions}.items():
-            check(
-                f"Coded, {name}",
-                codec,
-                having(("write", "read"), "a codec of leaves", "TopK(0.1), Qsgd(8)"),
-            )
-
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Write the message."""
         return seal((self._leaf(name, leaf, key.child(name)) for name, leaf in tree.items()), meta)
@@ -90,11 +83,7 @@ class Coded:
         )
 
     def _leaf(self, name: str, leaf: Tensor, key: Key) -> Leaf:
-        if leaf.dtype not in NAMES:
-            raise WireError(
-                f"leaf {name!r}", f"one of {sorted(DTYPES)}", leaf.dtype, "a cast first"
-            )
-        out, leaf = Writer(), leaf.detach()
+        dtype, out, leaf = dtype_of(name, leaf), Writer(), leaf.detach()
         try:
             if leaf.is_floating_point():
                 self.codec(name).write(leaf, key, out)
@@ -105,7 +94,7 @@ class Coded:
         except WireError as problem:
             raise WireError(f"leaf {name!r}: {problem}") from problem
         # Floats of any width are decoded as float32.
-        dtype = "f4" if leaf.is_floating_point() else NAMES[leaf.dtype]
+        dtype = "f4" if leaf.is_floating_point() else dtype
         return Leaf(name, dtype, tuple(leaf.shape), out.bytes())
 
     def _opened(self, leaf: Leaf, key: Key) -> Tensor:

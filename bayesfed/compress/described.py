@@ -13,7 +13,6 @@ import inspect
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 from bayesfed.compress.budgets.budgeted import Budgeted, FlexibleMap, Setting
@@ -25,24 +24,22 @@ from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.compress.masks.cheapest import CheapestMask
-from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.posterior import PosteriorGrid
 from bayesfed.compress.quantisers.floats import Exact, Float, Uniform
 from bayesfed.compress.quantisers.lattice import Lattice
 from bayesfed.compress.quantisers.probabilistic import Probabilistic, Qsgd
-from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
-from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.compress.quantisers.sparsify import Kernels, Signs, Sparse, Ternary, TopK
 from bayesfed.compress.wire import pack, unpack
 from bayesfed.errors import ArgumentError, WireError
 
 # Every codec, leaf codec and code of the package.
 SHIPPED: tuple[type, ...] = (
     *(Budgeted, Cast, Coded, ErrorFeedback, Flexible, FlexibleMap, PosteriorGrid, Setting),
-    *(Exact, Float, KernelWise, Lattice, Probabilistic, Qsgd, Sparse, Ternary, TopK, Uniform),
+    *(Exact, Float, Kernels, Lattice, Probabilistic, Qsgd, Signs, Sparse, Ternary, TopK, Uniform),
     *(Cheapest, Fixed, Golomb, Range),
-    *(CheapestMask, ClusterMask, ContextMask, PlainMask, RunMask),
+    *(CheapestMask, ContextMask, PlainMask, RunMask),
 )
 LIMIT = 1 << 22
 DEPTH = 16
@@ -94,7 +91,6 @@ def described(message: bytes, also: Iterable[type] = ()) -> Codec:
         if not (hasattr(codec, "encode") and hasattr(codec, "decode")):
             raise ValueError(f"{type(codec).__name__} is not a codec of messages")
     except (
-        ArgumentError,
         ValueError,
         TypeError,
         KeyError,
@@ -154,8 +150,6 @@ def _read(value: object, known: Mapping[str, type], depth: int) -> Any:
 
 
 def _fields(kind: type) -> list[str]:
-    if is_dataclass(kind):
-        return [field.name for field in fields(kind) if field.init]
     return list(inspect.signature(kind).parameters)
 
 

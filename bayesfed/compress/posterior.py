@@ -13,16 +13,14 @@ If each weight has its own sd, its logarithm is coded on a grid; an error e ther
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bayesfed.compress.coded import Coded
-from bayesfed.compress.quantisers.entries import Reals, parts, peak
 from bayesfed.compress.quantisers.floats import Float
 from bayesfed.compress.wire import Meta
 from bayesfed.errors import WireError
@@ -76,17 +74,11 @@ class PosteriorGrid:
                     "a smaller step",
                 )
             if tree[name].numel() > 1:
-                result[name] = _codes(
-                    tree[name].detach().double().log(),
-                    np.array([self._log_step]),
-                    key.child("dither", name),
-                    name,
-                )
+                logarithm = tree[name].detach().double().log()
+                result[name] = _codes(logarithm, self._log_step, key, name)
         seen = self._seen(result, spreads, key)
         for name in _means(tree):
-            result[name] = _codes(
-                tree[name], self._steps(name, tree[name], seen), key.child("dither", name), name
-            )
+            result[name] = _codes(tree[name], self._steps(name, tree[name], seen), key, name)
         return self.inner.encode(result, meta, key.child("inner"))
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
@@ -95,27 +87,15 @@ class PosteriorGrid:
         seen = self._seen(tree, _spreads(tree), key)
         result = tree | {name: leaf.float() for name, leaf in seen.items()}
         for name in _means(tree):
-            steps, mean = (
-                self._steps(name, tree[name], seen),
-                np.empty(tree[name].numel(), np.float32),
-            )
-            with np.errstate(over="ignore"):
-                for part, values in _values(tree[name], key.child("dither", name), name):
-                    mean[part] = values * _of(steps, part)
-            result[name] = torch.from_numpy(mean).reshape(tree[name].shape)
+            mean = _values(tree[name], self._steps(name, tree[name], seen), key, name)
+            result[name] = mean.float()
             if not is_finite(result[name]):
-                raise WireError(
-                    f"leaf {name!r}",
-                    "finite values",
-                    "others",
-                    "sending it again",
-                    field="values",
-                )
+                raise _damaged(name, "finite values", "others")
         return result, meta
 
     @property
-    def _log_step(self) -> float:
-        return math.sqrt(12 * self.nats)
+    def _log_step(self) -> Tensor:
+        return torch.tensor(math.sqrt(12 * self.nats), dtype=torch.float64)
 
     def _seen(self, coded: Mapping[str, Tensor], spreads: list[str], key: Key) -> Tree:
         """Return the sds that the receiver decodes, float64."""
@@ -123,38 +103,21 @@ class PosteriorGrid:
         for name in spreads:
             leaf = coded[name].detach().cpu()
             if leaf.is_floating_point() != (leaf.numel() <= 1):
-                raise WireError(
-                    f"leaf {name!r}",
-                    "one sd as a float, or grid numbers",
-                    leaf.dtype,
-                    "sending it again",
-                )
-            if leaf.is_floating_point():
-                sd = leaf.float().double()
-            else:
-                sd = torch.empty(leaf.shape, dtype=torch.float64)
-                flat = sd.reshape(-1).numpy()
-                with np.errstate(over="ignore"):
-                    for part, values in _values(leaf, key.child("dither", name), name):
-                        flat[part] = np.exp(values * self._log_step)
-            if not _positive(sd):
-                raise WireError(
-                    f"leaf {name!r}",
-                    "finite values above 0",
-                    "others",
-                    "sending it again",
-                    field="values",
-                )
-            seen[name] = sd
+                raise _damaged(name, "one sd as a float, or grid numbers", leaf.dtype)
+            seen[name] = (
+                leaf.float().double()
+                if leaf.is_floating_point()
+                else _values(leaf, self._log_step, key, name).exp()
+            )
+            if not _positive(seen[name]):
+                raise _damaged(name, "finite values above 0", "others")
         return seen
 
-    def _steps(self, name: str, leaf: Tensor, seen: Tree) -> Reals:
+    def _steps(self, name: str, leaf: Tensor, seen: Tree) -> Tensor:
         sd = seen[_spread_of(name, seen)]
         if sd.numel() != 1 and sd.shape != leaf.shape:
-            raise WireError(
-                f"leaf {name!r}", f"shape {tuple(sd.shape)}", tuple(leaf.shape), "sending it again"
-            )
-        return sd.reshape(-1).numpy() * math.sqrt(24 * self.nats)
+            raise _damaged(name, f"shape {tuple(sd.shape)}", tuple(leaf.shape))
+        return (sd.reshape(()) if sd.numel() == 1 else sd) * math.sqrt(24 * self.nats)
 
 
 def _means(tree: Mapping[str, Tensor]) -> list[str]:
@@ -186,37 +149,30 @@ def _positive(leaf: Tensor) -> bool:
     return float(low.float()) > 0 and math.isfinite(high.float())
 
 
-def _of(steps: Reals, part: slice) -> Reals:
-    return steps if len(steps) == 1 else steps[part]
+def _damaged(name: str, expected: str, actual: object) -> WireError:
+    return WireError(f"leaf {name!r}", expected, actual, "sending it again", field="values")
 
 
-def _dither(count: int, random: np.random.Generator) -> Reals:
-    return random.random(count) - 0.5
+def _dither(leaf: Tensor, key: Key, name: str) -> Tensor:
+    drawn = key.child("dither", name).numpy().random(tuple(leaf.shape))
+    return torch.as_tensor(drawn, dtype=torch.float64) - 0.5
 
 
-def _codes(leaf: Tensor, steps: Reals, key: Key, name: str) -> Tensor:
-    flat, random = leaf.detach().cpu().reshape(-1), key.numpy()
-    result = np.empty(len(flat), np.int64)
-    for part in parts(len(flat)):
-        with np.errstate(over="ignore", invalid="ignore"):
-            scaled = flat[part].double().numpy() / _of(steps, part)
-            numbers = np.rint(scaled + _dither(len(scaled), random))
-        if not peak(numbers) <= LARGEST:
-            raise WireError(
-                f"leaf {name!r}",
-                f"values within {LARGEST:g} grid steps",
-                "larger ones or NaN",
-                "a smaller step",
-            )
-        result[part] = numbers
-    return torch.from_numpy(result).reshape(leaf.shape)
+def _codes(leaf: Tensor, steps: Tensor, key: Key, name: str) -> Tensor:
+    """Return the grid numbers of a leaf with subtractive dither."""
+    numbers = (leaf.detach().cpu().double() / steps + _dither(leaf, key, name)).round_()
+    if numbers.numel() and not float(numbers.abs().max()) <= LARGEST:
+        raise WireError(
+            f"leaf {name!r}",
+            f"values within {LARGEST:g} grid steps",
+            "larger ones or NaN",
+            "a smaller step",
+        )
+    return numbers.long()
 
 
-def _values(codes: Tensor, key: Key, name: str) -> Iterator[tuple[slice, Reals]]:
-    """Yield the grid numbers minus their dither, part by part."""
+def _values(codes: Tensor, steps: Tensor, key: Key, name: str) -> Tensor:
+    """Return the numbers that grid numbers stand for."""
     if codes.dtype is not torch.int64:
         raise WireError(f"leaf {name!r}", "grid numbers", codes.dtype, "a message of this codec")
-    flat, random = codes.reshape(-1).numpy(), key.numpy()
-    return (
-        (part, flat[part] - _dither(part.stop - part.start, random)) for part in parts(len(flat))
-    )
+    return (codes - _dither(codes, key, name)) * steps

@@ -235,16 +235,19 @@ def unpack(message: bytes, *, limit: int = MAX_BYTES) -> tuple[Tree, dict[str, A
     return {leaf.name: opened(leaf) for leaf in leaves}, meta
 
 
-def plain(name: str, leaf: Tensor) -> Leaf:
-    """Return a leaf whose section holds its plain values, booleans with eight per byte."""
+def dtype_of(name: str, leaf: Tensor) -> str:
+    """Return the name of a leaf's dtype; raise `WireError` if the format has none."""
     if leaf.dtype not in NAMES:
         raise WireError(f"leaf {name!r}", f"one of {sorted(DTYPES)}", leaf.dtype, "a cast first")
-    values = leaf.detach().cpu().contiguous().numpy()
+    return NAMES[leaf.dtype]
+
+
+def plain(name: str, leaf: Tensor) -> Leaf:
+    """Return a leaf whose section holds its plain values, booleans with eight per byte."""
+    dtype, values = dtype_of(name, leaf), leaf.detach().cpu().contiguous().numpy()
     if leaf.dtype is torch.bool:
         values = np.packbits(values.reshape(-1))
-    return Leaf(
-        name, NAMES[leaf.dtype], tuple(leaf.shape), values.data.cast("B") if values.size else b""
-    )
+    return Leaf(name, dtype, tuple(leaf.shape), values.data.cast("B") if values.size else b"")
 
 
 def opened(leaf: Leaf) -> Tensor:
@@ -288,12 +291,8 @@ def _header(
 
 
 def _is_scalar(value: object) -> bool:
-    match value:
-        case str() | bool():
-            return True
-        case int():
-            return -(1 << 63) <= value < 1 << 63
-        case float():
-            return math.isfinite(value)
-        case _:
-            return False
+    return (
+        isinstance(value, str)
+        or (isinstance(value, int) and -(1 << 63) <= value < 1 << 63)
+        or (isinstance(value, float) and math.isfinite(value))
+    )

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import a, check, checked, one_of, whole
+from bayesfed.errors.checks import checked, whole
 from bayesfed.keys import Key
 
 Corruption = Literal["noise", "blur", "rotation", "contrast", "occlusion"]
@@ -38,10 +38,9 @@ STRENGTHS: Mapping[Corruption, tuple[float, ...]] = {
     "contrast": (0.7, 0.5, 0.35, 0.25, 0.15),
     "occlusion": (0.2, 0.3, 0.4, 0.5, 0.6),
 }
-_DATA = a(Dataset, "a data set", "Dataset(inputs, targets)")
 
 
-@checked(data=_DATA, corruption=one_of(Corruption, "'blur'"), severity=whole(1, "3", 5))
+@checked(severity=whole(1, "3", 5))
 def corrupted(
     data: Dataset, corruption: Corruption, severity: int = 3, *, key: Key | None = None
 ) -> Dataset:
@@ -83,6 +82,7 @@ def corrupted(
     return Dataset(changed.reshape(data.inputs.shape), data.targets, data.classes, data.domains)
 
 
+@checked()
 def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Dataset:
     """Return rows drawn without replacement such that the classes have other shares: as many rows
     as there are for it.
@@ -104,35 +104,28 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
     DataError
         If the targets are no labels of these classes.
     """
-    check("label_shifted, data", data, _DATA)
-    wanted = torch.as_tensor(shares, dtype=torch.float64)
+    wanted, labels = torch.as_tensor(shares, dtype=torch.float64), data.targets.cpu()
     if (
-        data.targets.is_floating_point()
-        or data.targets.ndim != 1
-        or (len(data) and int(data.targets.max()) >= len(wanted))
+        labels.is_floating_point()
+        or labels.ndim != 1
+        or (len(data) and int(labels.max()) >= len(wanted))
     ):
-        expected = f"labels 0 to {len(wanted) - 1}"
-        raise DataError(
-            "label_shifted",
-            expected,
-            f"{tuple(data.targets.shape)} of {data.targets.dtype}",
-            "a share a class",
+        expected, actual = (
+            f"labels 0 to {len(wanted) - 1}",
+            f"{tuple(labels.shape)} of {labels.dtype}",
         )
-    counts = torch.bincount(data.targets, minlength=len(wanted)).double().cpu()
-    if (
-        bool((wanted < 0).any())
-        or not float(wanted.sum()) > 0
-        or bool(((wanted > 0) & (counts == 0)).any())
-    ):
+        raise DataError("label_shifted", expected, actual, "a share a class")
+    counts, asked = torch.bincount(labels, minlength=len(wanted)).double(), wanted > 0
+    if bool((wanted < 0).any() or (asked & (counts == 0)).any()) or not bool(asked.any()):
         hint = "shares of classes that have rows"
         raise ArgumentError(
             "label_shifted, shares", "numbers >= 0, not all 0", wanted.tolist(), hint
         )
     # Rounded down, so that no class needs more rows than it has.
-    size = float((counts[wanted > 0] / wanted[wanted > 0]).min())
+    size = float((counts[asked] / wanted[asked]).min())
     noise, parts = key.generator(), []
     for label, share in enumerate(wanted.tolist()):
-        rows = (data.targets.cpu() == label).nonzero()[:, 0]
+        rows = (labels == label).nonzero()[:, 0]
         parts.append(
             rows[torch.randperm(len(rows), generator=noise)[: math.floor(share * size + 1e-9)]]
         )

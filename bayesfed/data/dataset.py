@@ -10,9 +10,11 @@ from torch import Tensor
 
 from bayesfed.data.arrays import as_targets, as_tensor
 from bayesfed.errors import DataError
+from bayesfed.errors.checks import ITSELF, checked_class
 from bayesfed.trees import is_finite
 
 
+@checked_class(inputs=ITSELF, targets=ITSELF)
 @dataclass(frozen=True)
 class Dataset:
     """Inputs and targets. An empty data set is legal: a client without data.

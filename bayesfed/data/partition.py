@@ -15,7 +15,8 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import KEY, LABELS, PART, POSITIVE, Role, a, checked, whole
+from bayesfed.errors.checks import LABELS, PART, POSITIVE, checked, whole
+from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 Partition = list[Tensor]
@@ -23,7 +24,7 @@ Partition = list[Tensor]
 Homes = NewType("Homes", dict[str, Tensor])
 
 
-@checked(rows=whole(0, "len(train)"), clients=whole(0, "10"), key=KEY)
+@checked(rows=whole(0, "len(train)"), clients=whole(0, "10"))
 def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
     """Shuffle the rows and distribute them evenly: sizes differ by at most one.
 
@@ -47,9 +48,7 @@ def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
     return _tensors(np.array_split(key.numpy().permutation(rows), clients), key, minimum)
 
 
-@checked(
-    labels=LABELS, clients=whole(0, "10"), alpha=Role(POSITIVE.fits, "alpha > 0", "0.5"), key=KEY
-)
+@checked(labels=LABELS, clients=whole(0, "10"), alpha=Role(POSITIVE.fits, "alpha > 0", "0.5"))
 def dirichlet(
     labels: Tensor, clients: int, alpha: float, key: Key, *, minimum: int = 0
 ) -> Partition:
@@ -101,7 +100,7 @@ def dirichlet(
     return _tensors(parts, key, minimum)
 
 
-@checked(labels=LABELS, clients=whole(0, "10"), per_client=whole(1, "2"), key=KEY)
+@checked(labels=LABELS, clients=whole(0, "10"), per_client=whole(1, "2"))
 def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition:
     """Sort by label, cut into ``clients * per_client`` shards, and give `per_client` random ones to
     each client (McMahan et al., 2017).
@@ -177,7 +176,6 @@ def within_domains(
         "train.targets.tolist(), or split_rows(train, key)",
     ),
     share=PART,
-    key=KEY,
 )
 def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tensor, Tensor]:
     """Return the rows of (train, test) in ascending order, with `share` of each stratum, rounded to
@@ -197,22 +195,16 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
     ArgumentError
         If `share` is not between 0 and 1.
     """
-    sides: tuple[list[Tensor], list[Tensor]] = ([], [])
+    test = torch.zeros(len(strata), dtype=torch.bool)
     for name, rows in by_domain(strata).items():
         shuffled = rows[torch.randperm(len(rows), generator=key.child(name).generator())]
-        cut = len(rows) - round(share * len(rows))
-        sides[0].append(shuffled[:cut])
-        sides[1].append(shuffled[cut:])
-    train, test = (
-        torch.cat([*parts, torch.empty(0, dtype=torch.int64)]).sort().values for parts in sides
-    )
-    return train, test
+        test[shuffled[len(rows) - round(share * len(rows)) :]] = True
+    return (~test).nonzero()[:, 0], test.nonzero()[:, 0]
 
 
 @checked(
-    data=a(Dataset, "a data set", "Dataset(inputs, targets), and the partition after it"),
     parts=Role(
-        lambda parts: isinstance(parts, list | tuple | dict),
+        lambda parts: isinstance(parts, list | tuple | dict) and len(parts) > 0,
         "a partition: rows of each client",
         "iid(len(train), 10, Key(0))",
     ),

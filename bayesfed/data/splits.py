@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TypeVar
 
 import torch
 
@@ -16,13 +16,14 @@ from bayesfed.data.population import Population
 from bayesfed.data.texts.texts import Texts
 from bayesfed.data.texts.tokens import tokenised
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import KEY, PART, Role, a, checked
+from bayesfed.errors.checks import PART, a, checked
+from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 __all__ = ["held_out_rows", "split_clients", "split_rows", "split_texts"]
 
 
-@checked(data=a(Dataset, "a data set", "Dataset(inputs, targets)"))
+@checked()
 def held_out_rows(data: Dataset, share: float, key: Key) -> tuple[Dataset, Dataset]:
     """Return (train, test): data sets, with `share` of the rows of every class and domain in the
     test set, rounded to the nearest row.
@@ -56,19 +57,11 @@ def held_out_rows(data: Dataset, share: float, key: Key) -> tuple[Dataset, Datas
 
 
 Clients = dict[str, Dataset]
+Rows = TypeVar("Rows", Dataset, Clients, Mapping[str, Dataset])
 
 
-@overload
-def split_rows(rows: Dataset, share: float = 0.2, *, key: Key) -> tuple[Dataset, Dataset]: ...
-
-
-@overload
-def split_rows(
-    rows: Mapping[str, Dataset], share: float = 0.2, *, key: Key | None = None
-) -> tuple[Clients, Clients]: ...
-
-
-def split_rows(rows: Any, share: float = 0.2, *, key: Key | None = None) -> Any:
+@checked(rows=a((Dataset, Mapping), "a data set, or one for each client by name", "bf.digits()[0]"))
+def split_rows(rows: Rows, share: float = 0.2, *, key: Key | None = None) -> tuple[Rows, Rows]:
     """Hold out a share of the rows to test on, of every class alike; of a mapping of clients, a
     share of each client's rows.
 
@@ -98,12 +91,11 @@ def split_rows(rows: Any, share: float = 0.2, *, key: Key | None = None) -> Any:
     >>> run(fed_per(net), train, rounds=40).personal_scores(test)
     """
     key = key or Key(0, "rows")
-    if isinstance(rows, Mapping):
-        parts = {name: split_rows(own, share, key=key.child(name)) for name, own in rows.items()}
-        return {name: train for name, (train, _) in parts.items()}, {
-            name: test for name, (_, test) in parts.items()
-        }
-    return held_out_rows(rows, share, key)
+    if isinstance(rows, Dataset):
+        return held_out_rows(rows, share, key)
+    parts = {name: held_out_rows(own, share, key.child(name)) for name, own in rows.items()}
+    train, test = ({name: part[side] for name, part in parts.items()} for side in (0, 1))
+    return train, test
 
 
 Given = TypeVar("Given", Population, Clients)
@@ -116,7 +108,6 @@ Given = TypeVar("Given", Population, Clients)
         "bf.federate(train, parts)",
     ),
     share=PART,
-    key=KEY,
 )
 def split_clients(
     clients: Given, share: float = 0.2, *, key: Key | None = None

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, MissingExtraError
-from bayesfed.errors.checks import KEY, Role, checked, whole
+from bayesfed.errors.checks import checked, whole
+from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 
+@checked()
 def digits(key: Key | None = None, *, test: int = 360) -> tuple[Dataset, Dataset]:
     """Load scikit-learn's handwritten digits as (train, test): 1,797 real images ``(N, 8, 8)`` in
     [0, 1].
@@ -83,7 +85,6 @@ def blobs(
 
 @checked(
     clients=whole(1, "1_000_000"),
-    key=KEY,
     exponent=Role(lambda exponent: 1 < exponent < math.inf, "a number above 1", "2.0"),
     least=whole(0, "1"),
     most=whole(1, "1000"),

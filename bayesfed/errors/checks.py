@@ -2,25 +2,28 @@
 not where it first does harm.
 
 A `Role` says what an argument must be and what to pass instead; `checked` makes a function check
-its arguments by their names, and name the nearest keyword if it has none of that name. Arguments
-that may be None by their default or their annotation are then not checked.
+its arguments by the roles of their names, else by their annotations, and name the nearest keyword
+if it has none of that name. An argument that may be None by its default or its annotation has no
+role then.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesfed.errors import ArgumentError, KeywordError
+from bayesfed.errors.roles import Role, annotated
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
@@ -41,6 +44,31 @@ ELSEWHERE = {
     **dict.fromkeys(("test_data", "test_set", "validation"), "test=data"),
     **dict.fromkeys(("device", "cuda"), "data.to('cuda')"),
 }
+# What to pass for a kind, by its name in an annotation.
+HINTS = {
+    "Algorithm": "fed_avg(net)",
+    "Callback": "evaluate(test)",
+    "Capacity": "fixed(sorted(clients), 2), dynamic(2) or by_device(...)",
+    "Codec": "Cast(16), Coded(TopK(0.1))",
+    "Dataset": "Dataset(inputs, targets)",
+    "Declared": "declare(net)",
+    "Elbo": "Trace_ELBO()",
+    "FlexibleMap": "public_settings(net, public, key)",
+    "Key": "Key(0, 'purpose')",
+    "LeafCodec": "TopK(0.1), Qsgd(8)",
+    "Likelihood": "Categorical(), or Normal(sd=1.0) for numbers",
+    "Link": "Digital(), or OverTheAir(snr_db=20.0)",
+    "Module": "mlp([64, 32, 10], Key(0))",
+    "Optimiser": "Sgd(0.05), Adam(1e-3)",
+    "Planner": "Planner(shrunk_shares(...), deadline_s=5.0)",
+    "PowerControl": "Gbma(), or ChannelInversion()",
+    "Predicate": "lambda name, module: name.endswith('weight')",
+    "Schedule": "cosine(0.1, rounds)",
+    "Server": "Average(), or an instance of its class",
+    "ServerOptimiser": "FedAdam(0.01), FedAvgM()",
+    "WeightPrior": "Gaussian(1.0), or declare for a Prior",
+    "Training": "Training(steps=50, batch_size=64)",
+}
 OF_TRAINING = {
     **dict.fromkeys(
         ("lr", "learning_rate", "optimizer", "optim", "momentum"), "optimiser=Sgd(0.1)"
@@ -49,41 +77,11 @@ OF_TRAINING = {
 }
 
 
-@dataclass(frozen=True)
-class Role:
-    """What an argument must be.
-
-    Parameters
-    ----------
-    fits
-        Whether a value can be used.
-    expected
-        What is expected, in words.
-    hint
-        What to pass instead.
-    """
-
-    fits: Callable[[Any], bool]
-    expected: str
-    hint: str
-
-
 def a(kind: type | tuple[type, ...], expected: str, hint: str) -> Role:
     """Return the role of an instance of a class; NumPy's numbers are numbers."""
     kind = Integral if kind is int else Real if kind == (int, float) else kind
     return Role(
         lambda value: isinstance(value, kind) and not isinstance(value, bool), expected, hint
-    )
-
-
-def having(members: Sequence[str], expected: str, hint: str) -> Role:
-    """Return the role of an instance, and not a class, that has some members."""
-    return Role(
-        lambda value: (
-            not isinstance(value, type) and all(hasattr(value, member) for member in members)
-        ),
-        expected,
-        hint,
     )
 
 
@@ -100,10 +98,11 @@ def whole(least: int, hint: str, most: float = math.inf) -> Role:
     )
 
 
-def one_of(words: Any, hint: str) -> Role:
+def one_of(words: Any, hint: str = "") -> Role:
     """Return the role of one of some words or numbers, or of those of a `Literal`."""
     known = get_args(words) or words
-    return Role(lambda value: value in known, f"one of {', '.join(map(repr, known))}", hint)
+    expected = f"one of {', '.join(map(repr, known))}"
+    return Role(lambda value: value in known, expected, hint or repr(known[0]))
 
 
 def number(interval: str, hint: str) -> Role:
@@ -121,26 +120,13 @@ def number(interval: str, hint: str) -> Role:
     return Role(fits, f"a number in {interval}", hint)
 
 
-def choice(*values: str) -> Role:
-    """Return the role of one of some words."""
-    return Role(lambda value: value in values, " or ".join(map(repr, values)), repr(values[0]))
-
-
-KEY = having(("child", "generator"), "a Key", "Key(0, 'purpose')")
-NET = a(nn.Module, "a network, an instance of nn.Module", "mlp([64, 32, 10], Key(0))")
-NETS = Role(
-    lambda value: (
-        isinstance(value, list | tuple) and all(isinstance(one, nn.Module) for one in value)
-    ),
-    "a list of networks, the largest first",
-    "[mlp([64, 32, 10], key), mlp([64, 16, 10], key)]",
-)
 SHARE = Role(lambda share: 0 < share <= 1, "a share above 0 and at most 1", "0.1")
 PART = Role(lambda share: 0 < share < 1, "a number between 0 and 1", "0.2")
 POSITIVE = Role(lambda value: 0 < value < math.inf, "a positive finite number", "1.0")
 NOT_NEGATIVE = Role(lambda value: 0 <= value < math.inf, "a finite number from 0 up", "0.0")
 COUNT = whole(1, "10")
-CALLABLE = Role(callable, "a function", "a lambda")
+# What a function checks itself, in words of its own.
+ITSELF = Role(lambda value: True, "anything")
 LABELS = Role(
     lambda value: (
         isinstance(value, Tensor)
@@ -154,7 +140,7 @@ LABELS = Role(
 
 
 def checked(
-    *, said: Mapping[str, str] | None = None, **roles: Role
+    said: Mapping[str, str] | None = None, /, **roles: Role
 ) -> Callable[[Callable[Arguments, Value]], Callable[Arguments, Value]]:
     """Return a decorator that checks the arguments of a function.
 
@@ -163,27 +149,38 @@ def checked(
     said
         What to pass in place of keywords that the function does not have. Default: `ELSEWHERE`.
     **roles
-        Role of each argument by its name; others are not checked.
+        Role of each argument by its name. All are also checked by their annotations, but those
+        that the function checks `ITSELF`.
     """
 
     def decorated(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
-        parameters = inspect.signature(function).parameters
+        signature = inspect.signature(function)
         optional = {
             name
-            for name, parameter in parameters.items()
+            for name, parameter in signature.parameters.items()
             if parameter.default is None or "None" in str(parameter.annotation)
         }
+
+        # Read at the first call: annotations may name what is imported later.
+        by_annotation = functools.cache(lambda: annotated(function))
 
         @wraps(function)
         def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
             # A class may have the constructor of its base.
             made = function.__name__ == "__init__"
             where = type(args[0]).__name__ if made else function.__qualname__
-            check_keywords(where, parameters, args, kwargs, ELSEWHERE if said is None else said)
-            given = dict(zip(parameters, args, strict=False)) | kwargs
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError as problem:
+                known = ELSEWHERE if said is None else said
+                raise wrong_call(where, signature, kwargs, known, problem) from None
             for name, role in roles.items():
                 if name in given and not (given[name] is None and name in optional):
                     check(f"{where}, {name}", given[name], role)
+            for name, role in by_annotation().items():
+                if name in given and roles.get(name) is not ITSELF and not role.fits(given[name]):
+                    hint = hint_of(signature.parameters[name])
+                    raise ArgumentError(f"{where}, {name}", role.expected, shown(given[name]), hint)
             return function(*args, **kwargs)
 
         return called
@@ -199,7 +196,7 @@ def checked_class(
     """
 
     def decorated(kind: type[Value]) -> type[Value]:
-        type.__setattr__(kind, "__init__", checked(said=said, **roles)(kind.__init__))
+        type.__setattr__(kind, "__init__", checked(said, **roles)(kind.__init__))
         return kind
 
     return decorated
@@ -209,59 +206,45 @@ def check(where: str, value: object, role: Role) -> None:
     """Raise `ArgumentError` unless a value fits its role."""
     try:
         fits = role.fits(value)
-    except TypeError:
+    except (TypeError, RuntimeError):
         # Something that cannot be compared with what is expected.
         fits = False
     if not fits:
         raise ArgumentError(where, role.expected, shown(value), role.hint)
 
 
-def check_keywords(
+def wrong_call(
     where: str,
-    parameters: Mapping[str, inspect.Parameter],
-    args: Sequence[object],
+    signature: inspect.Signature,
     kwargs: Mapping[str, object],
     said: Mapping[str, str],
-) -> None:
-    """Raise `KeywordError` if a call has a keyword that is no parameter, lacks one, or gives one
-    twice.
+    problem: TypeError,
+) -> KeywordError:
+    """Return the error of a call with a keyword that is no parameter, or that lacks an argument,
+    gives one twice or gives too many.
     """
-    names = [name for name in parameters if name != "self"]
-    free = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    if unknown := [name for name in kwargs if name not in parameters and not free]:
-        near = get_close_matches(unknown[0], names, n=2)
-        # A hint of this very name, else the names that are near, else a hint of a name that is
-        # near.
-        told = (
-            [unknown[0]]
-            if unknown[0] in said
-            else []
-            if near
-            else get_close_matches(unknown[0], said, n=1, cutoff=0.8)
-        )
-        hint = said[told[0]] if told else " or ".join(near or names[:3])
-        raise KeywordError(where, f"keywords among {', '.join(names)}", unknown[0], hint)
-    positional = [
-        parameter
-        for parameter in parameters.values()
-        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-    ]
-    many = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in positional)
-    if len(args) > len(positional) and not many:
-        actual = len(args) - (len(parameters) - len(names))
-        hint = f"{names[min(actual, len(names)) - 1]}=..., by its name"
-        expected = (
-            f"at most {len(positional) - (len(parameters) - len(names))} arguments by position"
-        )
-        raise KeywordError(where, expected, actual, hint)
-    given = {*list(parameters)[: len(args)], *kwargs}
-    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    if missing := [
-        name
-        for name, one in parameters.items()
-        if one.default is one.empty and name not in given and one.kind not in kinds
-    ]:
-        raise KeywordError(where, f"a value for {missing[0]}", "none", f"{missing[0]}=...")
+    names = [name for name in signature.parameters if name != "self"]
+    free = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    unknown = next((name for name in kwargs if name not in names and not free), None)
+    if unknown is None:
+        return KeywordError(where, ", ".join(names), problem, "each argument by its name")
+    near = get_close_matches(unknown, names, n=2)
+    # A hint of this very name, else the names that are near, else a hint of a name that is near.
+    told = [unknown] if unknown in said else get_close_matches(unknown, said, n=1, cutoff=0.8)
+    hint = (
+        said[told[0]] if told and (unknown in said or not near) else " or ".join(near or names[:3])
+    )
+    return KeywordError(where, f"keywords among {', '.join(names)}", unknown, hint)
+
+
+def hint_of(parameter: inspect.Parameter) -> str:
+    """Return what to pass for a parameter: of its kind, its default, or its annotation."""
+    text = str(parameter.annotation)
+    kind = next((HINTS[word] for word in re.findall(r"\w+", text) if word in HINTS), "")
+    if kind and text.startswith("Sequence"):
+        return f"[{kind}, ...]"
+    known = parameter.default is not parameter.empty and parameter.default is not None
+    return kind or (shown(parameter.default) if known else text)
 
 
 def shown(value: object) -> str:

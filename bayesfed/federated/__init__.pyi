@@ -18,14 +18,12 @@ from .aggregation.views import Slice as Slice
 from .aggregation.views import Whole as Whole
 from .clients.cohorts import Cohorts as Cohorts
 from .clients.memory.memories import ClientMemory as ClientMemory
-from .clients.memory.memories import InFolder as InFolder
 from .clients.memory.memories import Slot as Slot
 from .clients.pools import ClientPool as ClientPool
 from .clients.pools import InProcess as InProcess
 from .clients.ranks import Ranks as Ranks
 from .clients.turn import Reply as Reply
 from .clients.turn import Task as Task
-from .clients.turn import answer as answer
 from .core.algorithm import Algorithm as Algorithm
 from .core.algorithm import Model as Model
 from .core.algorithm import Personal as Personal
@@ -68,9 +66,7 @@ from .engine.callbacks import score as score
 from .engine.checkpoint import checkpoint as checkpoint
 from .engine.checkpoint import load as load
 from .engine.checkpoint import newest as newest
-from .engine.checkpoint import save as save
 from .engine.files.records import RecordFile as RecordFile
-from .engine.files.records import untimed as untimed
 from .engine.reports import Record as Record
 from .engine.reports import RoundReport as RoundReport
 from .engine.reports import Row as Row

@@ -19,6 +19,7 @@ socket                socket of its worker (`bayesfed.flower.worker`), which has
 from __future__ import annotations
 
 from collections.abc import Mapping
+from multiprocessing.connection import Client
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,8 +69,6 @@ def respond(letter: bytes, node: Mapping[str, Any], run: Mapping[str, Any]) -> b
         If the node has no name, the run has no experiment, or no worker listens at the socket.
     """
     if "socket" in node:
-        from bayesfed.flower.sockets import forward
-
         return forward(str(node["socket"]), letter)
     if "experiment" not in run:
         raise ArgumentError(
@@ -83,6 +82,25 @@ def respond(letter: bytes, node: Mapping[str, Any], run: Mapping[str, Any]) -> b
     return Site(client_name(node), load(str(run["experiment"])), folder, secret=secret).handle(
         letter
     )
+
+
+def forward(socket: str, letter: bytes) -> bytes:
+    """Send a letter to the worker at a socket, without pickling, and return its answer.
+
+    Raises
+    ------
+    ArgumentError
+        If no worker listens at the socket, or it stops before it has answered.
+    """
+    try:
+        with Client(socket, family="AF_UNIX") as connection:
+            connection.send_bytes(letter)
+            return connection.recv_bytes()
+    except (OSError, EOFError) as problem:
+        hint = "python -m bayesfed.flower.worker --socket ..."
+        raise ArgumentError(
+            f"socket {socket!r}", "a worker that answers", repr(problem), hint
+        ) from problem
 
 
 def client_name(node: Mapping[str, Any]) -> str:

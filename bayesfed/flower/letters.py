@@ -29,7 +29,7 @@ from typing import Any
 from bayesfed.compress.described import describe, described
 from bayesfed.compress.wire import MAX_BYTES, Leaf, seal, unseal
 from bayesfed.errors import WireError
-from bayesfed.federated import Link, Profile, Reply, Slot, Task
+from bayesfed.federated import Link, Profile, Slot, Task
 from bayesfed.federated.core import Info
 
 VERSION = 2
@@ -146,11 +146,6 @@ class Answer:
     reason: str = ""
     field: str = ""
 
-    @property
-    def reply(self) -> Reply:
-        """The reply in the form the engine takes."""
-        return Reply(self.packed, {}, self.info, self.seconds)
-
     def write(self) -> bytes:
         """Return the letter."""
         fields = {name: value for name, value in vars(self).items() if name != "packed"}
@@ -158,7 +153,7 @@ class Answer:
 
 
 def read_request(
-    letter: bytes, links: Mapping[str, Link], also: Iterable[type] = (), limit: int = MAX_BYTES
+    letter: bytes, links: Mapping[str, Link], also: Iterable[type] = ()
 ) -> Hello | Question:
     """Read a letter of a server.
 
@@ -170,15 +165,13 @@ def read_request(
         The client's own links by phase.
     also
         Your own dataclasses among the codecs.
-    limit
-        Largest size of the message in bytes.
 
     Raises
     ------
     WireError
         If it is not a valid request, or its phase is not in the client's experiment.
     """
-    kind, meta, sections = _opened(letter, limit)
+    kind, meta, sections = _opened(letter)
     if kind == "hello":
         return Hello()
     with _fields(kind, "question"):
@@ -205,22 +198,15 @@ def read_request(
     return Question(task, slot if slot.round >= 0 else None)
 
 
-def read_reply(letter: bytes, limit: int = MAX_BYTES) -> Name | Answer:
+def read_reply(letter: bytes) -> Name | Answer:
     """Read a letter of a client.
-
-    Parameters
-    ----------
-    letter
-        The letter.
-    limit
-        Largest size of the message in bytes.
 
     Raises
     ------
     WireError
         If it is not a valid reply.
     """
-    kind, meta, sections = _opened(letter, limit)
+    kind, meta, sections = _opened(letter)
     if kind == "name":
         with _fields(kind, "name"):
             device = _figures(meta["figures"])
@@ -266,8 +252,8 @@ def _sealed(kind: str, fields: Fields, sections: Mapping[str, bytes] | None = No
     return seal(leaves, {"kind": kind, "version": VERSION, **fields})
 
 
-def _opened(letter: bytes, limit: int) -> tuple[str, dict[str, Any], dict[str, bytes]]:
-    leaves, meta = unseal(letter, limit=limit + ROOM)
+def _opened(letter: bytes) -> tuple[str, dict[str, Any], dict[str, bytes]]:
+    leaves, meta = unseal(letter, limit=MAX_BYTES + ROOM)
     if meta.get("version") != VERSION:
         hint = "one version of bayesfed on both sides"
         raise WireError("letter", f"version {VERSION}", repr(meta.get("version")), hint)

@@ -10,6 +10,7 @@ import torch
 
 from bayesfed.errors import CheckpointError
 from bayesfed.federated import Slot
+from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.trees import Tree
 
 ROUND, PHASE = "slot.round", "slot.phase"
@@ -19,31 +20,32 @@ class RemoteMemories:
     """The valid memory of each client as its slot, and that of the answer not settled yet."""
 
     def __init__(self) -> None:
-        self._slots: dict[str, Slot] = {}
-        self._fresh: dict[str, Slot | None] = {}
+        self._memories = Memories(())
+
+    def slot(self, client: str) -> Slot | None:
+        """Return the slot of a client's valid memory; None if it has none."""
+        tree = self._memories.read(client)
+        return Slot(int(tree[ROUND]), bytes(tree[PHASE].tolist()).decode()) if tree else None
+
+    def pend(self, client: str, slot: Slot | None) -> None:
+        """Note the memory that a client made with its latest answer."""
+        tree = Tree()
+        if slot:
+            phase = torch.tensor(list(slot.phase.encode()), dtype=torch.uint8)
+            tree = {ROUND: torch.tensor(slot.round), PHASE: phase}
+        self._memories.pend(client, tree)
 
     def settle(self, client: str, accepted: bool) -> None:
         """Record which memory of the client is valid: that of its latest answer, or the one
         before.
         """
-        if client in self._fresh:
-            slot = self._fresh.pop(client)
-            if accepted and slot is not None:
-                self._slots[client] = slot
-            elif accepted:
-                self._slots.pop(client, None)
+        self._memories.settle(client, accepted)
 
-    def memories(self) -> dict[str, Tree]:
+    def memories(self) -> Mapping[str, Tree]:
         """Return the round and the phase of each client's memory as two leaves; the memory itself
         is on the client's disk.
         """
-        return {
-            client: {
-                ROUND: torch.tensor(slot.round),
-                PHASE: torch.tensor(list(slot.phase.encode()), dtype=torch.uint8),
-            }
-            for client, slot in sorted(self._slots.items())
-        }
+        return self._memories.taken()
 
     def restore(self, memories: Mapping[str, Tree]) -> None:
         """Go back to these memories; each client does so with its next message.
@@ -53,12 +55,10 @@ class RemoteMemories:
         CheckpointError
             If they are the memories themselves, from a run in process.
         """
-        slots = {}
         for client, tree in memories.items():
             if tree.keys() != {ROUND, PHASE}:
                 hint = "a checkpoint of a run over Flower"
                 raise CheckpointError(
                     f"memory of {client!r}", f"leaves {ROUND}, {PHASE}", sorted(tree), hint
                 )
-            slots[client] = Slot(int(tree[ROUND]), bytes(tree[PHASE].tolist()).decode())
-        self._slots, self._fresh = slots, {}
+        self._memories.restore(memories)

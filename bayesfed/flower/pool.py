@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bayesfed.errors import ArgumentError, ClientError, DataError, WireError
+from bayesfed.errors import ArgumentError, DataError, WireError
+from bayesfed.errors.checks import checked, number
 from bayesfed.federated import Profile, Reply, Slot, Task
 from bayesfed.federated.clients import Outcome, Sides
 from bayesfed.flower.letters import Answer, Question, read_reply
@@ -28,6 +29,7 @@ log = logging.getLogger("bayesfed.flower")
 # Flower compares the clocks of two machines, which may differ by this much.
 GRACE_S = 60.0
 LOOK_S = 1.0
+TIME = number("(0, inf]", "600.0")
 
 
 @dataclass
@@ -85,6 +87,7 @@ class Flower(RemoteMemories):
         If Flower is not installed.
     """
 
+    @checked(deadline_s=TIME, hello_s=TIME, poll_s=TIME)
     def __init__(
         self,
         grid: Grid,
@@ -100,9 +103,6 @@ class Flower(RemoteMemories):
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__()
-        times = {"deadline_s": deadline_s, "hello_s": hello_s, "poll_s": poll_s}
-        if any(value is not None and not value > 0 for value in times.values()):
-            raise ArgumentError("Flower", "times above 0", times, "deadline_s=600.0")
         wanted = clients if isinstance(clients, int) else frozenset(clients)
         if not wanted or (isinstance(wanted, int) and wanted < 0):
             raise ArgumentError("Flower", "one client or more", clients, "clients=3")
@@ -178,18 +178,12 @@ class Flower(RemoteMemories):
             task, node = turn.task, self._roster.nodes.get(turn.task.client)
             if late:
                 where = f" by node {turn.node}" if turn.node is not None else ""
-                turn.outcome = ClientError(
-                    task.client,
-                    task.round,
-                    "deadline",
-                    f"not answered{where} within {self._deadline_s:g} s",
-                )
+                reason = f"not answered{where} within {self._deadline_s:g} s"
+                turn.outcome = task.error("deadline", reason)
             elif node is not None and node != turn.node:
                 self._send(turn)
             elif node is None and not self._roster.greeted:
-                turn.outcome = ClientError(
-                    task.client, task.round, "node", turn.trouble or "its node is offline"
-                )
+                turn.outcome = task.error("node", turn.trouble or "its node is offline")
 
     def _look(self, *, force: bool = False) -> None:
         if force or self._clock() - self._looked_at >= LOOK_S:
@@ -212,15 +206,11 @@ class Flower(RemoteMemories):
         node = self._roster.nodes.get(turn.task.client)
         if node is None:
             return
-        question = Question(turn.task, self._slots.get(turn.task.client), self._codecs)
+        question = Question(turn.task, self.slot(turn.task.client), self._codecs)
         turn.node, turn.attempts, turn.sent_at = node, turn.attempts + 1, self._clock()
         if (id := self._push(question.write(), node, self._ttl_s)) is None:
-            turn.outcome = ClientError(
-                turn.task.client,
-                turn.task.round,
-                "node",
-                f"Flower did not take the message to node {node}",
-            )
+            reason = f"Flower did not take the message to node {node}"
+            turn.outcome = turn.task.error("node", reason)
         else:
             self._open[id] = turn
 
@@ -256,7 +246,7 @@ class Flower(RemoteMemories):
             self._extra(turn.task, outcome)
             return
         if isinstance(outcome, Reply):
-            self._fresh[client] = slot
+            self.pend(client, slot)
             if turn.attempts > 1:
                 outcome.info["attempts"] = float(turn.attempts)
         turn.outcome = outcome
@@ -273,18 +263,18 @@ class Flower(RemoteMemories):
 
 def _outcome(task: Task, received: Received) -> tuple[Outcome, Slot | None]:
     """Return the outcome of an answer, and the slot of the memory that was made with it."""
-    where = (task.client, task.round)
     if received.error:
-        return ClientError(*where, "app", received.error), None
+        return task.error("app", received.error), None
     try:
         answer = read_reply(received.content)
     except WireError as problem:
-        return ClientError(*where, "reply", str(problem)), None
+        return task.error("reply", str(problem)), None
     asked = (task.client, task.round, task.phase)
     if not isinstance(answer, Answer):
-        return ClientError(*where, "reply", "a name, not an answer"), None
+        return task.error("reply", "a name, not an answer"), None
     if answer.stage:
-        return ClientError(*where, answer.stage, answer.reason, answer.field), None
+        return task.error(answer.stage, answer.reason, answer.field), None
     if (said := (answer.client, answer.round, answer.phase)) != asked:
-        return ClientError(*where, "reply", f"an answer to {said}, not to {asked}"), None
-    return answer.reply, Slot(task.round, task.phase) if answer.remembers else None
+        return task.error("reply", f"an answer to {said}, not to {asked}"), None
+    reply = Reply(answer.packed, {}, answer.info, answer.seconds)
+    return reply, Slot(task.round, task.phase) if answer.remembers else None

@@ -138,15 +138,13 @@ def _keys(folder: Path) -> dict[str, bytes]:
 
 def _note(log: Path, pool: Any, report: RoundReport) -> None:
     """Append the report of a round as a line of JSON."""
+    from bayesfed.federated import bits
+
+    told = ("round", "seconds", "refused", "clients", "server", "metrics")
     line = {
-        "round": report.round,
-        "seconds": report.seconds,
-        "refused": report.refused,
-        "clients": report.clients,
-        "server": report.server,
-        "metrics": report.metrics,
-        "bits_down": sum(row.cost.bits for row in report.rows if row.direction == "down"),
-        "bits_up": sum(row.cost.bits for row in report.rows if row.direction == "up"),
+        **{name: getattr(report, name) for name in told},
+        "bits_down": bits(report.rows, "down"),
+        "bits_up": bits(report.rows, "up"),
         "bytes_sent": pool.bytes_sent,
         "bytes_received": pool.bytes_received,
     }

@@ -4,15 +4,15 @@ on its own disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
 from bayesfed.data import Dataset
-from bayesfed.errors import BayesfedError
-from bayesfed.federated import ClientMemory, InFolder, Profile, Reply, Slot, answer
-from bayesfed.federated.clients import ClientSide
+from bayesfed.errors import WireError
+from bayesfed.federated import ClientMemory, Profile, Reply, Slot
+from bayesfed.federated.clients import sides_of
+from bayesfed.federated.clients.turn import Turn, answered, reason_of
 from bayesfed.flower.experiment import Experiment
 from bayesfed.flower.letters import Answer, Hello, Name, Question, read_request
 
@@ -45,13 +45,8 @@ class Site:
         *,
         secret: bytes | None = None,
     ) -> None:
-        self.client, self.experiment, self.folder, self._secret = (
-            client,
-            experiment,
-            Path(folder),
-            secret,
-        )
-        self._phases = {phase.name: phase for phase in experiment.algorithm.phases}
+        self.client, self.experiment, self.folder = client, experiment, Path(folder)
+        self._secret, self._sides = secret, sides_of(experiment.algorithm)
 
     @cached_property
     def data(self) -> Dataset:
@@ -63,40 +58,29 @@ class Site:
         where: tuple[str, int, str] = (self.client, -1, "")
         stage = "letter"
         try:
-            request = read_request(
-                letter,
-                {name: phase.link for name, phase in self._phases.items()},
-                self.experiment.codecs,
-            )
+            links = {phase.name: phase.link for phase in self.experiment.algorithm.phases}
+            request = read_request(letter, links, self.experiment.codecs)
+            # The user's data function may raise anything; it concerns this client only.
             stage = "data"
+            rows, device = len(self.data), self.experiment.device
             if isinstance(request, Hello):
-                return Name(
-                    Profile(self.client, len(self.data), self._device()),
-                    self.experiment.fingerprint,
-                ).write()
-            where = (request.task.client, request.task.round, request.task.phase)
+                profile = Profile(self.client, rows, device(self.client) if device else {})
+                return Name(profile, self.experiment.fingerprint).write()
+            where, stage = (request.task.client, request.task.round, request.task.phase), "letter"
             if request.task.client != self.client:
-                return Answer(
-                    *where, stage="letter", reason=f"this is client {self.client!r}"
-                ).write()
+                raise WireError(f"this is client {self.client!r}")
             stage = "memory"
             return self._answer(request).write()
-        except BayesfedError as problem:
-            return Answer(*where, stage=stage, reason=str(problem)).write()
         except Exception as problem:
-            # The user's data function may raise anything; it concerns this client only.
-            return Answer(
-                *where, stage=stage, reason=f"{type(problem).__name__}: {problem}"
-            ).write()
+            return Answer(*where, stage=stage, reason=reason_of(problem)).write()
 
     def _answer(self, question: Question) -> Answer:
         task = question.task
         where = (task.client, task.round, task.phase)
         memory = self._memory(task.run)
         memory.agree(question.slot)
-        outcome = answer(
-            task, ClientSide.of(self._phases[task.phase]), self.data, memory.read(), self._secret
-        )
+        turn = Turn(task, {self.client: self.data}, memory.read(), self._secret)
+        outcome = answered(self._sides, turn)
         if not isinstance(outcome, Reply):
             return Answer(*where, stage=outcome.stage, reason=outcome.reason, field=outcome.field)
         if outcome.memory:
@@ -108,13 +92,6 @@ class Site:
     def _memory(self, run: str) -> ClientMemory:
         # A server keeps two checkpoints, so it may go back by twice `save_every` rounds, each of as
         # many exchanges as there are phases.
-        keep = (2 * self.experiment.save_every + 1) * len(self._phases)
-        return ClientMemory(
-            InFolder(
-                self.folder / f"run {quote(run, safe='')}" / f"client {quote(self.client, safe='')}"
-            ),
-            keep=keep,
-        )
-
-    def _device(self) -> Mapping[str, float]:
-        return self.experiment.device(self.client) if self.experiment.device else {}
+        keep = (2 * self.experiment.save_every + 1) * len(self._sides)
+        client = f"client {quote(self.client, safe='')}"
+        return ClientMemory(self.folder / f"run {quote(run, safe='')}" / client, keep=keep)

@@ -5,20 +5,11 @@ Its files, lowest first:
 
 ====================== =============================================================================
 `thin`                 QR, SVD and norm of a product of thin factors
-`fixed_rank`           points ``u s v^T``: from dense matrices and factors and back, distance, a
-                       linear layer's product
-`ranks`                ranks for a compression ratio; a rank that shrinks by energy and grows
-`tangents`             tangent vectors: the projection from two thin products, inner products, a
-                       linear layer's product
-`retractions`          metric and orthographic retraction, vector transport
-`sums`                 weighted sums of points, recompressed
+`fixed_rank`           points ``u s v^T``: from dense matrices and factors and back, distance,
+                       weighted sums
+`tangents`             tangent vectors: the projection from two thin products, their norm; metric
+                       and orthographic retraction
 ====================== =============================================================================
-
-A step of Riemannian gradient descent on one layer::
-
-    probe = zero_tangent(point, requires_grad=True)
-    loss(apply(point, x) + apply_tangent(point, probe, x)).backward()
-    point = metric_retraction(point, -step * project(point, probe.up.grad, probe.vp.grad))
 
 References
 ----------

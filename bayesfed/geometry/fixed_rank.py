@@ -16,12 +16,14 @@ unique, and `orthographic_retraction` may raise an error. Only `to_dense` and `f
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import POSITIVE, check
 from bayesfed.geometry.thin import (
     across,
     check_finite,
@@ -75,11 +77,6 @@ class FixedRank:
     def rank(self) -> int:
         """R, the number of columns; with a singular core, more than the rank of the matrix."""
         return self.u.shape[1]
-
-    @property
-    def dimension(self) -> int:
-        """Dimension of the manifold, ``(M + N - R) R``."""
-        return (sum(self.shape) - self.rank) * self.rank
 
 
 def from_dense(matrix: Tensor, rank: int) -> FixedRank:
@@ -163,26 +160,6 @@ def singular_values(point: FixedRank) -> Tensor:
     return values
 
 
-def apply(point: FixedRank, x: Tensor) -> Tensor:
-    """Return ``x X^T``, the product of a linear layer with weight X, in ``O(R (M + N))`` per row of
-    x.
-
-    Parameters
-    ----------
-    point
-        X, the weight ``(M, N)``.
-    x
-        ``(..., N)``; the result is ``(..., M)``.
-
-    Raises
-    ------
-    ArgumentError
-        If the last dimension of x is not N.
-    """
-    check_batch("apply", point, x)
-    return x @ point.v @ point.s.mT @ point.u.mT
-
-
 def distance(left: FixedRank, right: FixedRank) -> Tensor:
     """Return the Frobenius norm of the difference, a scalar; the ranks may differ. Half its square
     is the consensus penalty (11) of FedRLR.
@@ -230,14 +207,47 @@ def random_point(
     """
     check_rank("random_point", rank, min(rows, columns))
     std = columns**-0.5 if std is None else std
-    if not (math.isfinite(std) and std > 0):
-        raise ArgumentError("random_point", "a positive std", std, "None")
+    check("random_point, std", std, POSITIVE)
     like = torch.empty((), dtype=dtype, device=device)
     a, b = (
         gaussian((rows, rank), key.child("u"), like),
         gaussian((columns, rank), key.child("v"), like),
     )
     return from_factors(a * (std * rank**-0.5), b, rank)
+
+
+def sum_points(
+    points: Sequence[FixedRank], weights: Sequence[float] | Tensor, rank: int
+) -> FixedRank:
+    """Return the matrix of rank R nearest to a weighted sum of points, in ``O((M + N) (K R)^2)``.
+
+    The sum is exactly the product of concatenated factors of K R columns. There are no cross terms,
+    and only the part beyond rank R is lost: the projection (31) of FedRLR without a channel.
+
+    Parameters
+    ----------
+    points
+        K points of one shape, dtype and device; the ranks may differ.
+    weights
+        K finite numbers, of any sign and sum.
+    rank
+        R of the result, from 1 to the minimum of M, N and the sum of all ranks.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no point, the shapes differ, the weights are not one finite number for each
+        point, or the rank is outside its range.
+    """
+    values = [float(weight) for weight in weights]
+    if not points or len(values) != len(points) or not all(map(math.isfinite, values)):
+        expected = f"one finite weight for each of {max(len(points), 1)}"
+        raise ArgumentError("sum_points", expected, values, "[1 / K] * K")
+    _same_shape("sum_points", *points)
+    a = torch.cat(
+        [weight * (point.u @ point.s) for point, weight in zip(points, values, strict=True)], 1
+    )
+    return from_factors(a, torch.cat([point.v for point in points], 1), rank)
 
 
 def check_point(point: FixedRank, where: str, *, tolerance: float | None = None) -> None:
@@ -273,17 +283,6 @@ def check_point(point: FixedRank, where: str, *, tolerance: float | None = None)
             raise ArgumentError(
                 f"{where}, {name}", "orthonormal columns", f"columns off by {off:g}", "from_factors"
             )
-
-
-def check_batch(where: str, point: FixedRank, x: Tensor) -> None:
-    """Raise `ArgumentError` unless x is ``(..., N)``."""
-    if not x.ndim or x.shape[-1] != point.shape[1]:
-        raise ArgumentError(
-            f"{where}, x",
-            f"shape (..., {point.shape[1]})",
-            f"shape {tuple(x.shape)}",
-            "x.flatten(1)",
-        )
 
 
 def _same_shape(where: str, first: FixedRank, *others: FixedRank) -> None:

@@ -1,4 +1,5 @@
-"""Tangent vectors of the fixed-rank manifold: a linear space of thin triples (Vandereycken 2013).
+"""Tangent vectors of the fixed-rank manifold, a linear space of thin triples, and retractions from
+them to the manifold (Vandereycken 2013).
 
 A tangent at ``X = u s v^T`` is ``Z = u core v^T + up v^T + u vp^T``, with any core ``(R, R)``, up
 ``(M, R)`` with ``u^T up = 0``, and vp ``(N, R)`` with ``v^T vp = 0``. The three terms are
@@ -6,14 +7,27 @@ orthogonal, so inner products of tangents are sums of those of their parts. The 
 its point and has no meaning without it, down to the signs of u and v: sender and receiver need the
 same bits of u and v. Tangents at one point add and scale like vectors.
 
-The projection is equation (47) of FedRLR, ``U U^T G + G V V^T - U U^T G V V^T``. Of an ambient G it
-needs only ``G V`` and ``G^T U``. For the gradient of a loss, autograd gives both without G: pass
-three zeros that require gradients to `apply_tangent` and add its result to that of `apply`; ``G V``
-and ``G^T U`` are then the gradients of ``up`` and ``vp``::
+The projection is equation (47) of FedRLR, ``U U^T G + G V V^T - U U^T G V V^T``. Of an ambient G
+it needs only ``G V`` and ``G^T U``. For the gradient of a loss, autograd gives both without G, as
+those of a probe ``up v^T + u vp^T`` of zeros: `bayesfed.models.low_rank.thin_layers`.
 
-    probe = zero_tangent(point, requires_grad=True)
-    loss(apply(point, x) + apply_tangent(point, probe, x)).backward()
-    gradient = project(point, probe.up.grad, probe.vp.grad)
+Both retractions are of second order: ``R(t Z) = X + t Z + O(t^2)``, and the part of order t^2 is
+normal to the manifold (Absil and Oseledets 2015).
+
+============  =====================================  ================================  =============
+retraction    result                                 defined                           costs O((M +
+                                                                                       N) R^2) and
+============  =====================================  ================================  =============
+metric        the matrix of rank R nearest to X + Z  always                            an SVD of a
+                                                                                       2R x 2R
+                                                                                       matrix
+orthographic  X + Z plus a normal vector, of rank R  where ``s + core`` is invertible  a solve with
+                                                                                       an R x R
+                                                                                       matrix
+============  =====================================  ================================  =============
+
+The orthographic retraction has an inverse that needs no iteration: the projection of the difference
+onto the tangent space.
 """
 
 from __future__ import annotations
@@ -24,7 +38,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.geometry.fixed_rank import FixedRank, _same_shape, check_batch
+from bayesfed.geometry.fixed_rank import FixedRank, _same_shape
 from bayesfed.geometry.thin import (
     accurate,
     across,
@@ -32,6 +46,8 @@ from bayesfed.geometry.thin import (
     check_matrices,
     check_shape,
     gaussian,
+    product_svd,
+    signed_qr,
 )
 from bayesfed.keys import Key
 
@@ -160,51 +176,12 @@ def to_ambient(point: FixedRank, tangent: Tangent) -> tuple[Tensor, Tensor]:
     )
 
 
-def tangent_to_dense(point: FixedRank, tangent: Tangent) -> Tensor:
-    """Form the tangent vector ``(M, N)``, for tests and small matrices."""
-    a, b = to_ambient(point, tangent)
-    return a @ b.mT
-
-
-def apply_tangent(point: FixedRank, tangent: Tangent, x: Tensor) -> Tensor:
-    """Return ``x Z^T`` ``(..., M)`` for x ``(..., N)``; here up and vp need not be orthogonal to u
-    and v.
-
-    Raises
-    ------
-    ArgumentError
-        If the tangent does not fit the point, or the last dimension of x is not N.
-    """
-    check_tangent("apply_tangent", point, tangent)
-    check_batch("apply_tangent", point, x)
-    along = x @ point.v
-    return (along @ tangent.core.mT + x @ tangent.vp) @ point.u.mT + along @ tangent.up.mT
-
-
-def inner(left: Tangent, right: Tangent) -> Tensor:
-    """Return the Frobenius inner product of two tangents at one point, a scalar."""
-    return (left.core * right.core).sum() + (left.up * right.up).sum() + (left.vp * right.vp).sum()
-
-
 def norm(tangent: Tangent) -> Tensor:
     """Return the Frobenius norm of a tangent, a scalar."""
-    size: Tensor = torch.stack(
-        [
-            torch.linalg.vector_norm(accurate(part)).to(part.dtype)
-            for part in (tangent.core, tangent.up, tangent.vp)
-        ]
-    ).norm()
+    parts = (tangent.core, tangent.up, tangent.vp)
+    sizes = [torch.linalg.vector_norm(accurate(part)).to(part.dtype) for part in parts]
+    size: Tensor = torch.stack(sizes).norm()
     return size
-
-
-def zero_tangent(point: FixedRank, *, requires_grad: bool = False) -> Tangent:
-    """Return the zero of the tangent space; with `requires_grad`, its parts record gradients."""
-    return Tangent(
-        *(
-            torch.zeros_like(part, requires_grad=requires_grad)
-            for part in (point.s, point.u, point.v)
-        )
-    )
 
 
 def random_tangent(point: FixedRank, key: Key) -> Tangent:
@@ -231,43 +208,63 @@ def to_tangent(point: FixedRank, tangent: Tangent) -> Tangent:
     )
 
 
-def check_tangent(
-    where: str, point: FixedRank, tangent: Tangent, *, tolerance: float | None = None
-) -> None:
-    """Check that a tangent has the shapes of its point and, if a tolerance is given, that it is
-    finite and tangent.
+def check_tangent(where: str, point: FixedRank, tangent: Tangent) -> None:
+    """Raise `ArgumentError` unless a tangent has the shapes of its point."""
+    for name, like in (("core", point.s), ("up", point.u), ("vp", point.v)):
+        check_shape(f"{where}, {name} of the tangent", getattr(tangent, name), like.shape)
 
-    Parameters
-    ----------
-    where
-        Origin of the tangent, for the error message.
-    point, tangent
-        The tangent to check, and its point.
-    tolerance
-        Largest allowed norms of ``u^T up`` and ``v^T vp`` over the norm of the tangent. Default:
-        values are not checked.
+
+def metric_retraction(point: FixedRank, tangent: Tangent) -> FixedRank:
+    """Return the matrix of rank R nearest to ``X + Z``, in canonical form, by a truncated SVD.
+
+    ``X + Z`` has a rank of at most 2R, so two thin QRs and an SVD of a ``2R x 2R`` matrix suffice.
+    The QRs are of ``[v, vp]`` and its counterpart for u, not of vp alone. The result is therefore
+    orthonormal to rounding after any number of steps, for small or dependent columns of vp, and
+    also where 2R > M. If ``X + Z`` has a rank below R, the core has zeros on its diagonal, and u
+    and v are still orthonormal.
 
     Raises
     ------
     ArgumentError
-        If it does not fit; the message names the part.
+        If the tangent does not fit the point or is not finite.
+
+    References
+    ----------
+    Equation (19) of FedRLR; Vandereycken (2013); Absil and Malick (2012).
     """
-    for name, part, like in (
-        ("core", tangent.core, point.s),
-        ("up", tangent.up, point.u),
-        ("vp", tangent.vp, point.v),
-    ):
-        check_shape(f"{where}, {name} of the tangent", part, like.shape)
-    if tolerance is None:
-        return
-    check_finite(where, core=tangent.core, up=tangent.up, vp=tangent.vp)
-    size = float(norm(tangent))
-    for name, part, basis in (("up", tangent.up, point.u), ("vp", tangent.vp, point.v)):
-        off = float(across(basis, part).norm())
-        if off > tolerance * size:
-            raise ArgumentError(
-                f"{where}, {name} of the tangent",
-                "a tangent",
-                f"{off:g} of {size:g} along the point",
-                "to_tangent",
-            )
+    a, b = to_ambient(point, tangent)
+    # Z = [u core + up, u] [v, vp]^T, so X joins the first block.
+    a = torch.cat([a[:, : point.rank] + point.u @ point.s, point.u], 1)
+    check_finite("metric_retraction", a=a, b=b)
+    u, s, v = product_svd(a, b, point.rank)
+    return FixedRank(u, s.diag(), v)
+
+
+def orthographic_retraction(point: FixedRank, tangent: Tangent) -> FixedRank:
+    """Return ``(u C + up) C^-1 (v C^T + vp)^T`` for ``C = s + core``, a matrix of rank R that
+    differs from ``X + Z`` by a normal vector.
+
+    Raises
+    ------
+    ArgumentError
+        If C is singular to rounding, where the retraction is not defined, or the tangent does not
+        fit the point or is not finite.
+
+    References
+    ----------
+    Absil and Oseledets (2015).
+    """
+    check_tangent("orthographic_retraction", point, tangent)
+    core = point.s + tangent.core
+    check_finite("orthographic_retraction", core=core, up=tangent.up, vp=tangent.vp)
+    values = torch.linalg.svdvals(core)
+    if not bool(values[-1] > point.rank * torch.finfo(core.dtype).eps * values[0]):
+        raise ArgumentError(
+            "orthographic_retraction",
+            "an invertible s + core",
+            f"singular values from {float(values[0]):g} to {float(values[-1]):g}",
+            "a shorter step, or metric_retraction",
+        )
+    u, left = signed_qr(point.u @ core + tangent.up)
+    v, right = signed_qr(point.v @ core.mT + tangent.vp)
+    return FixedRank(u, left @ torch.linalg.solve(core, right.mT), v)

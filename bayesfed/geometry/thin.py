@@ -110,18 +110,17 @@ def check_matrices(where: str, **matrices: Tensor) -> None:
     """
     first = next(iter(matrices.values()))
     for name, matrix in matrices.items():
-        if matrix.ndim != 2:
-            raise ArgumentError(
-                f"{where}, {name}", "a matrix", f"shape {tuple(matrix.shape)}", "flatten(1)"
-            )
-        if matrix.dtype not in (torch.float32, torch.float64):
-            raise ArgumentError(f"{where}, {name}", "float32 or float64", matrix.dtype, ".float()")
-        if (matrix.dtype, matrix.device) != (first.dtype, first.device):
+        real = matrix.dtype in (torch.float32, torch.float64)
+        if (
+            matrix.ndim != 2
+            or not real
+            or (matrix.dtype, matrix.device) != (first.dtype, first.device)
+        ):
             raise ArgumentError(
                 f"{where}, {name}",
-                f"{first.dtype} on {first.device}",
-                f"{matrix.dtype} on {matrix.device}",
-                ".to()",
+                "a matrix of float32 or float64, of one dtype and device with the others",
+                f"shape {tuple(matrix.shape)} of {matrix.dtype} on {matrix.device}",
+                ".to(torch.float32)",
             )
 
 

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from itertools import accumulate
 
 import numpy as np
+import torch
 
 from bayesfed.data import Dataset, concatenated
 from bayesfed.errors import ArgumentError, PosteriorError
@@ -21,6 +22,10 @@ from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 Rows = Dataset | Mapping[str, Dataset] | None
+NEVER = "; for clients that never took part, Predictive(result.posterior, inputs, key)"
+
+
+NO_ROWS = Dataset(torch.zeros(0), torch.zeros(0))
 
 
 @dataclass(frozen=True)
@@ -31,30 +36,15 @@ class Part:
     ----------
     client
         Name of the client; empty for rows that are not given by client.
-    data
-        The rows; None for a client whose rows are not given.
+    rows
+        The rows; none of a client whose rows are not given.
     posterior
         The client's own posterior, or the server's where nothing stays with clients.
     """
 
     client: str
-    data: Dataset | None
+    rows: Dataset
     posterior: Posterior
-
-    @property
-    def rows(self) -> Dataset:
-        """The rows.
-
-        Raises
-        ------
-        ArgumentError
-            If there are none.
-        """
-        if self.data is None:
-            raise ArgumentError(
-                "rows", f"those of {self.client!r}", "none", "a data set for each client by name"
-            )
-        return self.data
 
 
 def stays(posterior: Posterior) -> tuple[str, ...]:
@@ -116,63 +106,19 @@ def parts_of(
     if data is None:
         shapes = fitted or {}
         return [
-            Part(name, None, own_posterior(posterior, memories, name, shapes.get(name), where))
+            Part(name, NO_ROWS, own_posterior(posterior, memories, name, shapes.get(name), where))
             for name in sorted(memories)
             if stays(posterior)
         ]
     if isinstance(data, Mapping):
-        given = {name: part for name, part in data.items() if len(part)}
         return [
-            Part(name, part, own_posterior(posterior, memories, name, part, where))
-            for name, part in given.items()
+            Part(name, rows, own_posterior(posterior, memories, name, rows, where))
+            for name, rows in with_rows(data).items()
         ]
     if kept := stays(posterior):
         expected = f"a data set for each client by name, since {kept[0]} stays with clients"
-        hint = (
-            "{name: rows}; for clients that never took part, Predictive(result.posterior, "
-            "inputs, key)"
-        )
-        raise ArgumentError(where, expected, "one data set", hint)
+        raise ArgumentError(where, expected, "one data set", f"{{name: rows}}{NEVER}")
     return [Part("", data, posterior)] if len(data) else []
-
-
-def predicting_posterior(
-    posterior: Posterior,
-    memories: Mapping[str, Tree],
-    client: str | None,
-    fitted: Mapping[str, Dataset],
-) -> Posterior:
-    """Return the posterior that predicts the inputs of a client, or of anyone.
-
-    Parameters
-    ----------
-    posterior
-        The server's posterior.
-    memories
-        By client: what it keeps between rounds.
-    client
-        Name of the client, or None.
-    fitted
-        By client: the rows that were fitted.
-
-    Raises
-    ------
-    ArgumentError
-        If a part of the posterior stays with clients, and no client that took part is named.
-    """
-    where = "Result.predictive"
-    if client is not None:
-        rows = fitted.get(client)
-        return own_posterior(
-            posterior, memories, client, rows if rows is not None and len(rows) else None, where
-        )
-    if kept := stays(posterior):
-        hint = (
-            "client='name'; for a client that never took part, Predictive(result.posterior, "
-            "inputs, key)"
-        )
-        raise ArgumentError(where, f"a client, since {kept[0]} stays with clients", "none", hint)
-    return posterior
 
 
 def scores_by_client(
@@ -186,48 +132,36 @@ def scores_by_client(
     ArgumentError
         If there are no rows, a client is called "all", or as `parts_of`.
     """
-    check_rows("Result.scores", data)
-    given = (
-        {name: part for name, part in data.items() if len(part)}
-        if isinstance(data, Mapping)
-        else {}
-    )
+    together = pooled("Result.scores", data)
+    given = with_rows(data) if isinstance(data, Mapping) else {}
     if "all" in given:
         raise ArgumentError(
             "Result.scores", "clients of other names", "'all'", "renaming that client"
         )
-    together, ends = pooled("Result.scores", data), list(accumulate(map(len, given.values())))
+    ends = accumulate(map(len, given.values()))
     groups = {
         name: slice(end - len(part), end)
         for end, (name, part) in zip(ends, given.items(), strict=True)
     } | {"all": slice(None)}
-    if not stays(posterior):
-        return Predictive(posterior, together.inputs, key, count=draws).scores_of(
-            together.targets, groups
-        )
-    parts = parts_of(posterior, memories, data, "Result.scores")
-    return scores_together(
-        [
-            (Predictive(part.posterior, part.rows.inputs, key, count=draws), part.rows.targets)
-            for part in parts
-        ],
-        groups,
-    )
+    parts = [(posterior, together)]
+    if stays(posterior):
+        owns = parts_of(posterior, memories, data, "Result.scores")
+        parts = [(part.posterior, part.rows) for part in owns]
+    scored = [(Predictive(one, rows.inputs, key, count=draws), rows.targets) for one, rows in parts]
+    return scores_together(scored, groups)
+
+
+def with_rows(data: Mapping[str, Dataset]) -> dict[str, Dataset]:
+    """Return the data of the clients that have rows."""
+    return {name: rows for name, rows in data.items() if len(rows)}
 
 
 def check_rows(where: str, data: object) -> None:
     """Raise `ArgumentError` unless rows are a data set, or one for each client by name."""
+    expected = "a data set, or one for each client by name"
     for part in data.values() if isinstance(data, Mapping) else [data]:
         if part is not None:
-            check(
-                where,
-                part,
-                a(
-                    Dataset,
-                    "a data set, or one for each client by name",
-                    "Dataset(inputs, targets)",
-                ),
-            )
+            check(where, part, a(Dataset, expected, "Dataset(inputs, targets)"))
 
 
 def pooled(where: str, data: Rows) -> Dataset:
@@ -249,8 +183,8 @@ def all_rows(data: Rows) -> Dataset | None:
     """Return the rows of all clients as one data set, in their order; None if there are none."""
     if not isinstance(data, Mapping):
         return data
-    parts = [part for part in data.values() if len(part)]
-    return concatenated(parts) if parts else None
+    parts = with_rows(data).values()
+    return concatenated([*parts]) if parts else None
 
 
 def are_fitted(data: Dataset, fitted: Iterable[Dataset]) -> np.ndarray:

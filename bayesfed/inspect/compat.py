@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,9 +37,8 @@ if TYPE_CHECKING:
 Groups = Mapping[str, Mapping[str, np.ndarray]]
 
 
-def _module(backend: ModuleType | None) -> Any:
-    if backend is not None:
-        return backend
+def installed() -> Any:
+    """Return ArviZ, whichever version is installed."""
     with warnings.catch_warnings():
         # ArviZ 0.23 announces 1.0 on every import; both versions are supported here.
         warnings.simplefilter("ignore", FutureWarning)
@@ -53,7 +51,6 @@ def build(
     coords: Mapping[str, Any],
     dims: Mapping[str, list[str]],
     extra: Mapping[str, xarray.Dataset],
-    backend: ModuleType | None = None,
 ) -> Any:
     """Return the groups in ArviZ's own container.
 
@@ -68,33 +65,24 @@ def build(
         Dimensions by variable.
     extra
         Groups that ArviZ does not define, as xarray data sets.
-    backend
-        The module to build with. Default: `arviz`; `arviz_base` is ArviZ 1.x without plots.
     """
-    module = _module(backend)
+    module = installed()
     known = {name: dict(variables) for name, variables in groups.items() if variables}
+    described = {"coords": dict(coords), "dims": dict(dims)}
     # ArviZ 1.3 also has the old name, with a warning, so only the module's own names are looked at.
     if "InferenceData" in vars(module):
-        data = (
-            module.from_dict(**known, coords=dict(coords), dims=dict(dims))
-            if known
-            else module.InferenceData()
-        )
+        data = module.from_dict(**known, **described) if known else module.InferenceData()
         data.add_groups(dict(extra), warn_on_custom_groups=False)
         return data
     import xarray
 
-    tree = (
-        module.from_dict(known, coords=dict(coords), dims=dict(dims))
-        if known
-        else xarray.DataTree()
-    )
+    tree = module.from_dict(known, **described) if known else xarray.DataTree()
     for name, dataset in extra.items():
         tree[name] = xarray.DataTree(dataset)
     return tree
 
 
-def pareto_shape(log_weights: np.ndarray, backend: ModuleType | None = None) -> float:
+def pareto_shape(log_weights: np.ndarray) -> float:
     """Return the shape of the generalised Pareto distribution fitted to the largest weights.
 
     Parameters
@@ -102,10 +90,8 @@ def pareto_shape(log_weights: np.ndarray, backend: ModuleType | None = None) -> 
     log_weights
         ``(S,)``, with largest weight 0, of independent draws, so that the relative efficiency is 1.
         `k_hat` checks that there is a tail to fit.
-    backend
-        The module to compute with. Default: `arviz`; `arviz_stats` is ArviZ 1.x without plots.
     """
-    module = _module(backend)
+    module = installed()
     if "psislw" in vars(module):
         return float(module.psislw(log_weights)[1])
     import xarray
@@ -124,7 +110,7 @@ FEWEST = 100
 EQUAL = 1e-3
 
 
-def k_hat(log_weights: Tensor, *, backend: ModuleType | None = None) -> float:
+def k_hat(log_weights: Tensor) -> float:
     """Return the Pareto shape k-hat of importance weights: the smaller it is, the closer the
     posterior.
 
@@ -139,11 +125,8 @@ def k_hat(log_weights: Tensor, *, backend: ModuleType | None = None) -> float:
     log_weights
         ``(S,)``: log p(D, theta_s) - log q(theta_s) of independent draws theta_s from q, up to a
         constant, in nats. At least 100, better 1,000 or more. Compute them in 64 bits, since both
-        terms are large.
-    backend
-        The module to compute with. Default: `arviz`; `arviz_stats` is the one that ArviZ 1.x uses.
-        The two differ by about 0.01, since one rounds the length of the tail,
-        ``min(S / 5, 3 sqrt(S))``, up and the other down.
+        terms are large. ArviZ 0.x and 1.x differ by about 0.01, since one rounds the length of the
+        tail, ``min(S / 5, 3 sqrt(S))``, up and the other down.
 
     Returns
     -------
@@ -173,7 +156,7 @@ def k_hat(log_weights: Tensor, *, backend: ModuleType | None = None) -> float:
         return 0.0
     if float(tail[length // 4]) <= float(below):
         return math.inf
-    return pareto_shape(values.numpy(), backend)
+    return pareto_shape(values.numpy())
 
 
 def k_hat_of(

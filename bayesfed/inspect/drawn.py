@@ -1,26 +1,38 @@
-"""`Drawn`: draws of a posterior, of local latents at their clients, and of what they predict,
-collected for an export.
+"""Draws of a posterior, of local latents at their clients, and of what they predict, collected for
+an export.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from bayesfed.data import Dataset
 from bayesfed.federated import Posterior
 from bayesfed.federated.core.posteriors import Dense
 from bayesfed.inspect.at_clients import Part
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
+Values = dict[str, dict[str, list[Tensor]]]
 
-class Drawn:
-    """Draws, one after another, and the groups of ArviZ that they make.
+
+def drawn_groups(
+    posterior: Posterior,
+    parts: Sequence[Part],
+    draws: int,
+    thin: int,
+    key: Key,
+    dims: dict[str, list[str]],
+    coords: dict[str, Any],
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return the groups of ArviZ that draws of a posterior make.
 
     Parameters
     ----------
@@ -28,128 +40,103 @@ class Drawn:
         The server's posterior.
     parts
         Rows and the posterior that predicts them.
-    thin
-        Keep every `thin`-th row and column of a matrix.
+    draws, thin
+        Number of draws; every `thin`-th row and column of a matrix is kept.
     key
         Key of the draws.
+    dims, coords
+        Dimensions and coordinates of local latents are entered here.
     """
+    values: Values = defaultdict(lambda: defaultdict(list))
+    local: Values = defaultdict(lambda: defaultdict(list))
+    for number in range(draws):
+        _add(posterior, parts, thin, key, number, values, local)
+    for name, by_client in local.items():
+        values["posterior"] |= _local(name, by_client, parts, dims, coords)
+    return {
+        group: {name: torch.stack(one)[None].numpy() for name, one in variables.items()}
+        for group, variables in values.items()
+    }
 
-    def __init__(self, posterior: Posterior, parts: Sequence[Part], thin: int, key: Key) -> None:
-        self._posterior, self._parts, self._thin, self._key = posterior, parts, thin, key
-        self._values: dict[str, dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
-        self._own: dict[str, dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
 
-    def add(self, number: int) -> None:
-        """Draw once more."""
-        key, posterior = self._key.child("draw", number), self._posterior
-        (draw, densities), prior = (
-            _dense(posterior, key),
-            posterior.draw_prior(self._key.child("prior", number)),
-        )
-        self._enter("posterior", draw)
-        self._enter("prior", prior)
-        likely = list[Tensor]()
-        for part in self._parts:
-            own = draw
-            if part.posterior is not posterior:
-                own, more = _dense(part.posterior, key)
-                densities = {
-                    name: density + more[name]
-                    for name, density in densities.items()
-                    if name in more
-                }
-            for name in own.keys() - draw.keys():
-                self._own[name][part.client].append(own[name])
-            if part.data is not None:
-                likely.append(
-                    self._observe(
-                        "posterior_predictive", part, part.posterior, own, number, part.rows.targets
-                    )
-                )
-                if prior:
-                    self._observe("prior_predictive", part, posterior, prior, number, None)
-        for group in ("posterior_predictive", "prior_predictive"):
-            if pieces := self._values[group].pop("pieces", []):
-                self._values[group]["y"].append(torch.cat(pieces))
-        if likely:
-            self._values["log_likelihood"]["y"].append(torch.cat(likely))
-        self._state(densities, likely)
-
-    def groups(
-        self, dims: dict[str, list[str]], coords: dict[str, Any]
-    ) -> dict[str, dict[str, np.ndarray]]:
-        """Return the groups, and enter dimensions and coordinates of local latents."""
-        for name, by_client in self._own.items():
-            self._local(name, by_client, dims, coords)
-        return {
-            group: {
-                name: torch.stack(values)[None].numpy()
-                for name, values in variables.items()
-                if values
+def _add(
+    posterior: Posterior,
+    parts: Sequence[Part],
+    thin: int,
+    key: Key,
+    number: int,
+    values: Values,
+    local: Values,
+) -> None:
+    """Draw once more."""
+    draw, densities = _dense(posterior, key.child("draw", number))
+    prior = posterior.draw_prior(key.child("prior", number))
+    for group, tree in (("posterior", draw), ("prior", prior)):
+        for name, value in tree.items():
+            kept = thinned(value, thin)
+            values[group][name].append(kept.to(torch.int8) if name.endswith(".s") else kept)
+    pieces: dict[str, list[Tensor]] = defaultdict(list)
+    for part in parts:
+        own = draw
+        if part.posterior is not posterior:
+            own, more = _dense(part.posterior, key.child("draw", number))
+            densities = {
+                name: density + more[name] for name, density in densities.items() if name in more
             }
-            for group, variables in self._values.items()
-            if variables
-        }
-
-    def _enter(self, group: str, values: Tree) -> None:
-        for name, value in values.items():
-            kept = thinned(value, self._thin)
-            self._values[group][name].append(kept.to(torch.int8) if name.endswith(".s") else kept)
-
-    def _observe(
-        self,
-        group: str,
-        part: Part,
-        posterior: Posterior,
-        draw: Tree,
-        number: int,
-        targets: Tensor | None,
-    ) -> Tensor:
-        """Enter predictions of one part, and return their log likelihood."""
+        for name in own.keys() - draw.keys():
+            local[name][part.client].append(own[name])
+        if not len(part.rows):
+            continue
         # Rows that are not given by client have the streams that they had before there were
         # clients.
-        key = self._key if not part.client else self._key.child(part.client)
-        key = key if targets is not None else key.child("prior_predictive")
-        response = posterior.observe(draw, part.rows.inputs, key.child("observe", number))
-        with forked(key.child("respond", number)):
-            self._values[group]["pieces"].append(response.sample())
-        return torch.zeros(()) if targets is None else response.log_prob(targets)
+        of_part = key.child(part.client) if part.client else key
+        response, sample = _observed(part.posterior, own, part.rows, of_part, number)
+        pieces["posterior_predictive"].append(sample)
+        pieces["log_likelihood"].append(response.log_prob(part.rows.targets))
+        if prior:
+            before = of_part.child("prior_predictive")
+            _, sample = _observed(posterior, prior, part.rows, before, number)
+            pieces["prior_predictive"].append(sample)
+    for group, several in pieces.items():
+        values[group]["y"].append(torch.cat(several))
+    if densities:
+        if "log_prior" in densities and pieces:
+            likely = torch.cat(pieces["log_likelihood"]).sum()
+            densities = {**densities, "lp": densities["log_prior"] + likely}
+        # ArviZ asks for divergences in some plots; independent draws have none.
+        for name, value in {**densities, "diverging": torch.tensor(False)}.items():
+            values["sample_stats"][name].append(value)
 
-    def _state(self, densities: Tree, likely: list[Tensor]) -> None:
-        if densities:
-            if "log_prior" in densities and likely:
-                densities = {**densities, "lp": densities["log_prior"] + torch.cat(likely).sum()}
-            # ArviZ asks for divergences in some plots; independent draws have none.
-            for name, value in {**densities, "diverging": torch.tensor(False)}.items():
-                self._values["sample_stats"][name].append(value)
 
-    def _local(
-        self,
-        name: str,
-        by_client: dict[str, list[Tensor]],
-        dims: dict[str, list[str]],
-        coords: dict[str, Any],
-    ) -> None:
-        shapes = {values[0].shape for values in by_client.values()}
-        ends = [f"{name}_{axis}" for axis in range(max(map(len, shapes)))]
-        parts = {part.client: part for part in self._parts}
-        by_row = all(
-            (part := parts[client]).data is not None and values[0].shape[:1] == (len(part.rows),)
-            for client, values in by_client.items()
-        )
-        if len(shapes) == 1:
-            self._values["posterior"][name] = [
-                torch.stack(drawn) for drawn in zip(*by_client.values(), strict=True)
-            ]
-            dims[name], coords["client"] = ["client", *ends], list(by_client)
-        elif by_row:
-            self._values["posterior"][name] = [
-                torch.cat(drawn) for drawn in zip(*by_client.values(), strict=True)
-            ]
-            dims[name] = ["row", *ends[1:]]
-        else:
-            for client, values in by_client.items():
-                self._values["posterior"][f"{name}.{client}"] = values
+def _observed(
+    posterior: Posterior, draw: Tree, rows: Dataset, key: Key, number: int
+) -> tuple[TorchDistribution, Tensor]:
+    """Return what a draw predicts for rows, and a draw of their targets."""
+    response = posterior.observe(draw, rows.inputs, key.child("observe", number))
+    with forked(key.child("respond", number)):
+        return response, response.sample()
+
+
+def _local(
+    name: str,
+    by_client: Mapping[str, list[Tensor]],
+    parts: Sequence[Part],
+    dims: dict[str, list[str]],
+    coords: dict[str, Any],
+) -> dict[str, list[Tensor]]:
+    """Return a local latent as one variable if clients' have one shape, or a row for each row of
+    data; else as one for each client.
+    """
+    shapes = {client: values[0].shape for client, values in by_client.items()}
+    ends = [f"{name}_{axis}" for axis in range(max(map(len, shapes.values())))]
+    rows = {part.client: len(part.rows) for part in parts}
+    if len({*shapes.values()}) == 1:
+        dims[name], coords["client"] = ["client", *ends], list(by_client)
+        return {name: [torch.stack(drawn) for drawn in zip(*by_client.values(), strict=True)]}
+    if all(rows[client] and shape[:1] == (rows[client],) for client, shape in shapes.items()):
+        dims[name] = ["row", *ends[1:]]
+        return {name: [torch.cat(drawn) for drawn in zip(*by_client.values(), strict=True)]}
+    return {f"{name}.{client}": values for client, values in by_client.items()}
 
 
 def _dense(posterior: Posterior, key: Key) -> tuple[Tree, Tree]:

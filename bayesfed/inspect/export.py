@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,8 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Record, bits
 from bayesfed.inspect.at_clients import Part, Rows, all_rows, are_fitted, parts_of
 from bayesfed.inspect.compat import build
-from bayesfed.inspect.drawn import Drawn, steps, thinned
+from bayesfed.inspect.drawn import drawn_groups, steps, thinned
+from bayesfed.inspect.personal import COUNTS
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -39,7 +39,6 @@ def to_arviz(
     draws: int = 100,
     thin: int = 1,
     seed: int = 0,
-    backend: ModuleType | None = None,
     memories: Mapping[str, Tree] | None = None,
     fitted: Mapping[str, Dataset] | None = None,
     own: Mapping[str, Mapping[str, float]] | None = None,
@@ -75,8 +74,6 @@ def to_arviz(
         Keep every `thin`-th row and column of a matrix; the coordinates say which ones.
     seed
         Seed of the draws.
-    backend
-        The module to build with. Default: `arviz`; `arviz_base` is ArviZ 1.x without plots.
     memories
         By client: what it keeps between rounds, for methods whose local latents or parameters stay
         with clients.
@@ -114,10 +111,7 @@ def to_arviz(
             name: thinned(value, thin).numpy() for name, value in posterior.constants.items()
         }
         parts = parts_of(posterior, memories or {}, data, "to_arviz", fitted)
-        drawn = Drawn(posterior, parts, thin, key)
-        for number in range(draws):
-            drawn.add(number)
-        groups |= drawn.groups(dims, coords)
+        groups |= drawn_groups(posterior, parts, draws, thin, key, dims, coords)
         if rows is not None:
             groups["constant_data"] |= _of_rows(rows, parts, fitted)
             dims |= {"row_client": ["row"], "row_fitted": ["row"]}
@@ -125,7 +119,7 @@ def to_arviz(
         groups["observed_data"] = {"y": rows.targets.numpy()}
         coords["row"] = np.arange(len(rows))
         dims["y"] = ["row"] + [f"y_{axis}" for axis in range(1, rows.targets.ndim)]
-    return build(groups, coords, dims, {"federation": federation(history, own or {})}, backend)
+    return build(groups, coords, dims, {"federation": federation(history, own or {})})
 
 
 def _of_rows(
@@ -143,19 +137,14 @@ def _of_rows(
 
 
 def _check_size(first: Tree, draws: int, thin: int) -> None:
-    entries = sum(
-        draws
-        * math.prod(-(-n // step) for n, step in zip(value.shape, steps(value, thin), strict=True))
+    kept = [
+        math.prod(-(-n // step) for n, step in zip(value.shape, steps(value, thin), strict=True))
         for value in first.values()
-    )
-    if entries > MAX_ENTRIES:
+    ]
+    if (entries := draws * sum(kept)) > MAX_ENTRIES:
         need = math.ceil(thin * math.sqrt(entries / MAX_ENTRIES))
-        raise ArgumentError(
-            "to_arviz",
-            f"at most {MAX_ENTRIES:,} drawn values",
-            f"{entries:,}",
-            f"thin={need} or fewer draws",
-        )
+        expected, hint = f"at most {MAX_ENTRIES:,} drawn values", f"thin={need} or fewer draws"
+        raise ArgumentError("to_arviz", expected, f"{entries:,}", hint)
 
 
 def federation(history: Sequence[Record], own: Mapping[str, Mapping[str, float]]) -> xarray.Dataset:
@@ -165,37 +154,34 @@ def federation(history: Sequence[Record], own: Mapping[str, Mapping[str, float]]
     import xarray
 
     clients = sorted({row.client for record in history for row in record.rows} | own.keys())
-    both, alone = {}, {}
-    for way in ("up", "down"):
-        counts = [
-            [
-                float(bits((row for row in record.rows if row.client == name), way))
-                for name in clients
-            ]
-            for record in history
-        ]
-        both[f"bits_{way}"] = counts
-    both["nll"] = [
-        [record.clients.get(name, {}).get("nll", math.nan) for name in clients]
-        for record in history
-    ]
-    both["accepted"] = [[float(name in record.clients) for name in clients] for record in history]
+
+    def of_client(record: Record, name: str) -> tuple[float, ...]:
+        rows = [row for row in record.rows if row.client == name]
+        nll = record.clients.get(name, {}).get("nll", math.nan)
+        return bits(rows, "up"), bits(rows, "down"), nll, name in record.clients
+
+    each = np.array([[of_client(record, name) for name in clients] for record in history], float)
     figures = [{**record.server, **record.metrics, "seconds": record.seconds} for record in history]
-    for name in dict.fromkeys(name for figure in figures for name in figure):
-        # In netCDF a slash separates groups.
-        alone[name.replace("/", ".")] = [figure.get(name, math.nan) for figure in figures]
     variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {
-        name: (("round", "client"), np.array(values)) for name, values in both.items()
+        name: (("round", "client"), each[..., place])
+        for place, name in enumerate(("bits_up", "bits_down", "nll", "accepted"))
     }
-    variables |= {name: (("round",), np.array(values)) for name, values in alone.items()}
-    scores = dict.fromkeys(
-        score for figures in own.values() for score in figures if score not in ("rows", "rounds")
-    )
-    for name in scores:
-        variables[f"own_{name}"] = (
-            ("client",),
-            np.array([own.get(client, {}).get(name, math.nan) for client in clients]),
-        )
+    # In netCDF a slash separates groups.
+    variables |= {
+        name.replace("/", "."): (("round",), values) for name, values in _columns(figures).items()
+    }
+    scores = _columns([own.get(client, {}) for client in clients])
+    variables |= {
+        f"own_{name}": (("client",), values)
+        for name, values in scores.items()
+        if name not in COUNTS
+    }
     return xarray.Dataset(
         variables, coords={"round": [record.round for record in history], "client": clients}
     )
+
+
+def _columns(rows: Sequence[Mapping[str, float]]) -> dict[str, np.ndarray]:
+    """Return the values by name, NaN in rows without them."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}

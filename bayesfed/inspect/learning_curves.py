@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,22 +25,18 @@ LABELS = {
     "ece": "test ECE",
     "rmse": "test RMSE",
 }
-AGAINST = {
-    "round": "round",
-    "megabytes": "megabytes sent, down and up (log)",
-    "joules": "joules of all devices (log)",
-    "device_s": "seconds of the devices",
-    "seconds": "seconds of this computer's clock",
+# What curves are drawn against: what a round spends of it, and the label.
+AGAINST: Mapping[str, tuple[Callable[[Record], float], str]] = {
+    "round": (lambda record: 1.0, "round"),
+    "megabytes": (
+        lambda record: bits(record.rows) / 8e6,
+        "megabytes sent, down and up (log)",
+    ),
+    "joules": (lambda record: energy_j(record.rows), "joules of all devices (log)"),
+    "device_s": (lambda record: latency_s(record.rows), "seconds of the devices"),
+    "seconds": (lambda record: record.seconds, "seconds of this computer's clock"),
 }
 LOGARITHMIC = ("megabytes", "joules")
-
-# What a round spends, by what is drawn against.
-SPENT: Mapping[str, Callable[[Record], float]] = {
-    "megabytes": lambda record: bits(record.rows) / 8e6,
-    "joules": lambda record: energy_j(record.rows),
-    "device_s": lambda record: latency_s(record.rows),
-    "seconds": lambda record: record.seconds,
-}
 
 Runs = Mapping[str, Sequence[Sequence[Record]]]
 
@@ -60,27 +56,37 @@ class Curve:
 Panels = dict[str, dict[str, dict[str, Curve]]]
 
 
-def spent(history: Sequence[Record], against: str) -> list[float]:
-    """Return what was spent after each round: rounds, megabytes, joules, seconds of the devices, or
-    of the clock.
-    """
-    if against == "round":
-        return [record.round + 1.0 for record in history]
-    return list(accumulate(SPENT[against](record) for record in history))
-
-
 def curves(runs: Runs) -> Panels:
     """Return the curves of every metric against every cost, by name of the experiment: those that
-    were measured, where something was spent.
+    were measured, over the rounds that all seeds have, where something was spent.
     """
     panels: Panels = {metric: {against: {} for against in AGAINST} for metric in LABELS}
     for name, histories in runs.items():
-        for against in AGAINST:
-            totals = [spent(history, against) for history in histories]
+        rounds = list(zip(*histories, strict=False))
+        for against, (spent, _) in AGAINST.items():
+            totals = np.array(
+                [[*accumulate(map(spent, history))][: len(rounds)] for history in histories]
+            )
             for metric in LABELS:
-                if (found := _curve(histories, metric, totals)) is not None:
-                    panels[metric][against][name] = found
+                chosen = [
+                    place
+                    for place, records in enumerate(rounds)
+                    if all(metric in record.metrics for record in records)
+                ]
+                if chosen and (x := totals[:, chosen].mean(0)).any():
+                    values = [
+                        [record.metrics[metric] for record in rounds[place]] for place in chosen
+                    ]
+                    panels[metric][against][name] = _curve(x, np.array(values))
     return panels
+
+
+def _curve(x: NDArray[np.float64], values: NDArray[np.float64]) -> Curve:
+    seeds = values.shape[1]
+    # A run that diverged has values that are not finite.
+    with np.errstate(invalid="ignore"):
+        sd = values.std(1, ddof=1) if seeds > 1 else np.zeros(len(x))
+        return Curve(x, values.mean(1), sd, seeds)
 
 
 def columns(panels: Panels, runs: Runs) -> list[str]:
@@ -90,39 +96,9 @@ def columns(panels: Panels, runs: Runs) -> list[str]:
     spending = {
         against: {name for row in panels.values() for name in row[against]} for against in AGAINST
     }
-    return [
-        against
-        for against, names in spending.items()
-        if names and not (against == "seconds" and len(spending["device_s"]) == len(runs))
-    ]
-
-
-def _curve(
-    histories: Sequence[Sequence[Record]], metric: str, totals: Sequence[Sequence[float]]
-) -> Curve | None:
-    """Return the curve over the rounds that all seeds have; None where it was never measured or
-    nothing was spent.
-    """
-    length = min(map(len, histories), default=0)
-    chosen = [
-        place
-        for place in range(length)
-        if all(metric in history[place].metrics for history in histories)
-    ]
-    if not chosen:
-        return None
-    y = np.array([[history[place].metrics[metric] for place in chosen] for history in histories])
-    x = np.array([[total[place] for place in chosen] for total in totals]).mean(0)
-    if not x.any():
-        return None
-    # A run that diverged has values that are not finite.
-    with np.errstate(invalid="ignore"):
-        return Curve(
-            x,
-            y.mean(0),
-            y.std(0, ddof=1) if len(histories) > 1 else np.zeros(y.shape[1]),
-            len(histories),
-        )
+    if len(spending["device_s"]) == len(runs):
+        spending.pop("seconds")
+    return [against for against, names in spending.items() if names]
 
 
 def plot_curves(runs: Runs) -> Figure:
@@ -148,14 +124,12 @@ def plot_curves(runs: Runs) -> Figure:
         )
     figure = new_figure(1 + 3.8 * len(across), 0.6 + 2.7 * len(measured))
     grid = figure.subplots(len(measured), len(across), squeeze=False, sharey="row")
-    numbers = {name: number for number, name in enumerate(runs)}
-    for row, metric in enumerate(measured):
-        for column, against in enumerate(across):
-            _draw(grid[row][column], panels[metric][against], numbers, metric, against)
-            if column == 0:
-                grid[row][column].set_ylabel(LABELS[metric])
-            if row == len(measured) - 1:
-                grid[row][column].set_xlabel(AGAINST[against])
+    for metric, row in zip(measured, grid, strict=True):
+        row[0].set_ylabel(LABELS[metric])
+        for against, axes in zip(across, row, strict=True):
+            _draw(axes, panels[metric][against], list(runs), metric, against)
+    for against, axes in zip(across, grid[-1], strict=True):
+        axes.set_xlabel(AGAINST[against][1])
     handles, labels = grid[0][0].get_legend_handles_labels()
     seeds = sorted({len(histories) for histories in runs.values()} - {1})
     if seeds:
@@ -172,54 +146,35 @@ def plot_curves(runs: Runs) -> Figure:
 
 
 def _draw(
-    axes: Axes, drawn: Mapping[str, Curve], numbers: Mapping[str, int], metric: str, against: str
+    axes: Axes, drawn: Mapping[str, Curve], names: Sequence[str], metric: str, against: str
 ) -> None:
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
     for name, found in drawn.items():
         # Ten colours; then they come again, dashed.
-        number = numbers[name]
-        colour, style = f"C{number % 10}", ("-", "--", ":", "-.")[number // 10 % 4]
-        axes.plot(
-            found.x,
-            found.mean,
-            style,
-            color=colour,
-            label=name,
-            linewidth=1.5,
-            marker="o",
-            markersize=4,
-            markevery=[-1],
-        )
+        again, number = divmod(names.index(name), 10)
+        colour, style = f"C{number}", ("-", "--", ":", "-.")[again % 4]
+        look: dict[str, Any] = {
+            "label": name,
+            "linewidth": 1.5,
+            "marker": "o",
+            "markersize": 4,
+            "markevery": [-1],
+        }
+        axes.plot(found.x, found.mean, style, color=colour, **look)
         if found.seeds > 1:
-            axes.fill_between(
-                found.x,
-                found.mean - found.sd,
-                found.mean + found.sd,
-                color=colour,
-                alpha=0.2,
-                linewidth=0,
-            )
+            low, high = found.mean - found.sd, found.mean + found.sd
+            axes.fill_between(found.x, low, high, color=colour, alpha=0.2, linewidth=0)
     if against in LOGARITHMIC:
-        from matplotlib.ticker import LogLocator, NullLocator
-
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_locator(NullLocator())
     if against == "round":
-        from matplotlib.ticker import MaxNLocator
-
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if metric == "nll" and _spread(axes) > 30:
+    # One diverged run may be far above the others.
+    values = np.concatenate([np.zeros(0), *(found.mean for found in drawn.values())])
+    values = values[np.isfinite(values) & (values > 0)]
+    if metric == "nll" and len(values) and values.max() > 30 * values.min():
         axes.set_yscale("log")
     axes.grid(alpha=0.3)
-
-
-def _spread(axes: Axes) -> float:
-    """Return the largest over the smallest value drawn: how many times one diverged run is above
-    the others.
-    """
-    values = np.concatenate(
-        [np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()] or [np.zeros(0)]
-    )
-    values = values[np.isfinite(values) & (values > 0)]
-    return float(values.max() / values.min()) if len(values) else 1.0

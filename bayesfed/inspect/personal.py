@@ -16,7 +16,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Personal, Posterior, Predictor, Record, Snapshot
 from bayesfed.inference.evaluation.predictive import Predictive
-from bayesfed.inspect.at_clients import own_posterior
+from bayesfed.inspect.at_clients import own_posterior, with_rows
 from bayesfed.inspect.tables import table
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood, Normal
@@ -24,6 +24,7 @@ from bayesfed.trees import Tree
 
 # Scores that are better the larger they are.
 LARGER = frozenset({"accuracy"})
+SCORES = ("accuracy", "nll", "ece", "rmse")
 # What is counted, and no score.
 COUNTS = ("rows", "rounds")
 # A leaf that a pool names instead of a memory which lies at the client (`bayesfed.flower`).
@@ -124,11 +125,8 @@ class PersonalScores:
         """Return an aligned table: a line for each client, then the mean and the worst decile."""
         names = list(next(iter(self.clients.values())))
         rows: list[list[str | float | int]] = [
-            [
-                client,
-                *(int(scores[name]) if name in COUNTS else scores[name] for name in names),
-            ]
-            for client, scores in self.clients.items()
+            [client, *(int(own[name]) if name in COUNTS else own[name] for name in names)]
+            for client, own in self.clients.items()
         ]
         for heading, figure in (("mean", self.mean), ("worst decile", self.worst_decile)):
             rows.append([heading, *("" if name in COUNTS else figure(name) for name in names)])
@@ -160,20 +158,17 @@ def client_of(
         client keeps is not here.
     """
     memory = dict(snapshot.memories.get(name, {}))
-    if algorithm.personal is not None and ELSEWHERE in memory:
-        hint = "a run in process, or scoring at the client"
-        raise ArgumentError(
-            f"client {name!r}", "its memory", "one that is kept at the client", hint
-        )
     if algorithm.personal is not None:
+        if ELSEWHERE in memory:
+            hint = "a run in process, or scoring at the client"
+            raise ArgumentError(
+                f"client {name!r}", "its memory", "one that is kept at the client", hint
+            )
         own = algorithm.personal(snapshot.state, memory)
     else:
-        shared = algorithm.posterior(snapshot.state) if algorithm.posterior else None
-        posterior = (
-            own_posterior(shared, snapshot.memories, name, rows, "Result.clients")
-            if shared
-            else None
-        )
+        posterior = algorithm.posterior(snapshot.state) if algorithm.posterior else None
+        if posterior is not None:
+            posterior = own_posterior(posterior, snapshot.memories, name, rows, "Result.clients")
         own = Personal(algorithm.predictor(snapshot.state), posterior)
     return Client(name, sum(name in record.clients for record in history), own.model, own.posterior)
 
@@ -207,36 +202,22 @@ def personal_scores(
     ArgumentError
         If there are no rows, or no client of that name took part in the run.
     """
-    where, parts = (
-        "Result.personal_scores",
-        {name: rows for name, rows in data.items() if len(rows)},
-    )
+    where, parts = "Result.personal_scores", with_rows(data)
     if not parts:
-        raise ArgumentError(
-            where, "clients with rows", "no rows", "train, test = split_rows(clients, 0.25)"
-        )
+        hint = "train, test = split_rows(clients, 0.25)"
+        raise ArgumentError(where, "clients with rows", "no rows", hint)
     took_part = {name for record in history for name in record.clients}
     if not took_part & parts.keys():
-        raise ArgumentError(
-            where,
-            f"clients of the run: {sorted(took_part)[:3]}, ...",
-            sorted(parts)[:3],
-            "their names",
-        )
+        expected = f"clients of the run: {sorted(took_part)[:3]}, ..."
+        raise ArgumentError(where, expected, sorted(parts)[:3], "their names")
     scores: dict[str, dict[str, float]] = {}
     for name, rows in parts.items():
         client = client_of(algorithm, snapshot, history, name, rows)
         scored = likelihood or (Normal() if rows.targets.is_floating_point() else Categorical())
+        of = Point(client.model, scored) if client.posterior is None else client.posterior
         count = 1 if client.posterior is None else draws
-        predictive = Predictive(
-            client.posterior or Point(client.model, scored),
-            rows.inputs,
-            Key(seed, "personal", name),
-            count,
-        )
-        found = predictive.scores(rows.targets)
-        chosen: dict[str, float] = {
-            key: found[key] for key in ("accuracy", "nll", "ece", "rmse") if key in found
-        }
-        scores[name] = {"rows": float(len(rows)), "rounds": float(client.rounds), **chosen}
+        key = Key(seed, "personal", name)
+        found = Predictive(of, rows.inputs, key, count).scores(rows.targets)
+        counts = {"rows": float(len(rows)), "rounds": float(client.rounds)}
+        scores[name] = counts | {key: found[key] for key in SCORES if key in found}
     return PersonalScores(scores)

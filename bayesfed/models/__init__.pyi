@@ -1,4 +1,5 @@
-from .adapters.adapter_prior import adapter_prior as adapter_prior
+from .adapters.beliefs import SliceNormal as SliceNormal
+from .adapters.beliefs import adapter_prior as adapter_prior
 from .adapters.lora import adapters as adapters
 from .adapters.lora import linear_weights as linear_weights
 from .adapters.lora import lora as lora
@@ -13,7 +14,6 @@ from .adapters.sketching import Drawn as Drawn
 from .adapters.sketching import importance_sketch as importance_sketch
 from .adapters.sketching import random_sketch as random_sketch
 from .adapters.sketching import slice_norms as slice_norms
-from .adapters.slice_normal import SliceNormal as SliceNormal
 from .compaction.compact import compact as compact
 from .costs import Cost as Cost
 from .costs import costs as costs
@@ -24,8 +24,6 @@ from .elastic.shares import shrunk_shares as shrunk_shares
 from .elastic.shrinking import shrunk as shrunk
 from .elastic.shrinking import shrunk_shapes as shrunk_shapes
 from .elastic.shrinking import shrunk_widths as shrunk_widths
-from .elastic.sorting import channel_order as channel_order
-from .elastic.sorting import permute_channels as permute_channels
 from .elastic.sorting import sort_channels as sort_channels
 from .elastic.tracing import channel_graph as channel_graph
 from .low_rank.export import dense as dense
@@ -38,11 +36,10 @@ from .low_rank.factored_trees import factorise as factorise
 from .low_rank.factored_trees import frobenius_decay as frobenius_decay
 from .low_rank.factored_trees import unrollings as unrollings
 from .low_rank.fixed_rank import fixed_rank as fixed_rank
-from .low_rank.fixed_rank import layer_matrices as layer_matrices
-from .low_rank.fixed_rank_trees import points as points
-from .low_rank.fixed_rank_trees import probes as probes
-from .low_rank.fixed_rank_trees import tangents as tangents
-from .low_rank.fixed_rank_trees import with_points as with_points
+from .low_rank.fixed_rank import points as points
+from .low_rank.fixed_rank import probes as probes
+from .low_rank.fixed_rank import tangents as tangents
+from .low_rank.fixed_rank import with_points as with_points
 from .low_rank.hybrid import hybrid as hybrid
 from .low_rank.hybrid import hybrid_ranks as hybrid_ranks
 from .low_rank.hybrid import whole_first as whole_first
@@ -52,7 +49,6 @@ from .low_rank.unrolling import Unrolling as Unrolling
 from .modules import layer_weights as layer_weights
 from .modules import weight_matrices as weight_matrices
 from .nets.norms import untracked as untracked
-from .nets.norms import with_statistics as with_statistics
 from .nets.resnet import resnet18 as resnet18
 from .nets.resnet import resnet34 as resnet34
 from .nets.sequential import alexnet as alexnet
@@ -77,7 +73,6 @@ from .priors.likelihoods import Likelihood as Likelihood
 from .priors.likelihoods import Normal as Normal
 from .priors.precisions import BernoulliGamma as BernoulliGamma
 from .priors.precisions import Gammas as Gammas
-from .priors.prior import GaussianWeight as GaussianWeight
 from .priors.prior import Prior as Prior
 from .priors.weights import Gaussian as Gaussian
 from .priors.weights import Horseshoe as Horseshoe

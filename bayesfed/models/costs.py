@@ -14,6 +14,7 @@ FedHM, section 4.3 ("Communication and Computation Cost").
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from math import prod
@@ -28,6 +29,7 @@ from bayesfed.keys import Key, forked
 from bayesfed.models.modules import evaluating
 
 _aten = torch.ops.aten
+Shape = tuple[int, ...]
 
 
 class Cost(NamedTuple):
@@ -102,22 +104,24 @@ def total_cost(rows: Iterable[Cost]) -> Cost:
 
 
 def _flops(net: nn.Module, example: Tensor) -> dict[int, int]:
-    """Return the operations that each module ran itself, by its id: what was counted while it ran,
-    less the share of its submodules.
-    """
-    own: dict[int, int] = {}
+    """Return the operations that each module ran itself, not in a submodule, by its id."""
     counter = FlopCounterMode(display=False, custom_mapping=_UNCOUNTED)
-    started: list[int] = []
-    children = [0]
+    own, inside, credited = Counter[int](), [id(net)], 0
+
+    def credit() -> None:
+        """Credit what was counted since the last call to the module that runs."""
+        nonlocal credited
+        total = counter.get_total_flops()
+        own[inside[-1]] += total - credited
+        credited = total
 
     def enter(module: nn.Module, given: object) -> None:
-        started.append(counter.get_total_flops())
-        children.append(0)
+        credit()
+        inside.append(id(module))
 
     def leave(module: nn.Module, given: object, output: object) -> None:
-        inside = counter.get_total_flops() - started.pop()
-        own[id(module)] = own.get(id(module), 0) + inside - children.pop()
-        children[-1] += inside
+        credit()
+        inside.pop()
 
     with ExitStack() as stack:
         for module in net.modules():
@@ -143,24 +147,18 @@ def _unfused(net: nn.Module) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fused)
 
 
-def _vector(matrix: tuple[int, ...], vector: tuple[int, ...], *rest: Any, **named: Any) -> int:
+def _vector(matrix: Shape, vector: Shape, *rest: Any, **named: Any) -> int:
     return 2 * prod(matrix)
 
 
-def _added_vector(added: tuple[int, ...], matrix: tuple[int, ...], *rest: Any, **named: Any) -> int:
-    return 2 * prod(matrix)
-
-
-def _attention(
-    query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], *rest: Any, **named: Any
-) -> int:
+def _attention(query: Shape, key: Shape, value: Shape, *rest: Any, **named: Any) -> int:
     return int(sdpa_flop_count(query, key, value))
 
 
 def _recurrent(
-    inputs: tuple[int, ...],
-    from_inputs: tuple[int, ...],
-    from_state: tuple[int, ...],
+    inputs: Shape,
+    from_inputs: Shape,
+    from_state: Shape,
     *rest: Any,
     **named: Any,
 ) -> int:
@@ -174,7 +172,7 @@ def _recurrent(
 _UNCOUNTED: dict[Any, Callable[..., int]] = {
     _aten.mv: _vector,
     _aten.dot: _vector,
-    _aten.addmv: _added_vector,
+    _aten.addmv: lambda added, *product, **named: _vector(*product),
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     _aten.mkldnn_rnn_layer: _recurrent,
 }

@@ -7,14 +7,15 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import DataError
+from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import shown
 from bayesfed.trees import to
 
 Predicate = Callable[[str, nn.Module], bool]
@@ -71,6 +72,50 @@ def evaluating(net: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+def outputs(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """Return the outputs of a network in evaluation mode, without gradients.
+
+    Parameters
+    ----------
+    net
+        Network; never changed.
+    parameters
+        Parameters and buffers by name; where these lack one, the network's own is used.
+    inputs
+        ``(B, ...)``.
+
+    Raises
+    ------
+    DataError
+        If the network does not take the inputs.
+    """
+    if not isinstance(inputs, Tensor):
+        hint = "data.inputs, torch.as_tensor(array)"
+        raise DataError("model", "a tensor of inputs (B, ...)", shown(inputs), hint)
+    with torch.no_grad(), evaluating(net):
+        try:
+            found: Tensor = functional_call(net, to(parameters, inputs.device), (inputs,))
+        except (RuntimeError, ValueError) as problem:
+            actual = f"{shown(inputs)}: {str(problem).splitlines()[0]}"
+            hint = "rows of the width and type that were trained on"
+            raise DataError("model", "inputs that the network takes", actual, hint) from problem
+    return found
+
+
+@contextmanager
+def noting(net: nn.Module, paths: Iterable[str]) -> Iterator[list[tuple[str, Tensor]]]:
+    """Note, inside the block, the path and the inputs of some modules whenever one is called."""
+    calls: list[tuple[str, Tensor]] = []
+
+    def note(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda module, given: calls.append((path, given[0]))
+
+    with ExitStack() as hooks:
+        for path in paths:
+            hooks.enter_context(net.get_submodule(path).register_forward_pre_hook(note(path)))
+        yield calls
+
+
 def last_layer(
     net: nn.Module, inputs: Tensor, parameters: Mapping[str, Tensor] | None = None
 ) -> str:
@@ -86,25 +131,34 @@ def last_layer(
     parameters
         Parameters by name; where these lack one, the network's own is used. Default: its own.
     """
-    begun = [""]
+    own = [path for path, one in net.named_modules() if any(True for _ in one.parameters(False))]
+    with noting(net, own) as calls, torch.no_grad(), evaluating(net):
+        # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
+        row = inputs[:1].expand(2, *inputs.shape[1:])
+        functional_call(net, to(parameters or {}, inputs.device), (row,))
+    return calls[-1][0] if calls else ""
 
-    def noted(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda module, given: begun.append(path)
 
-    handles = [
-        module.register_forward_pre_hook(noted(path))
-        for path, module in net.named_modules()
-        if any(True for _ in module.parameters(recurse=False))
-    ]
-    try:
-        with torch.no_grad(), evaluating(net):
-            # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
-            row = inputs[:1].expand(2, *inputs.shape[1:])
-            functional_call(net, to(parameters or {}, inputs.device), (row,))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return begun[-1]
+def last_linear(net: nn.Module, where: str, hint: str) -> tuple[str, nn.Linear]:
+    """Return path and layer of the linear layer that a network registers last, for methods that
+    look at no rows yet; `check_last` is for when they do.
+
+    Parameters
+    ----------
+    net
+        Network.
+    where, hint
+        Name of the method, and what to try, for the error.
+
+    Raises
+    ------
+    ArgumentError
+        If the network has no linear layer.
+    """
+    linear = [(path, one) for path, one in net.named_modules() if isinstance(one, nn.Linear)]
+    if not linear:
+        raise ArgumentError(where, "a network with a linear layer", type(net).__name__, hint)
+    return linear[-1]
 
 
 def check_last(
@@ -135,33 +189,6 @@ def check_last(
         )
 
 
-def draws_random_numbers(net: nn.Module, inputs: Tensor) -> bool:
-    """Return whether a network draws random numbers while it trains, as dropout does: whether one
-    row, seen in training mode, moves torch's generator. Buffers and generator end as they were.
-    """
-    device = inputs.device
-    devices = [device] if device.type == "cuda" else []
-    buffers = {name: value.clone() for name, value in net.named_buffers()}
-    modes = [(module, module.training) for module in net.modules()]
-    row = inputs[:1].expand(2, *inputs.shape[1:])
-    with torch.random.fork_rng(devices), torch.no_grad():
-        before = _generator_state(device)
-        try:
-            net.train()
-            functional_call(net, buffers, (row,))
-        finally:
-            for module, mode in modes:
-                module.training = mode
-        return not torch.equal(before, _generator_state(device))
-
-
-def _generator_state(device: torch.device) -> Tensor:
-    states = [torch.get_rng_state()]
-    if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
-    return torch.cat(states)
-
-
 def tied(net: nn.Module) -> frozenset[str]:
     """Return the names of the parameters that are one tensor with another, every name of each."""
     named = list(net.named_parameters(remove_duplicate=False))
@@ -180,6 +207,11 @@ def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     """
     hooked = module._forward_hooks or module._forward_pre_hooks
     return type(module) in kinds and not hooked
+
+
+def selected(net: nn.Module, names: Iterable[str], where: Predicate) -> list[str]:
+    """Return those of some parameters that a predicate chooses."""
+    return [name for name in names if where(name, net.get_submodule(name.rpartition(".")[0]))]
 
 
 def weight_matrices(name: str, module: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""Several folders of results in one table, and their curves as CSV."""
+"""Several folders of results in one table."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from bayesfed.inspect import table
-from bayesfed.inspect.learning_curves import Runs, curves
-from bayesfed.inspect.tables import csv_of
 from bayesfed.running.folders import Folder
 
 # Uncertainties that tell rows of no class.
@@ -40,8 +38,6 @@ COLUMNS: tuple[Column, ...] = (
     ("device s", "latency_s", 1.0, 1),
     ("clock s", "seconds", 1.0, 1),
 )
-# Without a channel or devices these are not 0 but absent.
-SOMETIMES = ("channel_uses", "energy_j", "latency_s")
 LEGEND = (
     "accuracy: of the transmitted model; NLL (nats a row), ECE: of the posterior "
     "predictive where there is a posterior; "
@@ -61,19 +57,10 @@ def cells(named: Mapping[str, Folder]) -> tuple[list[str], list[list[str]]]:
     figures = {
         name: [folder.metrics(seed) for seed in folder.finished] for name, folder in named.items()
     }
-    present = {
-        name: [
-            {key: one[key] for key in one if one[key] or key not in SOMETIMES} for one in several
-        ]
-        for name, several in figures.items()
-    }
-    headings, rows = filled(COLUMNS, present, _cell)
-    beginnings = [
-        [name, str(len(several)), str(int(several[0]["rounds"]))]
-        for name, several in figures.items()
-    ]
+    headings, rows = filled(COLUMNS, figures, _cell)
     return ["experiment", "seeds", "rounds", *headings], [
-        beginning + row for beginning, row in zip(beginnings, rows, strict=True)
+        [name, str(len(several)), str(int(several[0]["rounds"])), *row]
+        for (name, several), row in zip(figures.items(), rows, strict=True)
     ]
 
 
@@ -92,34 +79,18 @@ def filled(
         if column[1] in always
         or any(one.get(column[1]) for several in figures.values() for one in several)
     ]
-    rows = []
-    for several in figures.values():
-        values = [[one[key] * by for one in several if key in one] for _, key, by, _ in shown]
-        rows.append(
-            [
-                cell(known, one[-1]) if known else "-"
-                for known, one in zip(values, shown, strict=True)
-            ]
-        )
+    rows = [
+        [
+            cell(known, digits)
+            if (known := [one[key] * by for one in several if key in one])
+            else "-"
+            for _, key, by, digits in shown
+        ]
+        for several in figures.values()
+    ]
     return [heading for heading, *_ in shown], rows
 
 
 def _cell(values: Sequence[float], digits: int) -> str:
     mean = f"{statistics.fmean(values):,.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean
-
-
-def curves_csv(runs: Runs) -> str:
-    """Return every curve as CSV: experiment, metric, against, x, mean, sd, seeds."""
-    panels = curves(runs)
-    return csv_of(
-        ["experiment", "metric", "against", "x", "mean", "sd", "seeds"],
-        [
-            [name, metric, against, *(f"{figure:.8g}" for figure in point), row[name].seeds]
-            for name in runs
-            for metric, by_cost in panels.items()
-            for against, row in by_cost.items()
-            if name in row
-            for point in zip(row[name].x, row[name].mean, row[name].sd, strict=True)
-        ],
-    )

@@ -23,13 +23,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayesfed.data import Dataset
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, BayesfedError
-from bayesfed.federated import Record, bits, channel_uses, energy_j, latency_s
+from bayesfed.federated import Record, Row, bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.engine.files.records import from_line, lines
 from bayesfed.inspect import PersonalScores
 from bayesfed.inspect.tables import csv_of
@@ -111,6 +112,10 @@ class Folder:
                 str(path), "records of rounds", problem, "bayesfed run, which goes on"
             ) from problem
 
+    def histories(self) -> list[list[Record]]:
+        """Return the records of every finished seed."""
+        return [self.history(seed) for seed in self.finished]
+
     def metrics(self, seed: int) -> dict[str, float]:
         """Return the final figures of a seed."""
         metrics: dict[str, float] = read_json(self.seed(seed) / "metrics.json")
@@ -123,6 +128,25 @@ class Folder:
         path = self.seed(seed) / "method.json"
         method: dict[str, Any] = read_json(path) if path.is_file() else {}
         return method
+
+
+def named_folders(where: str, folders: Sequence[Folder]) -> dict[str, Folder]:
+    """Return folders of results by their names.
+
+    Raises
+    ------
+    ArgumentError
+        If there is none, two have the same name, or one has no finished seed.
+    """
+    named = {folder.path.resolve().name: folder for folder in folders}
+    if len(named) != len(folders) or not named:
+        actual, hint = [str(folder.path) for folder in folders], f"bayesfed {where} results/NAME"
+        raise ArgumentError(where, "folders of different names", actual, hint)
+    if missing := [name for name, folder in named.items() if not folder.finished]:
+        raise ArgumentError(
+            where, "a finished seed of each", f"none of {missing}", "bayesfed run FILE"
+        )
+    return named
 
 
 def read_json(path: Path) -> Any:
@@ -177,15 +201,9 @@ def save(
     write_json(path / "method.json", method)
     missing = ""
     if result.algorithm.posterior is not None:
+        numbers = sum(leaf.numel() for leaf in result.model.parameters.values())
+        draws = max(2, min(50, POSTERIOR_NUMBERS // max(1, numbers)))
         try:
-            draws = max(
-                2,
-                min(
-                    50,
-                    POSTERIOR_NUMBERS
-                    // max(1, sum(leaf.numel() for leaf in result.model.parameters.values())),
-                ),
-            )
             result.to_arviz(test, draws=draws, seed=seed).to_netcdf(str(path / "posterior.nc"))
         except (ImportError, OSError, BayesfedError) as problem:
             missing = str(problem)
@@ -201,18 +219,27 @@ def summary(history: Sequence[Record]) -> dict[str, float]:
     """Return the last value of each metric and the sums of the ledger: bits, joules and seconds of
     devices, seconds of the clock.
     """
-    rows = [row for record in history for row in record.rows]
     return {
         "rounds": len(history),
         **{name: value for record in history for name, value in record.metrics.items()},
-        "bits_down": bits(rows, "down"),
-        "bits_up": bits(rows, "up"),
-        "channel_uses": channel_uses(rows),
-        "energy_j": energy_j(rows),
-        "latency_s": latency_s(rows),
+        **spent([row for record in history for row in record.rows]),
         "seconds": sum(record.seconds for record in history),
         "left_out": sum(len(record.refused) for record in history),
     }
+
+
+def spent(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the sums of a ledger: bits each way, channel uses, joules and seconds of devices.
+
+    Without a channel or devices these are not 0 but absent.
+    """
+    physical = {
+        "channel_uses": channel_uses(rows),
+        "energy_j": energy_j(rows),
+        "latency_s": latency_s(rows),
+    }
+    sent = {"bits_down": bits(rows, "down"), "bits_up": bits(rows, "up")}
+    return sent | {name: value for name, value in physical.items() if value}
 
 
 def _citation(algorithm: Algorithm) -> str:
@@ -227,30 +254,23 @@ def _citation(algorithm: Algorithm) -> str:
 
 def _clients(scores: PersonalScores) -> str:
     names = list(next(iter(scores.clients.values())))
+    rows = scores.clients.items()
     return csv_of(
         ["client", *names],
-        [
-            [client, *(f"{own[name]:.8g}" for name in names)]
-            for client, own in scores.clients.items()
-        ],
+        [[client, *(f"{own[name]:.8g}" for name in names)] for client, own in rows],
     )
 
 
 def _ledger(history: Sequence[Record]) -> str:
-    message = ("round", "client", "phase", "direction")
-    costs = ("bits", "channel_uses", "energy_j", "latency_s", "macs")
-    return csv_of(
-        [*message, *costs, "seconds", "accepted", "field", "reason"],
-        [
-            [
-                *(getattr(row, name) for name in message),
-                *(getattr(row.cost, name) for name in costs),
-                row.seconds,
-                int(row.accepted),
-                row.field,
-                row.reason,
-            ]
-            for record in history
-            for row in record.rows
-        ],
+    columns = (
+        *("round", "client", "phase", "direction"),
+        *(f"cost.{name}" for name in ("bits", "channel_uses", "energy_j", "latency_s", "macs")),
+        *("seconds", "accepted", "field", "reason"),
     )
+    read = attrgetter(*columns)
+    rows = [
+        [int(cell) if isinstance(cell, bool) else cell for cell in read(row)]
+        for record in history
+        for row in record.rows
+    ]
+    return csv_of([name.removeprefix("cost.") for name in columns], rows)

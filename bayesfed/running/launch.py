@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from bayesfed.data import Dataset
-from bayesfed.errors.checks import checked
+from bayesfed.errors.checks import ITSELF, checked
 from bayesfed.federated import (
     Algorithm,
     ClientPool,
@@ -30,7 +30,6 @@ from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
 from bayesfed.federated.engine.arguments import (
     check_call,
-    check_callbacks,
     check_clients,
     check_test,
 )
@@ -43,7 +42,11 @@ from bayesfed.running.settling import warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker
 
 
-@checked()
+@checked(
+    **dict.fromkeys(
+        ("algorithm", "clients", "rounds", "test", "seed", "sampler", "resume", "secrets"), ITSELF
+    )
+)
 def run(
     algorithm: Algorithm,
     clients: Mapping[str, Dataset] | ClientPool,
@@ -128,7 +131,6 @@ def run(
     # Of several ranks, what rank 0 resumes from counts.
     done = led(clients, finished)
     check_clients(clients)
-    check_callbacks(callbacks)
     if done and (end := resume if isinstance(clients, Mapping) else agreed(clients, resume)):
         return Result(
             algorithm, end.history, end, clients if isinstance(clients, Mapping) else None

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import a, check
+from bayesfed.errors.checks import a, check, checked_class
 from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Snapshot, bits
 from bayesfed.federated.core import Direction
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
 from bayesfed.inspect import Client, PersonalScores, round_table
-from bayesfed.inspect.at_clients import check_rows, predicting_posterior, scores_by_client
+from bayesfed.inspect.at_clients import NEVER, check_rows, own_posterior, scores_by_client, stays
 from bayesfed.inspect.personal import client_of, personal_scores
 from bayesfed.keys import Key
 from bayesfed.models import Belief, Likelihood
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Result:
     """A finished run: the model, its posterior, and a record of every round.
@@ -191,14 +192,15 @@ class Result:
         inputs they are, one that took part; else, and without a posterior: `ArgumentError`. `draws`
         are those of the parameters, and `seed` names them.
         """
-        check(
-            "Result.predictive, inputs",
-            inputs,
-            a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)"),
-        )
-        posterior = predicting_posterior(
-            self.posterior, self.snapshot.memories, client, self.data or {}
-        )
+        wanted = a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)")
+        check("Result.predictive, inputs", inputs, wanted)
+        where, posterior = "Result.predictive", self.posterior
+        if client is not None:
+            rows = (self.data or {}).get(client) or None
+            posterior = own_posterior(posterior, self.snapshot.memories, client, rows, where)
+        elif kept := stays(posterior):
+            expected = f"a client, since {kept[0]} stays with clients"
+            raise ArgumentError(where, expected, "none", f"client='name'{NEVER}")
         return Predictive(posterior, inputs, Key(seed, "predictive"), count=draws)
 
     def scores(
@@ -293,6 +295,5 @@ class Result:
         """Plot the ELBO per round; see `bayesfed.inspect.plot_series`."""
         from bayesfed.inspect import plot_series
 
-        return plot_series(
-            {self.algorithm.name: self.series("elbo")}, label="ELBO (nats)", axes=axes
-        )
+        series = {self.algorithm.name: self.series("elbo")}
+        return plot_series(series, label="ELBO (nats)", axes=axes)

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from bayesfed.data import Dataset, concatenated, out_of_distribution
 from bayesfed.errors import ArgumentError
@@ -48,7 +47,6 @@ OF_PREDICTIVE: Mapping[str, tuple[str, ...]] = {
     "selective": ("aurc", "coverage_at_risk"),
 }
 LEVEL = 0.9
-KEPT = ("nll", "ece", "rmse")
 
 
 def predictive(
@@ -79,14 +77,10 @@ def scoring(data: Dataset, likelihood: Likelihood, *, draws: int, seed: int) -> 
 
     def callback(report: RoundReport) -> None:
         found = predictive(report.algorithm, report.state, data, likelihood, draws=draws, seed=seed)
-        scores = (
-            found.scores(data.targets)
-            if found
-            else dict.fromkeys(
-                ("nll", "rmse" if data.targets.is_floating_point() else "ece"), math.nan
-            )
-        )
-        report.metrics.update({name: scores[name] for name in KEPT if name in scores})
+        diverged = ("nll", "rmse" if data.targets.is_floating_point() else "ece")
+        scores = found.scores(data.targets) if found else dict.fromkeys(diverged, math.nan)
+        kept = ("nll", "ece", "rmse")
+        report.metrics.update({name: scores[name] for name in kept if name in scores})
 
     return callback
 
@@ -112,11 +106,11 @@ def check_further(names: Collection[Further], test: Dataset, own: Mapping[str, D
 
 def further_scores(
     names: Collection[Further],
-    test: Dataset,
     own: Mapping[str, Dataset],
+    test: Dataset,
     likelihood: Likelihood,
     *,
-    rounds: int,
+    last: int,
     draws: int,
     seed: int,
 ) -> Callback:
@@ -127,37 +121,30 @@ def further_scores(
     ----------
     names
         Names of the scores.
-    test, own
-        Rows to score, and rows that clients held out.
+    own, test
+        Rows that clients held out, and rows to score.
     likelihood
         Likelihood of point predictions.
-    rounds, draws, seed
-        Number of rounds of the run; number of posterior draws, and what names them.
+    last, draws, seed
+        Number of the last round; number of posterior draws, and what names them.
     """
 
     def callback(report: RoundReport) -> None:
-        if not names or report.round != rounds - 1:
+        if not names or report.round != last:
             return
         algorithm, state = report.algorithm, report.state
 
         def predicted(data: Dataset) -> Predictive | None:
             return predictive(algorithm, state, data, likelihood, draws=draws, seed=seed)
 
-        inside = predicted(test)
-        if inside is None:
+        if (inside := predicted(test)) is None:
             return
         scores = inside.scores(test.targets)
         entered = {name: scores[name] for group in names for name in OF_PREDICTIVE.get(group, ())}
         if "detection" in names:
-            entered |= _detection(
-                inside,
-                {
-                    kind: predicted(Dataset(rows, test.targets))
-                    for kind, rows in _outside(test).items()
-                },
-                algorithm,
-                state,
-            )
+            outside = out_of_distribution(test, Key(0, "outside")).values()
+            others = [predicted(Dataset(rows, test.targets)) for rows in outside]
+            entered |= _detection(inside, [one for one in others if one], algorithm, state)
         if "conformal" in names:
             rows = concatenated([part for part in own.values() if len(part)])
             if (held := predicted(rows)) is not None:
@@ -171,27 +158,19 @@ def further_scores(
     return callback
 
 
-def _outside(test: Dataset) -> dict[str, Tensor]:
-    return out_of_distribution(test, Key(0, "outside"))
-
-
 def _detection(
-    inside: Predictive, outside: Mapping[str, Predictive | None], algorithm: Algorithm, state: Tree
+    inside: Predictive, outside: Sequence[Predictive], algorithm: Algorithm, state: Tree
 ) -> dict[str, float]:
     """Return mean AUROC and FPR95 over kinds of outsiders, by kind of uncertainty."""
     model = algorithm.predictor(state)
-    own = uncertainties(inside.probabilities, model(inside.inputs))
-    by_kind: dict[str, list[dict[str, float]]] = {
-        kind: [] for kind in own if kind != "mutual_information" or algorithm.posterior is not None
-    }
-    for other in outside.values():
-        if other is not None:
-            theirs = uncertainties(other.probabilities, model(other.inputs))
-            for kind, each in by_kind.items():
-                each.append(detection(own[kind], theirs[kind]))
+    own, *theirs = (
+        uncertainties(one.probabilities, model(one.inputs)) for one in (inside, *outside)
+    )
+    if algorithm.posterior is None:
+        own.pop("mutual_information")
+    each = {kind: [detection(own[kind], other[kind]) for other in theirs] for kind in own if theirs}
     return {
-        f"{score}_{kind}": statistics.fmean(one[score] for one in each)
-        for kind, each in by_kind.items()
+        f"{score}_{kind}": statistics.fmean(one[score] for one in found)
+        for kind, found in each.items()
         for score in ("auroc", "fpr95")
-        if each
     }

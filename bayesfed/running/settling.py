@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bayesfed.algorithms.federated_svi.server import Fuse
 from bayesfed.errors import ConvergenceWarning, UndeterminedWarning
 from bayesfed.federated import Algorithm, Record
+from bayesfed.federated.core.seams import fusion_of
 from bayesfed.inference.variational.fusion import KeepsFirstGuide
 from bayesfed.trees import Tree
 
@@ -52,16 +52,14 @@ class Settling:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the run has not settled; empty if it has."""
-        told = (
-            (self.first_guide > LEFT, f"{self.first_guide:.0%} of the first guide is left"),
-            (not self.moved <= MOVES, f"the last rounds moved a mean by {self.moved:.2g} sds each"),
-            (
-                not self.moved_sd <= SD_MOVES,
-                f"the last rounds moved an sd by {math.expm1(min(self.moved_sd, 50.0)):.0%} each",
-            ),
-            (not self.to_come <= TO_COME, f"means have about {self.to_come:.2g} sds to go"),
-        )
-        return tuple(words for holds, words in told if holds)
+        sd = math.expm1(min(self.moved_sd, 50.0))
+        told = {
+            f"{self.first_guide:.0%} of the first guide is left": self.first_guide <= LEFT,
+            f"the last rounds moved a mean by {self.moved:.2g} sds each": self.moved <= MOVES,
+            f"the last rounds moved an sd by {sd:.0%} each": self.moved_sd <= SD_MOVES,
+            f"means have about {self.to_come:.2g} sds to go": self.to_come <= TO_COME,
+        }
+        return tuple(words for words, settled in told.items() if not settled)
 
     @property
     def settled(self) -> bool:
@@ -77,23 +75,15 @@ def settling(algorithm: Algorithm, history: Sequence[Record]) -> Settling | None
     if not rounds:
         return None
     last, before = rounds[-LAST:], rounds[-2 * LAST : -LAST]
-    moved, moved_sd = (
-        sum(record.server[name] for record in last) / len(last) for name in ("moved", "moved_sd")
-    )
-    apart = max(
-        (
-            info["apart"]
-            for record in last[-1:]
-            for info in record.clients.values()
-            if "apart" in info
-        ),
-        default=math.nan,
-    )
+
+    def mean(name: str, of: Sequence[Record]) -> float:
+        return sum(record.server[name] for record in of) / len(of)
+
+    moved, moved_sd = mean("moved", last), mean("moved_sd", last)
+    infos = last[-1].clients.values()
+    apart = max((info["apart"] for info in infos if "apart" in info), default=math.nan)
     to_come = math.inf
-    if (
-        len(before) == LAST
-        and (earlier := sum(record.server["moved"] for record in before) / LAST) > moved
-    ):
+    if len(before) == LAST and (earlier := mean("moved", before)) > moved:
         shrinks = (moved / earlier) ** (1 / LAST)
         to_come = moved * shrinks / (1 - shrinks)
     elif moved < MOVES / 10:
@@ -114,13 +104,9 @@ def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Rec
     """
     if algorithm.unfinished and (lack := algorithm.unfinished(state, len(history))):
         warnings.warn(f"{algorithm.name}: {lack}", UndeterminedWarning, stacklevel=4)
-    server = _fusing(algorithm)
-    if (
-        server is None
-        or not server.fusion.adds
-        or (found := settling(algorithm, history)) is None
-        or found.settled
-    ):
+    fusion = fusion_of(algorithm.phases[-1].server)
+    found = settling(algorithm, history) if fusion is not None and fusion.adds else None
+    if found is None or found.settled:
         return
     # The caller of `run`, which is behind the check of its arguments.
     text = (
@@ -133,25 +119,14 @@ def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Rec
     )
 
 
-def _fusing(algorithm: Algorithm) -> Fuse | None:
-    server = algorithm.phases[-1].server
-    return server if isinstance(server, Fuse) else None
-
-
 def _first_guide(algorithm: Algorithm, history: Sequence[Record]) -> float:
-    server = _fusing(algorithm)
-    if server is None or not isinstance(server.fusion, KeepsFirstGuide):
+    fusion = fusion_of(algorithm.phases[-1].server)
+    if not isinstance(fusion, KeepsFirstGuide):
         return 0.0
-    fusion = server.fusion
-    taken = Counter(name for record in history for name in record.clients)
-    rows = {
-        name: info.get("samples", 0.0)
-        for record in history
-        for name, info in record.clients.items()
-    }
-    total = sum(rows.values())
-    return (
-        sum(rows[name] * fusion.kept(count) for name, count in taken.items()) / total
-        if total
-        else 1.0
-    )
+    taken: dict[str, list[float]] = defaultdict(list)
+    for record in history:
+        for name, info in record.clients.items():
+            taken[name].append(info.get("samples", 0.0))
+    total = sum(rows[-1] for rows in taken.values())
+    left = sum(rows[-1] * fusion.kept(len(rows)) for rows in taken.values())
+    return left / total if total else 1.0

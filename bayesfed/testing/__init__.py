@@ -1,9 +1,9 @@
-"""Laws that every implementation of a seam obeys; run them on your own codec, view, local, pool,
-support, guide or retraction.
+"""Laws that every implementation of a seam obeys; run them on your own codec, view, local
+or sampler.
 
 Each function takes an instance, returns None, and raises `LawError` with the law that was broken.
-The package's own tests run them on everything it ships. From the bottom: `law` has the error and
-the comparisons; `codecs`, `clients`, `beliefs` and `manifold` hold the laws.
+The package's own tests run them on everything it ships. `law` has the error and the comparisons;
+`codecs` and `clients` hold the laws.
 """
 
 import lazy_loader

@@ -1,9 +1,5 @@
-from .beliefs import check_blocks as check_blocks
-from .beliefs import check_support as check_support
 from .clients import check_local as check_local
-from .clients import check_pool as check_pool
 from .clients import check_sampler as check_sampler
 from .clients import check_view as check_view
 from .codecs import check_codec as check_codec
 from .law import LawError as LawError
-from .manifold import check_retraction as check_retraction

@@ -78,10 +78,7 @@ def check_codec(
         law(message == codec.encode(tree, meta, key), f"{what}: two encodings with one key differ")
         back, said = codec.decode(message, key)
         law(said == meta, f"{what}: meta {said} against {meta}")
-        if bound is None:
-            same(tree, back, what, tolerance=tolerance)
-        else:
-            _within(tree, back, bound, what)
+        same(tree, back, what, tolerance=tolerance, bound=bound)
         law(
             all(leaf.is_contiguous() for leaf in back.values()),
             f"{what}: decoded leaves are contiguous",
@@ -113,25 +110,3 @@ def check_codec(
             message[:place] + random.bytes(4) + message[place:],
         )[kind]
         refuses(partial(codec.decode, damaged, key), WireError, f"damage {kind} at byte {place}")
-
-
-def _within(
-    tree: Tree, back: Tree, bound: Callable[[str, Tree], float | Tensor], what: str
-) -> None:
-    law(tree.keys() == back.keys(), f"{what}: leaves {sorted(tree)} against {sorted(back)}")
-    for name, leaf in tree.items():
-        law(
-            leaf.shape == back[name].shape,
-            f"{what}: leaf {name!r} has shape {tuple(back[name].shape)}",
-        )
-        if leaf.is_floating_point():
-            error = (back[name].double() - leaf.double()).abs()
-            law(
-                bool((error <= bound(name, tree)).all()),
-                (
-                    f"{what}: leaf {name!r} is off by up to "
-                    f"{float(error.max()) if leaf.numel() else 0:g}"
-                ),
-            )
-        else:
-            law(torch.equal(leaf, back[name]), f"{what}: leaf {name!r} is not what was sent")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,12 @@ def law(holds: bool, text: str) -> None:
 
 
 def same(
-    left: Mapping[str, Tensor], right: Mapping[str, Tensor], what: str, *, tolerance: float = 0.0
+    left: Mapping[str, Tensor],
+    right: Mapping[str, Tensor],
+    what: str,
+    *,
+    tolerance: float = 0.0,
+    bound: Callable[[str, Any], float | Tensor] | None = None,
 ) -> None:
     """Raise `LawError` unless two trees have the same names, shapes and values.
 
@@ -33,6 +39,9 @@ def same(
         What is compared, for the message.
     tolerance
         Relative tolerance of values; 0 means bit for bit.
+    bound
+        Instead of `tolerance`: ``(name, left) -> largest absolute error`` of a floating-point leaf;
+        other leaves must be equal.
 
     Raises
     ------
@@ -46,18 +55,15 @@ def same(
             leaf.shape == other.shape,
             f"{what}: leaf {name!r} has shape {tuple(leaf.shape)} against {tuple(other.shape)}",
         )
-        close = (
-            torch.equal(leaf, other)
-            if tolerance == 0
-            else torch.allclose(leaf.double(), other.double(), rtol=tolerance, atol=1e-7)
-        )
-        law(
-            close,
-            (
-                f"{what}: leaf {name!r} differs by up to "
-                f"{float((leaf.double() - other.double()).abs().max()) if leaf.numel() else 0:g}"
-            ),
-        )
+        error = (leaf.double() - other.double()).abs()
+        if bound and leaf.is_floating_point():
+            close = bool((error <= bound(name, left)).all())
+        elif tolerance:
+            close = torch.allclose(leaf.double(), other.double(), rtol=tolerance, atol=1e-7)
+        else:
+            close = torch.equal(leaf, other)
+        largest = float(error.max()) if leaf.numel() else 0.0
+        law(close, f"{what}: leaf {name!r} differs by up to {largest:g}")
 
 
 def refuses(call: Callable[[], object], error: type[Exception], what: str) -> None:

@@ -29,9 +29,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked, checked_class, number
 from bayesfed.keys import Key
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Device:
     """The processor, radio and position of one client.
@@ -135,6 +137,7 @@ class Device:
         share = float(key.child("position", round, client).numpy().random())
         return min(max(math.sqrt(near**2 + share * (far**2 - near**2)), near), far)
 
+    @checked(distance_m=number("(0, inf)", "device.distance_m(key, client, round)"))
     def gain(self, distance_m: float) -> float:
         """Return the power gain of the channel at a distance, the |h| of (8). The paper calls it
         path loss: a ratio of powers, not of amplitudes.
@@ -144,13 +147,6 @@ class Device:
         ArgumentError
             If the distance is not positive and finite.
         """
-        if not 0 < distance_m < math.inf:
-            raise ArgumentError(
-                "Device.gain",
-                "a distance_m > 0",
-                distance_m,
-                "device.distance_m(key, client, round)",
-            )
         loss_db = self.loss_db_at_1_km + 10 * self.path_loss_exponent * math.log10(distance_m / 1e3)
         return float(10 ** (-loss_db / 10))
 
@@ -158,6 +154,7 @@ class Device:
 Range = tuple[float, float]
 
 
+@checked()
 def fleet(
     names: Sequence[str],
     key: Key,
@@ -195,7 +192,7 @@ def fleet(
         If names are not distinct, or a range is not two positive finite numbers, the smaller one
         first.
     """
-    if len(set(names)) != len(names):
+    if not 0 < len(set(names)) == len(names):
         raise ArgumentError("fleet", "distinct names", sorted(names), "sorted(clients)")
     ranges = {
         "joules_per_cycle_hz2": joules_per_cycle_hz2,

@@ -15,39 +15,12 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import COUNT, POSITIVE, Role, checked, checked_class, one_of
+from bayesfed.errors.checks import NOT_NEGATIVE, POSITIVE, checked, checked_class
+from bayesfed.errors.roles import Role
 
 MEAN_GAIN = math.sqrt(math.pi) / 2
 
 
-def error_variance(where: str, value: float) -> None:
-    """Raise `ArgumentError` unless sigma_e^2 is finite and not negative."""
-    if not 0 <= value < math.inf:
-        raise ArgumentError(
-            where, "estimate_variance >= 0", value, "0.0, a perfectly known channel"
-        )
-
-
-@checked(
-    snr_db=Role(math.isfinite, "a finite number of decibels", "25"),
-    noise_w=POSITIVE,
-)
-def transmit_power_w(snr_db: float, noise_w: float) -> float:
-    """Return the transmit power ``N0 10^(snr_db / 10)`` in watts. Whether it is per symbol or per
-    matrix is chosen in `common_amplitude`.
-
-    Raises
-    ------
-    ArgumentError
-        If the SNR is not finite (for a noiseless channel, state the power itself) or N0 is not
-        positive.
-    """
-    return float(noise_w * 10 ** (snr_db / 10))
-
-
-@checked(
-    power_w=POSITIVE, energy=POSITIVE, uses=COUNT, per=one_of(("symbol", "matrix"), "'symbol'")
-)
 def common_amplitude(
     power_w: float, energy: float, uses: int, per: Literal["symbol", "matrix"]
 ) -> float:
@@ -63,11 +36,6 @@ def common_amplitude(
     All clients use one amplitude; otherwise they would not add with equal weight. Its energy must
     therefore be known to all: the mean over clients if the power is a mean (the paper's P_ave), or
     the largest if no client may exceed it.
-
-    Raises
-    ------
-    ArgumentError
-        If power or energy is not positive and finite, or there are no channel uses.
     """
     return math.sqrt(power_w / energy * (uses if per == "symbol" else 1))
 
@@ -80,14 +48,11 @@ class Precoding:
     ----------
     coefficients
         ``p_k`` of (27) for each client that sends.
-    silent
-        Clients that do not send.
     scale
         rho of (28).
     """
 
     coefficients: Mapping[str, complex]
-    silent: tuple[str, ...]
     scale: float
 
 
@@ -103,17 +68,15 @@ class PowerControl(Protocol):
         ...
 
 
-def _asked(
-    where: str, known: Mapping[str, complex], amplitude: float, estimate_variance: float
-) -> None:
-    error_variance(where, estimate_variance)
-    if not 0 < amplitude < math.inf:
-        raise ArgumentError(where, "a finite amplitude > 0", amplitude, "common_amplitude(...)")
-    for client, gain in known.items():
-        if not cmath.isfinite(gain):
-            raise ArgumentError(
-                f"{where}, client {client!r}", "a finite gain", gain, "fading(key, client, round)"
-            )
+asked = checked(
+    known=Role(
+        lambda known: all(map(cmath.isfinite, known.values())),
+        "finite gains by client",
+        "fading(key, client, round)",
+    ),
+    amplitude=POSITIVE,
+    estimate_variance=NOT_NEGATIVE,
+)
 
 
 def _nobody(where: str, count: int) -> UpdateError:
@@ -122,7 +85,7 @@ def _nobody(where: str, count: int) -> UpdateError:
     )
 
 
-@checked_class(unbiased=one_of(("sum", "product"), "'sum'"))
+@checked_class()
 @dataclass(frozen=True)
 class Gbma:
     """Correct the phase and keep the modulus: ``p_k = a e^{-j arg h_k}`` (Xue and Lau, eq. 29; Sery
@@ -157,6 +120,7 @@ class Gbma:
 
     unbiased: Literal["sum", "product"] = "sum"
 
+    @asked
     def precode(
         self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0
     ) -> Precoding:
@@ -169,7 +133,6 @@ class Gbma:
         UpdateError
             If there are no clients.
         """
-        _asked("Gbma", known, amplitude, estimate_variance)
         if not known:
             raise _nobody("Gbma", 0)
         spread = 1 + estimate_variance
@@ -180,12 +143,11 @@ class Gbma:
         )
         return Precoding(
             {client: cmath.rect(amplitude, -cmath.phase(gain)) for client, gain in known.items()},
-            (),
             amplitude * scale,
         )
 
 
-@checked_class(constraint=one_of(("average", "peak", "weakest"), "'average'"))
+@checked_class()
 @dataclass(frozen=True)
 class ChannelInversion:
     """Invert the gain: ``p_k = a b / h_k`` if ``|h_k| >= threshold``; otherwise, with probability
@@ -239,6 +201,7 @@ class ChannelInversion:
                 "ChannelInversion", expected, self.threshold, "ChannelInversion(0.3)"
             )
 
+    @asked
     def precode(
         self, known: Mapping[str, complex], amplitude: float, *, estimate_variance: float = 0.0
     ) -> Precoding:
@@ -253,13 +216,10 @@ class ChannelInversion:
         """
         from scipy.special import exp1
 
-        _asked("ChannelInversion", known, amplitude, estimate_variance)
-        moduli = {
-            client: abs(gain)
-            for client, gain in known.items()
-            if abs(gain) >= self.threshold and gain != 0
+        heard = {
+            client: gain for client, gain in known.items() if abs(gain) >= self.threshold and gain
         }
-        if not moduli:
+        if not heard:
             raise _nobody("ChannelInversion", len(known))
         spread = 1 + estimate_variance
         if self.constraint == "average":
@@ -272,10 +232,8 @@ class ChannelInversion:
                 )
             backoff = 1 / math.sqrt(inverse)
         else:
-            backoff = self.threshold if self.constraint == "peak" else min(moduli.values())
-        coefficients = {client: amplitude * backoff / known[client] for client in moduli}
+            backoff = self.threshold if self.constraint == "peak" else min(map(abs, heard.values()))
         return Precoding(
-            coefficients,
-            tuple(client for client in known if client not in moduli),
+            {client: amplitude * backoff / gain for client, gain in heard.items()},
             amplitude * backoff / spread,
         )

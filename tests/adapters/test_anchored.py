@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.lora.anchored import merged_slices
-from bayesfed.algorithms.lora.sketch_view import Slices
+from bayesfed.algorithms.lora.sketches import Slices, merged_slices
 from bayesfed.algorithms.lora.slices import BITS, coarse, cut_slices, fine, others
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.owners import of
@@ -19,7 +18,7 @@ from bayesfed.federated.core.sums import Sum
 from bayesfed.models import Drawn, merged
 from bayesfed.testing import check_local, check_view
 from bayesfed.trees import shapes
-from tests.adapters.test_fs_lora import KEY, ONE, WORK, R, adapted, begun, close, run
+from tests.adapters.adapter_pieces import KEY, ONE, WORK, R, adapted, begun, close, run
 from tests.conftest import tree_equal
 
 MOMENTUM = bf.FedAvgM(1.0, 0.5)

@@ -11,7 +11,7 @@ import bayesfed as bf
 from bayesfed.errors import ArgumentError, DataError, UpdateError
 from bayesfed.federated.core.algorithm import Model
 from bayesfed.federated.core.owners import owned
-from bayesfed.models import adapters, resized
+from bayesfed.models import adapters
 from bayesfed.models.adapters.lora_layers import Frozen
 from bayesfed.trees import parameters, trainable
 from tests.conftest import tree_equal
@@ -99,18 +99,6 @@ def test_peft_reads_either_scaling_of_one_function(tmp_path):
     for scaling in ("lora", "rs"):
         bf.models.save_peft(net, tree, tmp_path / scaling, scaling=scaling)
         assert torch.allclose(logits(by_peft(tmp_path / scaling)), logits(net, tree), atol=1e-5)
-
-
-def test_a_scale_by_slice_goes_into_b(tmp_path):
-    net = resized(adapted(), 3, factor=0.7, by_slice=True)
-    for layer in adapters(net).values():
-        layer.scale.copy_(torch.tensor([0.5, 2.0, 1.0]))
-    tree = drawn(net)
-    bf.models.save_peft(net, tree, tmp_path)
-    assert torch.allclose(logits(by_peft(tmp_path)), logits(net, tree), atol=1e-5)
-    assert torch.allclose(
-        logits(bf.models.load_peft(classifier(), tmp_path)), logits(net, tree), atol=1e-5
-    )
 
 
 @pytest.mark.filterwarnings(
@@ -268,7 +256,9 @@ def test_other_methods_are_refused_by_their_setting(written, settings):
 )
 def test_settings_that_are_no_numbers_are_refused(written, settings):
     configured(written, **settings)
-    with pytest.raises(DataError, match="a rank of at least 1, and numbers"):
+    with pytest.raises(
+        DataError, match=f"plain LoRA of one rank, found {next(iter(settings))} Input should"
+    ):
         bf.models.load_peft(classifier(), written)
 
 
@@ -315,7 +305,7 @@ def test_wrong_ranks_and_keys_are_named(written):
 
 def test_trees_that_adapters_cannot_say_are_refused(tmp_path):
     net = adapted()
-    with pytest.raises(UpdateError, match="parameters of the network, found .*nowhere"):
+    with pytest.raises(UpdateError, match="nowhere.*an extra leaf"):
         bf.models.save_peft(net, {"nowhere": torch.zeros(1)}, tmp_path)
     name = next(iter(trainable(net)))
     with pytest.raises(UpdateError, match="shape"):

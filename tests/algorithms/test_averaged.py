@@ -61,7 +61,7 @@ def test_it_is_the_mean_of_the_last_models_and_changes_nothing_else(make):
 def test_what_has_no_mean_is_refused():
     net = recipes.net()
     for wrong, words in (
-        (lambda: bf.averaged(bf.fed_avg(net), begin=-1), "a round >= 0"),
+        (lambda: bf.averaged(bf.fed_avg(net), begin=-1), "begin: expected a whole number >= 0"),
         (lambda: bf.averaged(bf.swag(bf.fed_avg(net), begin=0), begin=1), "point estimates"),
         (lambda: bf.averaged(bf.fed_per(net), begin=1), "point estimates"),
         (lambda: bf.averaged("fed_avg", begin=1), "algorithm"),

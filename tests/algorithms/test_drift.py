@@ -10,13 +10,14 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError
-from bayesfed.federated import Add, Average, Sum, Update, load, published, save
+from bayesfed.federated import Add, Average, Sum, Update, load, published
 from bayesfed.federated.aggregation.server_optimisers import MOMENTUM, VARIANCE
 from bayesfed.federated.core.owners import owned
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.testing import check_local
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
+from tests.support.saving import save
 
 WORK = bf.Training(steps=3, batch_size=16, optimiser=bf.Sgd(0.2))
 OPTIMISERS = [
@@ -142,9 +143,12 @@ def test_locals_keep_the_laws(net, clients):
             lambda net: bf.fed_nova(net, training=bf.Training(optimiser=bf.Adam())),
             "fed_nova, optimiser of training: expected Sgd",
         ),
-        (lambda net: bf.scaffold(net, participation=0.0), "participation: expected a share"),
-        (lambda net: bf.scaffold(net, strength=2.0), r"strength in \[0, 1\]"),
-        (lambda net: bf.fed_dyn(net, strength=-1.0), "strength >= 0"),
+        (
+            lambda net: bf.scaffold(net, participation=0.0),
+            r"participation: expected a number in \(0, 1\]",
+        ),
+        (lambda net: bf.scaffold(net, strength=2.0), r"strength: expected a number in \[0, 1\]"),
+        (lambda net: bf.fed_dyn(net, strength=-1.0), "strength: expected a number in"),
         (
             lambda net: bf.FedAvgM(momentum=1.0),
             r"FedAvgM, momentum: expected a number in \[0, 1\)",
@@ -152,7 +156,7 @@ def test_locals_keep_the_laws(net, clients):
         (lambda net: bf.FedAdam(0.0), r"FedAdam, learning_rate: expected a number in \(0, inf\)"),
         (
             lambda net: bf.server_optimised(bf.fed_avg(net), bf.FedAdam),
-            "an optimiser of the server as a value, found FedAdam",
+            "expected a ServerOptimiser, found the class FedAdam",
         ),
         (
             lambda net: bf.server_optimised(bf.scaffold(net), bf.FedAdam()),

@@ -13,19 +13,12 @@ from pyro.infer import MCMC, NUTS
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.personal.bayes.objective import MEAN, sds
-from bayesfed.algorithms.personal.pooled.covariates import (
-    LENGTH,
-    MORE,
-    principal,
-    sketched,
-    summary,
-)
+from bayesfed.algorithms.personal.bayes.objective import sds
 from bayesfed.algorithms.personal.pooled.shares import TOTALS
 from bayesfed.algorithms.personal.pooled.unlabelled import expected_counts
 from bayesfed.algorithms.personal.pooled.variational import nearest
 from bayesfed.compress.codecs import Cast
-from bayesfed.errors import ArgumentError, ClientError, DataError
+from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.federated.core.owners import owned
 from bayesfed.keys import Key
 from bayesfed.trees import parameters
@@ -100,7 +93,7 @@ def test_posteriors_and_population_are_those_of_the_conjugate_hierarchy():
     spread = torch.stack([(m - centre) ** 2 for m in means]).mean(0)
     variance = spread / (1 - torch.stack(variances).mean(0) / 0.7**2)
     assert torch.allclose(
-        torch.cat([state[MEAN + "weight"].flatten(), state[MEAN + "bias"]]), centre, atol=1e-5
+        torch.cat([state["mean/weight"].flatten(), state["mean/bias"]]), centre, atol=1e-5
     )
     assert torch.allclose(flat(sds(state)).square(), variance, atol=1e-5)
     unseen = result.clients["client-empty"].posterior
@@ -226,167 +219,6 @@ def test_classes_expected_without_labels_are_near_those_of_all_labellings(total,
     )
 
 
-def test_posteriors_of_factors_are_those_of_a_linear_model_with_known_loadings():
-    data, _ = hierarchy(3, 6)
-    work = bf.Training(steps=100, batch_size=None, optimiser=bf.Sgd(0.1))
-    algorithm = bf.pooled(
-        line(),
-        local="factors",
-        initial_sd=0.8,
-        shared="fixed",
-        likelihood=bf.Normal(NOISE),
-        training=work,
-        codec=Cast(64),
-    )
-    result = fit(algorithm, data)
-    state = result.snapshot.state
-    assert not state[MEAN + "factors"].any()
-    assert sds(state)["factors"].allclose(torch.tensor(0.8, dtype=torch.float64))
-    fixed = torch.cat([state["model/weight"][0], state["model/bias"]])
-    loadings = torch.cat([state["model/weight_loadings"][:, 0], state["model/bias_loadings"]], 1)
-    for name, part in data.items():
-        x = design(part)
-        along = x @ loadings.mT
-        covariance = (along.mT @ along / NOISE**2 + torch.eye(2) / 0.8**2).inverse()
-        own = result.clients[name].posterior
-        assert torch.allclose(own.root @ own.root.mT, covariance, atol=1e-6)
-        mean = covariance @ along.mT @ (part.targets[:, 0] - x @ fixed) / NOISE**2
-        assert torch.allclose(flat(own.mean), mean, atol=1e-4)
-        assert torch.allclose(
-            result.clients[name].model(part.inputs)[:, 0], x @ fixed + along @ mean, atol=1e-3
-        )
-
-
-def test_covariates_are_the_principal_components_of_mean_inputs_and_centres_of_the_posteriors():
-    data, _ = hierarchy(7, 6)
-    means = torch.stack([part.inputs.mean(0) for part in data.values()])
-    centred = means - means.mean(0)
-    # The slow twin: a singular value decomposition of the clients' mean inputs.
-    _, values, axes = torch.linalg.svd(centred, full_matrices=False)
-    scores = centred @ axes.mT / values * 7**0.5
-    data["client-empty"] = data["client-000"][:0]
-    work = bf.Training(steps=100, batch_size=None, optimiser=bf.Sgd(0.1))
-    options = {
-        "local": "factors",
-        "covariates": "inputs",
-        "shared": "fixed",
-        "likelihood": bf.Normal(NOISE),
-        "training": work,
-    }
-    result = fit(bf.pooled(line(), initial_sd=0.8, codec=Cast(64), **options), data, rounds=2)
-    found = torch.stack([result.model.expected(part.inputs) for part in data.values()])
-    assert torch.allclose(found[:7].abs(), scores.abs(), atol=1e-8)
-    assert torch.allclose(
-        found[:7].mT @ found[:7] / 7, torch.eye(2, dtype=torch.float64), atol=1e-8
-    )
-    assert not found[7].any()
-    state = result.snapshot.state
-    fixed = torch.cat([state["model/weight"][0], state["model/bias"]])
-    loadings = torch.cat([state["model/weight_loadings"][:, 0], state["model/bias_loadings"]], 1)
-    for (name, part), centre in zip(list(data.items())[:7], found, strict=False):
-        x = design(part)
-        along = x @ loadings.mT
-        covariance = (along.mT @ along / NOISE**2 + torch.eye(2) / 0.8**2).inverse()
-        own = result.clients[name].posterior
-        assert torch.allclose(own.root @ own.root.mT, covariance, atol=1e-6)
-        mean = (
-            centre
-            + covariance @ along.mT @ (part.targets[:, 0] - x @ fixed - along @ centre) / NOISE**2
-        )
-        assert torch.allclose(flat(own.mean), mean, atol=1e-4)
-        assert torch.allclose(
-            result.model.adapted(part.inputs)(part.inputs)[:, 0], x @ fixed + along @ centre
-        )
-    inputs = data["client-000"].inputs
-    plain = result.model(inputs)[:, 0]
-    assert torch.allclose(plain, design(data["client-000"]) @ fixed)
-    assert torch.equal(result.model.adapted(inputs[:0])(inputs)[:, 0], plain)
-    unseen = result.clients["client-empty"]
-    assert torch.equal(unseen.model(inputs)[:, 0], plain)
-    assert torch.allclose(
-        unseen.posterior.root, torch.full((2,), (1 + 0.8**2) ** 0.5, dtype=torch.float64)
-    )
-
-
-def test_summaries_of_long_inputs_keep_the_distances_between_clients():
-    noise = Key(0, "summary").generator()
-    long = torch.randn(5, 3, 20, 20, generator=noise)
-    seen = torch.stack([summary(part) for part in long])
-    exact = torch.cdist(long.mean(1).flatten(1).double(), long.mean(1).flatten(1).double())
-    ratios = (torch.cdist(seen, seen) / exact)[exact > 0]
-    assert seen.shape == (5, LENGTH)
-    assert ratios.min() > 0.7
-    assert ratios.max() < 1.3
-    short = torch.randn(3, 4, generator=noise)
-    assert torch.equal(
-        summary(short),
-        torch.cat([short.double().mean(0), torch.zeros(LENGTH - 4, dtype=torch.float64)]),
-    )
-    with pytest.raises(DataError, match=r"covariates='inputs'.*inputs of floats"):
-        summary(torch.ones(3, 4, dtype=torch.int64))
-
-
-def test_directions_are_leading_eigenvectors_and_turn_little():
-    noise = Key(0, "directions").generator()
-    spreads = torch.cat([torch.tensor([3.0, 2.0]), torch.full((LENGTH - 2,), 0.1)]).double()
-    axes, _ = torch.linalg.qr(torch.randn(LENGTH, LENGTH, generator=noise, dtype=torch.float64))
-    seen = torch.randn(200, LENGTH, generator=noise, dtype=torch.float64) * spreads @ axes.mT + 1
-    centre, none = seen.mean(0), torch.zeros(LENGTH, 2, dtype=torch.float64)
-    sketch = torch.stack([sketched(one, 2 + MORE) for one in seen]).mean(0)
-    values, vectors = torch.linalg.eigh((seen - centre).mT @ (seen - centre) / 200)
-    exact = (vectors[:, -2:] / values[-2:].sqrt()).flip(1)
-    directions = principal(centre, sketch, none)
-    assert torch.allclose((exact.mT @ directions).abs(), exact.mT @ exact, atol=0.01)
-    # Another beginning: the same plane, turned to it.
-    turned = directions @ torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
-    assert torch.allclose(principal(centre, sketch, turned), turned)
-    # Clients that differ along one axis only, and clients that do not differ.
-    alone = torch.stack(
-        [sketched(one, 2 + MORE) for one in (centre + axes[:, 0], centre - axes[:, 0])]
-    ).mean(0)
-    directions = principal(centre, alone, none)
-    assert torch.allclose(
-        (directions[:, 0] @ axes[:, 0]).abs(), torch.ones((), dtype=torch.float64)
-    )
-    assert not directions[:, 1].any()
-    assert not principal(centre, sketched(centre, 2 + MORE), none).any()
-
-
-@pytest.mark.slow
-def test_inputs_tell_the_factors_of_a_client_that_was_never_seen():
-    noise, data = Key(0, "told").generator(), {}
-    for number in range(50):
-        shift = torch.randn(2, generator=noise)
-        inputs = shift + torch.randn(12, 2, generator=noise)
-        data[f"client-{number:02}"] = bf.Dataset(
-            inputs, inputs @ (1 + 0.8 * shift[:, None]) + 0.1 * torch.randn(12, 1, generator=noise)
-        )
-    seen, new = dict(list(data.items())[:30]), list(data.values())[30:]
-    work = bf.Training(steps=1, batch_size=None, optimiser=bf.Sgd(0.05))
-    errors = []
-    for algorithm in (
-        bf.fed_avg(nn.Linear(2, 1), likelihood=bf.Normal(1.0), training=work),
-        bf.pooled(
-            nn.Linear(2, 1),
-            local="factors",
-            covariates="inputs",
-            likelihood=bf.Normal(1.0),
-            training=work,
-        ),
-    ):
-        model = fit(algorithm, seen, rounds=60).model
-        halves = [
-            (model.adapted(part.inputs[:6]) if algorithm.name == "pooled" else model, part[6:])
-            for part in new
-        ]
-        errors.append(
-            torch.stack(
-                [(made(part.inputs) - part.targets).square().mean() for made, part in halves]
-            ).mean()
-        )
-    assert errors[1] < 0.2 * errors[0]
-
-
 def test_the_nearest_gaussian_is_stationary_and_wider_than_that_of_laplace():
     inputs, targets = (
         torch.tensor([[2.0], [1.0], [3.0]], dtype=torch.float64),
@@ -507,48 +339,6 @@ def test_numbers_have_the_same_posterior_by_both_approximations():
     assert torch.equal(*(result.clients["client-000"].posterior.root for result in both))
 
 
-def test_one_round_is_the_ridge_regression_of_all_rows():
-    data, _ = hierarchy(3, 7)
-    data["client-empty"] = data["client-000"][:0]
-    x = torch.cat([design(part) for part in data.values()])
-    y = torch.cat([part.targets[:, 0] for part in data.values()])
-    precision = x.mT @ x / NOISE**2 + 2.0 * torch.eye(3)
-    result = fit(
-        bf.one_round(
-            line(), prior_precision=2.0, likelihood=bf.Normal(NOISE), training=bf.Training(steps=2)
-        ),
-        data,
-    )
-    assert torch.allclose(
-        flat(result.model.parameters), torch.linalg.solve(precision, x.mT @ y / NOISE**2), atol=1e-9
-    )
-    sd = torch.cat(
-        [result.posterior.constants[f"{name}.sd"].flatten() for name in ("weight", "bias")]
-    )
-    assert torch.allclose(sd, precision.inverse().diagonal().sqrt(), atol=1e-9)
-
-
-def test_fisher_weighs_every_entry_and_equal_weights_are_the_average():
-    data, net, work = recipes.rows(), recipes.net(), bf.Training(steps=3, batch_size=8)
-    average = fit(bf.one_round(net, fusion="average", training=work), data).snapshot.state
-    assert tree_equal(average, fit(bf.fed_avg(net, training=work), data).snapshot.state)
-    flattened = fit(
-        bf.one_round(net, fusion="fisher", floor=1e9, training=work), data
-    ).snapshot.state
-    assert all(torch.allclose(leaf, average[name], atol=1e-6) for name, leaf in flattened.items())
-    alone = {
-        name: fit(bf.one_round(net, fusion="average", training=work), {name: part})
-        for name, part in data.items()
-    }
-    fused = fit(bf.one_round(net, fusion="fisher", training=work), data).snapshot.state
-    stacked = torch.stack([one.snapshot.state["model/5.bias"] for one in alone.values()])
-    p = [one.model(data[name].inputs).softmax(1) for name, one in alone.items()]
-    weights = torch.stack([(one * (1 - one)).sum(0) for one in p]) + 1e-3
-    assert torch.allclose(
-        fused["model/5.bias"], (weights * stacked).sum(0) / weights.sum(0), atol=1e-5
-    )
-
-
 class Odd(nn.Module):
     """Registers its output layer first."""
 
@@ -610,22 +400,22 @@ def without_head(net):
         (lambda net: bf.pooled(net, local="factors", factors=0), "a whole number >= 1"),
         (
             lambda net: bf.pooled(net, local="factors", covariates="targets"),
-            "'inputs' with local='factors'",
+            "'inputs' or None",
         ),
         (lambda net: bf.pooled(net, covariates="inputs"), "'inputs' with local='factors'"),
         (lambda net: bf.pooled(nn.Flatten(), local="factors"), "a linear or convolution layer"),
-        (lambda net: bf.pooled(net, prior="wide"), "'layer', 'entry' or 'fixed'"),
+        (lambda net: bf.pooled(net, prior="wide"), "one of 'layer', 'entry', 'fixed'"),
         (
             lambda net: bf.pooled(net, local="classes", likelihood=bf.Normal()),
             "a likelihood of classes",
         ),
-        (lambda net: bf.pooled(net, approximation="nearest"), "'laplace' or 'variational'"),
+        (lambda net: bf.pooled(net, approximation="nearest"), "one of 'laplace', 'variational'"),
         (
             lambda net: bf.pooled(net, approximation="variational", covariance="diagonal"),
             "covariance='full'",
         ),
-        (lambda net: bf.pooled(net, initial_sd=float("inf")), "a finite number >= 0"),
-        (lambda net: bf.pooled(net, covariance="low"), "'full' or 'diagonal'"),
+        (lambda net: bf.pooled(net, initial_sd=float("inf")), r"a number in \[0, inf\)"),
+        (lambda net: bf.pooled(net, covariance="low"), "one of 'full', 'diagonal'"),
         (
             lambda net: bf.pooled(bf.mlp([6, 400, 10], Key(0)), covariance="full"),
             "2,000 own parameters",
@@ -662,8 +452,8 @@ def without_head(net):
             ),
             'norm="group"',
         ),
-        (lambda net: bf.one_round(net, fusion="sum"), "'laplace', 'fisher' or 'average'"),
-        (lambda net: bf.one_round(net, prior_precision=0), "finite numbers above 0"),
+        (lambda net: bf.one_round(net, fusion="sum"), "one of 'laplace', 'fisher', 'average'"),
+        (lambda net: bf.one_round(net, prior_precision=0), r"a number in \(0, inf\)"),
         (lambda net: bf.one_round(bf.mlp([6, 300, 10], Key(0))), "answers of at most"),
     ],
 )

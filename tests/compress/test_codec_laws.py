@@ -200,5 +200,5 @@ def test_the_laws_of_codes_can_fail():
         check_integer_code(Golomb(), entropy=1.02, largest=100)
     with pytest.raises(LawError, match="KeyError in place of WireError"):
         check_mask_code(Unchecked(), largest=0)
-    with pytest.raises(LawError, match="is off by up to"):
+    with pytest.raises(LawError, match="differs by up to"):
         check_codec(Coded(Uniform(4)), bound=lambda name, tree: 1e-3)

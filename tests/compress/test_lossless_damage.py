@@ -152,15 +152,6 @@ def test_leftover_words_and_split_tokens_are_checked():
         Range().read(Reader(out.bytes()), 4)
 
 
-@pytest.mark.parametrize("chunk", [1, 999, 10**6])
-def test_words_are_decoded_in_chunks(monkeypatch, chunk):
-    values = SEQUENCES["signed"]
-    monkeypatch.setattr(ranges, "_CHUNK", chunk)
-    np.testing.assert_array_equal(
-        Range().read(Reader(written(Range(), values)), len(values)), values
-    )
-
-
 @pytest.mark.parametrize(
     "seen",
     [[1 << 33, 1, 5], [1] * 65536, [1 << 22, *[1] * 65535], [3, 3, 3], [7 << 40, 7 << 40]],

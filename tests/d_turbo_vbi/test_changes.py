@@ -168,7 +168,7 @@ def test_a_support_that_is_not_learned_stays_that_of_the_key(declared, clients):
 
 
 def test_what_cannot_be_is_refused(declared, clients, net):
-    with pytest.raises(ArgumentError, match="a share in"):
+    with pytest.raises(ArgumentError, match="a share above 0"):
         Changes(start=0.0)
     with pytest.raises(ArgumentError, match="a start, if the support is not learned"):
         Changes(start=None, learn=False)

@@ -19,9 +19,9 @@ from bayesfed.inference.turbo.elbo import decode_inclusion, encode_inclusion, sp
 from bayesfed.inference.turbo.exchange import Exchange, SupportState
 from bayesfed.keys import Key, forked
 from bayesfed.models import Gammas, MarkovGrid, SiteBelief, guide
-from bayesfed.testing import LawError, check_blocks
-from bayesfed.testing.beliefs import random_state
+from bayesfed.testing import LawError
 from bayesfed.trees import under
+from tests.support.beliefs import check_blocks, random_state
 
 
 @pytest.mark.parametrize("blocks", [Structured(), MeanField()])

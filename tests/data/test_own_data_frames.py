@@ -134,7 +134,7 @@ def test_rows_are_held_out_of_every_class_and_domain():
     assert sorted([*train.inputs[:, 0].tolist(), *test.inputs[:, 0].tolist()]) == list(range(40))
     numbers = bf.Dataset(torch.zeros(10, 1), torch.randn(10, generator=bf.Key(1).generator()))
     assert [len(part) for part in bf.data.held_out_rows(numbers, 0.3, bf.Key(0))] == [7, 3]
-    with pytest.raises(ArgumentError, match="held_out_rows, data: expected a data set"):
+    with pytest.raises(ArgumentError, match="held_out_rows, data: expected a Dataset"):
         bf.data.held_out_rows(targets, 0.2, bf.Key(0))
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 import bayesfed as bf
 from bayesfed.algorithms.baselines.split_mix.recipe import split_mix
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import Add, Buffered, Descent, Whole, dynamic, fixed, load, save, score
+from bayesfed.federated import Add, Buffered, Descent, Whole, dynamic, fixed, load, score
 from bayesfed.federated.core.owners import owned
 from bayesfed.federated.training.batch_norm import STATISTICS, travelling
 from bayesfed.federated.training.descent import batches
@@ -21,8 +21,9 @@ from bayesfed.models import Categorical, fixed_rank
 from bayesfed.models.modules import evaluating
 from bayesfed.models.nets.building_blocks import initialised
 from bayesfed.testing import check_local
-from bayesfed.trees import parameters, placed_buffers, running_statistics, shapes
+from bayesfed.trees import parameters, placed, running_statistics, shapes
 from tests.conftest import tree_equal
+from tests.support.saving import save
 
 POLICIES = ("static", "mean", "local")
 
@@ -335,7 +336,7 @@ def test_shared_buffers_stay_shared():
         nn.Sequential(shared, nn.Identity(), shared),
         {name: value.clone() for name, value in shared.named_buffers(prefix="0")},
     )
-    with placed_buffers(net, new):
+    with placed(net, new, "buffers"):
         net(torch.rand(5, 3))
         assert int(new["0.num_batches_tracked"]) == 2
     assert int(shared.num_batches_tracked) == 0

@@ -24,11 +24,11 @@ from bayesfed.federated import (
     load,
     newest,
     rounds,
-    save,
-    untimed,
 )
 from bayesfed.federated.engine.files.records import from_line, to_line
 from tests.conftest import tree_equal
+from tests.support.records import untimed
+from tests.support.saving import save
 
 WORK = bf.Training(steps=1, batch_size=8)
 

@@ -33,17 +33,19 @@ from bayesfed.federated import (
     keep,
     load,
     rounds,
-    untimed,
 )
+from bayesfed.federated.aggregation.rules import added
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.owners import owned
 from bayesfed.federated.training.descent import batches
 from bayesfed.inference import MaximumLikelihood, MeanField, Structured
 from bayesfed.keys import Key
 from bayesfed.models import Categorical
-from bayesfed.testing import check_local, check_pool, check_sampler, check_view
+from bayesfed.testing import check_local, check_sampler, check_view
 from bayesfed.trees import parameters, shapes
 from tests.conftest import tree_equal
+from tests.support.pools import check_pool
+from tests.support.records import untimed
 
 WORK = bf.Training(steps=4, batch_size=16)
 
@@ -407,9 +409,9 @@ def test_updates_guard_their_sum():
         (replace(one, weight={"a": torch.ones(2)}), "a number and a tree"),
     ):
         with pytest.raises(UpdateError, match=words):
-            one + other
+            added({"one": one, "other": other})
     covered = Update({"a": torch.tensor([2.0, 0.0])}, {"a": torch.tensor([2.0, 0.0])}, "value")
-    assert (covered + covered).mean()["a"].tolist() == [1.0, 0.0]
+    assert added({"one": covered, "other": covered}).mean()["a"].tolist() == [1.0, 0.0]
     with pytest.raises(UpdateError, match="a positive total weight"):
         replace(one, weight=0.0).mean()
 

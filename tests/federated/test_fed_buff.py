@@ -184,7 +184,7 @@ def test_seconds_are_those_of_devices():
         ("fed_avg", {"seconds": None}, "finite seconds of its turn"),
         ("fed_avg", {"size": 9}, "at most the 4 clients of the pool"),
         ("fed_avg", {"size": 0}, "FedBuff, size: expected a whole number >= 1"),
-        ("fed_avg", {"staleness": "none"}, "'polynomial' or 'constant'"),
+        ("fed_avg", {"staleness": "none"}, "one of 'polynomial', 'constant'"),
     ],
 )
 def test_what_cannot_be_run_so_is_refused_in_words(name, change, words):

@@ -34,15 +34,15 @@ def final(algorithm, clients, rounds=2, **options):
         ({"epochs": float("inf")}, r"Training, epochs: expected a number in \(0, inf\), found inf"),
         (
             {"optimiser": 0.1},
-            r"Training, optimiser: expected an optimiser as a value, found 0.1; try Sgd\(0.05\)",
+            r"Training, optimiser: expected an Optimiser or None, found 0.1; try Sgd\(0.05\)",
         ),
         (
             {"optimiser": torch.optim.SGD},
-            "Training, optimiser: expected an optimiser as a value, found the class SGD",
+            "Training, optimiser: expected an Optimiser or None, found the class SGD",
         ),
         (
             {"optimiser": bf.Sgd},
-            "Training, optimiser: expected an optimiser as a value, found the class Sgd",
+            "Training, optimiser: expected an Optimiser or None, found the class Sgd",
         ),
         (
             {"prior_precision": 0.3},
@@ -56,7 +56,7 @@ def final(algorithm, clients, rounds=2, **options):
             {"prior_precision": 0.3, "observations": 0},
             "Training, observations: expected a whole number >= 1, found 0",
         ),
-        ({"schedule": 0.5}, "Training, schedule: expected a function of the round, found 0.5"),
+        ({"schedule": 0.5}, "Training, schedule: expected a function, found 0.5"),
     ],
 )
 def test_bad_values_are_refused(bad, words):

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass
 
 from bayesfed.flower.experiment import Experiment
-from bayesfed.flower.messages import Received
+from bayesfed.flower.messages import FlowerMail, Received
 from bayesfed.flower.pool import Flower
 from bayesfed.flower.site import Site
 
@@ -23,8 +23,11 @@ class Letter:
     gone: bool = False
 
 
-class PlainMail:
+class PlainMail(FlowerMail):
     """Bytes as they are."""
+
+    def __init__(self):
+        """Nothing of Flower is needed."""
 
     def outgoing(self, content, node, ttl_s):
         return Letter(content, node, ttl_s)

@@ -19,12 +19,11 @@ from bayesfed.errors import ArgumentError, ClientError, MissingExtraError, WireE
 from bayesfed.federated import Digital, Profile, Task
 from bayesfed.federated.clients.memory.memories import Slot
 from bayesfed.federated.engine.assembly import assembled
-from bayesfed.flower.client_app import client_name, respond
+from bayesfed.flower.client_app import client_name, forward, respond
 from bayesfed.flower.experiment import Experiment, load
 from bayesfed.flower.letters import Answer, Hello, Name, Question, read_reply, read_request
 from bayesfed.flower.messages import FlowerMail
 from bayesfed.flower.site import Site
-from bayesfed.flower.sockets import forward
 from bayesfed.flower.starting import main as start
 from bayesfed.flower.starting import new_app
 from bayesfed.keys import Key
@@ -378,7 +377,7 @@ def test_a_worker_answers_as_the_client_itself_and_takes_its_socket_away(app, tm
 
 def test_a_client_app_with_a_worker_imports_nothing_heavy():
     code = (
-        "import sys, bayesfed.flower.client_app, bayesfed.flower.sockets; print([m for m in "
+        "import sys, bayesfed.flower.client_app; print([m for m in "
         "('torch', 'pyro', 'flwr') if m in sys.modules])"
     )
     assert (

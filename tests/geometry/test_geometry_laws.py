@@ -9,9 +9,16 @@ from bayesfed import geometry as g
 from bayesfed.errors import ArgumentError
 from bayesfed.geometry.thin import LONG
 from bayesfed.keys import Key
-from bayesfed.testing import LawError, check_retraction
+from bayesfed.testing import LawError
 from tests.geometry.geometry_points import CASES, DOUBLE, point, randn, short
-from tests.support.manifold import ManifoldOperations, check_fixed_rank
+from tests.support.manifold import (
+    ManifoldOperations,
+    check_fixed_rank,
+    check_tangency,
+    transport,
+    zero_tangent,
+)
+from tests.support.retractions import check_retraction
 
 
 # -------------------------------------------------------------------------------------------------
@@ -113,7 +120,7 @@ def retangented(at, target, tangent):
 
 
 def scaled_transport(at, target, tangent):
-    return tangent if target is at else 1.01 * g.transport(at, target, tangent)
+    return tangent if target is at else 1.01 * transport(at, target, tangent)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +152,12 @@ def test_laws_can_fail(broken, match):
         check_fixed_rank(point(), Key(0, "law"), ManifoldOperations(**broken))
 
 
+def test_a_tangent_of_values_that_are_none_is_named():
+    at = point()
+    with pytest.raises(LawError, match="x, core: expected finite"):
+        check_tangency("x", at, g.Tangent(nan(3, 3), at.u, at.v), 1e-3)
+
+
 def test_a_first_order_retraction_passes_as_one_and_signs_do_not_matter():
     check_retraction(point(), first_order, Key(0), order=1)
     check_retraction(point(), turning, Key(0))
@@ -173,16 +186,16 @@ def nan(*shape):
         ),
         (
             lambda p: g.FixedRank(p.u, p.s.diagonal(), p.v),
-            r"FixedRank, s: expected a matrix, found shape \(3,\)",
+            r"FixedRank, s: expected a matrix .* found shape \(3,\)",
         ),
         (lambda p: g.FixedRank(p.u, p.s[:2], p.v), r"FixedRank, s: expected shape \(3, 3\)"),
         (
             lambda p: g.FixedRank(p.u, p.s.float(), p.v),
-            "FixedRank, s: expected torch.float64 on cpu, found torch.float32 on cpu; try .to",
+            r"FixedRank, s: .* of one dtype .* found shape \(3, 3\) of torch.float32 on cpu",
         ),
         (
             lambda p: g.FixedRank(p.u.half(), p.s.half(), p.v.half()),
-            "FixedRank, u: expected float32 or float64, found torch.float16; try .float",
+            r"FixedRank, u: .*float32 or float64.* found shape \(9, 3\) of torch.float16",
         ),
         (
             lambda p: g.from_dense(randn(4, 3), 0),
@@ -210,7 +223,7 @@ def nan(*shape):
         (lambda p: g.random_point(4, 3, 4, Key(0)), "random_point: expected a rank from 1 to 3"),
         (
             lambda p: g.random_point(4, 3, 2, Key(0), std=0.0),
-            "random_point: expected a positive std, found 0.0",
+            "random_point, std: expected a positive finite number, found 0.0",
         ),
         (
             lambda p: g.check_point(g.FixedRank(2 * p.u, p.s, p.v), "client 7"),
@@ -221,14 +234,6 @@ def nan(*shape):
             "client 7, s: expected finite values, found 9 NaN",
         ),
         (
-            lambda p: g.apply(p, randn(4, 9)),
-            r"apply, x: expected shape \(..., 7\), found shape \(4, 9\); try x.flatten",
-        ),
-        (
-            lambda p: g.apply_tangent(p, g.zero_tangent(p), randn(4, 9)),
-            r"apply_tangent, x: expected shape \(..., 7\)",
-        ),
-        (
             lambda p: g.distance(p, point(9, 6)),
             r"distance: expected points of shape \(9, 7\), found \(9, 6\)",
         ),
@@ -237,7 +242,7 @@ def nan(*shape):
         (lambda p: g.Tangent(p.s, p.u[:, :2], p.v), r"Tangent, up: expected shape \(9, 3\)"),
         (lambda p: g.Tangent(p.s, p.u, p.v[:, :2]), r"Tangent, vp: expected shape \(7, 3\)"),
         (
-            lambda p: g.zero_tangent(p) + g.zero_tangent(point(8, 7)),
+            lambda p: zero_tangent(p) + zero_tangent(point(8, 7)),
             r"sum of tangents, up: expected shape \(9, 3\), found shape \(8, 3\)",
         ),
         (
@@ -254,27 +259,19 @@ def nan(*shape):
             r"project_factors, b: expected shape \(7, 2\)",
         ),
         (
-            lambda p: g.to_ambient(p, g.zero_tangent(point(8, 7))),
+            lambda p: g.to_ambient(p, zero_tangent(point(8, 7))),
             r"to_ambient, up of the tangent: expected shape \(9, 3\)",
         ),
         (
-            lambda p: g.check_tangent("x", p, g.Tangent(p.s, p.u, p.v), tolerance=1e-3),
-            "x, up of the tangent: expected a tangent, found .* along the point",
-        ),
-        (
-            lambda p: g.check_tangent("x", p, g.Tangent(nan(3, 3), p.u, p.v), tolerance=1e-3),
-            "x, core: expected finite",
-        ),
-        (
-            lambda p: g.metric_retraction(p, g.zero_tangent(p) * float("inf")),
+            lambda p: g.metric_retraction(p, zero_tangent(p) * float("inf")),
             "metric_retraction, a: expected finite",
         ),
         (
-            lambda p: g.metric_retraction(p, g.zero_tangent(point(8, 7))),
+            lambda p: g.metric_retraction(p, zero_tangent(point(8, 7))),
             "to_ambient, up of the tangent",
         ),
         (
-            lambda p: g.orthographic_retraction(p, g.zero_tangent(p) * float("nan")),
+            lambda p: g.orthographic_retraction(p, zero_tangent(p) * float("nan")),
             "orthographic_retraction, core: expected finite",
         ),
         (
@@ -285,21 +282,17 @@ def nan(*shape):
             ),
         ),
         (
-            lambda p: g.transport(p, point(9, 6), g.zero_tangent(p)),
-            "transport: expected points of shape",
-        ),
-        (
             lambda p: g.sum_points([], [], 1),
-            "concatenated: expected one finite weight for each of 1",
+            "sum_points: expected one finite weight for each of 1",
         ),
-        (lambda p: g.sum_points([p], [1.0, 2.0], 1), "concatenated: expected one finite weight"),
+        (lambda p: g.sum_points([p], [1.0, 2.0], 1), "sum_points: expected one finite weight"),
         (
             lambda p: g.sum_points([p], [float("nan")], 1),
-            "concatenated: expected one finite weight",
+            "sum_points: expected one finite weight",
         ),
         (
             lambda p: g.sum_points([p, point(9, 6)], [1.0, 2.0], 1),
-            "concatenated: expected points of shape",
+            "sum_points: expected points of shape",
         ),
         (lambda p: g.sum_points([p], [1.0], 4), "from_factors: expected a rank from 1 to 3"),
     ],

@@ -5,8 +5,7 @@ import re
 import pytest
 
 import bayesfed as bf
-from bayesfed.algorithms.citing import _RULES, _entries
-from bayesfed.algorithms.registry import methods
+from bayesfed.algorithms.registry import _RULES, _entries, methods
 from bayesfed.errors import ArgumentError
 from bayesfed.models.elastic.shares import Share
 

@@ -138,6 +138,5 @@ def test_it_reads_this_package_as_python_does(house):
     assert "bayesfed.federated.core.update" in loaded
     # The package itself loads its list of names.
     assert loaded - folders - nx.descendants(graph, "bayesfed.federated.engine.round_loop") == {
-        "bayesfed._names",
         "bayesfed.federated.engine.round_loop",
     }

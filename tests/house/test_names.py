@@ -108,7 +108,9 @@ def carried():
     found = list(PATHS)
     for text in constants():
         found.append(f"{text}w" if text.endswith("/") else text)
-    return sorted({name for name in dict.fromkeys(found) if allowed(name)})
+    # A module that a path has cannot be a parameter as well.
+    modules = {name.rpartition(".")[0] for name in found}
+    return sorted({name for name in found if allowed(name) and name not in modules})
 
 
 def allowed(name):

@@ -80,8 +80,6 @@ def by_model(factor_graph):
             rows.append(total)
         return torch.tensor(rows, dtype=torch.float64) + factor_graph.log_constant
     support = torch.tensor(states([2] * math.prod(factor_graph.shape)), dtype=torch.float64)
-    if factor_graph.order is not None:
-        support = support[:, factor_graph.order]
     return model.energy(support.reshape(-1, *factor_graph.shape)) + factor_graph.log_constant
 
 

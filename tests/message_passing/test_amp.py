@@ -9,35 +9,35 @@ import pytest
 import torch
 from sklearn.linear_model import Lasso
 
-from bayesfed.errors import ArgumentError, ConvergenceWarning
-from bayesfed.inference.amp.denoisers import SoftThreshold, minimax_alpha
+from bayesfed.errors import ArgumentError
+from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.inference.amp.iteration import amp
-from bayesfed.inference.amp.projection import Projection
+from bayesfed.inference.amp.thresholds import minimax_alpha, soft_threshold
 from bayesfed.keys import Key
 
 DENSITY, DELTA, NOISE, STEPS = 0.1, 0.5, 0.1, 12
-SOFT = SoftThreshold(1.25)
+SOFT = 1.25
 
 
-def risk(denoiser, density, deviation, variance=1.0):
+def risk(alpha, density, deviation, variance=1.0):
     """Mean squared error of an entry that is zero, or with probability `density` N(0, variance)."""
     total = 0.0
     for weight, part in ((density, variance), (1 - density, 0.0)):
         scale = math.sqrt(part + deviation**2)
         grid = torch.linspace(0, math.asinh(12 * scale / deviation), 4001, dtype=torch.float64)
         points, pull = deviation * grid.sinh(), part / scale**2
-        estimate, _ = denoiser(points, torch.tensor([deviation], dtype=torch.float64))
+        estimate = soft_threshold(points, torch.tensor([alpha * deviation], dtype=torch.float64))
         law = 2 * (-(points / scale).square() / 2).exp() / (scale * math.sqrt(2 * math.pi))
         errors = (estimate - pull * points).square() * law * deviation * grid.cosh()
         total += weight * (float(torch.trapezoid(errors, grid)) + pull * deviation**2)
     return total
 
 
-def state_evolution(denoiser, iterations):
-    """Variances of the noise at the denoiser, iteration by iteration (DMM, eq. 3)."""
+def state_evolution(alpha, iterations):
+    """Variances of the noise at the threshold, iteration by iteration (DMM, eq. 3)."""
     variances = [NOISE**2 + DENSITY / DELTA]
     for _ in range(iterations):
-        variances.append(NOISE**2 + risk(denoiser, DENSITY, math.sqrt(variances[-1])) / DELTA)
+        variances.append(NOISE**2 + risk(alpha, DENSITY, math.sqrt(variances[-1])) / DELTA)
     return variances
 
 
@@ -71,27 +71,16 @@ def relative_error(found, signal):
     return (found - signal).norm(dim=-1) / signal.norm(dim=-1)
 
 
-class Watched:
-    """A denoiser that keeps what it returned."""
-
-    def __init__(self, denoiser):
-        self.denoiser, self.estimates = denoiser, []
-
-    def __call__(self, observed, deviation):
-        estimate, slope = self.denoiser(observed, deviation)
-        self.estimates.append(estimate)
-        return estimate, slope
-
-
 def test_every_iteration_is_what_state_evolution_says(large):
     matrix, signal, measured = large
-    watched = Watched(SOFT)
-    found = amp(matrix, measured, watched, max_iterations=STEPS, tol=0.0, warn=False)
-    assert torch.equal(found.estimate, watched.estimates[-1])
+    runs = [
+        amp(matrix, measured, SOFT, max_iterations=steps, tol=0.0) for steps in range(1, STEPS + 1)
+    ]
+    found = runs[-1]
     expected = torch.tensor(state_evolution(SOFT, STEPS), dtype=torch.float64)
     assert found.residual_sd.shape == (STEPS + 1, 32)
     assert float((found.residual_sd.square().mean(dim=1) / expected - 1).abs().max()) < 0.1
-    errors = torch.stack([(estimate - signal).square().mean() for estimate in watched.estimates])
+    errors = torch.stack([(run.estimate - signal).square().mean() for run in runs])
     assert float((errors / (DELTA * (expected[1:] - NOISE**2)) - 1).abs().max()) < 0.15
 
 
@@ -100,7 +89,8 @@ def test_without_onsagers_term_state_evolution_is_far_off(large):
     expected = state_evolution(SOFT, 6)
     x, z = torch.zeros_like(signal), measured
     for _ in range(6):
-        x, _ = SOFT(x + z @ matrix, z.norm(dim=-1, keepdim=True) / math.sqrt(len(matrix)))
+        sd = z.norm(dim=-1, keepdim=True) / math.sqrt(len(matrix))
+        x = soft_threshold(x + z @ matrix, SOFT * sd)
         z = measured - x @ matrix.T
     assert float((x - signal).square().mean()) > 5 * DELTA * (expected[-1] - NOISE**2)
 
@@ -111,7 +101,7 @@ def test_the_minimax_threshold_is_that_of_donoho_and_tanners_curve(delta, share)
     # The slope of the recursion at zero noise, for non-zero entries out of reach, is one at the
     # transition and the best threshold.
     def slope(alpha):
-        return risk(SoftThreshold(alpha), share * delta, 1.0, 1e16) / delta
+        return risk(alpha, share * delta, 1.0, 1e16) / delta
 
     alpha = minimax_alpha(delta)
     assert slope(alpha) == pytest.approx(1, abs=5e-3)
@@ -122,7 +112,7 @@ def test_the_minimax_threshold_is_that_of_donoho_and_tanners_curve(delta, share)
 @pytest.mark.parametrize(("share", "recovers"), [(0.2, True), (0.3, True), (0.5, False)])
 def test_recovery_is_exact_below_the_transition_and_fails_above(share, recovers):
     matrix, signal, measured = problem(600, 300, 3, int(share * 300), 0.0)
-    found = amp(matrix, measured, max_iterations=400, tol=1e-8, warn=False)
+    found = amp(matrix, measured, max_iterations=400, tol=1e-8)
     error = relative_error(found.estimate, signal)
     assert float(error.max()) < 1e-6 if recovers else float(error.min()) > 0.1
     assert bool(found.settled.all()) == recovers
@@ -135,11 +125,7 @@ def test_error_falls_in_step_with_noise():
     for noise in (1e-1, 1e-2, 1e-3, 1e-4):
         matrix, signal, measured = problem(600, 300, 4, 30, noise)
         errors.append(
-            float(
-                relative_error(
-                    amp(matrix, measured, SoftThreshold(1.4), tol=1e-8).estimate, signal
-                ).mean()
-            )
+            float(relative_error(amp(matrix, measured, 1.4, tol=1e-8).estimate, signal).mean())
         )
     assert [
         math.log10(left / right) for left, right in itertools.pairwise(errors)
@@ -148,32 +134,26 @@ def test_error_falls_in_step_with_noise():
 
 def test_a_batch_is_its_problems_one_by_one():
     matrix, _, measured = problem(300, 150, 6, 15, 0.05)
-    together = amp(matrix, measured.view(2, 3, 150), SoftThreshold(1.5))
-    assert together.estimate.shape == (2, 3, 300)
-    assert together.settled.shape == together.diverged.shape == (2, 3)
+    together = amp(matrix, measured, 1.5)
+    assert together.settled.shape == together.diverged.shape == (6,)
     lengths = set[int]()
     for index in range(6):
-        alone = amp(matrix, measured[index], SoftThreshold(1.5))
-        at = (index // 3, index % 3)
-        assert torch.allclose(alone.estimate, together.estimate[at], atol=1e-12)
+        alone = amp(matrix, measured[index : index + 1], 1.5)
+        assert torch.allclose(alone.estimate[0], together.estimate[index], atol=1e-12)
         lengths.add(len(alone.residual_sd))
-        assert torch.allclose(
-            alone.residual_sd, together.residual_sd[: len(alone.residual_sd), *at]
-        )
-        assert torch.equal(
-            together.residual_sd[len(alone.residual_sd) - 1 :, *at].unique(),
-            together.residual_sd[-1, *at][None],
-        )
+        history = together.residual_sd[:, index]
+        assert torch.allclose(alone.residual_sd[:, 0], history[: len(alone.residual_sd)])
+        assert torch.equal(history[len(alone.residual_sd) - 1 :].unique(), history[-1:])
     assert len(lengths) > 1
 
 
 def test_scale_of_the_matrix_does_not_matter_and_float32_is_kept():
     matrix, signal, measured = problem(300, 150, 2, 15, 0.0)
-    plain = amp(matrix, measured, SoftThreshold(1.5))
-    normal = amp(matrix * 16, measured * 16, SoftThreshold(1.5))
+    plain = amp(matrix, measured, 1.5)
+    normal = amp(matrix * 16, measured * 16, 1.5)
     assert torch.allclose(plain.estimate, normal.estimate, atol=1e-12)
     assert torch.allclose(plain.residual_sd, normal.residual_sd)
-    single = amp(matrix.float(), measured.float(), SoftThreshold(1.5))
+    single = amp(matrix.float(), measured.float(), 1.5)
     assert single.estimate.dtype == single.residual_sd.dtype == torch.float32
     assert bool(single.settled.all())
     assert float(relative_error(single.estimate, signal).max()) < 1e-5
@@ -190,9 +170,7 @@ def penalties(matrix, found, alpha):
 @pytest.mark.parametrize("damping", [0.0, 0.4])
 def test_a_settled_estimate_is_the_lasso_of_its_penalty(damping):
     matrix, _, measured = problem(500, 250, 2, 30, 0.05)
-    found = amp(
-        matrix, measured, SoftThreshold(1.3), tol=1e-12, max_iterations=2000, damping=damping
-    )
+    found = amp(matrix, measured, 1.3, tol=1e-12, max_iterations=2000, damping=damping)
     assert bool(found.settled.all())
     for index, penalty in enumerate(penalties(matrix, found, 1.3).tolist()):
         twin = Lasso(
@@ -218,7 +196,7 @@ def test_an_orthogonal_matrix_is_one_soft_threshold(rotated):
         * (torch.rand(3, 400, generator=generator) < 0.05)
     )
     measured = signal @ matrix.T + torch.randn(3, 400, generator=generator, dtype=torch.float64)
-    found = amp(matrix, measured, SoftThreshold(1.5), tol=1e-12)
+    found = amp(matrix, measured, 1.5, tol=1e-12)
     assert bool(found.settled.all())
     backprojected, penalty = measured @ matrix, penalties(matrix, found, 1.5)[:, None]
     shrunk = backprojected.sign() * (backprojected.abs() - penalty).clamp_min(0)
@@ -242,97 +220,48 @@ def test_one_that_diverges_says_so_and_returns_its_best():
         40, 100, generator=generator, dtype=torch.float64
     )
     measured = torch.randn(3, 40, generator=generator, dtype=torch.float64) + 1
-    with pytest.warns(
-        ConvergenceWarning,
-        match="of 3 problems 3 diverged and 0 ran out of iterations; try more measurements",
-    ):
-        found = amp(matrix, measured)
+    found = amp(matrix, measured)
     assert bool(found.diverged.all())
     assert not bool(found.settled.any())
     assert bool((found.residual_sd[-1] > found.residual_sd[0]).all())
     assert bool(found.estimate.isfinite().all())
     assert not bool(found.estimate.any())
-    with pytest.warns(ConvergenceWarning, match="0 diverged and 2 ran out"):
-        amp(*problem(60, 30, 2, 3, 0.1)[::2], SoftThreshold(1.5), max_iterations=2)
+    out_of_iterations = amp(*problem(60, 30, 2, 3, 0.1)[::2], 1.5, max_iterations=2)
+    assert not bool((out_of_iterations.diverged | out_of_iterations.settled).any())
 
 
-def test_a_projection_is_named_by_its_key_and_cuts_into_blocks():
-    projection = Projection(Key(3, "projection", 0), 200)
-    matrix = projection.matrix(torch.float64)
-    assert matrix.shape == (200, 256)
-    assert torch.equal(matrix, Projection(Key(3, "projection", 0), 200).matrix(torch.float64))
-    assert torch.equal(matrix.float(), projection.matrix())
-    assert not torch.equal(matrix, Projection(Key(3, "projection", 1), 200).matrix(torch.float64))
-    count = matrix.numel()
-    assert abs(float(matrix.mean())) < 4 / math.sqrt(200 * count)
-    assert abs(200 * float(matrix.square().mean()) - 1) < 4 * math.sqrt(2 / count)
+def test_every_leaf_has_its_matrix_and_is_cut_into_blocks():
+    sensing = Compressed(200)
     vector = torch.randn(600, generator=Key(0, "vector").generator(), dtype=torch.float64)
-    projected = projection.project(vector)
-    assert projected.shape == (3, 200)
-    assert projected.numel() == projection.size(600)
-    assert torch.allclose(projected[2], matrix[:, :88] @ vector[512:])
-    assert torch.allclose(
-        projection.project(vector) + projection.project(2 * vector), projection.project(3 * vector)
-    )
+    sent = sensing.forward(vector, "a")
+    assert sent.shape == (3 * 200,)
+    assert torch.equal(sent, Compressed(200).forward(vector, "a"))
+    assert not torch.equal(sent, sensing.forward(vector, "b"))
+    assert torch.allclose(sensing.forward(vector.float(), "a").double(), sent, atol=1e-5)
+    assert torch.allclose(sent + sensing.forward(2 * vector, "a"), sensing.forward(3 * vector, "a"))
+    # The energy is kept.
+    long = torch.randn(256 * 50, generator=Key(0, "long").generator(), dtype=torch.float64)
+    assert float(sensing.forward(long, "a").norm() / long.norm()) == pytest.approx(1, abs=0.02)
+    # A bias is sent as it is.
+    assert torch.equal(sensing.back(sensing.forward(vector[:256], "a"), 256, "a"), vector[:256])
 
 
 def test_sums_of_sparse_vectors_come_back_from_sums_of_projections():
-    projection = Projection(Key(0, "A"), 200)
+    sensing = Compressed(200)
     generator = Key(0, "updates").generator()
     support = torch.rand(2500, generator=generator) < 1 / 32
     vectors = [torch.randn(2500, generator=generator) * support for _ in range(4)]
-    recovered, found = projection.recover(sum(map(projection.project, vectors)), 2500)
+    recovered = sensing.back(sum(sensing.forward(vector, "a") for vector in vectors), 2500, "a")
     assert recovered.shape == (2500,)
-    assert found.settled.shape == (10,)
     assert float(relative_error(recovered, sum(vectors))) < 1e-3
-    # 8 x 256 is far above the transition: nothing to recover, and the result says how many blocks
-    # gave up.
-    few = Projection(Key(0, "A"), 8)
-    hopeless, found = few.recover(few.project(vectors[0]), 2500, warn=False)
+    # 8 x 256 is far above the transition: nothing to recover.
+    few = Compressed(8)
+    hopeless = few.back(few.forward(vectors[0], "a"), 2500, "a")
     assert float(relative_error(hopeless, vectors[0])) > 0.5
-    assert not bool(found.settled.all())
 
 
-A, Y = torch.ones(3, 5), torch.ones(3)
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: amp(A[0], Y), r"a matrix \(m, n\), m, n >= 1, .* found \(5,\) and \(3,\)"),
-        (lambda: amp(A[:0], Y[:0]), r"m, n >= 1, .* found \(0, 5\) and \(0,\)"),
-        (lambda: amp(A, torch.ones(2, 4)), r"found \(3, 5\) and \(2, 4\)"),
-        (
-            lambda: amp(A, Y.double()),
-            "one floating-point dtype and one device, found torch.float32 on cpu and torch.float64",
-        ),
-        (lambda: amp(A.long(), Y.long()), "one floating-point dtype"),
-        (
-            lambda: amp(A, Y * math.nan),
-            "amp, measured: expected finite numbers, found 3 NaN or Inf",
-        ),
-        (lambda: amp(A * math.inf, Y), "amp, matrix: expected finite numbers, found 15 NaN or Inf"),
-        (lambda: amp(A * 0, Y), "a matrix that is not zero"),
-        (lambda: amp(A, Y, max_iterations=0), r"max_iterations >= 1, .* found \(0, "),
-        (lambda: amp(A, Y, damping=1.0), r"damping in \[0, 1\)"),
-        (lambda: amp(A, Y, tol=-1.0), "tol and damping in"),
-        (lambda: Projection(Key(0), 0), r"rows and columns >= 1, found \(0, 256\)"),
-        (
-            lambda: Projection(Key(0), 2, 4).project(torch.ones(2, 2)),
-            r"numbers \(D,\), D >= 1, found \(2, 2\)",
-        ),
-        (
-            lambda: Projection(Key(0), 2, 4).project(torch.tensor([math.inf])),
-            "finite floating-point numbers",
-        ),
-        (
-            lambda: Projection(Key(0), 2, 4).recover(torch.ones(2, 2), 4),
-            r"recover: expected numbers \(1, 2\) for length 4, found \(2, 2\)",
-        ),
-        (lambda: SoftThreshold(-1.0), "a finite alpha >= 0, found -1.0"),
-        (lambda: minimax_alpha(0.0), "m / n > 0"),
-    ],
-)
-def test_what_is_refused_and_why(call, words):
-    with pytest.raises(ArgumentError, match=words):
-        call()
+def test_what_is_refused_and_why():
+    with pytest.raises(ArgumentError, match=r"rows and columns >= 1, found \(0, 256\)"):
+        Compressed(0)
+    with pytest.raises(ArgumentError, match="leaf 'a': expected finite numbers, found 1 NaN"):
+        Compressed(2, 4).back(torch.tensor([math.nan, 1.0, 0.0, 0.0]), 8, "a")

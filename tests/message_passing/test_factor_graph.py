@@ -210,28 +210,3 @@ def test_a_generated_grid_holds_a_few_numbers():
     assert graph.lower() is graph.lower()
     assert len(graph.variables) == 10**18
     assert isinstance(graph.variables, range)
-
-
-def test_a_chain_of_probabilities_has_the_mass_of_its_start():
-    chain = FactorGraph.chain(6, CHAIN)
-    assert chain.shape == (6,)
-    assert chain.lower().size == (1, 6)
-    assert float(by_model(chain).logsumexp(0)) == pytest.approx(math.log(2), abs=1e-12)
-    hand = bipartite(dict.fromkeys(range(6), 2), [((i, i + 1), {"factor": LOGS}) for i in range(5)])
-    assert same(by_model(chain), by_tables(hand))
-
-
-def test_a_kernel_grid_is_one_grid_a_kernel():
-    graph = FactorGraph.kernel_grid((2, 8), (2, 2), CHAIN, Link(0.8), field=0.2)
-    assert graph.shape == (2, 8)
-    assert graph.lower().copies == 4
-    hand = [
-        (places, {"factor": table})
-        for k in range(0, 16, 4)
-        for places, table in (((k, k + 1), LOGS), ((k + 2, k + 3), LOGS))
-    ]
-    hand += [((k + i, k + i + 2), {"factor": AGREE}) for k in range(0, 16, 4) for i in range(2)]
-    hand += [((i,), {"factor": [0.0, 0.2]}) for i in range(16)]
-    support = torch.randint(2, (20, 16))
-    expected = by_tables(bipartite(dict.fromkeys(range(16), 2), hand), support.tolist())
-    assert same(graph.lower().energy(support.reshape(20, 2, 8)) + graph.log_constant, expected)

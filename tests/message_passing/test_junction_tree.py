@@ -16,7 +16,6 @@ from bayesfed.inference import FactorGraph, infer
 from bayesfed.inference.sum_product.methods.junction import fitting_tree, sum_junction
 from bayesfed.models.random_fields.elimination import clique_tree
 from bayesfed.models.random_fields.sampling import ClusteredSupport
-from bayesfed.testing.beliefs import enumerate_log_odds
 from tests.message_passing.graphs import bipartite
 from tests.message_passing.grids import normal
 from tests.message_passing.table_graphs import (
@@ -26,6 +25,7 @@ from tests.message_passing.table_graphs import (
     random_forest,
     random_loops,
 )
+from tests.support.beliefs import enumerate_log_odds
 
 KEY = bf.Key(0, "junction tree")
 EQUAL, DIFFERENT = [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]
@@ -85,7 +85,7 @@ def enumerate_weight(graph, evidence, states):
 
 
 def test_bits_equal_enumeration_in_every_shape():
-    """Pairwise models on their own, in a batch, recognised as a grid in another order; log Z has
+    """Pairwise models on their own, in a batch, as a grid in another order; log Z has
     gradients; draws have the marginals.
     """
     complete = FactorGraph.pairwise(nx.complete_graph(9), coupling=1.2, field=-3.0)

@@ -85,7 +85,8 @@ def test_regions_are_checked():
     assert infer(ring, method="gbp", certify=True).multistable_share == 0
     for regions in ([(0, 5)], [()], [], [("a",)]):
         with pytest.raises(
-            ArgumentError, match="infer regions: expected sequences of variables from 0 to 4"
+            ArgumentError,
+            match="regions: expected (sequences of variables|a sequence, each a sequence)",
         ):
             infer(ring, method="gbp", regions=regions)
     with pytest.raises(ArgumentError, match="at most 20000 cycles of three or four"):

@@ -22,6 +22,12 @@ from tests.message_passing.table_graphs import (
     random_loops,
 )
 
+CPU = torch.device("cpu")
+
+
+def compiled(model):
+    return compile_tables(model, torch.float64, CPU)
+
 
 def test_factors_that_speak_together_share_no_variable():
     generator = np.random.default_rng(0)
@@ -30,7 +36,7 @@ def test_factors_that_speak_together_share_no_variable():
         for _ in range(400)
     ]
     graph, _ = random_graph(generator, [2] * 300, scopes)
-    program = compile_tables(graph.lower())
+    program = compiled(graph.lower())
     assert not program.forest
     assert sorted(
         (batch.group, f) for batch in program.batches for f in batch.factors.tolist()
@@ -47,7 +53,7 @@ def test_a_hub_of_very_many_factors_still_settles_where_flooding_does():
     scopes = [(0, i) for i in range(1, leaves + 1)] + [(i, i + 1) for i in range(1, leaves, 2)]
     graph, planted = random_graph(generator, [2] * (leaves + 1), scopes, scale=0.3)
     model, evidence = graph.lower(), random_evidence(generator, graph, planted, batch=1)
-    assert not all(batch.apart for batch in compile_tables(model).batches)
+    assert not all(batch.apart for batch in compiled(model).batches)
     outcome = pass_tables(model, evidence, TIGHT)
     *expected, change = flood(graph, evidence[0].numpy(), damping=0.3, rounds=60)
     assert change < 1e-9
@@ -66,7 +72,7 @@ def test_a_shared_table_gives_what_copies_of_it_give(arity, monkeypatch):
     copies = pass_tables(graph.lower(), evidence, TIGHT)
     monkeypatch.setattr(table_schedule, "_SHARE", 1)
     model = graph.lower()
-    assert {batch.weights.shape[2] for batch in compile_tables(model).batches} == {1}
+    assert {batch.weights.shape[2] for batch in compiled(model).batches} == {1}
     shared = pass_tables(model, evidence, TIGHT)
     assert torch.allclose(shared.belief, copies.belief, atol=1e-9, rtol=0)
     assert torch.allclose(shared.log_z(), copies.log_z(), atol=1e-9, rtol=0)
@@ -75,9 +81,9 @@ def test_a_shared_table_gives_what_copies_of_it_give(arity, monkeypatch):
 
 def test_a_model_is_compiled_once_and_forgotten_with_it():
     model = random_loops(np.random.default_rng(0))[0].lower()
-    program = compile_tables(model)
-    assert compile_tables(model) is program
-    assert compile_tables(model, torch.float32) is not program
+    program = compiled(model)
+    assert compiled(model) is program
+    assert compile_tables(model, torch.float32, CPU) is not program
     gone = weakref.ref(program)
     del model, program
     gc.collect()
@@ -86,4 +92,4 @@ def test_a_model_is_compiled_once_and_forgotten_with_it():
 
 def test_the_root_is_in_the_middle_of_its_tree():
     graph, _ = random_graph(np.random.default_rng(0), [2] * 101, [(i, i + 1) for i in range(100)])
-    assert len(compile_tables(graph.lower()).batches) == 50
+    assert len(compiled(graph.lower()).batches) == 50

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bayesfed.inference.sum_product.methods.pairwise import agree
+from bayesfed.inference.sum_product.methods.strips.propagation import Problem
 from bayesfed.inference.sum_product.methods.strips.sums import row_tables, states, strip_sums
 
 
@@ -112,53 +112,21 @@ def half_sweep(
     return max(changes)
 
 
-def solve_chains(unary: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the messages that each variable of C chains receives from its left and from its right,
-    in log-odds.
-
-    Parameters
-    ----------
-    unary
-        Log-odds ``(..., C, M)``.
-    half
-        Half the couplings, ``(C, M - 1)``.
-    """
-    length = unary.shape[-1]
-    left, right = [torch.zeros_like(unary[..., 0])], [torch.zeros_like(unary[..., 0])]
-    for j in range(length - 1):
-        left.append(agree(unary[..., j] + left[-1], half[:, j]))
-        right.append(agree(unary[..., length - 1 - j] + right[-1], half[:, length - 2 - j]))
-    return torch.stack(left, dim=-1), torch.stack(right[::-1], dim=-1)
-
-
 def sweep_strips(
-    own: Tensor,
-    own_pair: Tensor,
-    across: Tensor,
-    messages: Tensor,
-    inbox: Tensor,
-    odds: Tensor,
-    down: bool,
-    rows: int,
-    size: int,
-    damping: float,
+    problem: Problem, messages: Tensor, odds: Tensor, down: bool, damping: float
 ) -> float:
     """Send every strip's message downwards or upwards, all blocks in parallel.
 
     Parameters
     ----------
-    own, own_pair, across
-        `own`, `pair` and `across` of the `Problem`.
+    problem
+        The grid.
     messages
         ``(2, 2, B, n + 1, M)``, changed in place.
-    inbox
-        Messages to the first strip of each block before this pass, ``(2, B, blocks, M)``.
     odds
         ``(B, H, M)``; the marginal odds are written into it.
     down
         Whether messages go down.
-    rows, size
-        Rows of a strip, and strips of a block.
     damping
         Share of the old message that is kept.
 
@@ -166,6 +134,8 @@ def sweep_strips(
     -------
     The largest ratio of a new message to the old one, less 1.
     """
+    own, own_pair, across = problem.own, problem.pair, problem.across
+    inbox, rows, size = problem.cut.inbox(messages, down), problem.cut.rows, problem.cut.size
     blocks, step, change = inbox.shape[2], rows - 1, 0.0
     for r in range(size):
         strip = torch.arange(blocks, device=own.device) * size + (r if down else size - 1 - r)

@@ -18,9 +18,7 @@ from bayesfed.federated.aggregation.views import Slice
 from bayesfed.keys import Key
 from bayesfed.models import (
     channel_graph,
-    channel_order,
     femnist_cnn,
-    permute_channels,
     resnet18,
     resnet34,
     shrunk,
@@ -31,6 +29,7 @@ from bayesfed.models import (
     vgg9,
 )
 from bayesfed.models.elastic.graph import Place
+from bayesfed.models.elastic.sorting import _order
 from bayesfed.trees import parameters, shapes
 from tests.conftest import tree_equal
 
@@ -188,6 +187,11 @@ def sizes(net):
             assert layer.weight.shape == (layer.num_features,)
 
 
+def order_of(graph, tree, name):
+    """The order in which a group's channels are sorted."""
+    return _order(graph.groups[name], tree).tolist()
+
+
 @pytest.mark.parametrize("name", NETS)
 def test_alpha_one_is_the_network_itself(name):
     net, graph, images = made(name)
@@ -233,7 +237,7 @@ def test_sorting_is_what_loops_do():
         for row, y, x in product(range(3), range(4), range(4)):
             expected["5.weight"][row, new * 16 + y * 4 + x] = last[row, old * 16 + y * 4 + x]
     graph = channel_graph(net, torch.zeros(1, 2, 8, 8))
-    assert {name: index.tolist() for name, index in channel_order(graph, tree).items()} == order
+    assert {name: order_of(graph, tree, name) for name in graph.groups} == order
     assert tree_equal(sort_channels(graph, tree), expected)
 
 
@@ -256,12 +260,12 @@ def test_equal_norms_keep_their_order():
     tree = parameters(net) | {
         "0.weight": torch.tensor([[1.0], [-2], [1], [2], [-1], [0]]).expand(6, 3)
     }
-    assert channel_order(graph, tree)["0"].tolist() == [1, 3, 0, 2, 4, 5]
+    assert order_of(graph, tree, "0") == [1, 3, 0, 2, 4, 5]
     wide = nn.Sequential(nn.Linear(1, 600), nn.ReLU(), nn.Linear(600, 2))
     tree_of_two = parameters(wide) | {
         "0.weight": torch.ones(600, 1).index_fill(0, torch.arange(0, 600, 2), 2.0)
     }
-    assert channel_order(channel_graph(wide, torch.zeros(1, 1)), tree_of_two)["0"].tolist() == [
+    assert order_of(channel_graph(wide, torch.zeros(1, 1)), tree_of_two, "0") == [
         *range(0, 600, 2),
         *range(1, 600, 2),
     ]
@@ -339,20 +343,13 @@ def test_norm_groups_move_and_go_as_wholes():
     assert [shrunk_widths(graph, alpha)["0"] for alpha in (1, 0.6, 0.3, 0.01)] == [8, 6, 4, 2]
     norm = shrunk(net, graph, 0.3)[1]
     assert (norm.num_groups, norm.num_channels) == (2, 4)
-    order = channel_order(graph, parameters(net))["0"]
+    order = torch.tensor(order_of(graph, parameters(net), "0"))
     assert order.reshape(4, 2).div(2, rounding_mode="floor").diff(dim=1).eq(0).all()
     assert order.tolist() != sorted(order.tolist())
-    torn = torch.tensor([1, 2, 3, 4, 5, 6, 7, 0])
-    with pytest.raises(
-        ArgumentError,
-        match="order '0': expected blocks of 2 channels that stay together, found blocks that mix",
-    ):
-        permute_channels(graph, parameters(net), {"0": torn})
-    # The refusal is right: without the norm in the graph the order is taken, and the function is
-    # another.
+    # Blocks are needed: sorted one by one, the channels compute another function.
     free = channel_graph(group_norm_net(8), images)
     assert free.groups["0"].atom == 1
-    moved = permute_channels(free, parameters(net), {"0": torn})
+    moved = sort_channels(free, parameters(net))
     assert not torch.allclose(functional_call(net, moved, (images,)), net(images), atol=1e-3)
     one = channel_graph(group_norm_net(1), images)
     assert shrunk_widths(one, 0.01) == {"0": 8}
@@ -364,18 +361,14 @@ def test_norm_groups_move_and_go_as_wholes():
         channel_graph(group_norm_net(4, 2), images)
 
 
-def test_an_order_goes_for_other_trees_of_the_same_names():
+def test_running_statistics_are_sorted_too():
     net, graph, _ = made("vgg9-batch")
     whole = state(net)
-    order = channel_order(graph, parameters(net))
-    apart = {
-        **permute_channels(graph, parameters(net), order),
-        **permute_channels(graph, dict(net.named_buffers()), order),
-    }
-    assert tree_equal(apart, sort_channels(graph, whole))
+    sorted_whole = sort_channels(graph, whole)
     counts = {name for name in whole if name.endswith("num_batches_tracked")}
     uncounted, expected = (
-        {name: leaf for name, leaf in tree.items() if name not in counts} for tree in (whole, apart)
+        {name: leaf for name, leaf in tree.items() if name not in counts}
+        for tree in (whole, sorted_whole)
     )
     assert tree_equal(sort_channels(graph, uncounted), expected)
     with pytest.raises(UpdateError, match="norm1.running_mean.*no such leaf"):
@@ -427,125 +420,6 @@ def test_submodels_cost_about_alpha(make, image, work, size):
     )
 
 
-class Functional(nn.Module):
-    """One hidden layer of 4 x 6 x 6 and any function before the last."""
-
-    def __init__(self, function, last=4, **layers):
-        super().__init__()
-        self.conv, self.last, self.function = nn.Conv2d(2, 4, 3), nn.Linear(last, 3), function
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-
-    def forward(self, x):
-        return self.last(self.function(self, self.conv(x)))
-
-
-REFUSED = {
-    "cat": (
-        Functional(lambda net, x: torch.cat([x, x], 1).mean((2, 3)), 8),
-        r"channel_graph, cat: expected an operation with a rule",
-    ),
-    "constant": (
-        Functional(lambda net, x: x.view(-1, 144), 144),
-        "view: expected a reshape that fits any width, found the constant 144",
-    ),
-    "constants": (
-        Functional(lambda net, x: x.reshape((x.shape[0], 144)), 144),
-        "reshape: expected a reshape that fits any width",
-    ),
-    "order": (
-        Functional(lambda net, x: x.mean(3).flatten(0, 1), 6),
-        "flatten: expected hidden channels one after the other",
-    ),
-    "split": (
-        Functional(lambda net, x: x.reshape(-1, 2, 2, 36).mean((2, 3)), 2),
-        "reshape: expected hidden channels one after the other",
-    ),
-    "mean": (
-        Functional(lambda net, x: x.mean(1).mean(2), 6),
-        "mean: expected a mean over pictures, found one over hidden channels",
-    ),
-    "all": (
-        Functional(lambda net, x: x.mean((2, 3)) / x.sum()),
-        "sum: expected a mean over pictures",
-    ),
-    "pool": (
-        Functional(lambda net, x: functional.avg_pool1d(x.flatten(1), 36)),
-        "avg_pool1d: expected pooling of pictures",
-    ),
-    "softmax": (
-        Functional(lambda net, x: x.mean((2, 3)).softmax(1)),
-        "channel_graph, softmax: expected an operation with a rule",
-    ),
-    "slice": (
-        Functional(lambda net, x: x.mean((2, 3))[:, :2], 2),
-        "getitem: expected an operation with a rule",
-    ),
-    "chunk": (
-        Functional(lambda net, x: x.mean((2, 3)).chunk(2, 1)[0], 2),
-        "chunk: expected .* found several results",
-    ),
-    "layer": (
-        Functional(lambda net, x: net.norm(x.mean((2, 3))), norm=nn.LayerNorm(4)),
-        r"channel_graph, 'norm' \(LayerNorm\): expected an operation with a rule",
-    ),
-    "grouped": (
-        Functional(
-            lambda net, x: net.grouped(x).mean((2, 3)), grouped=nn.Conv2d(4, 4, 3, groups=2)
-        ),
-        (
-            r"'grouped' \(Conv2d\): expected a convolution of one group, or a depthwise "
-            r"nn.Conv, found 2 groups over 4 channels"
-        ),
-    ),
-    "weight": (
-        Functional(
-            lambda net, x: functional.linear(x.mean((2, 3)), net.other.weight * 2),
-            other=nn.Linear(4, 4),
-        ),
-        "linear: expected a parameter as weight",
-    ),
-    "paces": (
-        Functional(
-            lambda net, x: x.flatten(1) + net.other(x).flatten(1),
-            144,
-            other=nn.Conv2d(4, 6, (3, 1)),
-        ),
-        "add: expected channels that line up, found channels of 36 and of 24 entries side by side",
-    ),
-    "branch": (
-        Functional(lambda net, x: x.mean((2, 3)) if x.sum() > 0 else x.sum((2, 3))),
-        "net: expected a network whose steps do not depend",
-    ),
-    "sample": (
-        Functional(lambda net, x: x.flatten(1), 5),
-        r"channel_graph, 'last' \(Linear\): expected a network that takes the sample",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_followed_is_refused(name):
-    net, words = REFUSED[name]
-    with pytest.raises(ArgumentError, match=words):
-        channel_graph(net, torch.zeros(1, 2, 8, 8))
-
-
-def test_errors_name_the_module_that_calls():
-    net = nn.Sequential(Functional(lambda net, x: torch.cat([x, x], 1).mean((2, 3)), 8))
-    with pytest.raises(ArgumentError, match="channel_graph, cat in '0': "):
-        channel_graph(net, torch.zeros(1, 2, 8, 8))
-    hooked = bf.mlp([4, 3, 2], KEY)
-    hooked[2].register_forward_hook(lambda module, given, output: output)
-    with pytest.raises(ArgumentError, match=r"'2' \(ReLU\): .* found a module with hooks"):
-        channel_graph(hooked, torch.zeros(1, 4))
-    with pytest.raises(
-        ArgumentError,
-        match=r"channel_graph, sample: expected a batch \(B, ...\), B > 0, found \(0, 4\)",
-    ):
-        channel_graph(hooked, torch.zeros(0, 4))
-
-
 def test_bad_arguments_are_refused():
     net = bf.mlp([4, 8, 2], KEY)
     graph, tree = channel_graph(net, torch.zeros(1, 4)), parameters(net)
@@ -567,14 +441,3 @@ def test_bad_arguments_are_refused():
         sort_channels(graph, tree | {"1.bias": torch.zeros(3)})
     with pytest.raises(UpdateError, match="sort_channels, leaf 'other': .* an extra leaf"):
         sort_channels(graph, tree | {"other": torch.zeros(3)})
-    with pytest.raises(UpdateError, match="channel_order, leaf '1.weight'"):
-        channel_order(graph, {})
-    with pytest.raises(UpdateError, match="permute_channels, leaf 'other': expected some of"):
-        permute_channels(graph, {"other": torch.zeros(3)}, {})
-    with pytest.raises(UpdateError, match="permute_channels, leaf '1.bias': expected shape"):
-        permute_channels(graph, {"1.bias": torch.zeros(3)}, {})
-    with pytest.raises(ArgumentError, match="order '7': expected one of"):
-        permute_channels(graph, tree, {"7": torch.arange(8)})
-    for index in (torch.arange(7), torch.zeros(8, dtype=torch.long), torch.arange(1, 9)):
-        with pytest.raises(ArgumentError, match="order '1': expected a permutation of 8 channels"):
-            permute_channels(graph, tree, {"1": index})

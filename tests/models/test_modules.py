@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bayesfed.errors import DataError
-from bayesfed.models.modules import check_last, draws_random_numbers, last_layer, tied, wide
+from bayesfed.models.modules import check_last, last_layer, tied, wide
 
 
 class Backwards(nn.Module):
@@ -31,24 +31,6 @@ def test_the_last_layer_is_the_last_that_runs():
     check_last(net, {}, "hidden", X[:0], where="here")
     with pytest.raises(DataError, match="here: expected the layer registered last, 'hidden'"):
         check_last(net, {}, "hidden", X, where="here")
-
-
-@pytest.mark.parametrize(
-    ("net", "draws"),
-    [
-        (nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5)), True),
-        (nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.0)), False),
-        (nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2)), False),
-        (nn.Sequential(nn.RReLU(), nn.Linear(3, 2)), True),
-    ],
-)
-def test_random_numbers_are_seen_by_running_a_row(net, draws):
-    net.eval()
-    stream, before = torch.get_rng_state(), {k: v.clone() for k, v in net.state_dict().items()}
-    assert draws_random_numbers(net, X) is draws
-    assert torch.equal(stream, torch.get_rng_state())
-    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    assert not any(module.training for module in net.modules())
 
 
 def test_ties_and_widths_are_those_of_the_tensors():

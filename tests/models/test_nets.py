@@ -140,13 +140,13 @@ def test_a_key_is_a_network_of_the_right_scale(make):
     [
         (
             lambda: bf.models.alexnet((1, 28, 7), 10, KEY),
-            r"alexnet.image: expected at least 8 x 8 pixels, found \(1, 28, 7\)",
+            r"alexnet, image: expected at least 8 x 8 pixels, found \(1, 28, 7\)",
         ),
         (
             lambda: bf.models.mobilenet((3, 32, 32), 10, KEY, width=0.0),
-            "mobilenet.width: expected a positive number, found 0.0",
+            "mobilenet, width: expected a positive finite number, found 0.0",
         ),
-        (lambda: bf.models.mobilenet((3, 32, 32), 10, KEY, width=math.nan), "mobilenet.width"),
+        (lambda: bf.models.mobilenet((3, 32, 32), 10, KEY, width=math.nan), "mobilenet, width"),
     ],
 )
 def test_bad_sizes_are_refused(call, words):

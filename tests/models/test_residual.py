@@ -12,7 +12,7 @@ from torch.nn import functional
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, PriorError
 from bayesfed.keys import Key
-from bayesfed.models import femnist_cnn, resnet18, resnet34, vgg9, with_statistics
+from bayesfed.models import femnist_cnn, resnet18, resnet34, vgg9
 from bayesfed.models.nets.building_blocks import slimmed
 from bayesfed.models.nets.norms import norm_layer
 from bayesfed.trees import running_statistics
@@ -319,41 +319,6 @@ def test_mobilenet_takes_the_same_norms():
     assert torch.equal(static(images), batch(images))
 
 
-def test_statistics_are_queried_after_training():
-    net = resnet18((3, 16, 16), 7, KEY, width=0.125, norm="static")
-    generator = KEY.child("images").generator()
-    batches = [torch.rand(8, 3, 16, 16, generator=generator) * scale for scale in (1.0, 2.0, 3.0)]
-    queried = with_statistics(net, batches)
-    assert not list(net.buffers())
-    assert not queried.training
-    assert net.training
-    assert all(
-        torch.equal(left, right)
-        for left, right in zip(net.parameters(), queried.parameters(), strict=True)
-    )
-    with torch.no_grad():
-        stems = [net.conv1(batch).transpose(0, 1).flatten(1) for batch in batches]
-        norm = queried.norm1
-        assert torch.allclose(norm.running_mean, sum(stem.mean(1) for stem in stems) / 3, atol=1e-5)
-        assert torch.allclose(norm.running_var, sum(stem.var(1) for stem in stems) / 3, rtol=1e-4)
-        # Now an image's output is its own, and a second query forgets the first.
-        assert torch.allclose(queried(batches[0])[:1], queried(batches[0][:1]), atol=1e-4)
-        once = with_statistics(queried, batches[:1])
-        # One batch: the very statistics that it was normalised by, but for Bessel's correction.
-        assert torch.allclose(once.norm1.running_var, stems[0].var(1), rtol=1e-4)
-        assert torch.allclose(
-            functional.softmax(once(batches[0]), 1),
-            functional.softmax(net(batches[0]), 1),
-            atol=0.1,
-        )
-    group = resnet18((3, 16, 16), 7, KEY, width=0.125, norm="group")
-    assert torch.equal(with_statistics(group, batches)(batches[0]), group(batches[0]))
-    with pytest.raises(
-        ArgumentError, match="with_statistics.batches: expected at least one batch, found none"
-    ):
-        with_statistics(net, [])
-
-
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_compact_runs_them(make):
     net = make(GREY, KEY).eval()
@@ -372,22 +337,22 @@ def test_compact_runs_them(make):
     [
         (
             lambda: resnet18(COLOUR, 10, KEY, width=0.0),
-            "resnet.width: expected a positive number, found 0.0",
+            "resnet, width: expected a positive finite number, found 0.0",
         ),
-        (lambda: resnet34(COLOUR, 10, KEY, width=math.inf), "resnet.width"),
+        (lambda: resnet34(COLOUR, 10, KEY, width=math.inf), "resnet, width"),
         (
             lambda: resnet18(COLOUR, 10, KEY, norm="layer"),
-            "resnet.norm: expected one of 'batch', 'static', 'group', found 'layer'",
+            "resnet, norm: expected one of 'batch', 'static', 'group', found 'layer'",
         ),
-        (lambda: resnet18(COLOUR, 10, KEY, norm=None), "resnet.norm: .* found None"),
+        (lambda: resnet18(COLOUR, 10, KEY, norm=None), "resnet, norm: .* found None"),
         (
             lambda: vgg9((3, 7, 32), 10, KEY),
-            r"vgg9.image: expected at least 8 x 8 pixels, found \(3, 7, 32\)",
+            r"vgg9, image: expected at least 8 x 8 pixels, found \(3, 7, 32\)",
         ),
-        (lambda: vgg9(COLOUR, 10, KEY, width=-1.0), "vgg9.width"),
-        (lambda: vgg9(COLOUR, 10, KEY, norm=""), "vgg9.norm"),
-        (lambda: femnist_cnn(10, KEY, width=math.nan), "femnist_cnn.width"),
-        (lambda: bf.models.mobilenet(COLOUR, 10, KEY, norm="none"), "mobilenet.norm"),
+        (lambda: vgg9(COLOUR, 10, KEY, width=-1.0), "vgg9, width"),
+        (lambda: vgg9(COLOUR, 10, KEY, norm=""), "vgg9, norm"),
+        (lambda: femnist_cnn(10, KEY, width=math.nan), "femnist_cnn, width"),
+        (lambda: bf.models.mobilenet(COLOUR, 10, KEY, norm="none"), "mobilenet, norm"),
     ],
 )
 def test_bad_arguments_are_refused(call, words):

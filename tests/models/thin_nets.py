@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from bayesfed.geometry import FixedRank
 from bayesfed.keys import Key
 from bayesfed.models import mlp
 from bayesfed.trees import parameters, size
@@ -73,3 +74,27 @@ def residual(dtype=DOUBLE):
 
 def millions(net, digits):
     return round(size(parameters(net)) / 1e6, digits)
+
+
+def matrices(net):
+    """The weights of linear layers and convolutions as matrices, by layer."""
+    return {
+        name: layer.weight.detach().flatten(1)
+        for name, layer in net.named_modules()
+        if isinstance(layer, nn.Linear | nn.Conv2d)
+    }
+
+
+def error_at(spectrum, rank):
+    """Return the Frobenius norm of what a spectrum leaves out at a rank."""
+    return float((spectrum.values[rank:].double().square().sum() + spectrum.rest**2).sqrt())
+
+
+def point_of(layer):
+    """Return the weight matrix of a layer of fixed rank."""
+    return FixedRank(layer.u, layer.s, layer.v)
+
+
+def grads(leaves):
+    """Return the gradients that backward left in leaves."""
+    return {name: leaf.grad for name, leaf in leaves.items()}

@@ -87,19 +87,22 @@ def test_what_does_not_fit_is_refused(net):
     wrong = (
         ({"temperatures": [0.0]}, "temperatures"),
         ({"temperatures": []}, "temperatures"),
-        ({"temperatures": "auto"}, "temperatures: expected positive numbers, found 'auto'"),
+        (
+            {"temperatures": "auto"},
+            "temperatures: expected a sequence, each a number or None, found 'auto'",
+        ),
         ({"temperatures": 2.0}, "temperatures"),
         ({"bins": 0}, "bins: expected a whole number >= 1"),
         ({"classes": 3.0}, "classes: expected a whole number >= 1"),
         ({"classes": "a"}, "classes: expected a whole number >= 1"),
         ({"parameters": {"wieght": torch.zeros(3, 4)}}, "found 'wieght'"),
         ({"parameters": {name: leaf[None] for name, leaf in net.named_parameters()}}, "shape"),
-        ({"parameters": [1.0]}, "tensors by name"),
+        ({"parameters": [1.0]}, "a mapping, each value a Tensor"),
     )
     for arguments, words in wrong:
         with pytest.raises(ArgumentError, match=words):
             bf.calibrated(net, **arguments)
-    with pytest.raises(ArgumentError, match="a network or a Model"):
+    with pytest.raises(ArgumentError, match="a Module or a Predictor"):
         bf.calibrated("net")
     with pytest.raises(ArgumentError, match="classes=10"):
         bf.calibrated(nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
@@ -191,7 +194,8 @@ def test_shifted_thresholds_are_those_of_the_weighted_rows():
             weighed, place = weighed + rows[0][1], rows.pop(0)[0]
         assert limit == pytest.approx((place + 1) / 100)
     model = CalibratedModel(nn.Identity(), {}, 1.0, histograms, 1)
-    assert model.threshold(shares=[0.8, 0.2]) == float(model.thresholds(shares=[0.8, 0.2]).max())
+    limits = conformal.shifted_thresholds(histograms, torch.tensor([0.8, 0.2]))
+    assert torch.equal(model.thresholds(shares=[0.8, 0.2]), limits)
 
 
 def test_shares_that_are_none_are_refused():
@@ -210,7 +214,6 @@ def test_shares_that_are_none_are_refused():
         [0.5, "a"],
     ):
         for asked in (
-            model.threshold,
             model.thresholds,
             lambda **given: model.sets(torch.zeros(3, 2), **given),
         ):

@@ -4,6 +4,7 @@ and send, each by its own formula.
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -254,11 +255,7 @@ def test_beta_pred_bayes_is_between_the_mean_and_the_product_of_the_clients():
     # Beta has the least NLL of the rows that were held out.
     held = concatenated([data[torch.arange(len(data)) % 10 == 9] for data in clients.values()])
     nll = {
-        share: float(
-            nn.functional.nll_loss(
-                type(model)(model.net, model.parameters, share)(held.inputs), held.targets
-            )
-        )
+        share: float(nn.functional.nll_loss(replace(model, share=share)(held.inputs), held.targets))
         for share in (0.0, 0.5, 1.0)
     }
     assert (
@@ -316,7 +313,7 @@ def test_fed_pa_solves_with_the_shrunk_covariance():
         ),
         (lambda: bf.swag(bf.p_fed_bayes(recipes.net()), begin=1), "one model and no posterior"),
         (lambda: bf.swag(bf.scaffold(recipes.net()), begin=1), "whose state is its model"),
-        (lambda: bf.fed_be(recipes.net(), spread=-1.0), "spread >= 0"),
+        (lambda: bf.fed_be(recipes.net(), spread=-1.0), "spread: expected a number in"),
         (
             lambda: bf.beta_pred_bayes(recipes.net(), samples=0),
             "samples: expected a whole number >= 1",
@@ -329,7 +326,7 @@ def test_fed_pa_solves_with_the_shrunk_covariance():
             lambda: bf.beta_pred_bayes(recipes.net(), training=bf.Training(optimiser=bf.Adam())),
             "Sgd without momentum",
         ),
-        (lambda: bf.fed_pa(recipes.net(), burn_in=1.0), r"burn_in in \[0, 1\)"),
+        (lambda: bf.fed_pa(recipes.net(), burn_in=1.0), r"burn_in: expected a number in \[0, 1\)"),
         (lambda: bf.fed_pa(recipes.net(), training=bf.Training(steps=4)), "a step for each sample"),
     ],
 )

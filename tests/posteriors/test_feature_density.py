@@ -109,8 +109,8 @@ def test_what_cannot_be_inverted_is_told():
         ).model.distance(data.inputs)
     for wrong, what in (
         (lambda: bf.feature_density(torch.nn.Conv2d(1, 1, 3)), "a linear layer"),
-        (lambda: bf.feature_density(net, shrinkage=2), "share"),
-        (lambda: bf.feature_density(net, shrinkage="a"), "a share in .*, found 'a'"),
+        (lambda: bf.feature_density(net, shrinkage=2), r"a number in \[0, 1\]"),
+        (lambda: bf.feature_density(net, shrinkage="a"), "a number in .*, found 'a'"),
         (
             lambda: bf.feature_density(
                 torch.nn.Sequential(torch.nn.BatchNorm1d(5, track_running_stats=False), net)

@@ -143,7 +143,7 @@ class Partial:
 def test_what_is_no_rule_is_refused(rule, words):
     with pytest.raises(ArgumentError, match=words):
         fitted(rule=rule)
-    with pytest.raises(ArgumentError, match="found 'PVI'.* has no adds"):
+    with pytest.raises(ArgumentError, match="found 'PVI'.* has no kind, adds"):
         bf.federated_svi(
             None, None, fusion="PVI", scale="local", observations=1, example=clients()[1][:1]
         )

@@ -134,9 +134,9 @@ def test_a_short_run_says_what_is_left():
 
 def test_what_does_not_fit_is_refused():
     for changes, error, words in [
-        ({"temperature": "warm"}, ArgumentError, "a number, or 'auto'"),
+        ({"temperature": "warm"}, ArgumentError, "a number or 'auto'"),
         ({"temperature": "auto", "fusion": PVI(0.3)}, ArgumentError, "ReverseKL"),
-        ({"temperature": -1.0}, ArgumentError, "a number above 0"),
+        ({"temperature": -1.0}, ArgumentError, "temperature: expected a number in"),
     ]:
         with pytest.raises(error, match=words):
             network(**changes)
@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_refused():
     assert isinstance(network(fusion=SummedGradients())[0].phases[0].local, SviLocal)
     with pytest.raises(ArgumentError, match="a damping in numbers"):
         PVI(mixing=0.5)
-    with pytest.raises(ArgumentError, match="proximal and clip"):
+    with pytest.raises(ArgumentError, match="PVI, proximal: expected a positive finite number"):
         PVI(proximal=0)
     with pytest.raises(ClientError, match=r"federated_svi of bayesian\(net\)"):
         bf.run(
@@ -172,7 +172,9 @@ def test_clients_choose_their_damping():
         {"pace/damping", "pace/move", "site/h/slope"} <= owned(memory, "model").keys()
         for memory in memories.values()
     )
-    with pytest.raises(ArgumentError, match="0 < damping <= 1"):
+    with pytest.raises(
+        ArgumentError, match=r"damping: expected a number in \(0, 1\], found \'auto\'"
+    ):
         ProductOfExperts("auto")
 
 

@@ -102,9 +102,9 @@ def test_where_it_cannot_be_had_it_is_refused(fitted):
 
 @pytest.mark.slow
 def test_local_latents_are_exported_with_a_dimension_of_clients(fitted):
-    from bayesfed.inspect.compat import _module
+    from bayesfed.inspect.compat import installed
 
-    az = _module(None)
+    az = installed()
     out = fitted.to_arviz(CLIENTS, draws=50)
     assert out.posterior["offset"].dims == ("chain", "draw", "client", "offset_0")
     assert out.posterior["client"].to_numpy().tolist() == list(NAMES)

@@ -327,7 +327,7 @@ def test_arviz_takes_the_export(regression):
         (
             lambda result, data: result.predictive(data.inputs, draws=0),
             ArgumentError,
-            r"draws and batch_size >= 1, found \(0, 2000\)",
+            "draws: expected a whole number >= 1, found 0",
         ),
         (
             lambda result, data: result.predictive(data.inputs[:0]),

@@ -260,7 +260,7 @@ WRONG = {
     "a list of one": (
         "[64, 8, 10]",
         "[64]",
-        "line 10, net: mlp, widths: expected two or more numbers from 1, found [64]",
+        "net: mlp, widths: expected a list of two or more whole numbers from 1, found [64]",
         "try [64, 32, 10]",
     ),
     "domains that there are not": (

@@ -3,6 +3,7 @@ orderly end. Without the libraries themselves.
 """
 
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -18,16 +19,21 @@ class Memory:
     def __init__(self, there=0):
         self.there, self.opened, self.steps, self.ended = there, [], {}, []
 
-    def open(self, report, settings):
+    @contextmanager
+    def __call__(self, report, settings):
         self.opened.append(settings)
-        return "an id", self.there
+        told = None
+        try:
+            yield "an id", self.there, self.write
+        except Exception as error:
+            told = error
+            raise
+        finally:
+            self.ended.append(told)
 
     def write(self, step, figures):
         assert step not in self.steps
         self.steps[step] = figures
-
-    def close(self, error):
-        self.ended.append(error)
 
 
 @pytest.fixture
@@ -131,7 +137,7 @@ def test_settings_are_plain_and_leave_out_keys(plain, net):
         "Exchange",
         "TurboStep",
     )
-    assert len(settings) < 100
+    assert len(settings) < 110
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])

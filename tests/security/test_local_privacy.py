@@ -10,7 +10,6 @@ from scipy.optimize import brentq
 from scipy.stats import norm as gaussian
 
 import bayesfed as bf
-from bayesfed.algorithms.wrappers.local_privacy import local_epsilon
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import LocalOptions
 from bayesfed.federated.aggregation.changes import norm
@@ -90,14 +89,14 @@ def test_epsilon_is_that_of_a_sensitivity_of_twice_the_clip(noise, rounds):
         )
 
     exact = brentq(lambda epsilon: delta(epsilon) - 1e-5, 1e-6, 100)
-    assert exact <= local_epsilon(noise, rounds, 1e-5) <= 1.15 * exact + 0.1
+    assert exact <= bf.epsilon(noise / 2, rounds, 1e-5) <= 1.15 * exact + 0.1
 
 
 def test_every_round_is_reported_and_other_wrappers_go_around_it(net, clients):
     noisy = bf.local_privacy(
         bf.fed_avg(net, training=WORK), clip=1.0, noise=4.0, key=KEY, delta=1e-5
     )
-    epsilons = [local_epsilon(4.0, rounds, 1e-5) for rounds in (1, 2)]
+    epsilons = [bf.epsilon(2.0, rounds, 1e-5) for rounds in (1, 2)]
     for algorithm in (
         noisy,
         bf.robust(noisy, bf.federated.Median()),
@@ -113,9 +112,9 @@ def test_every_round_is_reported_and_other_wrappers_go_around_it(net, clients):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"clip": 0.0, "noise": 1.0}, "clip > 0 and noise >= 0"),
+        ({"clip": 0.0, "noise": 1.0}, r"clip: expected a number in \(0, inf\]"),
         ({"clip": math.inf, "noise": 1.0}, "a finite clip with noise"),
-        ({"clip": 1.0, "noise": 0.0, "delta": 1e-5}, "epsilon: expected noise > 0"),
+        ({"clip": 1.0, "noise": 0.0, "delta": 1e-5}, "epsilon, noise: expected a positive"),
     ],
 )
 def test_wrong_settings_are_refused(options, match, net):

@@ -51,9 +51,9 @@ def summed(algorithm, clients):
     heard = {}
 
     class Listening(Layer):
-        def step(self, own, moment, total, told, inner):
+        def step(self, own, moment, total, inner):
             heard["total"] = total
-            return super().step(own, moment, total, told, inner)
+            return super().step(own, moment, total, inner)
 
     final(layered(algorithm, Listening("listening")), clients, rounds=1)
     return heard["total"]
@@ -130,6 +130,9 @@ class Saying:
 
     def __init__(self, kind):
         self.kind = kind
+
+    def fit(self, message, memory, data, key, options):
+        """Nobody asks."""
 
 
 @pytest.mark.parametrize("kind", ["delta", "value"])
@@ -237,7 +240,7 @@ def test_epsilon_is_in_the_report_where_it_was_asked_for_only(net, clients):
 
 
 def test_without_dp_accounting_there_is_no_epsilon(net, clients, monkeypatch):
-    bf.epsilon.cache_clear()
+    bf.epsilon.__wrapped__.cache_clear()
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     algorithm, settings = (
         bf.fed_avg(net, training=WORK),
@@ -284,15 +287,15 @@ def test_private_training_learns(net, digits):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"clip": 0.0}, "clip > 0"),
-        ({"clip": math.nan}, "clip > 0"),
+        ({"clip": 0.0}, r"clip: expected a number in \(0, inf\]"),
+        ({"clip": math.nan}, r"clip: expected a number in \(0, inf\]"),
         ({"clip": math.inf}, "a finite clip with noise"),
-        ({"noise": -1.0}, "noise >= 0"),
-        ({"noise": math.inf}, "noise >= 0"),
-        ({"participants": 0}, "participants >= 1"),
+        ({"noise": -1.0}, r"noise: expected a number in \[0, inf\)"),
+        ({"noise": math.inf}, r"noise: expected a number in \[0, inf\)"),
+        ({"participants": 0}, "participants: expected a whole number >= 1"),
         ({"population": 9}, "a delta with population"),
-        ({"delta": 1.5}, r"delta in \(0, 1\)"),
-        ({"delta": 1e-5, "noise": 0.0}, "noise > 0"),
+        ({"delta": 1.5}, "epsilon, delta: expected a number between 0 and 1"),
+        ({"delta": 1e-5, "noise": 0.0}, "epsilon, noise: expected a positive"),
         ({"delta": 1e-5, "population": 3}, "1 <= participants <= population"),
     ],
 )
@@ -330,7 +333,7 @@ def test_what_cannot_be_is_refused(net, clients, declared):
     with pytest.raises(UpdateError, match="clients of weight 1, found 3"):
         layer.admit({}, Update({"w": 3 * torch.ones(2)}, 3.0, "delta"), moment)
     with pytest.raises(UpdateError, match="values of the state's leaves"):
-        layer.step({}, moment, Update({"w": torch.ones(2)}, 1.0, "value"), {}, lambda total: total)
+        layer.step({}, moment, Update({"w": torch.ones(2)}, 1.0, "value"), lambda total: total)
 
 
 @pytest.mark.parametrize(

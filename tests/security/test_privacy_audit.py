@@ -66,7 +66,8 @@ def changes(world, noise, count, told=None, runs=1):
             own.append(3 * float(report.state["model/weight"] - before))
             before = report.state["model/weight"]
         seen.append(own)
-    return torch.tensor(seen, dtype=torch.float64), report.server["epsilon"]
+    printed = bf.epsilon(told, count, DELTA) if told else report.server["epsilon"]
+    return torch.tensor(seen, dtype=torch.float64), printed
 
 
 def lower_bound(present, absent, spread, confidence=0.999):

@@ -166,7 +166,7 @@ REFUSED = {
     ),
     "resumed quieter": (
         lambda: continued(private(noise=0.1), private()),
-        "found other train.layers.private.budget.noise, train.layers.private.noise",
+        "found other train.layers.private.noise",
     ),
     "resumed unprotected": (
         lambda: continued(plain(), private()),

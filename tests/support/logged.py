@@ -23,6 +23,6 @@ class Logged(Layer):
         turns = visit.memory.get("turns", torch.zeros(()))
         return Sent(fit, memory={"turns": turns + 1})
 
-    def step(self, own, moment, total, told, inner):
+    def step(self, own, moment, total, inner):
         model, figures = inner(total)
         return {"rounds": own["rounds"] + 1}, model, figures

@@ -18,9 +18,6 @@ from bayesfed.errors import ArgumentError
 from bayesfed.geometry import (
     FixedRank,
     Tangent,
-    apply_tangent,
-    check_tangent,
-    inner,
     metric_retraction,
     norm,
     orthographic_retraction,
@@ -28,15 +25,55 @@ from bayesfed.geometry import (
     random_tangent,
     singular_values,
     to_ambient,
-    transport,
 )
-from bayesfed.geometry.thin import gaussian, product_norm
+from bayesfed.geometry.tangents import check_tangent
+from bayesfed.geometry.thin import check_finite, gaussian, product_norm
 from bayesfed.keys import Key
 from bayesfed.testing.law import LawError, law
-from bayesfed.testing.manifold import Retract, check_manifold, check_retraction, limit_of
+from tests.support.retractions import Retract, check_manifold, check_retraction, limit_of
 
 Project = Callable[[FixedRank, Tensor, Tensor], Tangent]
 Transport = Callable[[FixedRank, FixedRank, Tangent], Tangent]
+
+
+def inner(left: Tangent, right: Tangent) -> Tensor:
+    """Return the Frobenius inner product of two tangents at one point."""
+    return (left.core * right.core).sum() + (left.up * right.up).sum() + (left.vp * right.vp).sum()
+
+
+def zero_tangent(point: FixedRank) -> Tangent:
+    """Return the zero of the tangent space."""
+    return Tangent(*(torch.zeros_like(part) for part in (point.s, point.u, point.v)))
+
+
+def tangent_to_dense(point: FixedRank, tangent: Tangent) -> Tensor:
+    """Form the tangent vector ``(M, N)``."""
+    a, b = to_ambient(point, tangent)
+    return a @ b.mT
+
+
+def transport(point: FixedRank, target: FixedRank, tangent: Tangent) -> Tangent:
+    """Transport a tangent to another point, by projection onto the tangent space there."""
+    return project_factors(target, *to_ambient(point, tangent))
+
+
+def check_tangency(what: str, point: FixedRank, tangent: Tangent, tolerance: float) -> None:
+    """Raise `LawError` unless a tangent is finite, fits its point, and is orthogonal to its u
+    and v.
+    """
+    try:
+        check_tangent(what, point, tangent)
+        check_finite(what, core=tangent.core, up=tangent.up, vp=tangent.vp)
+    except ArgumentError as error:
+        raise LawError(str(error)) from error
+    size = float(norm(tangent))
+    for name, part, basis in (("up", tangent.up, point.u), ("vp", tangent.vp, point.v)):
+        off = float((basis.double().mT @ part.double()).norm())
+        law(
+            off <= tolerance * size,
+            f"{what}, {name} of the tangent: expected a tangent, found {off:g} of {size:g} along "
+            "the point",
+        )
 
 
 @dataclass(frozen=True)
@@ -101,12 +138,7 @@ def _is_tangent(point: FixedRank, tangent: Tangent, what: str, limit: float, siz
     """Check tangency relative to a given size, since the rounding error of a projection that is
     nearly zero is not orthogonal.
     """
-    try:
-        check_tangent(
-            what, point, tangent, tolerance=limit * size / max(float(norm(tangent)), 1e-300)
-        )
-    except ArgumentError as error:
-        raise LawError(str(error)) from error
+    check_tangency(what, point, tangent, limit * size / max(float(norm(tangent)), 1e-300))
 
 
 def _equal(point: FixedRank, left: Tangent, right: Tangent, what: str, limit: float) -> None:
@@ -143,9 +175,9 @@ def _projection(point: FixedRank, key: Key, project: Project, limit: float) -> N
         "projection: the identity on tangents",
         limit,
     )
-    # <P G, H> for H = C D^T is the sum of (P G) D over C.
-    one = (apply_tangent(point, first, d.mT) * c.mT).sum()
-    other = (apply_tangent(point, second, b.mT) * a.mT).sum()
+    # <P G, H> for P G = E F^T and H = C D^T is the sum of (E^T C) * (F^T D).
+    (e, f), (i, j) = to_ambient(point, first), to_ambient(point, second)
+    one, other = ((e.mT @ c) * (f.mT @ d)).sum(), ((i.mT @ a) * (j.mT @ b)).sum()
     _close(one, other, size, "projection: self-adjoint, <P G, H> against <G, P H>", limit)
     _close(one, inner(first, second), size, "projection: <P G, H> against <P G, P H>", limit)
     both = project(point, torch.cat([a, 2 * c], 1), torch.cat([b, d], 1))

@@ -10,8 +10,9 @@ from difflib import get_close_matches
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import Role, shown
 from bayesfed.errors.checks import check as check_role
+from bayesfed.errors.checks import shown
+from bayesfed.errors.roles import Role
 from bayesfed.federated import Model
 from bayesfed.trees import Tree, check, shapes, trainable
 

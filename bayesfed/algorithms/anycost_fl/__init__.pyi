@@ -1,5 +1,3 @@
 from .recipe import anycost_fl as anycost_fl
 from .recipe import public_settings as public_settings
 from .weights import aggregation_weight as aggregation_weight
-from .weights import aggregation_weights as aggregation_weights
-from .weights import divergence_bound as divergence_bound

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -32,6 +32,7 @@ from bayesfed.compress import Cast, Codec
 from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.federated import (
     Add,
     Algorithm,
@@ -129,10 +130,6 @@ def anycost_fl(
         raise ArgumentError(
             "anycost_fl, alphas", "falling shrinking factors", list(alphas), "[1, 1 / 2, 1 / 4]"
         )
-    if aggregation not in get_args(Aggregation):
-        raise ArgumentError(
-            "anycost_fl, aggregation", "'optimal' or 'uniform'", repr(aggregation), "'optimal'"
-        )
     work = training or Training(epochs=1.0, batch_size=32)
     if work.epochs is None or work.batch_size is None:
         hint = "Training(epochs=1.0, batch_size=32)"
@@ -191,6 +188,7 @@ def anycost_fl(
     return of_core("anycost_fl", start, (phase,), partial(model, 0), sizes=sizes)
 
 
+@checked()
 def public_settings(
     net: nn.Module,
     public: Dataset,

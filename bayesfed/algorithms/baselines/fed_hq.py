@@ -18,6 +18,7 @@ from bayesfed.algorithms.wrappers.on_devices import Devices, Planner
 from bayesfed.compress import Cast, Codec
 from bayesfed.compress.budgets import Budgeted, FlexibleMap
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import number
 from bayesfed.federated import Algorithm, Assignment, Link, Skip, Training, layered
 from bayesfed.federated.core import Turn
 from bayesfed.models import Likelihood
@@ -25,7 +26,7 @@ from bayesfed.trees import Tree
 from bayesfed.wireless import Device, device_rate
 
 
-@recipe(cites=("chen2021dynamic",))
+@recipe(cites=("chen2021dynamic",), sending=number("(0, 1)", "0.25"))
 def fed_hq(
     net: nn.Module,
     planner: Planner,
@@ -60,19 +61,12 @@ def fed_hq(
     ArgumentError
         If the planner shrinks, `settings` has several shares, or `sending` is not in (0, 1).
     """
-    if [row.alpha for row in planner.sizes] != [1.0]:
-        actual = [row.alpha for row in planner.sizes]
+    if (actual := [row.alpha for row in planner.sizes]) != [1.0]:
         raise ArgumentError(
             "fed_hq, planner", "the whole network alone", actual, "shrunk_shares(..., [1.0])"
         )
-    if len({setting.share for setting in settings.settings}) > 1 or not 0 < sending < 1:
-        found = (sorted({setting.share for setting in settings.settings}), sending)
-        raise ArgumentError(
-            "fed_hq",
-            "settings of one share, sending in (0, 1)",
-            found,
-            "shares=(1.0,), sending=0.25",
-        )
+    if len(found := sorted({setting.share for setting in settings.settings})) > 1:
+        raise ArgumentError("fed_hq, settings", "settings of one share", found, "shares=(1.0,)")
     work = replace(training or Training(), steps=1, batch_size=planner.batch_size, epochs=None)
     base = compose(
         "fed_hq",
@@ -90,7 +84,7 @@ def fed_hq(
     return layered(base, layer, where="fed_hq")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Levels(Devices):
     """Turns that are planned for a device, with as many bits as its channel allows.
 
@@ -102,19 +96,15 @@ class Levels(Devices):
         Share of the deadline that is used for sending.
     """
 
-    planner: Planner | None = None
-    settings: FlexibleMap | None = None
-    sending: float = 0.25
+    planner: Planner
+    settings: FlexibleMap
+    sending: float
 
     def plan(self, own: Tree, turn: Turn, assignment: Assignment) -> Assignment | Skip:
         """Plan for the share of bits that the channel allows."""
         settings, planner = self.settings, self.planner
-        if planner is None or settings is None:
-            return Skip("no plan")
-        device, size_bits = (
-            Device.from_figures(turn.profile.device),
-            32 * planner.sizes[0].parameters,
-        )
+        device = Device.from_figures(turn.profile.device)
+        size_bits = 32 * planner.sizes[0].parameters
         gain = device.gain(device.distance_m(turn.key, turn.profile.name, turn.round))
         share = device_rate(device, gain) * self.sending * planner.deadline_s / size_bits
         beta = min(max(share, planner.beta[0]), planner.beta[1])

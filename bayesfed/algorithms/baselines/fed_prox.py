@@ -12,7 +12,6 @@ from torch import nn
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
-from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Link, Training
 from bayesfed.inference import MaximumLikelihood, Proximal
 from bayesfed.models import Categorical, Likelihood
@@ -42,8 +41,6 @@ def fed_prox(
     ArgumentError
         If the strength is negative.
     """
-    if not strength >= 0:
-        raise ArgumentError("fed_prox", "strength >= 0", strength, "0.01")
     work = training or Training()
     objective = Proximal(MaximumLikelihood(net, likelihood or Categorical()), strength)
     return compose(

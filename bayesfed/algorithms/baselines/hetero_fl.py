@@ -28,7 +28,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Buffers, Capacity, Link, Model, Slice, Training
 from bayesfed.federated.training.batch_norm import predicting, travelling
 from bayesfed.models import Likelihood
-from bayesfed.trees import Tree, parameters, shapes
+from bayesfed.trees import Tree, parameters, shapes, size
 
 
 @recipe(cites=("diao2021heterofl",))
@@ -87,10 +87,9 @@ def hetero_fl(
     ]
     served = [predicting(net, buffers) for net in nets]
 
-    def model(size: int, state: Tree) -> Model:
-        return Model(served[size], views[size].restrict(state))
+    def model(number: int, state: Tree) -> Model:
+        return Model(served[number], views[number].restrict(state))
 
-    counts = [sum(leaf.numel() for leaf in parameters(net).values()) for net in nets]
     return compose(
         "hetero_fl",
         nets[0],
@@ -98,7 +97,7 @@ def hetero_fl(
         training=work,
         initial=parts[0],
         predictor=partial(model, 0),
-        sizes={f"{count:,}": partial(model, size) for size, count in enumerate(counts)},
+        sizes={f"{size(parameters(net)):,}": partial(model, n) for n, net in enumerate(nets)},
         view=lambda turn: views[turn.size],
         capacity=capacity,
         codec=codec,

@@ -1,6 +1,6 @@
 from .changes import Changes as Changes
 from .density import ToDensity as ToDensity
+from .density import no_field as no_field
+from .density import ramp as ramp
 from .recipe import d_turbo_vbi as d_turbo_vbi
 from .server import TurboStep as TurboStep
-from .server import no_field as no_field
-from .server import ramp as ramp

@@ -10,7 +10,7 @@ flipped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,6 +22,7 @@ from bayesfed.compress import Codec, Coded, Float, LeafCodec, Sparse, Ternary, U
 from bayesfed.compress.masks.cheapest import CheapestMask
 from bayesfed.compress.support import SUPPORT
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import SHARE, checked_class
 from bayesfed.federated import Exchange, Holding
 from bayesfed.inference import support_evidence
 from bayesfed.inference.turbo.elbo import POINT, Spread, spread_leaf
@@ -36,6 +37,7 @@ KEY = Key(0, "d_turbo_vbi")
 NEVER = 1 << 31
 
 
+@checked_class({}, start=SHARE)
 @dataclass(frozen=True)
 class Changes:
     """How changes of means are sent, and where the first means come from.
@@ -81,8 +83,6 @@ class Changes:
     learn: bool = True
 
     def __post_init__(self) -> None:
-        if self.start is not None and not 0 < self.start <= 1:
-            raise ArgumentError("Changes.start", "a share in (0, 1], or None", self.start, "0.1")
         if self.start is None and not self.learn:
             raise ArgumentError(
                 "Changes", "a start, if the support is not learned", "start=None", "start=0.1"
@@ -130,26 +130,21 @@ class Changes:
 
     def exchanged(
         self,
-        declared: Declared,
         server: TurboStep,
         state: Tree,
         holding: Holding,
-        supports: Callable[[Tree], Tree],
         values: tuple[str, ...],
     ) -> tuple[Exchange, TurboStep, Tree]:
         """Return layer, server and first state of D-Turbo-VBI with changes as messages.
 
         Parameters
         ----------
-        declared
-            The model.
         server, state, holding
             Server, first state and layer of the algorithm that sends values.
-        supports
-            ``state -> supports by site``.
         values
             Names of the leaves that clients send whole: sds and scores.
         """
+        declared = server.declared
         whole = tuple(name for name, site in declared.sites.items() if site.rows_are_clusters)
         drawn = Drawn({name: site.matrix for name, site in declared.sites.items()}, whole)
         told = drawn.told(declared, self) if self.start is not None else None
@@ -163,7 +158,7 @@ class Changes:
             codec=self.down,
             cache=self.cache,
             values=(*values, *(f"prior/{name}" for name in declared.sites)),
-            masks=supports,
+            masks=server.supports,
             told=told,
             drawn=drawn if told else None,
         )
@@ -234,10 +229,7 @@ class Drawn:
 
         An entry that is not active has the evidence of an entry whose mean is zero.
         """
-        held, result = (
-            self(told),
-            dict(state),
-        )
+        held, result = self(told), dict(state)
         for name, site in declared.sites.items():
             support = held[SUPPORT + name]
             mean = torch.zeros(site.matrix)

@@ -19,15 +19,41 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import COUNT, check, checked, checked_class, number, whole
 
 Count = Callable[[str, float], int]
 """``(site, field) -> number of entries that would be active``; it grows with the field."""
+SHARE = number("(0, 1]", "0.3")
 # Log-odds beyond which a field decides alone.
 MOST = 60.0
 # q(s) = 0.9: the log-odds of an entry that is held active against its evidence.
 HELD = math.log(9.0)
 
 
+def no_field(round: int) -> float:
+    """Add nothing to the declared prior."""
+    return 0.0
+
+
+@checked(rounds=COUNT)
+def ramp(to: float, rounds: int) -> Callable[[int], float]:
+    """Return a field that grows linearly from 0 to `to` log-odds over `rounds` and then stays
+    there.
+
+    Hard pruning from round 0 removes weights before the data can support them.
+    """
+    return lambda round: to * min(1.0, round / rounds)
+
+
+@checked_class(
+    {},
+    target=SHARE,
+    keep=SHARE,
+    floor=SHARE,
+    settle=SHARE,
+    patience=whole(0, "8"),
+    fall=SHARE,
+)
 @dataclass(frozen=True)
 class ToDensity:
     """Let the share of active weights fall to a target, gradually, once the network has learned
@@ -65,12 +91,6 @@ class ToDensity:
     fall: float = 0.3
 
     def __post_init__(self) -> None:
-        for name in ("target", "keep", "floor", "settle", "fall"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | float) and 0 < value <= 1):
-                raise ArgumentError(f"ToDensity.{name}", "a share in (0, 1]", value, "0.3")
-        if not (isinstance(self.patience, int) and self.patience >= 0):
-            raise ArgumentError("ToDensity.patience", "rounds >= 0", self.patience, "8")
         if self.floor > self.target:
             raise ArgumentError(
                 "ToDensity", "floor <= target", f"{self.floor} > {self.target}", "floor=0.02"
@@ -81,11 +101,8 @@ class ToDensity:
         """Return the policy for a density; the floor of a layer is at most a quarter of it."""
         if density is None or isinstance(density, ToDensity):
             return density or ToDensity()
-        return (
-            ToDensity(density, floor=min(0.02, density / 4))
-            if isinstance(density, int | float) and density > 0
-            else ToDensity(density)
-        )
+        check("density", density, SHARE)
+        return ToDensity(density, floor=min(0.02, density / 4))
 
     def least(self, rows: int, entries: int) -> int:
         """Return the number of entries of a layer that stay active."""
@@ -156,7 +173,7 @@ def smallest(count: Callable[[float], int], wanted: int, start: float, *, within
         if wanted <= count(low) <= wanted + within:
             return low
         high, low, reach = low, max(-MOST, low - reach), 3 * reach
-    for number in range(30):
+    for turn in range(30):
         below, above = count(low), count(high)
         if high - low < 1e-3 or above - wanted <= within:
             break
@@ -164,7 +181,7 @@ def smallest(count: Callable[[float], int], wanted: int, start: float, *, within
         # halves every other time, for jumps.
         share = (
             min(0.95, max(0.05, (wanted + within / 2 - below) / (above - below)))
-            if number % 3 < 2
+            if turn % 3 < 2
             else 0.5
         )
         middle = low + share * (high - low)

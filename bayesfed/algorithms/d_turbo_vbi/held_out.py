@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesfed.data import Dataset
 from bayesfed.federated.training.held_out_scores import HeldOutScores
 from bayesfed.inference import MeanFieldElbo
-from bayesfed.inference.turbo.elbo import spread_leaf
+from bayesfed.inference.turbo.elbo import spread_leaves
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -38,7 +38,7 @@ class HeldOut(HeldOutScores):
         `factor`.
         """
         trained, fixed = self.objective.start(message)
-        names = {spread_leaf(name, self.objective.spread) for name in self.objective.declared.sites}
+        names = spread_leaves(self.objective.declared.sites, self.objective.spread)
         scaled = {
             name: leaf + math.log(factor) / 2 if name in names else leaf
             for name, leaf in trained.items()

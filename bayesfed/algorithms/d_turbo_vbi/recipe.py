@@ -25,61 +25,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from bayesfed.algorithms.composing import Turn, compose
+from bayesfed.algorithms.d_turbo_vbi.active import Gathered, Scattered
 from bayesfed.algorithms.d_turbo_vbi.changes import Changes
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
-from bayesfed.algorithms.d_turbo_vbi.server import NLL, TurboStep
+from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
+from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Scored
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress import Cast, Codec, gather_active, scatter_active
-from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.compress import Cast, Codec
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import POSITIVE, whole
 from bayesfed.federated import (
     Active,
     Adam,
     Algorithm,
-    Fit,
     Holding,
-    Kind,
     Link,
     LocalOptions,
     Model,
-    Reducer,
     Server,
-    Sum,
     Training,
-    Update,
     View,
-    published,
 )
-from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core import Around, Info
 from bayesfed.federated.core.seams import inner_codec
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
 from bayesfed.inference import Exchange, MeanFieldElbo, Structured
 from bayesfed.inference.turbo.blocks import Blocks
-from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE, Spread, spread_leaf
+from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE, Spread
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
-from bayesfed.keys import Key
 from bayesfed.models import Declared
-from bayesfed.models.priors.declared import tempered
 from bayesfed.models.priors.likelihoods import temperature_of
+from bayesfed.models.priors.tempering import tempered
 from bayesfed.trees import Tree, under
 
 LikelihoodScale = Literal["global", "local"]
-# Temperature, in rows for each weight, where the likelihood leaves it open.
-ROWS_A_WEIGHT = 0.1
-# Nats a row beyond which a score says no more than that the network has fallen apart.
-MOST_NLL = 1e4
 
 
-@recipe(cites=("xia2024bayesian",))
+@recipe(
+    cites=("xia2024bayesian",),
+    initial_sd=POSITIVE,
+    inclusion_levels=whole(1, "16", 256),
+    warm_up=whole(0, "20"),
+)
 def d_turbo_vbi(
     declared: Declared,
     *,
@@ -175,36 +168,21 @@ def d_turbo_vbi(
         If a layer loses its last active weight, or a round that undid what was learned is taken
         back.
     """
-    if observations < 1 or (initial_sd is not None and not initial_sd > 0):
-        raise ArgumentError(
-            "d_turbo_vbi",
-            "observations >= 1 and initial_sd > 0",
-            (observations, initial_sd),
-            "len(train), 0.01",
-        )
     if density is not None and field is not None:
         raise ArgumentError("d_turbo_vbi", "a density or a field", "both", f"density={density}")
-    if likelihood_scale not in ("global", "local"):
-        raise ArgumentError(
-            "d_turbo_vbi",
-            "likelihood_scale 'global' or 'local'",
-            repr(likelihood_scale),
-            "'global'",
-        )
     if changes is None and codec is None and link is None:
         changes = Changes()
-    if inclusion_levels is None:
-        inclusion_levels = 1 if changes else 256
-    if not 1 <= inclusion_levels <= 256:
-        raise ArgumentError("d_turbo_vbi", "inclusion_levels from 1 to 256", inclusion_levels, "16")
     if changes and (codec or link):
         raise ArgumentError(
             "d_turbo_vbi", "changes, or a codec or link of values", "both", "changes=None"
         )
     blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
-    declared = _tempered(declared, temperature, observations)
+    weights = sum(math.prod(site.matrix) for site in declared.sites.values())
+    likelihood = tempered(
+        declared.likelihood, temperature, observations, weights, where="d_turbo_vbi"
+    )
+    declared = replace(declared, likelihood=likelihood)
     auto = temperature == "auto"
-    pressure = field or ToDensity.of(density)
     server = TurboStep(
         declared,
         spread,
@@ -212,35 +190,29 @@ def d_turbo_vbi(
         exchange or Exchange(),
         use_prior,
         before_averaging,
-        pressure,
+        field or ToDensity.of(density),
         warm_up,
-        inclusion_levels,
+        inclusion_levels or (1 if changes else 256),
     )
     initial = server.initial(declared.initial, initial_sd) | (
         {TEMPERATURE: torch.tensor(temperature_of(declared.likelihood))} if auto else {}
     )
-    points = [name for name in declared.initial if name not in declared.sites]
-    spreads = dict.fromkeys(spread_leaf(name, spread) for name in declared.sites)
-    sent = [
-        *(f"mean/{name}" for name in declared.sites),
-        *spreads,
-        *(f"{POINT}/{name}" for name in points),
-    ]
     expected = (
-        {name: tuple(initial[name].shape) for name in sent}
+        {
+            name: tuple(leaf.shape)
+            for name, leaf in initial.items()
+            if name.startswith(("mean/", f"{POINT}/")) or name in server.spreads
+        }
         | {NLL: ()}
         | ({SCORES: (len(FACTORS),)} if auto else {})
     )
-
-    def supports(state: Tree) -> Tree:
-        return {name: state[f"log_odds/{name}"] > 0 for name in declared.sites}
 
     def published_last(state: Tree) -> Tree:
         return {f"support/{name}": state[f"before/{name}"] for name in declared.sites}
 
     def view(turn: Turn) -> View:
-        active = Active(supports(turn.state), expected, tuple(spreads))
-        return _Gathered(active) if link else active
+        active = Active(server.supports(turn.state), expected, server.spreads)
+        return Gathered(active) if link else active
 
     def options(turn: Turn) -> LocalOptions:
         samples = turn.profile.samples
@@ -263,12 +235,11 @@ def d_turbo_vbi(
     up, feeds = inner_codec(codec)
     layer = Holding(held=("support/*",), before=published_last, feedback=feeds)
     if changes:
-        whole = (*spreads, NLL, *([SCORES, TEMPERATURE] if auto else []))
-        given = declared, server, initial, layer, supports, whole
-        layer, heard, initial = changes.exchanged(*given)
+        whole = (*server.spreads, NLL, *([SCORES, TEMPERATURE] if auto else []))
+        layer, heard, initial = changes.exchanged(server, initial, layer, whole)
         codec, up = changes.codec, changes.uplink()
     elif link:
-        heard = _Scattered(server, supports, tuple(spreads))
+        heard = Scattered(server)
     return compose(
         "d_turbo_vbi",
         declared.net,
@@ -286,105 +257,3 @@ def d_turbo_vbi(
         owner="",
         layers=(layer,),
     )
-
-
-def _tempered(declared: Declared, temperature: float | str | None, observations: int) -> Declared:
-    """Return the declaration with the temperature that holds, or with which "auto" begins."""
-    own = declared.likelihood.temperature
-    if temperature is not None and own is not None:
-        actual = f"{temperature!r} and {own} of the likelihood"
-        raise ArgumentError(
-            "d_turbo_vbi, temperature",
-            "one temperature",
-            actual,
-            "Categorical(), which leaves it open",
-        )
-    if isinstance(temperature, str) and temperature != "auto":
-        raise ArgumentError(
-            "d_turbo_vbi, temperature", "a number above 0 or 'auto'", repr(temperature), "'auto'"
-        )
-    if own is not None:
-        return declared
-    weights = sum(math.prod(site.matrix) for site in declared.sites.values())
-    return tempered(
-        declared,
-        temperature
-        if isinstance(temperature, int | float)
-        else min(1.0, ROWS_A_WEIGHT * observations / weights),
-    )
-
-
-@dataclass(frozen=True)
-class Scored(Around):
-    """A local step whose mean negative log likelihood goes with the payload, so that the server
-    sees a network fall apart.
-    """
-
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Run the local step and add its score."""
-        fit = self.local.fit(message, memory, data, key, options)
-        return fit._replace(
-            payload=fit.payload
-            | {NLL: torch.tensor(min(fit.info["nll"], MOST_NLL), device=data.inputs.device)}
-        )
-
-
-@dataclass(frozen=True)
-class _Gathered:
-    """`Active` whose updates stay gathered: all clients have one support, so a link that adds need
-    not send zeros.
-    """
-
-    active: Active
-
-    def restrict(self, tree: Tree) -> Tree:
-        """Return the active entries."""
-        return self.active.restrict(tree)
-
-    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Check, weigh and gather."""
-        return Update(
-            gather_active(self.active.lift(payload, weight, kind).total, self.active.masks),
-            weight,
-            kind,
-        )
-
-
-@dataclass(frozen=True)
-class _Scattered:
-    """`TurboStep` on sums of active entries, to which a link may have added noise."""
-
-    server: TurboStep
-    supports: Callable[[Tree], Tree]
-    spreads: tuple[str, ...]
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Return what the inner server publishes."""
-        return published(self.server, state, round, version)
-
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Scatter the sum to full shapes, then step.
-
-        Raises
-        ------
-        UpdateError
-            If a mean standard deviation is not above 0.
-        """
-        heard, masks = summed(reducer, "moments"), self.supports(state)
-        mean = heard.mean() if heard.weight else {}
-        for name in self.spreads if mean else ():
-            if mean[name].numel() and not (lowest := float(mean[name].min())) > 0:
-                where, hint = (
-                    f"d_turbo_vbi, round {round}, leaf {name!r}",
-                    "a higher SNR" + ", or spread='shared'" * (mean[name].ndim > 0),
-                )
-                raise UpdateError(where, "standard deviations above 0", lowest, hint)
-        total = {name: _back(name, leaf, masks) for name, leaf in heard.total.items()}
-        return self.server.step(state, Sum(Update(total, heard.weight, heard.kind)), round)
-
-
-def _back(name: str, leaf: Tensor, masks: Tree) -> Tensor:
-    mask = masks.get(name.partition("/")[2])
-    return leaf if mask is None or not leaf.ndim else scatter_active(leaf, mask)

@@ -3,69 +3,64 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from bayesfed.federated.core import Info
 from bayesfed.inference import Inferred
-from bayesfed.models import SiteBelief
 
 # A layer is reported as near its floor up to this multiple of it.
 NEAR = 1.25
 
 
-class Totals:
-    """Counts over all sites, gathered site by site."""
+class Changed(NamedTuple):
+    """What a round made of a site.
 
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.active = self.entries = self.returned = self.removed = self.sweeps = 0
-        self.residual, self.multistable, self.kl, self.converged, self.layers = (
-            0.0,
-            0.0,
-            0.0,
-            True,
-            dict[str, float](),
-        )
+    Parameters
+    ----------
+    before, now
+        Supports ``(M, N)``.
+    inferred
+        Result of message passing.
+    divergence
+        KL to the prior, in nats.
+    least
+        Number of its entries that stay active in any case.
+    """
 
-    def add(
-        self, name: str, old: SiteBelief, new: SiteBelief, inferred: Inferred, least: int
-    ) -> None:
-        """Add a site's round; `least` is the number of its entries that stay active in any case."""
-        entries = new.active.numel()
-        self.active += int(new.active.sum())
-        self.entries += entries
-        self.returned += int((new.active & ~old.active).sum())
-        self.removed += int((old.active & ~new.active).sum())
-        self.residual, self.sweeps = (
-            max(self.residual, inferred.residual),
-            max(self.sweeps, inferred.sweeps),
-        )
-        self.converged &= inferred.converged
-        self.multistable += (
-            math.nan if inferred.multistable_share is None else entries * inferred.multistable_share
-        )
-        self.layers |= {
-            f"density/{name}": float(new.active.float().mean()),
-            f"bp_residual/{name}": inferred.residual,
-        }
-        if least and int(new.active.sum()) <= NEAR * least:
-            self.layers[f"near_floor/{name}"] = float(new.active.sum())
-        if inferred.multistable_share is not None:
-            self.layers[f"bp_multistable/{name}"] = inferred.multistable_share
+    before: Tensor
+    now: Tensor
+    inferred: Inferred
+    divergence: float
+    least: int
 
-    def info(self) -> Info:
-        """Return the figures of the report."""
-        return {
-            "density": self.active / self.entries,
-            "reactivated": float(self.returned),
-            "switched_off": float(self.removed),
-            "bp_residual": self.residual,
-            "bp_sweeps": float(self.sweeps),
-            "bp_converged": float(self.converged),
-            **(
-                {}
-                if math.isnan(self.multistable)
-                else {"bp_multistable": self.multistable / self.entries}
-            ),
-            "kl": self.kl,
-            **self.layers,
-        }
+
+def figures(sites: Mapping[str, Changed]) -> Info:
+    """Return the figures of the report, over all sites and by site."""
+    before = torch.cat([site.before.flatten() for site in sites.values()])
+    now = torch.cat([site.now.flatten() for site in sites.values()])
+    results = [site.inferred for site in sites.values()]
+    layers, multistable = dict[str, float](), 0.0
+    for name, (_, support, inferred, _, least) in sites.items():
+        active, share = float(support.sum()), inferred.multistable_share
+        layers[f"density/{name}"] = float(support.float().mean())
+        layers[f"bp_residual/{name}"] = inferred.residual
+        if least and active <= NEAR * least:
+            layers[f"near_floor/{name}"] = active
+        if share is not None:
+            layers[f"bp_multistable/{name}"] = share
+        multistable += math.nan if share is None else support.numel() * share
+    return {
+        "density": int(now.sum()) / len(now),
+        "reactivated": float((now & ~before).sum()),
+        "switched_off": float((before & ~now).sum()),
+        "bp_residual": max(result.residual for result in results),
+        "bp_sweeps": float(max(result.sweeps for result in results)),
+        "bp_converged": float(all(result.converged for result in results)),
+        **({} if math.isnan(multistable) else {"bp_multistable": multistable / len(now)}),
+        "kl": sum(site.divergence for site in sites.values()),
+        **layers,
+    }

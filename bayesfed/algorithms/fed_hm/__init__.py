@@ -1,6 +1,4 @@
-"""FedHM: the `view` of layers as factors of a client's rank, the `server` that factorises anew, and
-the `recipe`.
-"""
+"""FedHM: layers `factored` at a client's rank, and anew by the server; and the `recipe`."""
 
 import lazy_loader
 

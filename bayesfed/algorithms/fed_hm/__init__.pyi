@@ -1,3 +1,3 @@
+from .factored import Factored as Factored
+from .factored import Refactor as Refactor
 from .recipe import fed_hm as fed_hm
-from .server import Refactor as Refactor
-from .view import Factored as Factored

@@ -25,20 +25,28 @@ from typing import Literal
 from torch import nn
 
 from bayesfed.algorithms.composing import Turn, compose, weighing
-from bayesfed.algorithms.fed_hm.server import Refactor
-from bayesfed.algorithms.fed_hm.view import Factored
+from bayesfed.algorithms.fed_hm.factored import Factored, Refactor
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import NOT_NEGATIVE, check, number, whole
+from bayesfed.errors.roles import Role
 from bayesfed.federated import Algorithm, Buffers, Capacity, Link, Local, Model, Profile, Training
+from bayesfed.federated.core import MODEL, owned
 from bayesfed.federated.training.batch_norm import buffered, predicting, travelling
 from bayesfed.federated.training.descent import LocalClasses
-from bayesfed.inference import MaximumLikelihood, Objective
+from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.objectives.weight_decay import Decayed
 from bayesfed.models import Categorical, Likelihood, hybrid, hybrid_ranks, unrollings
 from bayesfed.models.low_rank.hybrid import Convention, Whole
 from bayesfed.models.low_rank.unrolling import Split
 from bayesfed.trees import Tree, shapes
+
+RESIDUAL = Role(
+    lambda value: value in ("dropped", "kept") or whole(0, "3").fits(value),
+    "'dropped', 'kept' or a number of rounds >= 0",
+    "'kept'",
+)
 
 
 @recipe(cites=("yao2021fedhm",))
@@ -113,16 +121,10 @@ def fed_hm(
         raise ArgumentError(
             "fed_hm, ratios", "falling shares of the rank", list(ratios), "[1, 1 / 2, 1 / 4, 1 / 8]"
         )
-    if isinstance(residual, bool) or not (
-        residual in ("dropped", "kept") or (isinstance(residual, int) and residual >= 0)
-    ):
-        expected = "'dropped', 'kept' or a number of rounds >= 0"
-        raise ArgumentError("fed_hm, residual", expected, repr(residual), "'kept'")
+    check("fed_hm, residual", residual, RESIDUAL)
     kept = residual if isinstance(residual, int) else math.inf if residual == "kept" else 0
-    if not (decay >= 0 and temperature > 0):
-        raise ArgumentError(
-            "fed_hm", "decay >= 0 and temperature > 0", (decay, temperature), "1e-4, math.inf"
-        )
+    check("fed_hm, decay", decay, NOT_NEGATIVE)
+    check("fed_hm, temperature", temperature, number("(0, inf]", "math.inf"))
     initial = travelling(net, buffers, where="fed_hm")
     ranks = tuple(
         hybrid_ranks(net, ratio, whole=whole, convention=convention, split=split)
@@ -144,18 +146,14 @@ def fed_hm(
         return math.exp(ratios[size] / temperature) * weighing(by_rows)(profile, size)
 
     def local(made: nn.Module) -> Local:
-        # A partial function, since a copy of it for another thread has a network of its own.
-        objective = partial(_objective, work, made, decay)
         descent = work.descent(Decayed(MaximumLikelihood(made, scored), decay), made)
-        return buffered(
-            LocalClasses(descent, objective, scored) if masked else descent, made, buffers
-        )
+        return buffered(LocalClasses(descent, made, scored) if masked else descent, made, buffers)
 
     def model(size: int, state: Tree) -> Model:
         return Model(served[size], views[size].restrict(state))
 
     def largest(state: Tree) -> Model:
-        return Model(whole_net, Factored(layers, {}, {}).restrict(state))
+        return Model(whole_net, owned(state, MODEL))
 
     whole_net, *served = (predicting(made, buffers) for made in (net, *nets))
     return compose(
@@ -175,7 +173,3 @@ def fed_hm(
         buffers=buffers,
         owner="",
     )
-
-
-def _objective(work: Training, net: nn.Module, decay: float, likelihood: Likelihood) -> Objective:
-    return work.under_prior(Decayed(MaximumLikelihood(net, likelihood), decay))

@@ -1,5 +1,5 @@
-"""FedRLR: `encodings` of points on the manifold, `rank_adaptation`, `local` Riemannian steps, the
-`server` that retracts, and the `recipe`.
+"""FedRLR: `encodings` of points on the manifold, `local` Riemannian steps, the `server` that
+retracts, and the `recipe`.
 """
 
 import lazy_loader

@@ -3,6 +3,5 @@ from .encodings import Points as Points
 from .encodings import Tangents as Tangents
 from .encodings import Transmission as Transmission
 from .local import RiemannianSgd as RiemannianSgd
-from .rank_adaptation import Adapt as Adapt
 from .recipe import fed_rlr as fed_rlr
 from .server import Retract as Retract

@@ -25,7 +25,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class
 from bayesfed.federated import Kind
 from bayesfed.geometry import (
     FixedRank,
@@ -37,6 +37,7 @@ from bayesfed.geometry import (
     to_factors,
     to_tangent,
 )
+from bayesfed.geometry.thin import signed_qr
 from bayesfed.keys import Key
 from bayesfed.trees import Shapes, Tree
 
@@ -78,6 +79,7 @@ class Transmission(Protocol):
         ...
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Tangents:
     """Send tangent vectors at the broadcast point; the channel adds them as they are.
@@ -104,20 +106,18 @@ class Tangents:
 
     def send(self, base: FixedRank, own: FixedRank, key: Key) -> Tree:
         """Return the projection of the change."""
-        change = difference(base, own)
-        return {"core": change.core, "up": change.up, "vp": change.vp}
+        return dict(vars(difference(base, own)))
 
     def receive(
         self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]
     ) -> FixedRank:
         """Retract the mean, after noise outside the tangent space is projected out."""
         (total,), (weight,) = totals, weights
-        return self.retraction(
-            base,
-            to_tangent(base, Tangent(*(total[name] / weight for name in ("core", "up", "vp")))),
-        )
+        mean = Tangent(*(total[name] / weight for name in ("core", "up", "vp")))
+        return self.retraction(base, to_tangent(base, mean))
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Factors:
     """Send both factors of (21), each times the client's own random matrix F: the paper's scheme.
@@ -140,15 +140,6 @@ class Factors:
     kind: Kind = "factors"
     adds: bool = True
     weighs: bool = False
-
-    def __post_init__(self) -> None:
-        if self.precoder not in ("rademacher", "orthogonal", "none"):
-            raise ArgumentError(
-                "Factors",
-                "'rademacher', 'orthogonal' or 'none'",
-                repr(self.precoder),
-                "'orthogonal'",
-            )
 
     def shapes(self, base: FixedRank) -> Shapes:
         """Return the shapes of left and right."""
@@ -173,19 +164,16 @@ class Factors:
         """Return the F of a client and round, ``(R, R)``, in float64."""
         generator = key.child("precoder").generator()
         if self.precoder == "rademacher":
-            return (
-                2.0 * torch.randint(2, (rank, rank), generator=generator).double() - 1
-            ) / math.sqrt(rank)
+            signs = 2.0 * torch.randint(2, (rank, rank), generator=generator).double() - 1
+            return signs / math.sqrt(rank)
         if self.precoder == "orthogonal":
-            q, r = torch.linalg.qr(
-                torch.randn(rank, rank, generator=generator, dtype=torch.float64)
-            )
-            # Fixing the signs of R's diagonal makes the distribution Haar (Mezzadri, 2007).
-            haar: Tensor = q * r.diagonal().sign()
-            return haar
+            normal = torch.randn(rank, rank, generator=generator, dtype=torch.float64)
+            # With the signs of R's diagonal fixed the distribution is Haar (Mezzadri, 2007).
+            return signed_qr(normal)[0]
         return torch.eye(rank, dtype=torch.float64)
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Points:
     """Send points as they are. The server computes the best rank-R mean (20) by thin QRs. For
@@ -205,7 +193,7 @@ class Points:
 
     def send(self, base: FixedRank, own: FixedRank, key: Key) -> Tree:
         """Return the point."""
-        return {"u": own.u, "s": own.s, "v": own.v}
+        return dict(vars(own))
 
     def receive(
         self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]

@@ -5,7 +5,7 @@ the server's.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +25,7 @@ from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key, forked
 from bayesfed.models import Likelihood, points, probes, tangents, with_points
 from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
-from bayesfed.trees import Shapes, Tree, leaf_of, shapes
+from bayesfed.trees import Shapes, Tree, leaf_of
 
 
 def free(tree: Tree, layers: Collection[str] | None = None) -> Tree:
@@ -82,7 +82,7 @@ class RiemannianSgd:
         The network, with layers of fixed rank.
     reset
         Begin every round at the broadcast model. False, as in the paper, continues from the
-        client's own model in its memory, unless that has other ranks than the message.
+        client's own model in its memory.
     clip
         Largest norm of a step's gradient, Riemannian and free leaves together; longer gradients are
         scaled down.
@@ -125,8 +125,8 @@ class RiemannianSgd:
             If the data cannot be scored, or training diverged.
         """
         base = _settled(message, self.layers)
-        keeps = not self.reset and bool(len(data)) and shapes(memory) == shapes(base)
-        own, losses = memory if keeps else base, list[Tensor]()
+        own = memory if memory and not self.reset and len(data) else base
+        losses = list[Tensor]()
         rate, steps = self.learning_rate * options.rate_factor, options.steps or self.steps
         pull = options.pull if isinstance(options, RiemannianOptions) else 0.0
         if len(data):
@@ -144,68 +144,58 @@ class RiemannianSgd:
                 "local Riemannian SGD", "a finite loss", loss, "a smaller learning rate"
             )
         begun, found = points(base, self.layers), points(own, self.layers)
-        payload = {
-            f"{name}.{part}": leaf
-            for name, point in begun.items()
-            for part, leaf in self.transmission.send(
-                point, found[name], key.child("send", name)
-            ).items()
-        }
+        payload, gap, within = Tree(), 0.0, 0.0
+        for name, point in begun.items():
+            sent = self.transmission.send(point, found[name], key.child("send", name))
+            payload |= {f"{name}.{part}": leaf for part, leaf in sent.items()}
+            gap += float(distance(point, found[name])) ** 2
+            within += float(norm(difference(point, found[name]))) ** 2
         payload |= {name: leaf - base[name] for name, leaf in free(own, self.layers).items()}
-        gap = sum(float(distance(point, found[name])) ** 2 for name, point in begun.items())
-        within = sum(
-            float(norm(difference(point, found[name]))) ** 2 for name, point in begun.items()
-        )
-        figures = {
+        info = {
+            "samples": float(len(data)),
+            "loss": loss,
+            "nll": loss,
             "consensus_gap": gap,
             "off_tangent": max(0.0, 1 - within / gap) ** 0.5 if gap else 0.0,
         }
-        kept = {} if self.reset else dict(own if len(data) else memory)
-        return Fit(
-            payload, kept, {"samples": float(len(data)), "loss": loss, "nll": loss, **figures}
-        )
+        return Fit(payload, {} if self.reset else dict(own if len(data) else memory), info)
 
     def _step(
         self, own: Tree, base: Tree, batch: Dataset, rate: float, pull: float
     ) -> tuple[Tree, Tensor]:
-        here, others = (
-            points(own, self.layers),
-            {n: leaf.detach().requires_grad_() for n, leaf in free(own, self.layers).items()},
-        )
+        here = points(own, self.layers)
+        others = {n: leaf.detach().requires_grad_() for n, leaf in free(own, self.layers).items()}
         probe = probes(here)
         loss = self.likelihood.loss(
             functional_call(self.net, {**own, **others, **probe}, (batch.inputs,)), batch.targets
         )
         loss.backward()
+        # What a batch does not reach has no gradient, and stays.
+        gradients = {
+            name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            for name, leaf in (others | probe).items()
+        }
         with torch.no_grad():
-            for leaf in probe.values():
-                # What a batch does not reach has no gradient, and stays.
-                leaf.grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            riemannian = tangents(here, gradients)
+            rate = rate * self._shrunk(riemannian, [gradients[name] for name in others])
             moved, centres = dict[str, FixedRank](), points(base, self.layers) if pull else {}
-            gradients = tangents(here, probe)
-            rate = rate * self._shrunk(gradients, others)
-            for name, gradient in gradients.items():
+            for name, gradient in riemannian.items():
                 direction = -rate * gradient
-                moved[name] = self._moved(
-                    name,
-                    here[name],
-                    direction + pull * difference(here[name], centres[name]) if pull else direction,
-                )
+                if pull:
+                    direction = direction + pull * difference(here[name], centres[name])
+                moved[name] = self._moved(name, here[name], direction)
             result = with_points(own, moved)
             for name, leaf in others.items():
-                change = torch.zeros_like(leaf) if leaf.grad is None else -rate * leaf.grad
-                result[name] = (
-                    leaf.detach() + change + (pull * (base[name] - leaf.detach()) if pull else 0)
-                )
+                result[name] = leaf.detach() + -rate * gradients[name]
+                if pull:
+                    result[name] = result[name] + pull * (base[name] - leaf.detach())
         return result, loss.detach()
 
-    def _shrunk(self, gradients: Mapping[str, Tangent], others: Tree) -> float:
+    def _shrunk(self, riemannian: Mapping[str, Tangent], free: Iterable[Tensor]) -> float:
         if math.isinf(self.clip):
             return 1.0
-        size = sum(float(norm(gradient)) ** 2 for gradient in gradients.values())
-        size += sum(
-            float(leaf.grad.square().sum()) for leaf in others.values() if leaf.grad is not None
-        )
+        size = sum(float(norm(gradient)) ** 2 for gradient in riemannian.values())
+        size += sum(float(gradient.square().sum()) for gradient in free)
         return min(1.0, self.clip / max(math.sqrt(size), 1e-30))
 
     def _moved(self, name: str, point: FixedRank, direction: Tangent) -> FixedRank:

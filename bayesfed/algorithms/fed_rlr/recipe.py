@@ -30,22 +30,28 @@ from torch import nn
 from bayesfed.algorithms.composing import Turn, compose, weighing
 from bayesfed.algorithms.fed_rlr.encodings import Retraction, Tangents, Transmission
 from bayesfed.algorithms.fed_rlr.local import RiemannianOptions, RiemannianSgd, sent_shapes
-from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
 from bayesfed.algorithms.fed_rlr.server import Retract
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import Algorithm, Keep, Link, Model, Sgd, Sum, Training, Whole
+from bayesfed.errors.checks import ITSELF, check, number
+from bayesfed.federated import Algorithm, Keep, Link, Sgd, Sum, Training, Whole
 from bayesfed.federated.clients import one_thread
 from bayesfed.federated.core import seams
+from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.descent import draws_globally
-from bayesfed.geometry import metric_retraction, orthographic_retraction
+from bayesfed.geometry import metric_retraction
 from bayesfed.models import Categorical, Likelihood, fixed_rank
 from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
-from bayesfed.trees import parameters, running_statistics
+from bayesfed.trees import parameters
+
+# What a step may take back of its distance.
+SHARE = number("[0, 1]", "0.0006")
 
 
-@recipe(cites=("xue2023riemannian",))
+@recipe(
+    cites=("xue2023riemannian",), rank=ITSELF, consensus=ITSELF, clip=number("(0, inf]", "math.inf")
+)
 def fed_rlr(
     net: nn.Module,
     rank: int | float | Mapping[str, int] | None,
@@ -59,7 +65,6 @@ def fed_rlr(
     retraction: Retraction = metric_retraction,
     link: Link | None = None,
     codec: Codec | None = None,
-    adapt: Adapt | None = None,
 ) -> Algorithm:
     """Train weights of fixed rank, from the best low-rank approximation of the network's own
     weights.
@@ -77,8 +82,7 @@ def fed_rlr(
     consensus
         Share of its distance to the broadcast model that a step takes back, or ``round -> share``.
     reset
-        Begin rounds at the broadcast model. False, as in the paper, keeps every client's own model
-        until its ranks change.
+        Begin rounds at the broadcast model. False, as in the paper, keeps every client's own model.
     clip
         Largest norm of a step's gradient, since steps on thin networks are long where singular
         values are small. Default: no limit.
@@ -91,16 +95,13 @@ def fed_rlr(
         How payloads reach the server. Default: `Digital()`.
     codec
         Codec of both directions. Default: 32-bit floats.
-    adapt
-        How ranks change between rounds. Default: they do not.
 
     Raises
     ------
     ArgumentError
         If a rank is impossible, nothing has fixed rank, the optimiser is not a plain `Sgd`, `clip`
         is not positive, the network has running statistics, `consensus` is outside [0, 1] (in its
-        round, if it is a function), `Points()` should go over the air, or ranks should grow under
-        the orthographic retraction.
+        round, if it is a function), or `Points()` should go over the air.
     """
     work = training or Training()
     sgd = work.optimiser or Sgd()
@@ -108,49 +109,29 @@ def fed_rlr(
         raise ArgumentError(
             "fed_rlr, training.optimiser", "Sgd without momentum and decay", sgd, "Sgd(0.05)"
         )
-    if not clip > 0:
-        raise ArgumentError("fed_rlr, clip", "a norm above 0", clip, "math.inf")
     if not callable(consensus):
-        _share("fed_rlr, consensus", consensus)
-    if running := running_statistics(net, certain=True):
-        raise ArgumentError(
-            "fed_rlr", "a network without running statistics", running, "nn.GroupNorm"
-        )
+        check("fed_rlr, consensus", consensus, SHARE)
+    travelling(net, "static", where="fed_rlr")
     # The factors that a run begins with are the same on any number of cores.
     with one_thread():
         thin = net if rank is None else fixed_rank(net, rank)
-    initial, transmission = parameters(thin), transmission or Tangents()
-    layers = tuple(fixed_rank_layers(thin))
+    sending, layers = transmission or Tangents(), tuple(fixed_rank_layers(thin))
     if not layers:
         raise ArgumentError(
             "fed_rlr", "layers of fixed rank", "none", "a rank, or fixed_rank(net, rank)"
         )
-    sending = transmission
     if link and not seams.one_by_one(link) and not sending.adds:
-        actual = type(sending).__name__
-        raise ArgumentError(
-            "fed_rlr, OverTheAir", "a transmission that adds", actual, "Tangents(), or Digital()"
-        )
-    if (
-        adapt
-        and adapt.extra
-        and orthographic_retraction in (retraction, getattr(sending, "retraction", None))
-    ):
-        expected = "metric_retraction where ranks grow: a new direction's core is singular"
-        raise ArgumentError("fed_rlr, adapt", expected, "orthographic_retraction", "Adapt(extra=0)")
+        actual, hint = type(sending).__name__, "Tangents(), or Digital()"
+        raise ArgumentError("fed_rlr, OverTheAir", "a transmission that adds", actual, hint)
 
     def options(turn: Turn) -> RiemannianOptions:
-        pull = (
-            _share(f"fed_rlr, consensus, round {turn.round}", consensus(turn.round))
-            if callable(consensus)
-            else consensus
-        )
+        pull = consensus(turn.round) if callable(consensus) else consensus
+        check(f"fed_rlr, consensus, round {turn.round}", pull, SHARE)
         return work.options_as(RiemannianOptions, turn.round, turn.profile.samples, pull=pull)
 
-    scored, draws = likelihood or Categorical(), draws_globally(thin)
     local = RiemannianSgd(
         thin,
-        scored,
+        likelihood or Categorical(),
         sending,
         sgd.learning_rate,
         work.steps,
@@ -158,16 +139,15 @@ def fed_rlr(
         retraction,
         reset,
         clip,
-        draws,
+        draws_globally(thin),
     )
     return compose(
         "fed_rlr",
         thin,
         local,
-        Retract(sending, adapt, layers),
+        Retract(sending, layers),
         training=work,
-        initial=initial,
-        predictor=lambda state: Model(thin, state),
+        initial=parameters(thin),
         view=lambda turn: Whole(sent_shapes(turn.state, sending, layers)),
         weight=weighing(sending.weighs),
         options=options,
@@ -175,9 +155,3 @@ def fed_rlr(
         link=link,
         reducer=Sum if sending.adds else Keep,
     )
-
-
-def _share(where: str, value: float) -> float:
-    if not 0 <= value <= 1:
-        raise ArgumentError(where, "a share in [0, 1]", value, "0.0006")
-    return value

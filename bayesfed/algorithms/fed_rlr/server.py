@@ -8,7 +8,6 @@ import torch
 
 from bayesfed.algorithms.fed_rlr.encodings import Transmission
 from bayesfed.algorithms.fed_rlr.local import free
-from bayesfed.algorithms.fed_rlr.rank_adaptation import Adapt
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import Keep, Reducer
 from bayesfed.federated.core import Info, seams
@@ -22,14 +21,11 @@ class Retract:
 
     Parameters
     ----------
-    adapt
-        How ranks change between rounds; figures ``NAME.rank`` report them. None keeps them.
     layers
         Names of the layers of fixed rank. None: as `points` finds them.
     """
 
     transmission: Transmission
-    adapt: Adapt | None = None
     layers: tuple[str, ...] | None = None
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
@@ -61,20 +57,14 @@ class Retract:
         for name, leaf in free(state, self.layers).items():
             change = sum((total[name] for total in totals), torch.zeros_like(leaf)) / sum(weights)
             result[name] = leaf + change.to(leaf.dtype)
-        if self.adapt is None:
-            return result, {}
-        result = self.adapt.step(result, round, self.layers)
-        found = points(result, self.layers)
-        return result, {f"{name}.rank": float(point.rank) for name, point in found.items()}
+        return result, {}
 
     def _received(self, reducer: Reducer) -> tuple[list[Tree], list[float]]:
         total, kept = seams.total_of(reducer), seams.gathered(reducer, Keep)
-        if total is not None and self.transmission.adds:
-            updates = [total]
-        elif kept is not None and not self.transmission.adds:
-            updates = [kept.updates[client] for client in sorted(kept.updates)]
+        if self.transmission.adds:
+            updates = [total] if total else []
         else:
-            updates = []
+            updates = [kept.updates[client] for client in sorted(kept.updates)] if kept else []
         if any(update.kind != self.transmission.kind for update in updates) or not updates:
             actual = {update.kind for update in updates} or type(reducer).__name__
             raise UpdateError(

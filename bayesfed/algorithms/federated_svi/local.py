@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from torch import nn
 
-from bayesfed.algorithms.federated_svi.moves import moves
+from bayesfed.algorithms.federated_svi.fitting import GuideLocal
 from bayesfed.algorithms.federated_svi.steps import Steps
 from bayesfed.data import Dataset
-from bayesfed.errors import DataError
-from bayesfed.federated import Fit, Kind, LocalOptions, Optimiser
+from bayesfed.federated import LocalOptions, Optimiser
 from bayesfed.federated.training.descent import batches
-from bayesfed.inference.variational.antithetic import mirrored
-from bayesfed.inference.variational.fusion import Fused, Fusion
-from bayesfed.inference.variational.program import Program, Runs
-from bayesfed.inference.variational.tilted import Tilt, tilted
-from bayesfed.inference.variational.traced import LOCAL
+from bayesfed.inference.variational import LOCAL, Mirror, Program, Runs, Start, Tilt, tilted
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, under
 
@@ -35,75 +29,47 @@ class Elbo(Protocol):
 
 
 @dataclass(frozen=True)
-class SviLocal:
+class SviLocal(GuideLocal):
     """Take `steps` steps on a client's rows, its share of the prior and its cavity.
 
-    Parameters of local latents stay in the client's memory, as ``local/NAME``. Options read from
-    the message: ``learning_rate`` (a factor), ``share`` (N_t / N) and ``scale`` (how often each row
-    counts).
+    Options read from the message: ``learning_rate`` (a factor), ``share`` (N_t / N) and ``scale``
+    (how often each row counts). Pyro draws from torch's global generator.
 
     Parameters
     ----------
     program
         The model and the guide.
-    fused
-        Both after their first run, and what the guide's parameters mean.
-    fusion
-        The fusion rule.
     elbo
         Any of Pyro's bounds that has `loss_and_grads`.
-    optimiser, steps
-        Local work of a round.
-    batch_size
-        Rows of a step, drawn without replacement; None for all.
+    optimiser
+        How parameters move.
     averaging
         Share of the steps, the last ones, whose parameters are averaged.
     antithetic
         Whether every second step mirrors the Gaussian draws of the one before.
-    uses_global_randomness
-        True: Pyro draws from torch's global generator.
     sites
         Factors on the prior and the entropy of some sites (`Tilt.sites`).
     """
 
     program: Program
-    fused: Fused
-    fusion: Fusion
     elbo: Elbo
     optimiser: Optimiser
-    steps: int
-    batch_size: int | None
     averaging: float
     antithetic: bool
-    uses_global_randomness: bool = True
     sites: Mapping[str, float] = field(default_factory=dict)
+    smaller: ClassVar[str] = "a smaller learning rate"
 
-    @property
-    def kind(self) -> Kind:
-        """What the payload's numbers mean."""
-        return self.fusion.kind
-
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Run the steps. A client without rows changes nothing and keeps its memory.
-
-        Raises
-        ------
-        DataError
-            If the bound or a parameter is not finite after the steps.
-        """
-        share, layout, steps_asked = options.share, self.fused.layout, options.steps or self.steps
-        published = self.fusion.publish(self.fusion.initial(self.fused))
-        message = {name: leaf.to(published[name].dtype) for name, leaf in message.items()}
-        start = self.fusion.start(message, memory, self.fused, share)
-        if not len(data):
-            unchanged = (
-                {name: torch.zeros_like(leaf) for name, leaf in published.items()}
-                if self.fusion.adds
-                else message
-            )
-            return Fit(unchanged, dict(memory), {"samples": 0.0, "loss": 0.0})
+    def run(
+        self,
+        start: Start,
+        given: Tree,
+        memory: Tree,
+        data: Dataset,
+        key: Key,
+        options: LocalOptions,
+    ) -> tuple[Tree, float]:
+        """Return averaged parameters, or mean gradients, and the mean negative bound."""
+        layout, count = self.fused.layout, options.steps or self.steps
         pair = (
             self.program.at(data, key.child("guide"))
             if self.program.builds and layout.local
@@ -116,15 +82,14 @@ class SviLocal:
             for name, leaf in (start.parameters | own).items()
         }
         adding = self.kind == "gradient"
-        held = layout.shared if adding else ()
         steps = Steps(
             pair,
             layout,
             leaves,
-            held,
+            layout.shared if adding else (),
             self.optimiser,
             options.rate_factor,
-            steps_asked,
+            count,
             self.averaging,
         )
         scale, losses = options.scale * start.power, list[float]()
@@ -138,29 +103,19 @@ class SviLocal:
         )
         elbo, analytic = _for(tilt, self.elbo)
         with forked(key.child("draws")), pair.held(leaves):
-            wrap = mirrored(data.inputs.device, self.antithetic)
-            for batch, weight in self._batches(data, steps_asked, key):
-                guide = wrap(len(losses), pair.guide)
+            mirror = Mirror(data.inputs.device)
+            for batch, weight in self._batches(data, count, key):
+                guide = mirror.at(len(losses), pair.guide) if self.antithetic else pair.guide
                 model, guide = tilted(
-                    pair.model, guide, layout, _heavier(tilt, weight), analytic=analytic
+                    pair.model,
+                    guide,
+                    layout,
+                    replace(tilt, rows=tilt.rows * weight),
+                    analytic=analytic,
                 )
                 losses.append(elbo.loss_and_grads(model, guide, batch.inputs, batch.targets))
                 steps.step()
-        loss, result = float(torch.as_tensor(losses, dtype=torch.float64).mean()), steps.result()
-        if not math.isfinite(loss) or not all(
-            bool(torch.isfinite(leaf).all()) for leaf in result.values()
-        ):
-            raise DataError(
-                "local SVI", "a finite ELBO and parameters", loss, "a smaller learning rate"
-            )
-        payload, after = self.fusion.finish(
-            {name: result[name] for name in layout.shared}, start, message, memory, self.fused
-        )
-        info = {"samples": float(len(data)), "loss": loss}
-        if not adding:
-            apart = moves(self.fused, start.parameters, result)
-            info |= {"apart": apart["moved"]} if apart else {}
-        return Fit(payload, after | {f"{LOCAL}{name}": result[name] for name in own}, info)
+        return steps.result(), float(torch.as_tensor(losses, dtype=torch.float64).mean())
 
     def _batches(self, data: Dataset, steps: int, key: Key) -> Iterator[tuple[Dataset, float]]:
         if self.batch_size is None or self.batch_size >= len(data):
@@ -179,7 +134,3 @@ def _for(tilt: Tilt, elbo: Elbo) -> tuple[Elbo, bool]:
         # the same bound.
         elbo = Trace_ELBO(num_particles=elbo.num_particles)
     return elbo, isinstance(elbo, Trace_ELBO | TraceEnum_ELBO)
-
-
-def _heavier(tilt: Tilt, weight: float) -> Tilt:
-    return tilt if weight == 1 else replace(tilt, rows=tilt.rows * weight)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.federated.core import Info
-from bayesfed.inference.variational.fusion import Fused
+from bayesfed.inference.variational import Fused
 from bayesfed.trees import Tree
 
 
@@ -19,14 +19,9 @@ def moves(fused: Fused, before: Tree, after: Tree) -> Info:
     """
     means, sds = list[Tensor](), list[Tensor]()
     for block in fused.layout.blocks:
-        old, new = block.read(fused.pair, before), block.read(fused.pair, after)
-        if "loc" in new:
-            old_sd, new_sd = (
-                usual["scale"] if "scale" in usual else usual["scale_tril"].square().sum(-1).sqrt()
-                for usual in (old, new)
-            )
-            means.append(((new["loc"] - old["loc"]) / new_sd).abs().reshape(-1))
-            sds.append((new_sd / old_sd).log().abs().reshape(-1))
+        if (old := block.moments(fused.pair, before)) and (new := block.moments(fused.pair, after)):
+            means.append(((new.mean - old.mean) / new.sd).abs().reshape(-1))
+            sds.append((new.sd / old.sd).log().abs().reshape(-1))
     if not means:
         return {}
     mean, sd = torch.cat(means), torch.cat(sds)

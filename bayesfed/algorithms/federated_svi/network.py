@@ -1,29 +1,23 @@
-"""`NetworkLocal`: a client's IVON steps on a network with Gaussian priors, without Pyro; and the
-temperature that is chosen on rows held out.
-"""
+"""`NetworkLocal`: a client's IVON steps on a network with Gaussian priors, without Pyro."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from bayesfed.algorithms.federated_svi.moves import moves
+from bayesfed.algorithms.federated_svi.fitting import GuideLocal
 from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError, DataError, PosteriorError
-from bayesfed.federated import Fit, Ivon, Kind, LocalOptions, Training
+from bayesfed.errors import ArgumentError, PosteriorError
+from bayesfed.federated import Ivon, LocalOptions, Training
 from bayesfed.federated.training.descent import batches, draws_globally
-from bayesfed.federated.training.held_out_scores import HeldOutScores
 from bayesfed.inference.objectives.likelihood import check_data
-from bayesfed.inference.variational.families import NormalFamily
-from bayesfed.inference.variational.fusion import Fused, Fusion, Start
-from bayesfed.inference.variational.ivon import IvonSteps
+from bayesfed.inference.variational import Fused, Fusion, IvonSteps, NormalFamily, Start
 from bayesfed.keys import Key, forked
 from bayesfed.models import BayesianNet, Gaussian
 from bayesfed.models.modules import evaluating
@@ -40,58 +34,35 @@ MOST_ROWS, CHUNK = 256, 32
 
 
 @dataclass(frozen=True)
-class NetworkLocal:
+class NetworkLocal(GuideLocal):
     """Take `steps` steps of IVON on a client's rows.
+
+    The global generator is used if the network draws from it, or the labels that are drawn without
+    noise on the weights.
 
     Parameters
     ----------
     model
         The network with its priors and likelihood.
-    fused, fusion
-        As for `SviLocal`.
     optimiser
         Rates of the steps.
-    steps, batch_size
-        Local work of a round.
-    uses_global_randomness
-        Whether the network, or the labels that are drawn without noise on the weights, draw from
-        torch's global generator.
     """
 
     model: BayesianNet
-    fused: Fused
-    fusion: Fusion
     optimiser: Ivon
-    steps: int
-    batch_size: int | None
-    uses_global_randomness: bool = False
+    smaller: ClassVar[str] = "Ivon of a smaller learning rate"
 
-    @property
-    def kind(self) -> Kind:
-        """What the payload's numbers mean."""
-        return self.fusion.kind
-
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Run the steps. A client without rows changes nothing and keeps its memory.
-
-        Raises
-        ------
-        DataError
-            If the rows do not fit the network, or the loss is not finite.
-        """
-        temperature, message = self.tempered(message)
-        published = self.fusion.publish(self.fusion.initial(self.fused))
-        message = {name: message[name].to(leaf.dtype) for name, leaf in published.items()}
-        start = self.fusion.start(message, memory, self.fused, options.share)
-        if not len(data):
-            unchanged = (
-                {name: torch.zeros_like(leaf) for name, leaf in published.items()}
-                if self.fusion.adds
-                else message
-            )
-            return Fit(unchanged, dict(memory), {"samples": 0.0, "loss": 0.0})
+    def run(
+        self,
+        start: Start,
+        given: Tree,
+        memory: Tree,
+        data: Dataset,
+        key: Key,
+        options: LocalOptions,
+    ) -> tuple[Tree, float]:
+        """Return the parameters after the steps, and the mean loss of all rows."""
+        temperature = self.temperature(given)
         mean, sd = self.moments(start.parameters, data.inputs.device)
         check_data(self.model.net, self.model.likelihood, {**self.model.values, **mean}, data)
         rows = options.scale * start.power * len(data) / temperature
@@ -127,38 +98,23 @@ class NetworkLocal:
         if not how.noise:
             squared = self.curvature(after, data, key.child("curvature"))
             precision = {name: rows * squared[name] + prior[name][1] for name in after}
-        loss = float(torch.stack(losses).mean())
-        if not math.isfinite(loss) or not all(
-            bool(torch.isfinite(leaf).all()) for leaf in after.values()
-        ):
-            raise DataError(
-                "local IVON",
-                "a finite loss and parameters",
-                loss,
-                "Ivon of a smaller learning rate",
-            )
-        usual = {
-            name: {"loc": leaf, "scale": precision[name].rsqrt()} for name, leaf in after.items()
-        }
         parameters = {
             name: leaf
             for block in self.fused.layout.blocks
-            for name, leaf in block.write(self.fused.pair, usual[block.name]).items()
+            for name, leaf in block.write(
+                self.fused.pair,
+                {"loc": after[block.name], "scale": precision[block.name].rsqrt()},
+            ).items()
         }
-        payload, kept = self.fusion.finish(parameters, start, message, memory, self.fused)
-        apart = moves(self.fused, start.parameters, parameters)["moved"]
-        return Fit(
-            payload, kept, {"samples": float(len(data)), "loss": loss * len(data), "apart": apart}
-        )
+        return parameters, float(torch.stack(losses).mean()) * len(data)
 
-    def tempered(self, message: Tree) -> tuple[float, Tree]:
-        """Return the temperature that holds, and the message without it."""
-        own = {name: leaf for name, leaf in message.items() if name != TEMPERATURE}
+    def temperature(self, message: Tree) -> float:
+        """Return the temperature that holds."""
         return (
             float(message[TEMPERATURE])
             if TEMPERATURE in message
             else temperature_of(self.model.likelihood)
-        ), own
+        )
 
     def moments(self, parameters: Tree, device: torch.device) -> tuple[Tree, Tree]:
         """Return means and sds of the weights by name."""
@@ -224,35 +180,6 @@ class NetworkLocal:
         return linear.expand_as(like), quadratic
 
 
-@dataclass(frozen=True)
-class HeldOutNetwork(HeldOutScores):
-    """`NetworkLocal` that trains without every tenth row, and scores the posterior that it received
-    on those.
-    """
-
-    network: NetworkLocal
-
-    def likely(self, message: Tree, factor: float, rows: Dataset, key: Key) -> Iterator[Tensor]:
-        """Yield the log likelihood of each row at draws of the posterior, its variances times
-        `factor`.
-        """
-        network = self.network
-        _, own = network.tempered(message)
-        mean, sd = network.moments(
-            network.fusion.parameters(own, network.fused), rows.inputs.device
-        )
-        generator = key.generator(rows.inputs.device)
-        with evaluating(network.model.net):
-            for _ in range(self.draws):
-                drawn = {
-                    name: leaf + math.sqrt(factor) * sd[name] * _noise(leaf, generator)
-                    for name, leaf in mean.items()
-                }
-                yield network.model.likelihood.pointwise(
-                    network.output(drawn, rows.inputs), rows.targets
-                )
-
-
 def network_local(
     model: object, fused: Fused, fusion: Fusion, optimiser: Ivon, work: Training
 ) -> NetworkLocal:
@@ -263,25 +190,12 @@ def network_local(
     ArgumentError
         If the rule's clients take no steps.
     PosteriorError
-        If the model is none that IVON can fit (`check_network`).
+        If the model is not `bayesian(net)` with Gaussian priors, or the guide not of independent
+        Gaussians in its weights.
     """
     if fusion.kind == "gradient":
         hint = "Adam(1e-2), which is not used: clients take no steps of their own"
         raise ArgumentError("Ivon", "a rule whose clients take steps", type(fusion).__name__, hint)
-    checked = check_network(model, fused)
-    draws = draws_globally(checked.net) or not optimiser.noise
-    return NetworkLocal(checked, fused, fusion, optimiser, work.steps, work.batch_size, draws)
-
-
-def check_network(model: object, fused: Fused) -> BayesianNet:
-    """Return the network of a model that IVON can fit.
-
-    Raises
-    ------
-    PosteriorError
-        If the model is not `bayesian(net)` with Gaussian priors, or the guide not of independent
-        Gaussians in its weights.
-    """
     hint = "bayesian(net, Gaussian(0.1)) with AutoNormal, or NaturalGradient(0.1)"
     if not isinstance(model, BayesianNet) or not all(
         isinstance(prior, Gaussian) for prior in model.priors.values()
@@ -290,11 +204,8 @@ def check_network(model: object, fused: Fused) -> BayesianNet:
     names = {block.name for block in fused.layout.blocks if isinstance(block.family, NormalFamily)}
     if names != set(model.priors) or len(fused.layout.blocks) != len(names):
         raise PosteriorError("Ivon", "independent Gaussians over the weights", sorted(names), hint)
-    return model
-
-
-def _noise(like: Tensor, generator: Generator) -> Tensor:
-    return torch.randn(like.shape, dtype=like.dtype, device=like.device, generator=generator)
+    draws = draws_globally(model.net) or not optimiser.noise
+    return NetworkLocal(fused, fusion, work.steps, work.batch_size, draws, model, optimiser)
 
 
 def _halves(batch: Dataset) -> tuple[Dataset, Dataset]:

@@ -13,26 +13,22 @@ N, N_t                        `observations`, a client's rows
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from pyro.infer import Trace_ELBO
 
+from bayesfed.algorithms.federated_svi.held_out import HeldOutNetwork, Tempered
 from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
-from bayesfed.algorithms.federated_svi.network import TEMPERATURE, HeldOutNetwork, network_local
-from bayesfed.algorithms.federated_svi.server import Fuse, Tempered
-from bayesfed.algorithms.federated_svi.tempering import (
-    Scored,
-    is_auto,
-    network_guide,
-    tempered,
-    untempered,
-)
+from bayesfed.algorithms.federated_svi.network import TEMPERATURE, network_local
+from bayesfed.algorithms.federated_svi.server import Fuse
+from bayesfed.algorithms.federated_svi.tempering import is_auto, network_guide, network_model
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import shown
+from bayesfed.errors.checks import ITSELF, number, one_of, shown
+from bayesfed.errors.roles import Role
 from bayesfed.federated import (
     Adam,
     Algorithm,
@@ -46,25 +42,43 @@ from bayesfed.federated import (
     Profile,
     Server,
     Training,
-    View,
     Whole,
     inverse,
 )
 from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
-from bayesfed.inference.variational.fusion import PVI, Fused, Fusion, FusionKind, ReverseKL
-from bayesfed.inference.variational.posterior import FittedGuide
-from bayesfed.inference.variational.program import Program, Runs
-from bayesfed.inference.variational.reading import read_layout
-from bayesfed.inference.variational.traced import LOCAL
+from bayesfed.inference.variational import (
+    LOCAL,
+    PVI,
+    FittedGuide,
+    Fused,
+    Fusion,
+    FusionKind,
+    Program,
+    ReverseKL,
+    Runs,
+    read_layout,
+)
 from bayesfed.keys import Key
 from bayesfed.models import BayesianNet
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, shapes
+from bayesfed.trees import Tree, shapes, without
 
 
-@recipe(cites=("bingham2019pyro",))
+@recipe(
+    cites=("bingham2019pyro",),
+    model=ITSELF,
+    guide=ITSELF,
+    fusion=ITSELF,
+    scale=one_of(("local", "global")),
+    example=Role(
+        lambda rows: isinstance(rows, Dataset) and len(rows) > 0,
+        "a data set of at least one row",
+        "train[:2]",
+    ),
+    averaging=number("[0, 1]", "0.5"),
+)
 def federated_svi(
     model: Runs,
     guide: Runs | None = None,
@@ -159,30 +173,28 @@ def federated_svi(
     ivon = work.optimiser if isinstance(work.optimiser, Ivon) else None
     fusion = fusion or (ReverseKL() if network and ivon else PVI())
     scale = scale or ("local" if fusion.adds else "global")
-    if observations < 1 or not len(example):
-        actual = (observations, len(example))
-        raise ArgumentError(
-            "federated_svi",
-            "observations and rows of the example >= 1",
-            actual,
-            "len(train), train[:2]",
-        )
-    if not 0 <= averaging <= 1:
-        raise ArgumentError("federated_svi, averaging", "0 <= averaging <= 1", averaging, "0.5")
     if ivon and elbo is not None:
         raise ArgumentError(
             "federated_svi, elbo", "none with Ivon", type(elbo).__name__, "NaturalGradient(0.1)"
         )
-    _check_scale(fusion, scale)
+    if fusion.adds and scale != "local":
+        raise ArgumentError(
+            f"federated_svi, {type(fusion).__name__}",
+            "scale 'local': it adds clients up",
+            "'global', which would count every row once a client",
+            "scale='local'",
+        )
     auto = is_auto(model, fusion, ivon, temperature, network)
     if isinstance(model, BayesianNet):
-        model = tempered(model, None if auto else temperature, observations, ivon)
+        model = network_model(
+            model, None if isinstance(temperature, str) else temperature, observations, ivon
+        )
     elif temperature is not None:
         hint = "poutine.scale in the model"
         raise ArgumentError(
             "federated_svi, temperature", "a model made by bayesian(net)", shown(model), hint
         )
-    program = Program(model, guide or network_guide(model, observations))
+    program = Program(model, network_guide(model, observations) if guide is None else guide)
     pair = program.at(example, Key(seed, "federated_svi", "first"))
     fused = Fused(
         pair,
@@ -203,10 +215,8 @@ def federated_svi(
     codec = codec or Cast(
         64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32
     )
-    sent = shapes(server.publish(server.initial(), 0, None)) | (
-        {SCORES: (len(FACTORS),)} if auto else {}
-    )
-    view: View = Scored(sent) if auto else Whole(sent)
+    sent = shapes(server.publish(server.initial(), 0, None))
+    view = Whole(sent | ({SCORES: (len(FACTORS),)} if auto else {}))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         times = observations / profile.samples if scale == "global" and profile.samples else 1.0
@@ -218,7 +228,7 @@ def federated_svi(
         return FittedGuide(
             pair,
             fused.layout,
-            fusion.parameters(server.publish(untempered(state), 0, None), fused),
+            fusion.parameters(fusion.publish(without(state, TEMPERATURE)), fused),
             program,
             place=f"{MODEL}/{LOCAL}",
         )
@@ -226,19 +236,19 @@ def federated_svi(
     local: Local
     if ivon:
         step = network_local(model, fused, fusion, ivon, work)
-        local = HeldOutNetwork(step, network=step) if auto else step
+        local = HeldOutNetwork(step) if auto else step
     else:
-        optimiser = work.optimiser or Adam(1e-2)
         local = SviLocal(
-            program,
             fused,
             fusion,
-            elbo or Trace_ELBO(),
-            optimiser,
             work.steps,
             work.batch_size,
-            averaging,
-            antithetic,
+            uses_global_randomness=True,
+            program=program,
+            elbo=elbo or Trace_ELBO(),
+            optimiser=work.optimiser or Adam(1e-2),
+            averaging=averaging,
+            antithetic=antithetic,
         )
     phase = Phase("train", assign, local, stepping, link or Digital())
     return of_core(
@@ -263,20 +273,7 @@ def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Tr
     return work
 
 
-def _check_scale(fusion: Fusion, scale: str) -> None:
-    """Raise `ArgumentError` unless the rule can take this scale."""
-    if scale not in ("local", "global"):
-        raise ArgumentError("federated_svi, scale", "'local' or 'global'", repr(scale), "'local'")
-    if fusion.adds and scale != "local":
-        raise ArgumentError(
-            f"federated_svi, {type(fusion).__name__}",
-            "scale 'local': it adds clients up",
-            "'global', which would count every row once a client",
-            "scale='local'",
-        )
-
-
-def _check_fusion(fusion: object) -> None:
+def _check_fusion(fusion: Any) -> None:
     """Raise `ArgumentError` unless `fusion` has all that `Fusion` asks for, and a kind that the
     round knows.
     """
@@ -284,15 +281,15 @@ def _check_fusion(fusion: object) -> None:
     if isinstance(fusion, type):
         actual = f"the class {fusion.__name__}"
         raise ArgumentError(where, "a fusion rule", actual, f"an instance, {fusion.__name__}()")
-    members = [name for name in vars(Fusion) if not name.startswith("_")]
-    kinds, kind = get_args(FusionKind), getattr(fusion, "kind", None)
-    if missing := [name for name in members if name != "kind" and not hasattr(fusion, name)]:
-        actual = f"{fusion!r}, which has no {', '.join(missing)}"
+    lacks = [name for name in vars(Fusion) if not (name.startswith("_") or hasattr(fusion, name))]
+    if lacks and lacks != ["kind"]:
+        actual = f"{fusion!r}, which has no {', '.join(lacks)}"
         raise ArgumentError(
             where, "a fusion rule", actual, "PVI(damping=0.3), or SummedGradients()"
         )
-    if kind not in kinds:
-        actual = repr(kind) if hasattr(fusion, "kind") else "none"
+    kinds = get_args(FusionKind)
+    if lacks or fusion.kind not in kinds:
+        actual = "none" if lacks else repr(fusion.kind)
         hint = f"""kind = "value" in {type(fusion).__name__}, if payloads are parameters"""
         raise ArgumentError(
             f"{where}, kind", f"what payloads mean, one of {list(kinds)}", actual, hint

@@ -7,18 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bayesfed.algorithms.federated_svi.moves import moves
-from bayesfed.algorithms.federated_svi.network import TEMPERATURE
 from bayesfed.errors import UpdateError
-from bayesfed.federated import Reducer, Sum, Update, constant
+from bayesfed.federated import Reducer, constant
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
-from bayesfed.federated.training.held_out_scores import SCORES, better
 from bayesfed.federated.training.optimisers import Schedule
-from bayesfed.inference.variational.fusion import Fused, Fusion
+from bayesfed.inference.variational import Fused, Fusion
 from bayesfed.trees import Tree
-
-# Largest factor between the first temperature and one that is chosen.
-WIDEST = 4.0
 
 
 @dataclass(frozen=True)
@@ -83,49 +78,3 @@ class Fuse:
         return state, moves(
             self.fused, self.fusion.parameters(self.fusion.publish(before), self.fused), after
         )
-
-
-@dataclass(frozen=True)
-class Tempered:
-    """`Fuse`, for rules of natural parameters, with a temperature that is chosen on rows that
-    clients hold out (`HeldOutScores`).
-
-    Parameters
-    ----------
-    server
-        The server of the rule.
-    first
-        Temperature in the beginning, which is never left by more than `WIDEST`: where posteriors
-        are wide, means stop learning before scores tell.
-    """
-
-    server: Fuse
-    first: float
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish what the rule lets clients have, and the temperature."""
-        return self.server.publish(_own(state), round, version) | {TEMPERATURE: state[TEMPERATURE]}
-
-    def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
-        """Apply the rule; then multiply temperature and variances by the factor that the held-out
-        rows favour.
-        """
-        answers, temperature = summed(reducer, self.server.fusion.kind), float(state[TEMPERATURE])
-        if not answers.weight:
-            return state, {}
-        total = {
-            name: leaf for name, leaf in answers.total.items() if name not in (SCORES, TEMPERATURE)
-        }
-        own, info = self.server.step(
-            _own(state), Sum(Update(total, answers.weight, answers.kind)), round
-        )
-        scores = answers.total[SCORES] / answers.number()
-        # Clients without a tenth row send zeros, which favour no factor.
-        factor = better(scores, temperature, self.first / WIDEST, min(1.0, self.first * WIDEST))
-        tempered = {name: leaf / factor for name, leaf in own.items()}
-        figures = {"temperature": temperature, "held_out_nll": float(scores[0])}
-        return tempered | {TEMPERATURE: state[TEMPERATURE] * factor}, info | figures
-
-
-def _own(state: Tree) -> Tree:
-    return {name: leaf for name, leaf in state.items() if name != TEMPERATURE}

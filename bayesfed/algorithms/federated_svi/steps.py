@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.federated import NaturalGradient, Optimiser
-from bayesfed.inference.variational.layout import Layout
-from bayesfed.inference.variational.natural import NaturalSteps
-from bayesfed.inference.variational.program import Pair
+from bayesfed.inference.variational import Layout, NaturalSteps, Pair
 from bayesfed.trees import Tree
 
 

@@ -5,47 +5,22 @@ priors, and the guide.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, cast
 
 from pyro.infer.autoguide import AutoNormal
 from pyro.infer.autoguide.initialization import init_to_value
 
-from bayesfed.algorithms.federated_svi.network import STRENGTH, TEMPERATURE
+from bayesfed.algorithms.federated_svi.network import STRENGTH
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import Ivon, Kind, Update, Whole
-from bayesfed.inference.variational.fusion import Fusion
-from bayesfed.inference.variational.program import Runs
+from bayesfed.federated import Ivon
+from bayesfed.inference.variational import Fusion, Runs
 from bayesfed.models import BayesianNet, Gaussian
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Shapes, Tree
+from bayesfed.models.priors.tempering import tempered
 
-# Temperature, in rows for each weight, where the likelihood leaves it open; squared gradients of a
-# weight and row in the beginning.
-ROWS_A_WEIGHT, CURVATURE = 0.1, 6e-4
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The view of all leaves, where clients get the temperature as well and send scores in its
-    place.
-    """
-
-    sent: Shapes
-
-    def restrict(self, tree: Tree) -> Tree:
-        """Return all leaves."""
-        return dict(tree)
-
-    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Check and weigh."""
-        return Whole(self.sent).lift(payload, weight, kind)
-
-
-def untempered(state: Tree) -> Tree:
-    """Return a state without its temperature."""
-    return {name: leaf for name, leaf in state.items() if name != TEMPERATURE}
+# Squared gradients of a weight and row in the beginning.
+CURVATURE = 6e-4
 
 
 def is_auto(
@@ -70,28 +45,18 @@ def is_auto(
     return temperature is None and possible and network
 
 
-def tempered(
-    model: BayesianNet, temperature: float | str | None, observations: int, ivon: Ivon | None
+def network_model(
+    model: BayesianNet, temperature: float | None, observations: int, ivon: Ivon | None
 ) -> BayesianNet:
     """Return the network with the temperature that holds, or with which "auto" begins, and with it
     the scale of automatic priors.
     """
-    own, where = model.likelihood.temperature, "federated_svi, temperature"
-    if temperature is not None and own is not None:
-        actual = f"{temperature!r} and {own} of the likelihood"
-        raise ArgumentError(where, "one temperature", actual, "Categorical(), which leaves it open")
-    if temperature is not None and not (
-        isinstance(temperature, int | float) and 0 < temperature < math.inf
-    ):
-        raise ArgumentError(where, "a number above 0 or 'auto'", repr(temperature), "'auto'")
-    if own is None and (temperature is not None or ivon):
+    if temperature is not None or ivon:
         weights = sum(model.values[name].numel() for name in model.priors)
-        chosen = (
-            float(temperature)
-            if isinstance(temperature, int | float)
-            else min(1.0, ROWS_A_WEIGHT * observations / weights)
+        likelihood = tempered(
+            model.likelihood, temperature, observations, weights, where="federated_svi"
         )
-        model = replace(model, likelihood=replace(cast(Any, model.likelihood), temperature=chosen))
+        model = replace(model, likelihood=likelihood)
     if ivon and model.automatic:
         sd = math.sqrt(temperature_of(model.likelihood) / STRENGTH)
         model = replace(model, priors=dict.fromkeys(model.priors, Gaussian(sd)))

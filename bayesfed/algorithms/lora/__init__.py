@@ -1,7 +1,6 @@
 """Methods that train low-rank adapters.
 
-`adapting`, `slices`, `sketch_view`, `stacking` and `merging` are shared parts; `sketched_svi` is
-the local step of `bayesian_lora`; the other files are a recipe each.
+`slices`, `sketches`, `adapting` and `stacking` are shared parts; the other files are recipes.
 """
 
 import lazy_loader

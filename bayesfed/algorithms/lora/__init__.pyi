@@ -1,8 +1,7 @@
-from .merging import Merge as Merge
-from .merging import Merging as Merging
-from .sketch_view import Sketched as Sketched
-from .sketch_view import Slices as Slices
-from .sketched_svi import SketchedSvi as SketchedSvi
+from .bayesian_lora import SketchedSvi as SketchedSvi
+from .fed_stack_lora import Merge as Merge
+from .fed_stack_lora import Merging as Merging
+from .sketches import Sketched as Sketched
+from .sketches import Slices as Slices
 from .stacking import Refactored as Refactored
 from .stacking import Stack as Stack
-from .stacking import Unlike as Unlike

@@ -1,27 +1,18 @@
-"""What methods that train adapters share: checks of their network and ranks."""
+"""What methods that train adapters share: networks and models at every rank."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 from torch import nn
 
+from bayesfed.algorithms.lora.sketches import Slices
 from bayesfed.errors import ArgumentError
-from bayesfed.federated.training.batch_norm import travelling
+from bayesfed.federated import Model
 from bayesfed.models import adapters, lora_rank, resized
 from bayesfed.trees import Tree
-
-
-def adapted(net: nn.Module, *, where: str) -> tuple[int, Tree]:
-    """Return the rank of a network's adapters and a copy of what it trains.
-
-    Raises
-    ------
-    ArgumentError
-        If it has no adapters, or running statistics, or trains nothing.
-    """
-    return lora_rank(net), travelling(net, "static", where=where)
 
 
 def half_frozen(net: nn.Module) -> nn.Module:
@@ -38,10 +29,9 @@ def by_rank(
     *,
     where: str,
     sketched: bool = False,
-    by_slice: bool = False,
 ) -> list[nn.Module]:
-    """Return the network at every rank, over the same frozen weights; scaled by ``r / k`` for
-    sketches that have it alike for all slices.
+    """Return the network at every rank, over the same frozen weights; for sketches scaled by
+    ``r / k``.
 
     Raises
     ------
@@ -58,7 +48,17 @@ def by_rank(
         raise ArgumentError(
             f"{where}, ranks", f"falling numbers from 1 to {rank}", list(ranks), hint
         )
-    return [
-        resized(net, k, factor=rank / k if sketched and not by_slice else 1.0, by_slice=by_slice)
-        for k in ranks
-    ]
+    return [resized(net, k, factor=rank / k if sketched else 1.0) for k in ranks]
+
+
+def models_of(
+    ranks: Sequence[int], nets: Sequence[nn.Module], views: Sequence[Slices]
+) -> dict[str, Callable[[Tree], Model]]:
+    """Return the models of all sizes, as `Algorithm.sizes` has them."""
+
+    def model(net: nn.Module, view: Slices, state: Tree) -> Model:
+        return Model(net, view.restrict(state))
+
+    return {
+        str(k): partial(model, net, view) for k, net, view in zip(ranks, nets, views, strict=True)
+    }

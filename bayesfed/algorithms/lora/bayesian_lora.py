@@ -16,22 +16,27 @@ As printed, sketching costs more than noise: the terms of the rows are expectati
 adapters, up to ``r / k`` times in precision, and nearer to zero. Anchored, a client fits a block of
 the server's posterior at the mean product of the other slices, and has no such price. With k = r
 both are `federated_svi`, bit for bit.
+
+Neither the rows of a client nor its share of the prior affect the slices that it does not have in a
+round. The slices that it has count more, so that the mean over draws is the whole: the adapter's
+product is multiplied by ``r / k``, as in FSLoRA, and so are the prior and the entropy of the
+slices, ``E[sum over drawn j of (r / k) KL_j] = KL``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import torch
+from torch import Tensor, nn
 
 from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
 from bayesfed.algorithms.federated_svi.recipe import federated_svi
 from bayesfed.algorithms.lora.adapting import by_rank
-from bayesfed.algorithms.lora.sketch_view import Slices
-from bayesfed.algorithms.lora.sketched_svi import SketchedSvi, cut_model
-from bayesfed.algorithms.lora.slices import sliced
+from bayesfed.algorithms.lora.sketches import Slices, merged_slices, read_sketch
+from bayesfed.algorithms.lora.slices import AXES, cut_slices, others, put_slices, sliced
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
@@ -40,19 +45,114 @@ from bayesfed.federated import (
     Algorithm,
     Assignment,
     Capacity,
+    Fit,
     Link,
     Local,
+    LocalOptions,
     Profile,
     Sized,
     Training,
     published,
 )
-from bayesfed.inference.variational.fusion import Fusion, ProductOfExperts
+from bayesfed.federated.core import Around
+from bayesfed.inference.variational.fusion import PVI, SITE, Fusion, ProductOfExperts
+from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key
-from bayesfed.models import BayesianNet, SliceNormal, adapters, lora_rank, random_sketch
-from bayesfed.models.adapters.slice_normal import JOINT
-from bayesfed.trees import Tree, leaf_of, shapes
+from bayesfed.models import BayesianNet, Gaussian, SliceNormal, adapters, lora_rank, random_sketch
+from bayesfed.trees import Tree, leaf_of, shapes, under
+
+# Draws of the slices that a client does not have, whose mean product is merged.
+DRAWS = 8
+
+
+def cut_model(model: BayesianNet, net: nn.Module, indices: Mapping[str, Tensor]) -> BayesianNet:
+    """Return the model of some slices, with their centres of Gaussian priors and their fixed
+    values.
+
+    Parameters
+    ----------
+    net
+        The network with as many slices (`resized`).
+    indices
+        Indices of the slices of each layer.
+    """
+    priors = dict(model.priors)
+    for name, prior in model.priors.items():
+        if isinstance(prior, Gaussian) and isinstance(prior.centre, Tensor):
+            (centre,) = cut_slices({name: prior.centre}, indices).values()
+            priors[name] = replace(prior, centre=centre)
+    return BayesianNet(
+        net,
+        priors,
+        cut_slices(model.values, indices),
+        model.likelihood,
+    )
+
+
+@dataclass(frozen=True)
+class SketchedSvi(Around):
+    """Let `local` fit the slices that a message names. The factors that `PVI` keeps stay whole, of
+    all slices, in the memory.
+
+    Parameters
+    ----------
+    local
+        The local step for a model of k slices.
+    model
+        The model of all slices.
+    net
+        The network of k slices.
+    initial
+        The state of all slices before round 0.
+    anchor
+        The local step for the model of all slices, whose posterior of the other slices is merged
+        into the base. None: they are left out.
+    """
+
+    local: SviLocal
+    model: BayesianNet
+    net: nn.Module
+    initial: Tree
+    anchor: SviLocal | None = None
+
+    def fit(
+        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
+    ) -> Fit:
+        """Fit the slices."""
+        message, indices = read_sketch(message)
+        whole = under(memory, SITE)
+        if not whole and isinstance(self.local.fusion, PVI):
+            device = data.inputs.device
+            whole = {name: options.share * leaf.to(device) for name, leaf in self.initial.items()}
+        fused, model = self.local.fused, cut_model(self.model, self.net, indices)
+        if self.anchor:
+            base = self._anchors(self.anchor, message, indices, key.child("anchors"))
+            model = replace(model, values=model.values | base)
+            message = cut_slices(message, indices)
+        local = replace(self.local, fused=replace(fused, pair=replace(fused.pair, model=model)))
+        held = {f"{SITE}{name}": leaf for name, leaf in cut_slices(whole, indices).items()}
+        fit = local.fit(message, held, data, key, options)
+        kept = put_slices(under(fit.memory, SITE), indices, whole)
+        return Fit(fit.payload, {f"{SITE}{name}": leaf for name, leaf in kept.items()}, fit.info)
+
+    def _anchors(
+        self, anchor: SviLocal, message: Tree, indices: Mapping[str, Tensor], key: Key
+    ) -> Tree:
+        """Return base weights plus the posterior mean of what was not drawn, a mean over draws, by
+        their names in the network.
+        """
+        rest = {
+            name: others(chosen, adapters(self.model.net)[name].rank)
+            for name, chosen in indices.items()
+        }
+        parameters = anchor.fusion.parameters(message, anchor.fused)
+        posterior = FittedGuide(anchor.fused.pair, anchor.fused.layout, parameters, anchor.program)
+        draws = [
+            merged_slices(self.net, cut_slices(posterior.draw(key.child(number)), rest), rest)
+            for number in range(DRAWS)
+        ]
+        return {name: torch.stack([draw[name] for draw in draws]).mean(0) for name in draws[0]}
 
 
 @recipe(cites=("fang2025federated", "hu2021lora", "bingham2019pyro"))
@@ -88,7 +188,7 @@ def bayesian_lora(
         `fs_lora`.
     guide
         ``model -> guide``, whose parameters have the names and shapes of the adapters:
-        `SliceNormal` (``partial(SliceNormal, rank=2)``) or `AutoNormal`. A guide that draws all
+        `SliceNormal` or `AutoNormal`. A guide that draws all
         parameters at once (`AutoLowRankMultivariateNormal`) serves only ``ranks=[r]``.
     fusion, scale, observations, example
         As in `federated_svi`. A client does not affect the slices that it does not have: rules that
@@ -133,20 +233,23 @@ def bayesian_lora(
     (phase,) = whole.phases
     initial, _ = phase.scope.parted(whole.initial)
     full = shapes(published(phase.server, initial, 0, None))
-    _check(full, layers, fusion, min(ranks) < rank)
+    if min(ranks) < rank:
+        named = {layer for layer, _ in sliced(full, layers).values()}
+        if missing := sorted(set(layers) - named):
+            expected, hint = "parameters named after every adapter", "SliceNormal, or ranks=[r]"
+            raise ArgumentError("bayesian_lora, guide", expected, f"none of {missing}", hint)
+        if isinstance(fusion, ProductOfExperts):
+            expected, actual = "a rule for many rounds", "ProductOfExperts"
+            raise ArgumentError("bayesian_lora, fusion", expected, actual, "PVI(0.3)")
 
-    def local(k: int, number: int) -> Local:
+    def one(k: int, number: int) -> Local:
         if k == rank:
             return phase.local
         part = cut_model(model, nets[number], dict.fromkeys(layers, torch.arange(k)))
         sketched = cast(SviLocal, fitted(part).phases[0].local)
         if anchored:
             return SketchedSvi(sketched, model, nets[number], initial, cast(SviLocal, phase.local))
-        weights = {
-            leaf_of(layer, leaf): rank / k
-            for layer in layers
-            for leaf in ("lora_b", "lora_a", JOINT)
-        }
+        weights = {leaf_of(layer, leaf): rank / k for layer in layers for leaf in AXES}
         return SketchedSvi(replace(sketched, sites=weights), model, nets[number], initial)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
@@ -159,31 +262,9 @@ def bayesian_lora(
             name: random_sketch(rank, ranks[size], key.child("sketch", name)) for name in layers
         }
         rest = None if fusion.adds else published(phase.server, state, round, None)
-        return replace(
-            given,
-            view=Slices(drawn, full, named=True, rest=rest, broadcast=anchored),
-            options=options,
-        )
+        view = Slices(drawn, full, named=True, rest=rest, broadcast=anchored)
+        return replace(given, view=view, options=options)
 
-    locals = tuple(local(k, number) for number, k in enumerate(ranks))
-    return replace(
-        whole, name="bayesian_lora", phases=(replace(phase, assign=assign, local=Sized(locals)),)
-    )
-
-
-def _check(
-    full: dict[str, tuple[int, ...]], layers: Sequence[str], fusion: Fusion, sketched: bool
-) -> None:
-    missing = sorted(set(layers) - {layer for layer, _ in sliced(full, layers).values()})
-    if missing and sketched:
-        hint = "SliceNormal, or ranks=[r]"
-        raise ArgumentError(
-            "bayesian_lora, guide",
-            "parameters named after every adapter",
-            f"none of {missing}",
-            hint,
-        )
-    if sketched and isinstance(fusion, ProductOfExperts):
-        raise ArgumentError(
-            "bayesian_lora, fusion", "a rule for many rounds", "ProductOfExperts", "PVI(0.3)"
-        )
+    local = Sized(tuple(one(k, number) for number, k in enumerate(ranks)))
+    sliced_phase = replace(phase, assign=assign, local=local)
+    return replace(whole, name="bayesian_lora", phases=(sliced_phase,))

@@ -6,7 +6,7 @@ paper                   here
 ======================  ==============================================
 W_g = sum_i w_i B_i A_i `Stack`: factors side by side, never formed
 SVD(W_g)                `refactored`: two thin QRs and a small SVD
-B = U Sigma, A = V^T    cut to each client's rank by `Unlike`
+B = U Sigma, A = V^T    cut to each client's rank by `Slices`
 ======================  ==============================================
 """
 
@@ -18,13 +18,15 @@ from functools import partial
 from torch import nn
 
 from bayesfed.algorithms.composing import compose, weighing
-from bayesfed.algorithms.lora.adapting import adapted, by_rank
-from bayesfed.algorithms.lora.stacking import Refactored, Stack, Unlike
+from bayesfed.algorithms.lora.adapting import by_rank, models_of
+from bayesfed.algorithms.lora.sketches import Slices, leading
+from bayesfed.algorithms.lora.stacking import Refactored, Stack
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
-from bayesfed.federated import Algorithm, Capacity, Link, Model, Training
-from bayesfed.models import Likelihood, adapters
-from bayesfed.trees import Tree, shapes, trainable
+from bayesfed.federated import Algorithm, Capacity, Link, Training
+from bayesfed.federated.training.batch_norm import travelling
+from bayesfed.models import Likelihood, adapters, lora_rank
+from bayesfed.trees import shapes
 
 
 @recipe(cites=("bai2024federated", "hu2021lora"))
@@ -59,23 +61,18 @@ def flex_lora(
         If the network has no adapters of one rank, or running statistics, or ranks do not fall from
         at most that to at least 1.
     """
-    (rank, _), nets = adapted(net, where="flex_lora"), by_rank(net, ranks, where="flex_lora")
+    full = shapes(travelling(net, "static", where="flex_lora"))
+    nets = by_rank(net, ranks, where="flex_lora")
     layers = tuple(sorted(adapters(net)))
-    views = [
-        Unlike(k, layers, shapes(trainable(made))) for k, made in zip(ranks, nets, strict=True)
-    ]
-
-    def model(size: int, state: Tree) -> Model:
-        return Model(nets[size], views[size].restrict(state))
-
+    views = [Slices(leading(layers, k), full, stacked=True) for k in ranks]
     work = training or Training(batch_size=16)
     return compose(
         "flex_lora",
         net,
         [work.fitting(made, likelihood, "factors") for made in nets],
-        Refactored(layers, rank),
+        Refactored(layers, lora_rank(net)),
         training=work,
-        sizes={str(k): partial(model, size) for size, k in enumerate(ranks)},
+        sizes=models_of(ranks, nets, views),
         view=lambda turn: views[turn.size],
         capacity=capacity,
         weight=weighing(by_rows),

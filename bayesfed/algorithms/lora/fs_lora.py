@@ -21,25 +21,26 @@ The total update of section 3.3 lacks a minus sign; (5) adds differences, as thi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from torch import nn
 
 from bayesfed.algorithms.composing import Turn, compose, weighing
-from bayesfed.algorithms.lora.adapting import adapted, by_rank, half_frozen
-from bayesfed.algorithms.lora.anchored import Anchored
-from bayesfed.algorithms.lora.sketch_view import Sketched, Slices
+from bayesfed.algorithms.lora.adapting import by_rank, half_frozen
+from bayesfed.algorithms.lora.sketches import Sketched, Slices, leading
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Add, Algorithm, Capacity, Link, Local, Training
+from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.keys import Key
 from bayesfed.models import (
     Drawn,
     Likelihood,
     adapters,
     importance_sketch,
+    lora_rank,
     random_sketch,
     slice_norms,
 )
@@ -113,10 +114,6 @@ def fs_lora(
         most that to at least 1, there is no such sampling, an anchored sum is to be divided by
         coverage, or A is to be frozen in the printed mode.
     """
-    if sampling not in get_args(Sampling):
-        raise ArgumentError(
-            "fs_lora, sampling", "'uniform' or 'importance'", repr(sampling), "'uniform'"
-        )
     if anchored and by_coverage:
         raise ArgumentError(
             "fs_lora, by_coverage", "False for anchored sketches", True, "anchored=False"
@@ -126,11 +123,9 @@ def fs_lora(
     weighted = sampling == "importance"
     multiplied = weighted and not anchored
     net = net if train_a else half_frozen(net)
-    (rank, initial), nets = (
-        adapted(net, where="fs_lora"),
-        by_rank(net, ranks, where="fs_lora", sketched=not anchored, by_slice=multiplied),
-    )
-    full, layers = shapes(initial), sorted(adapters(net))
+    rank, full = lora_rank(net), shapes(travelling(net, "static", where="fs_lora"))
+    nets = by_rank(net, ranks, where="fs_lora", sketched=not (anchored or weighted))
+    layers = sorted(adapters(net))
     frozen = {
         leaf: layer.lora_a.detach()
         for name, layer in adapters(net).items()
@@ -145,26 +140,25 @@ def fs_lora(
             slice_norms(every[leaf_of(name, "lora_b")], every[leaf_of(name, "lora_a")]), k, key
         )
 
-    def whole(k: int) -> bool:
-        return broadcast and (k < rank or not anchored)
-
-    def view(turn: Turn) -> Slices:
-        key = turn.key.child("sketch")
-        drawn = {name: draw(turn.state, name, ranks[turn.size], key.child(name)) for name in layers}
+    def slices(drawn: Mapping[str, Drawn], k: int) -> Slices:
         return Slices(
             drawn,
             full,
             multiplied,
-            whole(ranks[turn.size]),
+            broadcast and (k < rank or not anchored),
             bool(frozen),
             by_coverage=by_coverage,
             anchored=anchored and not broadcast,
         )
 
+    def view(turn: Turn) -> Slices:
+        key, k = turn.key.child("sketch"), ranks[turn.size]
+        return slices({name: draw(turn.state, name, k, key.child(name)) for name in layers}, k)
+
     def trained(made: nn.Module, k: int) -> Local:
         fitting = work.fitting(made, likelihood, "delta")
-        told = whole(k) or bool(frozen) or multiplied or (anchored and k < rank)
-        return Anchored(fitting, made, frozen, told) if anchored else Sketched(fitting, made, told)
+        tells = slices(leading(layers, k), k).tells
+        return Sketched(fitting, made, anchored, frozen) if tells else fitting
 
     work = training or Training(batch_size=16)
     return compose(

@@ -7,7 +7,7 @@ paper                   here
 r_k                     one of `ranks`, the leading slices
 truncation              `Slices` of the first k
 zero-padding            `Slices.lift`; the sum is divided by all weights
-||Delta W_k||_F         `ByNorm`, the weight of a client
+||Delta W_k||_F         `Slices.by_norm`, the weight of a client
 ======================  ==============================================
 
 Rank self-pruning, in which clients drop slices by themselves, is not here: FSLoRA's comparison
@@ -16,46 +16,19 @@ fixes ranks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 
-import torch
 from torch import nn
 
 from bayesfed.algorithms.composing import compose, weighing
-from bayesfed.algorithms.lora.adapting import adapted, by_rank
-from bayesfed.algorithms.lora.sketch_view import Slices
+from bayesfed.algorithms.lora.adapting import by_rank, models_of
+from bayesfed.algorithms.lora.sketches import Slices, leading
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
-from bayesfed.federated import Algorithm, Capacity, Kind, Link, Model, Training, Update, View
-from bayesfed.geometry.thin import product_norm
-from bayesfed.models import Drawn, Likelihood, adapters
-from bayesfed.trees import Tree, check, leaf_of, shapes
-
-
-@dataclass(frozen=True)
-class ByNorm:
-    """A view around slices that multiplies the weight by the Frobenius norm of all products in the
-    payload.
-    """
-
-    slices: Slices
-
-    def restrict(self, tree: Tree) -> Tree:
-        """Return what the slices return."""
-        return self.slices.restrict(tree)
-
-    def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Lift through the slices, at the multiplied weight."""
-        check(payload, self.slices.expected, where="payload")
-        pairs = [
-            (payload[leaf_of(name, "lora_b")], payload[leaf_of(name, "lora_a")])
-            for name in self.slices.drawn
-        ]
-        norm = math.sqrt(sum(float(product_norm(b, a.mT)) ** 2 for b, a in pairs))
-        return self.slices.lift(payload, weight * norm, kind)
+from bayesfed.federated import Algorithm, Capacity, Link, Training
+from bayesfed.federated.training.batch_norm import travelling
+from bayesfed.models import Likelihood, adapters
+from bayesfed.trees import shapes
 
 
 @recipe(cites=("cho2024heterogeneous", "hu2021lora"))
@@ -92,23 +65,16 @@ def hetero_lora(
         If the network has no adapters of one rank, or running statistics, or ranks do not fall from
         at most that to at least 1.
     """
-    (_, initial), nets = adapted(net, where="hetero_lora"), by_rank(net, ranks, where="hetero_lora")
-    full, layers = shapes(initial), sorted(adapters(net))
-    slices = [
-        Slices(dict.fromkeys(layers, Drawn(torch.arange(k), torch.ones(k))), full) for k in ranks
-    ]
-    views: list[View] = [ByNorm(one) if by_norm else one for one in slices]
-
-    def model(size: int, state: Tree) -> Model:
-        return Model(nets[size], slices[size].restrict(state))
-
+    full = shapes(travelling(net, "static", where="hetero_lora"))
+    nets = by_rank(net, ranks, where="hetero_lora")
+    views = [Slices(leading(sorted(adapters(net)), k), full, by_norm=by_norm) for k in ranks]
     work = training or Training(batch_size=16)
     return compose(
         "hetero_lora",
         net,
         [work.fitting(made, likelihood) for made in nets],
         training=work,
-        sizes={str(k): partial(model, size) for size, k in enumerate(ranks)},
+        sizes=models_of(ranks, nets, views),
         view=lambda turn: views[turn.size],
         capacity=capacity,
         weight=weighing(by_rows),

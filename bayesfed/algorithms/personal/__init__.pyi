@@ -1,6 +1,6 @@
 from .bayes.objective import PersonalElbo as PersonalElbo
-from .bayes.posterior import WeightPosterior as WeightPosterior
 from .bayes.recipe import OwnPosterior as OwnPosterior
+from .bayes.recipe import WeightPosterior as WeightPosterior
 from .bayes.recipe import p_fed_bayes as p_fed_bayes
 from .ditto import OwnModel as OwnModel
 from .ditto import ditto as ditto

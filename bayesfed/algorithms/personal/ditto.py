@@ -17,7 +17,6 @@ from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
-from bayesfed.errors import ArgumentError
 from bayesfed.federated import (
     Algorithm,
     Descent,
@@ -33,12 +32,11 @@ from bayesfed.federated import (
     layered,
 )
 from bayesfed.federated.core import MODEL, owned
-from bayesfed.inference import MaximumLikelihood
-from bayesfed.models import Categorical, Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree, to
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OwnModel(Layer):
     """Steps on a model of the client's own that is drawn to the shared one, beside those on the
     shared problem.
@@ -52,13 +50,11 @@ class OwnModel(Layer):
     """
 
     owner: str = "own"
-    steps: Descent | None = None
-    strength: float = 0.0
+    steps: Descent
+    strength: float
 
     def send(self, visit: Visit, fit: Fit) -> Sent:
         """Take the steps; the client's own model begins as the message and stays in its memory."""
-        if self.steps is None:
-            return Sent(fit)
         message, options = visit.message, visit.options
         begun = to(visit.memory, visit.data.inputs.device) or message
 
@@ -104,11 +100,9 @@ def ditto(
     ArgumentError
         If the strength is negative, or the optimiser is not `Sgd` without momentum.
     """
-    if not strength >= 0:
-        raise ArgumentError("ditto", "strength >= 0", strength, "0.1")
     work = training or Training()
     sgd_of(work, "ditto")
-    descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
+    descent = work.likelihood_descent(net, likelihood)
 
     def shared(state: Tree, memory: Tree) -> Personal:
         return Personal(Model(net, state))

@@ -5,11 +5,10 @@ own rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-
-from torch import Tensor
+from dataclasses import dataclass, replace
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import checked
 from bayesfed.federated import (
     Algorithm,
     Descent,
@@ -26,22 +25,17 @@ from bayesfed.federated import (
     published,
 )
 from bayesfed.federated.core import MODEL, Conditions, Skip, of, owned
-from bayesfed.inference import MaximumLikelihood
+from bayesfed.federated.training.descent import holding
 from bayesfed.keys import Key
-from bayesfed.models import Categorical, Likelihood
-from bayesfed.models.modules import Predicate
+from bayesfed.models import Likelihood
+from bayesfed.models.modules import Predicate, selected
 from bayesfed.trees import Shapes, Tree, running_statistics, shapes, to, trainable
 
 # Most clients whose messages are looked at before a run.
 MOST = 100
 
 
-def received(message: Tree, memory: Tree) -> Tree:
-    """Return the model that a client received."""
-    return message
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FineTuned(Layer):
     """After the local step, the client trains the model that it received on its own rows and keeps
     the result. What is sent does not change.
@@ -60,9 +54,9 @@ class FineTuned(Layer):
     """
 
     owner: str = "tuned"
-    steps: Descent | None = None
-    begin: Callable[[Tree, Tree], Tree] = received
-    expected: Shapes = field(default_factory=dict)
+    steps: Descent
+    begin: Callable[[Tree, Tree], Tree]
+    expected: Shapes
     fixed: tuple[str, ...] = ()
 
     def send(self, visit: Visit, fit: Fit) -> Sent:
@@ -73,22 +67,18 @@ class FineTuned(Layer):
         UpdateError
             If the message does not hold the whole model.
         """
-        if not len(visit.data) or self.steps is None:
+        if not len(visit.data):
             return Sent(fit, memory={})
         begun = to(self.begin(visit.message, fit.memory), visit.data.inputs.device)
         if shapes(begun) != dict(self.expected):
             hint, actual = "fed_avg, fed_lora, fed_per", f"leaves {sorted(begun)}"
             raise UpdateError("personalised", "a message with the whole model", actual, hint)
-
-        def held(trained: dict[str, Tensor], rate: float, left: int) -> None:
-            for name in self.fixed:
-                trained[name].copy_(begun[name])
-
-        key, after = visit.key.child("personal"), held if self.fixed else None
-        tuned = self.steps.train(begun, visit.data, key, LocalOptions(), after).payload
+        key, held = visit.key.child("personal"), holding({one: begun[one] for one in self.fixed})
+        tuned = self.steps.train(begun, visit.data, key, LocalOptions(), held).payload
         return Sent(fit, memory=tuned)
 
 
+@checked()
 def personalised(
     algorithm: Algorithm,
     *,
@@ -134,15 +124,10 @@ def personalised(
     """
     name = f"personalised, {algorithm.name!r}"
     if len(algorithm.phases) != 1 or algorithm.sizes or algorithm.posterior is not None:
-        actual = f"{len(algorithm.phases)} phases, {len(algorithm.sizes)} sizes" + (
-            ", a posterior" if algorithm.posterior else ""
-        )
-        raise ArgumentError(
-            name,
-            "a method of one phase, one size, without posterior",
-            actual,
-            "fed_avg, fed_prox, fed_lora",
-        )
+        posterior = ", a posterior" if algorithm.posterior else ""
+        actual = f"{len(algorithm.phases)} phases, {len(algorithm.sizes)} sizes{posterior}"
+        expected = "a method of one phase, one size, without posterior"
+        raise ArgumentError(name, expected, actual, "fed_avg, fed_prox, fed_lora")
     phase = algorithm.phases[0]
     own = algorithm.personal or (lambda state, memory: Personal(algorithm.predictor(state)))
     core, _ = phase.scope.parted(algorithm.initial)
@@ -160,15 +145,13 @@ def personalised(
     if running := [one for one in running_statistics(net) if one in certain or one in core]:
         raise ArgumentError(name, "a network without running statistics", running, "nn.GroupNorm")
     chosen = trainable(net)
-    fixed = [
-        one for one in chosen if where and not where(one, net.get_submodule(one.rpartition(".")[0]))
-    ]
-    if len(fixed) == len(chosen):
+    tuned = selected(net, chosen, where) if where else [*chosen]
+    if not tuned:
         raise ArgumentError(
             f"{name}, where", "a predicate that chooses a parameter", "none", "where=None"
         )
     work = Training(steps, batch_size, optimiser)
-    descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
+    descent = work.likelihood_descent(net, likelihood)
 
     def begin(message: Tree, memory: Tree) -> Tree:
         return dict(own(rest | of(told, message), of(phase.owner, memory)).model.parameters)
@@ -185,12 +168,15 @@ def personalised(
                 continue
             unlike = sorted(set(plan.view.restrict(dict(shown))) ^ set(shown))
             if unlike:
-                expected, actual = (
-                    "messages with the whole model",
-                    f"others to client {profile.name!r}",
-                )
-                raise ArgumentError(name, expected, f"{actual}: {unlike}", "fed_avg, fed_per")
+                actual = f"others to client {profile.name!r}: {unlike}"
+                expected = "messages with the whole model"
+                raise ArgumentError(name, expected, actual, "fed_avg, fed_per")
 
-    layer = FineTuned(steps=descent, begin=begin, expected=shapes(chosen), fixed=tuple(fixed))
+    layer = FineTuned(
+        steps=descent,
+        begin=begin,
+        expected=shapes(chosen),
+        fixed=tuple(one for one in chosen if one not in tuned),
+    )
     made = layered(algorithm, layer, where=name, inside=True)
     return replace(made, personal=personal, checks=(*algorithm.checks, whole))

@@ -11,10 +11,9 @@ W_P_j, the head of client j       a client's memory, under their names
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.personal.fine_tuning import personalised
@@ -26,28 +25,28 @@ from bayesfed.federated import (
     Algorithm,
     Descent,
     Fit,
-    Kind,
     Link,
     LocalOptions,
     Model,
     Personal,
     Training,
 )
+from bayesfed.federated.core import Around
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.inference import MaximumLikelihood
+from bayesfed.federated.training.descent import holding
 from bayesfed.keys import Key
-from bayesfed.models import Categorical, Likelihood
-from bayesfed.models.modules import Predicate, check_last
+from bayesfed.models import Likelihood
+from bayesfed.models.modules import Predicate, check_last, selected
 from bayesfed.trees import Tree, to
 
 
 @dataclass(frozen=True)
-class OwnParts:
+class OwnParts(Around):
     """Gradient steps on shared and own parameters together; only shared ones are sent.
 
     Parameters
     ----------
-    descent
+    local
         Steps on all parameters.
     begun
         Own parameters of a client that has none in its memory.
@@ -57,16 +56,10 @@ class OwnParts:
         The network, and the path of the layer that must be its last; None if none must.
     """
 
-    descent: Descent
+    local: Descent
     begun: Tree
     trained: bool = True
     last: tuple[nn.Module, str] | None = None
-    kind: Kind = "value"
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.descent.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -80,21 +73,11 @@ class OwnParts:
         """
         own = to(self.begun | memory, data.inputs.device)
         if self.last:
-            check_last(
-                self.last[0],
-                message | own,
-                self.last[1],
-                data.inputs,
-                where="local=None, the last layer",
-            )
-
-        def held(trained: dict[str, Tensor], rate: float, left: int) -> None:
-            for name, leaf in own.items():
-                trained[name].copy_(leaf)
-
-        fit = self.descent.train(
-            message | own, data, key, options, None if self.trained or not own else held
-        )
+            net, name = self.last
+            where = "local=None, the last layer"
+            check_last(net, message | own, name, data.inputs, where=where)
+        held = None if self.trained else holding(own)
+        fit = self.local.train(message | own, data, key, options, held)
         kept = {name: fit.payload[name] for name in own} if self.trained else {}
         return fit._replace(payload={name: fit.payload[name] for name in message}, memory=kept)
 
@@ -127,22 +110,7 @@ def fed_per(
     ArgumentError
         If `local` chooses every parameter.
     """
-    work, (shared, own) = training or Training(), _parted(net, local, "fed_per")
-    part = OwnParts(
-        work.descent(MaximumLikelihood(net, likelihood or Categorical()), net),
-        own,
-        last=None if local else (net, head_of(net)),
-    )
-    return compose(
-        "fed_per",
-        net,
-        part,
-        training=work,
-        initial=shared,
-        codec=codec,
-        link=link,
-        personal=_joined(net, own),
-    )
+    return _with_own_parts("fed_per", net, local, True, likelihood, training, codec, link)
 
 
 @recipe(cites=("oh2022fedbabu",))
@@ -178,21 +146,9 @@ def fed_babu(
     ArgumentError
         If `local` chooses every parameter, or `steps` is below 1.
     """
-    work, (shared, own) = training or Training(), _parted(net, local, "fed_babu")
-    descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net)
-    part = OwnParts(descent, own, trained=False, last=None if local else (net, head_of(net)))
-    shared_body = compose(
-        "fed_babu",
-        net,
-        part,
-        training=work,
-        initial=shared,
-        codec=codec,
-        link=link,
-        personal=_joined(net, own),
-    )
+    work = training or Training()
     return personalised(
-        shared_body,
+        _with_own_parts("fed_babu", net, local, False, likelihood, work, codec, link),
         steps=steps,
         batch_size=work.batch_size,
         optimiser=work.optimiser,
@@ -212,21 +168,33 @@ def head_of(net: nn.Module) -> str:
     return [name for name, _ in net.named_parameters()][-1].rpartition(".")[0]
 
 
-def _parted(net: nn.Module, local: Predicate | None, where: str) -> tuple[Tree, Tree]:
-    """Return the shared and the own parameters of a network."""
-    begun, chosen = travelling(net, "static", where=where), local or last_layer(net)
-    own = {
-        name: leaf
-        for name, leaf in begun.items()
-        if chosen(name, net.get_submodule(name.rpartition(".")[0]))
-    }
-    if len(own) == len(begun):
+def _with_own_parts(
+    name: str,
+    net: nn.Module,
+    local: Predicate | None,
+    trained: bool,
+    likelihood: Likelihood | None,
+    training: Training | None,
+    codec: Codec | None,
+    link: Link | None,
+) -> Algorithm:
+    """Return a method that shares a body; parameters as for `fed_per` and `OwnParts`."""
+    begun, work = travelling(net, "static", where=name), training or Training()
+    chosen = selected(net, begun, local or last_layer(net))
+    if len(chosen) == len(begun):
         actual = f"all of {list(begun)}"
         raise ArgumentError(
-            f"{where}, local", "a predicate that leaves a parameter to share", actual, "local=None"
+            f"{name}, local", "a predicate that leaves a parameter to share", actual, "local=None"
         )
-    return {name: leaf for name, leaf in begun.items() if name not in own}, own
-
-
-def _joined(net: nn.Module, begun: Tree) -> Callable[[Tree, Tree], Personal]:
-    return lambda state, memory: Personal(Model(net, state | begun | memory))
+    own = {one: begun.pop(one) for one in chosen}
+    last = None if local else (net, head_of(net))
+    return compose(
+        name,
+        net,
+        OwnParts(work.likelihood_descent(net, likelihood), own, trained, last),
+        training=work,
+        initial=begun,
+        codec=codec,
+        link=link,
+        personal=lambda state, memory: Personal(Model(net, state | own | memory)),
+    )

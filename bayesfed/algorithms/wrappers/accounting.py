@@ -15,12 +15,13 @@ Poisson sampling is not offered, because a round has at least one client.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
-from bayesfed.errors import ArgumentError, MissingExtraError
+from bayesfed.errors import ArgumentError, needs
+from bayesfed.errors.checks import COUNT, PART, POSITIVE, checked
 
 
+@checked(noise=POSITIVE, rounds=COUNT, delta=PART)
 @lru_cache(maxsize=4096)
 def epsilon(
     noise: float,
@@ -51,9 +52,6 @@ def epsilon(
     MissingExtraError
         If dp-accounting is not installed.
     """
-    if not (0 < noise < math.inf and rounds >= 1 and 0 < delta < 1):
-        expected = "noise > 0, rounds >= 1, delta in (0, 1)"
-        raise ArgumentError("epsilon", expected, (noise, rounds, delta), "epsilon(1.0, 100, 1e-5)")
     if (participants is None) != (population is None) or not 1 <= (participants or 1) <= (
         population or 1
     ):
@@ -61,24 +59,18 @@ def epsilon(
         raise ArgumentError(
             "epsilon", expected, (participants, population), "participants=20, population=1000"
         )
-    try:
-        import dp_accounting
-        from dp_accounting.rdp import RdpAccountant
-    except ImportError as problem:
-        raise MissingExtraError("dp-accounting", "dp") from problem
-    if participants is None or population is None:
-        accountant = RdpAccountant(
-            neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-        )
-        accountant.compose(dp_accounting.GaussianDpEvent(noise), rounds)
+    rdp = needs("dp_accounting.rdp", "dp", "dp-accounting")
+    import dp_accounting
+
+    relations = dp_accounting.NeighboringRelation
+    if population is None:
+        neighbours, event = relations.REPLACE_SPECIAL, dp_accounting.GaussianDpEvent(noise)
     else:
-        accountant = RdpAccountant(
-            neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
-        )
         # The noise multiplier is relative to the sensitivity, 2 clip: one client goes and another
         # comes.
-        event = dp_accounting.GaussianDpEvent(noise / 2)
-        accountant.compose(
-            dp_accounting.SampledWithoutReplacementDpEvent(population, participants, event), rounds
-        )
+        each = dp_accounting.GaussianDpEvent(noise / 2)
+        event = dp_accounting.SampledWithoutReplacementDpEvent(population, participants, each)
+        neighbours = relations.REPLACE_ONE
+    accountant = rdp.RdpAccountant(neighboring_relation=neighbours)
+    accountant.compose(event, rounds)
     return float(accountant.get_epsilon(delta))

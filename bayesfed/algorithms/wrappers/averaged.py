@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesfed.algorithms.registry import ALGORITHM
+from bayesfed.algorithms.registry import ROLES
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
 from bayesfed.federated import Algorithm, Layer, Moment, Update, layered
@@ -18,7 +18,7 @@ from bayesfed.trees import Tree
 MEAN, COUNT = "mean", "count"
 
 
-@checked(algorithm=ALGORITHM)
+@checked(begin=ROLES["begin"])
 def averaged(algorithm: Algorithm, *, begin: int) -> Algorithm:
     """Predict by the mean of the models that the server has after round `begin` and later ones,
     ``bf.averaged(bf.fed_avg(net), begin=20)``.
@@ -46,8 +46,6 @@ def averaged(algorithm: Algorithm, *, begin: int) -> Algorithm:
     Polyak and Juditsky, "Acceleration of stochastic approximation by averaging" (1992); Izmailov et
     al., "Averaging weights leads to wider optima and better generalization" (2018).
     """
-    if begin < 0:
-        raise ArgumentError("averaged, begin", "a round >= 0", begin, "two thirds of the rounds")
     if algorithm.posterior is not None or algorithm.personal:
         actual = f"{algorithm.name!r}, with a posterior or personal models"
         hint = "fed_avg, fed_lora, fs_lora"
@@ -85,7 +83,7 @@ class Averaging(Layer):
         return {COUNT: torch.zeros(1, dtype=torch.float64)} | of(MEAN, floats)
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Take the step; take in the model in a round that counts and was heard."""
         model, info = inner(total)

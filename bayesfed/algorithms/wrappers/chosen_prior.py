@@ -74,12 +74,8 @@ def place(round: int) -> tuple[int, int]:
     """Return which precision a round trains with, `len(PRECISIONS)` for the chosen one, and the
     number of the round in its training.
     """
-    choosing = ROUNDS * len(PRECISIONS)
-    return (
-        (round // ROUNDS, round % ROUNDS)
-        if round < choosing
-        else (len(PRECISIONS), round - choosing)
-    )
+    number = min(round // ROUNDS, len(PRECISIONS))
+    return number, round - ROUNDS * number
 
 
 def chosen_prior(algorithm: Algorithm) -> Algorithm:
@@ -99,13 +95,9 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
     model = algorithm.predictor(algorithm.initial)
     apart = algorithm.posterior is not None or algorithm.personal or algorithm.sizes
     if len(algorithm.phases) != 1 or apart or not isinstance(model, Model):
+        where, expected = "Training, prior_precision='auto'", "a method of one phase and one model"
         hint = "a number, prior_precision=0.3"
-        raise ArgumentError(
-            "Training, prior_precision='auto'",
-            "a method of one phase and one model",
-            repr(algorithm.name),
-            hint,
-        )
+        raise ArgumentError(where, expected, repr(algorithm.name), hint)
     phase, net = assembled(algorithm.phases[0]), model.net
 
     def train(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
@@ -133,11 +125,10 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
         owner="",
     )
     begun = {START + name: leaf.clone() for name, leaf in algorithm.initial.items()}
+    scores = {SCORES: torch.full((len(PRECISIONS),), math.inf, dtype=torch.float64)}
     return replace(
         algorithm,
-        initial=algorithm.initial
-        | begun
-        | {SCORES: torch.full((len(PRECISIONS),), math.inf, dtype=torch.float64)},
+        initial=algorithm.initial | begun | scores,
         phases=(
             replace(
                 phase, assign=train, local=HoldingOut(phase.local), server=Restarted(phase.server)
@@ -165,9 +156,7 @@ def precision_of(state: Tree, round: int) -> float:
     first.
     """
     number, _ = place(round)
-    return (
-        PRECISIONS[number] if number < len(PRECISIONS) else PRECISIONS[int(state[SCORES].argmin())]
-    )
+    return PRECISIONS[number if number < len(PRECISIONS) else int(state[SCORES].argmin())]
 
 
 @dataclass(frozen=True)
@@ -201,10 +190,9 @@ class Restarted:
         it began.
         """
         inner = place(round)[1]
+        begin = round - inner
         # What clients hold of another training counts for nothing.
-        held = (
-            version - (round - inner) if version is not None and version >= round - inner else None
-        )
+        held = version - begin if version is not None and version >= begin else None
         return published(self.server, _begun(state, inner), inner, held)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:

@@ -21,11 +21,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-
 from bayesfed.algorithms.wrappers.accounting import epsilon
-from bayesfed.algorithms.wrappers.weights import EqualWeights
-from bayesfed.errors import ArgumentError
+from bayesfed.algorithms.wrappers.noising import CLIP, NOISE, check_noise, noised
+from bayesfed.algorithms.wrappers.robust import EqualWeights
+from bayesfed.errors.checks import checked
 from bayesfed.federated import Algorithm, Fit, Moment, Sent, Update, Visit, layered
 from bayesfed.federated.aggregation.changes import clipped
 from bayesfed.federated.core import Info, Inner
@@ -66,38 +65,24 @@ class LocallyPrivate(EqualWeights):
             # The path of the turn's key names phase, round and client; the seed of the noise is
             # that of the client's own key.
             own = self.key.child(visit.key.seed, *visit.key.path)
+            sd = self.noise * self.clip
             payload = {
-                name: self._noisy(leaf, own.child("noise", name)) for name, leaf in payload.items()
+                name: noised(leaf, sd, own.child("noise", name)) for name, leaf in payload.items()
             }
         return Sent(Fit(payload, fit.memory, {}))
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Add ``local_epsilon`` and ``local_delta`` after all rounds so far to the figures."""
         model, info = inner(total)
         if self.delta is not None:
-            spent = local_epsilon(self.noise, moment.round + 1, self.delta)
+            spent = epsilon(self.noise / 2, moment.round + 1, self.delta)
             info = {**info, "local_epsilon": spent, "local_delta": self.delta}
         return own, model, info
 
-    def _noisy(self, leaf: torch.Tensor, key: Key) -> torch.Tensor:
-        drawn = torch.randn(leaf.shape, dtype=torch.float64, generator=key.generator())
-        return (leaf.double() + self.noise * self.clip * drawn.to(leaf.device)).to(leaf.dtype)
 
-
-def local_epsilon(noise: float, rounds: int, delta: float) -> float:
-    """Return epsilon of one client at `delta` after it took part in so many rounds with noise of sd
-    ``noise * clip``.
-
-    Raises
-    ------
-    ArgumentError, MissingExtraError
-        As `epsilon`.
-    """
-    return epsilon(noise / 2, rounds, delta)
-
-
+@checked(clip=CLIP, noise=NOISE)
 def local_privacy(
     algorithm: Algorithm, *, clip: float, noise: float, key: Key, delta: float | None = None
 ) -> Algorithm:
@@ -132,15 +117,9 @@ def local_privacy(
         If epsilon is asked for without dp-accounting.
     """
     where = f"local_privacy, {algorithm.name!r}"
-    if not (clip > 0 and 0 <= noise < math.inf) or (noise and math.isinf(clip)):
-        expected = "clip > 0 and noise >= 0; a finite clip with noise"
-        raise ArgumentError(where, expected, (clip, noise), "clip=1.0, noise=4.0")
-    if len(algorithm.phases) != 1:
-        names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_paq, fed_lora")
+    check_noise(where, clip, noise)
     if delta is not None:
         # Fail now, and not after the first round, if epsilon cannot be computed.
-        local_epsilon(noise, 1, delta)
-
+        epsilon(noise / 2, 1, delta)
     layer = LocallyPrivate(clip=clip, noise=noise, key=key, delta=delta)
     return layered(algorithm, layer, where=where)

@@ -11,34 +11,16 @@ import torch
 from torch import Tensor
 
 from bayesfed.algorithms.wrappers.accounting import epsilon
-from bayesfed.algorithms.wrappers.weights import EqualWeights
-from bayesfed.errors import UpdateError
+from bayesfed.algorithms.wrappers.robust import EqualWeights
+from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import number
 from bayesfed.federated import Fit, Kind, Moment, Sent, Traits, Update, Visit
 from bayesfed.federated.aggregation.changes import VECTORS, clipped
 from bayesfed.federated.core import Info, Inner
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
-
-@dataclass(frozen=True)
-class Budget:
-    """The privacy budget that is reported: epsilon at `delta`."""
-
-    noise: float
-    delta: float
-    participants: int | None
-    population: int | None
-
-    def after(self, rounds: int) -> Info:
-        """Return epsilon and delta after this many rounds."""
-        spent = epsilon(
-            self.noise,
-            rounds,
-            self.delta,
-            participants=self.participants,
-            population=self.population,
-        )
-        return {"epsilon": spent, "delta": self.delta}
+CLIP, NOISE = number("(0, inf]", "1.0"), number("[0, inf)", "1.0")
 
 
 @dataclass(frozen=True)
@@ -60,8 +42,11 @@ class Private(EqualWeights):
         Number of clients that the sum is divided by.
     key
         Key of the noise.
-    budget
-        The privacy budget to report; None reports none.
+    delta
+        Failure probability at which epsilon is reported; None reports none.
+    population
+        Number of clients of which each round draws `participants`; None without amplification by
+        sampling.
     at_client
         Norm to which clients clip their changes before the codec; infinity for none.
     """
@@ -72,7 +57,8 @@ class Private(EqualWeights):
     noise: float = 0.0
     participants: int = 1
     key: Key = Key(0)
-    budget: Budget | None = None
+    delta: float | None = None
+    population: int | None = None
     at_client: float = math.inf
     traits: ClassVar[Traits] = Traits(
         silent=True,
@@ -83,6 +69,14 @@ class Private(EqualWeights):
         noises=True,
         takes=VECTORS,
     )
+
+    def spent(self, rounds: int) -> Info:
+        """Return epsilon and delta after this many rounds, if they are reported."""
+        if self.delta is None:
+            return {}
+        sampled = {"participants": self.participants, "population": self.population}
+        among = sampled if self.population is not None else {}
+        return {"epsilon": epsilon(self.noise, rounds, self.delta, **among), "delta": self.delta}
 
     @property
     def client_bound(self) -> float:
@@ -120,7 +114,7 @@ class Private(EqualWeights):
         return clipped(update, moment.shown(moment.model, moment.round, None), self.clip)
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Add noise, then step. A client that did not take part counts as one that changed nothing.
 
@@ -146,7 +140,7 @@ class Private(EqualWeights):
             for name, leaf in total.total.items()
         }
         model, info = inner(Update(summed, float(self.participants), total.kind))
-        return own, model, info | (self.budget.after(round + 1) if self.budget else {})
+        return own, model, info | self.spent(round + 1)
 
     def _noisy(self, name: str, leaf: Tensor, state: Tree, absent: float, stream: Key) -> Tensor:
         result = leaf
@@ -155,12 +149,19 @@ class Private(EqualWeights):
                 hint = "a method that sends changes"
                 raise UpdateError("private", "values of the state's leaves", name, hint)
             result = result + absent * state[name]
-        if self.noise:
-            generator = stream.child(name).generator()
-            drawn = torch.randn(leaf.shape, dtype=torch.float64, generator=generator)
-            noise = self.noise * self.clip * drawn.to(leaf.device)
-            result = (result.double() + noise).to(leaf.dtype)
-        return result
+        return noised(result, self.noise * self.clip, stream.child(name)) if self.noise else result
+
+
+def noised(leaf: Tensor, sd: float, key: Key) -> Tensor:
+    """Return a leaf with Gaussian noise on each entry."""
+    drawn = torch.randn(leaf.shape, dtype=torch.float64, generator=key.generator())
+    return (leaf.double() + sd * drawn.to(leaf.device)).to(leaf.dtype)
+
+
+def check_noise(where: str, clip: float, noise: float) -> None:
+    """Raise `ArgumentError` if there is noise in proportion to a bound that is infinite."""
+    if noise and math.isinf(clip):
+        raise ArgumentError(where, "a finite clip with noise", clip, "clip=1.0")
 
 
 def _fingerprint(tree: Tree) -> str:

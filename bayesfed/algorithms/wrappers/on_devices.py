@@ -1,5 +1,5 @@
 """`Planner` chooses a client's size of network, the share of its update that it sends and its
-speed; `on_devices` uses it for any method.
+speed; `on_devices` uses it for any method, and `timed` lets devices compute as fast as they can.
 
 Plans come from `bayesfed.wireless.allocation`, with measured work and size in place of the paper's
 alpha W and alpha S: the planner takes the size with the largest learning gain within the deadline
@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bayesfed.algorithms.registry import ALGORITHM
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked, having
+from bayesfed.errors.checks import COUNT, POSITIVE, checked, checked_class, number
+from bayesfed.errors.roles import Role
 from bayesfed.federated import (
     Algorithm,
     Assignment,
@@ -24,7 +24,6 @@ from bayesfed.federated import (
     Link,
     Profile,
     Skip,
-    feedback,
     layered,
 )
 from bayesfed.federated.core import Turn
@@ -60,6 +59,16 @@ class Planned:
         return self.load.alpha**4 * self.load.beta
 
 
+ABOVE_0 = number("(0, inf]", "5.0")
+
+
+@checked_class(
+    sizes=Role(lambda sizes: len(sizes) > 0, "one size or more", "shrunk_shares(...)"),
+    deadline_s=ABOVE_0,
+    epochs=POSITIVE,
+    batch_size=COUNT,
+    energy_j=ABOVE_0,
+)
 @dataclass(frozen=True)
 class Planner:
     """Plan one client's round from its device and its position, independently of other clients.
@@ -94,10 +103,6 @@ class Planner:
     energy_j: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.sizes or not self.deadline_s > 0 or not self.epochs > 0 or self.batch_size < 1:
-            actual = (len(self.sizes), self.deadline_s, self.epochs, self.batch_size)
-            expected = "a size, deadline_s > 0, epochs > 0 and batch_size >= 1"
-            raise ArgumentError("Planner", expected, actual, "shrunk_shares(...), 5.0, 1.0, 32")
         if not 0 < self.beta[0] <= self.beta[1] <= 1:
             raise ArgumentError(
                 "Planner.beta", "0 < least <= largest <= 1", self.beta, "(1 / 500, 1 / 15)"
@@ -112,7 +117,7 @@ class Planner:
         steps = max(1, int(self.epochs * profile.samples / self.batch_size))
         epochs = steps * min(self.batch_size, profile.samples) / profile.samples
         best, reasons = None, list[Infeasible]()
-        for number, size in enumerate(self.sizes):
+        for index, size in enumerate(self.sizes):
             cycles = work_cycles(
                 size.macs, profile.samples, macs_per_cycle=device.macs_per_cycle, epochs=epochs
             )
@@ -141,20 +146,15 @@ class Planner:
                 found.beta,
                 found.bits,
             )
-            here = Planned(number, steps, load)
+            here = Planned(index, steps, load)
             best = here if best is None or here.learning_gain > best.learning_gain else best
         return best or Skip(
             min(reasons, key=lambda reason: abs(reason.excess) / max(reason.allowed, 1e-300)).reason
         )
 
 
-@checked(
-    algorithm=ALGORITHM,
-    planner=having(("deadline_s",), "a planner", "Planner(shrunk_shares(...), deadline_s=5.0)"),
-)
-def on_devices(
-    algorithm: Algorithm, planner: Planner, *, up: Callable[[float], Codec] | None = None
-) -> Algorithm:
+@checked()
+def on_devices(algorithm: Algorithm, planner: Planner) -> Algorithm:
     """Run a method on devices: count each client's seconds and joules, leave out clients that
     cannot take part in a round, and drop late ones.
 
@@ -167,19 +167,15 @@ def on_devices(
         A method of one phase whose local steps are descents. If it has sizes (`hetero_fl`), give it
         ``capacity=planned_size(planner)``.
     planner
-        The planner, with the method's sizes in the method's order.
-    up
-        ``beta -> codec`` of the up-link for the planned share of bits. Default: the method's own
-        codec, whose messages should keep to the planner's beta.
+        The planner, with the method's sizes in the method's order. Messages of the method's own
+        codec should keep to its beta.
 
     Raises
     ------
     ArgumentError
         If the method has several phases.
     """
-    if up and inner_codec(up(1.0))[1]:
-        algorithm = layered(algorithm, feedback(), where="on_devices")
-    layer = Devices(planner=planner, up=up, deadline_s=planner.deadline_s)
+    layer = Devices(planner=planner, deadline_s=planner.deadline_s)
     return layered(algorithm, layer, where="on_devices")
 
 
@@ -219,6 +215,7 @@ class Devices(Layer):
         return Cell(self.deadline_s, link)
 
 
+@checked()
 def planned_size(planner: Planner) -> Callable[[Profile, int, Key], int]:
     """Return a `Capacity`: the size that the planner gives a client, 0 for one that it leaves out.
 
@@ -233,3 +230,58 @@ def planned_size(planner: Planner) -> Callable[[Profile, int, Key], int]:
         return 0 if isinstance(planned, Skip) else planned.size
 
     return capacity
+
+
+@checked(macs=POSITIVE)
+def timed(
+    algorithm: Algorithm,
+    macs: float,
+    *,
+    deadline_s: float = math.inf,
+) -> Algorithm:
+    """Run a method on devices at their highest clock frequency, and count each client's seconds and
+    joules. `on_devices` saves energy instead.
+
+    Parameters
+    ----------
+    algorithm
+        A method of one phase. The clients have a `Device` in their profiles:
+        ``InProcess(data, devices={name: device.figures()})``.
+    macs
+        Multiply-accumulates of one forward pass on one row:
+        ``total_cost(costs(net, example)).macs``. A turn takes as many as the client has rows.
+    deadline_s
+        Seconds for training and sending together. Clients that take longer are left out of the
+        round. Default: no deadline.
+
+    Raises
+    ------
+    ArgumentError
+        If the method has several phases, or `deadline_s` is not positive.
+    """
+    return layered(algorithm, Timed(deadline_s=deadline_s, macs=macs), where="timed")
+
+
+@dataclass(frozen=True)
+class Timed(Devices):
+    """Turns at the highest clock frequency of a device.
+
+    Parameters
+    ----------
+    macs
+        Multiply-accumulates of one forward pass on one row.
+    """
+
+    macs: float = 0.0
+
+    def plan(self, own: Tree, turn: Turn, assignment: Assignment) -> Assignment | Skip:
+        """Plan the load."""
+        profile = turn.profile
+        if not profile.samples:
+            return Skip("no rows")
+        device = Device.from_figures(profile.device)
+        gain = device.gain(device.distance_m(turn.key, profile.name, turn.round))
+        speed = device.macs_per_cycle
+        cycles = work_cycles(self.macs, profile.samples, macs_per_cycle=speed)
+        load = Load(device, gain, cycles, cycles * speed, device.max_frequency_hz)
+        return replace(assignment, load=load)

@@ -12,26 +12,31 @@ qW, a fixed number      `participants`: the mean is the noisy sum over it, whoev
 The server is trusted: it sees every client's message and adds the noise. The model after each round
 is private, and so is whatever is computed from it alone. Not private are the names of those who
 took part, the ledger, the figures that clients return (losses, rows) and scores on their data.
+
+Most of what would break a reported epsilon is refused when the method is made: `private` takes one
+phase whose server sums, and `BoundedSum` takes nothing but one clipped update of each client. What
+remains is known only when rounds start, and checked by `Promise`: who samples from which pool, what
+clients remember, and what the run continues from.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
-from bayesfed.algorithms.registry import ALGORITHM
-from bayesfed.algorithms.wrappers.conditions import Promise
-from bayesfed.algorithms.wrappers.noising import Budget, Private
+from bayesfed.algorithms.wrappers.noising import CLIP, NOISE, Private, check_noise
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import KEY, Role, checked
-from bayesfed.federated import Algorithm, layered
+from bayesfed.errors.checks import COUNT, checked
+from bayesfed.federated import Algorithm, Layer, everyone, layered
 from bayesfed.federated.clients import ClientSide
+from bayesfed.federated.core import Conditions
+from bayesfed.federated.engine.samplers import Uniform
 from bayesfed.keys import Key
 
-PARTICIPANTS = Role(lambda count: isinstance(count, int), "a whole number of clients", "10")
 
-
-@checked(algorithm=ALGORITHM, key=KEY, participants=PARTICIPANTS, population=PARTICIPANTS)
+@checked(clip=CLIP, noise=NOISE, participants=COUNT, population=COUNT)
 def private(
     algorithm: Algorithm,
     *,
@@ -50,7 +55,7 @@ def private(
     `clip`. The server clips what it decodes, whatever the codec did. Give `run` the sampler that
     epsilon is computed for: any without `population`, ``fraction(participants / population)`` with
     it. Where epsilon is reported, every round begins with a check that it holds
-    (`bayesfed.algorithms.wrappers.conditions`); `SECURITY.md` has the list.
+    (`Promise`); `SECURITY.md` has the list.
 
     Parameters
     ----------
@@ -84,38 +89,116 @@ def private(
     MissingExtraError
         If epsilon is asked for without dp-accounting.
     """
-    if not (clip > 0 and 0 <= noise < math.inf and participants >= 1) or (
-        noise and math.isinf(clip)
-    ):
-        expected = "clip > 0, noise >= 0, participants >= 1; a finite clip with noise"
-        raise ArgumentError(
-            "private", expected, (clip, noise, participants), "clip=1.0, noise=1.0, participants=10"
-        )
-    where = f"private, {algorithm.name!r}"
-    if len(algorithm.phases) != 1:
-        names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError("private", "a method of one phase", names, "fed_avg, fed_paq, fed_lora")
-    (phase,) = algorithm.phases
+    where, phase = f"private, {algorithm.name!r}", algorithm.phases[0]
+    check_noise(where, clip, noise)
     if population is not None and delta is None:
         raise ArgumentError("private", "a delta with population", delta, "delta=1e-5")
-    budget = (
-        Budget(noise, delta, participants if population is not None else None, population)
-        if delta is not None
-        else None
-    )
-    if budget:
-        # Fail now, and not after the first round, if epsilon cannot be computed.
-        budget.after(1)
     layer = Private(
         kind=ClientSide.of(phase).kind,
         clip=clip,
         noise=noise,
         participants=participants,
         key=key.child("noise", phase.name),
-        budget=budget,
+        delta=delta,
+        population=population,
         at_client=clip if at_client else math.inf,
     )
-    made = layered(algorithm, layer, where=where)
-    if not budget:
-        return made
-    return replace(made, checks=(*made.checks, Promise(layer, participants, population)))
+    # Fail now, and not after the first round, if epsilon cannot be computed.
+    reported, made = layer.spent(1), layered(algorithm, layer, where=where)
+    return replace(made, checks=(*made.checks, Promise(layer))) if reported else made
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The check, before every round of a `private` method that reports epsilon, that this epsilon
+    holds for the run.
+
+    Parameters
+    ----------
+    layer
+        The layer that `private` made.
+    """
+
+    layer: Private
+
+    def __call__(self, run: Conditions) -> None:
+        """Check one round.
+
+        Raises
+        ------
+        ArgumentError
+            If the reported epsilon would not hold.
+        """
+        phases = run.algorithm.phases
+        if len(phases) != 1 or not self._counts(phases[0].layers):
+            around = [layer.owner for phase in phases for layer in phase.layers]
+            actual = f"phases {[phase.name for phase in phases]} with the layers {around}"
+            expected = (
+                "one phase with the layer that `private` made, and none around it that changes "
+                "updates or takes steps"
+            )
+            raise _broken(run, expected, actual, "`private` as the last step")
+        if run.changed:
+            expected = (
+                "a snapshot of a run with the same settings: epsilon counts its rounds as if "
+                "they had these"
+            )
+            raise _broken(run, expected, f"other {', '.join(run.changed)}", "a new run")
+        if self.layer.population is not None:
+            self._check_sampling(run, self.layer.participants, self.layer.population)
+
+    def _counts(self, layers: Sequence[Layer]) -> bool:
+        """Return whether the layer is among a phase's, and no layer around it changes what it is
+        given.
+        """
+        outer = list(takewhile(lambda layer: layer is not self.layer, layers))
+        hooks = ("admit", "combine", "step")
+        return len(outer) < len(layers) and not any(
+            getattr(type(layer), hook) is not getattr(Layer, hook)
+            for layer in outer
+            for hook in hooks
+        )
+
+    def _check_sampling(self, run: Conditions, participants: int, population: int) -> None:
+        if len(run.profiles) != population:
+            raise _broken(
+                run,
+                f"a pool of {population} clients, the population",
+                len(run.profiles),
+                f"population={len(run.profiles)}",
+            )
+        drawn = (
+            run.sampler.count(population)
+            if isinstance(run.sampler, Uniform)
+            else population
+            if run.sampler is everyone
+            else None
+        )
+        if drawn != participants:
+            actual = (
+                f"{drawn} a round"
+                if drawn
+                else (
+                    f"{getattr(run.sampler, '__name__', type(run.sampler).__name__)}, of which "
+                    "that is not known"
+                )
+            )
+            hint = f"sampler=fraction({participants} / {population})"
+            raise _broken(
+                run,
+                f"a uniform sample of {participants} of {population} clients",
+                actual,
+                hint,
+            )
+        if run.remembering:
+            some = f"{len(run.remembering)} with a memory, {run.remembering[0]!r} among them"
+            hint = "private(...) without population, or a method and codec without memory"
+            raise _broken(
+                run, "clients without memory, since it tells who took part before", some, hint
+            )
+
+
+def _broken(run: Conditions, expected: str, actual: object, hint: str) -> ArgumentError:
+    return ArgumentError(
+        f"private, {run.algorithm.name!r}: epsilon would not hold", expected, actual, hint
+    )

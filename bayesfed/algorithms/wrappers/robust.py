@@ -1,19 +1,31 @@
-"""`robust`: any method that adds changes or values, with a robust rule in place of the sum."""
+"""`equal_weights`: clients weigh alike, and nobody gains influence by claiming many rows; and
+`robust`: any method that adds changes or values, with a robust rule in place of the sum.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from bayesfed.algorithms.registry import ALGORITHM
-from bayesfed.algorithms.wrappers.weights import EqualWeights
 from bayesfed.errors import UpdateError
-from bayesfed.errors.checks import Role, checked
-from bayesfed.federated import Algorithm, Moment, Rule, Traits, Update, layered
+from bayesfed.errors.checks import checked
+from bayesfed.errors.roles import Role
+from bayesfed.federated import (
+    Algorithm,
+    Assignment,
+    Layer,
+    Moment,
+    Rule,
+    Skip,
+    Traits,
+    Update,
+    layered,
+)
 from bayesfed.federated.aggregation.changes import VECTORS
 from bayesfed.federated.aggregation.rules import added
-from bayesfed.federated.core import Info
+from bayesfed.federated.core import Info, Turn
 from bayesfed.trees import Tree
 
 RULE = Role(
@@ -23,7 +35,34 @@ RULE = Role(
 )
 
 
-@checked(algorithm=ALGORITHM, rule=RULE)
+@checked()
+def equal_weights(algorithm: Algorithm) -> Algorithm:
+    """Give every client with a weight above zero the weight 1, so that nobody gains influence by
+    claiming many rows.
+
+    Raises
+    ------
+    ArgumentError
+        If clients send something other than changes or values.
+    """
+    where = f"equal_weights, {algorithm.name!r}"
+    return layered(algorithm, EqualWeights(), where=where, one_phase=False)
+
+
+@dataclass(frozen=True)
+class EqualWeights(Layer):
+    """Positive weights are 1."""
+
+    owner: str = "weights"
+    traits: ClassVar[Traits] = Traits(takes=VECTORS)
+
+    def plan(self, own: Tree, turn: Turn, assignment: Assignment) -> Assignment | Skip:
+        """Weigh the client. Invalid weights are left for the link to refuse."""
+        positive = 0 < assignment.weight < math.inf
+        return replace(assignment, weight=1.0) if positive else assignment
+
+
+@checked(rule=RULE)
 def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
     """Combine the updates of clients by a robust rule; the server then does with the result what
     the method does with a sum.
@@ -49,7 +88,7 @@ def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
     return layered(algorithm, Robust(rule=rule), where=where, one_phase=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Robust(EqualWeights):
     """A rule in place of the sum.
 
@@ -60,7 +99,7 @@ class Robust(EqualWeights):
     """
 
     owner: str = "robust"
-    rule: Rule | None = None
+    rule: Rule
     traits: ClassVar[Traits] = Traits(needs="each", apart=True, takes=VECTORS)
 
     def combine(
@@ -74,7 +113,7 @@ class Robust(EqualWeights):
             If the rule is not defined for the updates. The message names the round.
         """
         counted = {client: update for client, update in updates.items() if update.weighs}
-        if not counted or self.rule is None:
+        if not counted:
             return added(updates), {}
         try:
             return self.rule(counted, moment.shown(moment.model, moment.round, None))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.federated import (
     Algorithm,
     FedAvgM,
@@ -24,6 +25,7 @@ from bayesfed.federated.core import Info, Inner, of, seams
 from bayesfed.trees import Tree, running_statistics
 
 
+@checked()
 def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algorithm:
     """Let the server step along the averaged change of a round by an optimiser: FedAvgM, FedAdam,
     FedYogi, FedAdagrad.
@@ -63,12 +65,6 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     >>> algorithm = server_optimised(fed_avg(net), FedAdam(0.01))
     """
     where = f"server_optimised, {algorithm.name!r}"
-    if isinstance(optimiser, type) or not (
-        hasattr(optimiser, "step") and hasattr(optimiser, "initial")
-    ):
-        actual = optimiser.__name__ if isinstance(optimiser, type) else repr(optimiser)
-        expected = "an optimiser of the server as a value"
-        raise ArgumentError(where, expected, actual, "FedAdam(0.01), FedAvgM()")
     if len(algorithm.phases) != 1:
         names = [phase.name for phase in algorithm.phases]
         raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")
@@ -83,7 +79,7 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
             actual, hint = "running statistics that travel", "buffers='local', or static norms"
             raise ArgumentError(where, "parameters alone", actual, hint)
         return layered(algorithm, Optimised(optimiser=optimiser), where=where)
-    if not isinstance(optimiser, FedAvgM):
+    if not seams.momentum_alone(optimiser):
         actual = type(optimiser).__name__
         raise ArgumentError(where, "momentum of products", actual, "FedAvgM(1.0, 0.5)")
     core, _ = phase.scope.parted(algorithm.initial)
@@ -110,7 +106,7 @@ class Optimised(Layer):
         return self.optimiser.initial(moment.model)
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Average, then step. A round in which no client has data changes nothing."""
         averaged, info = inner(total)

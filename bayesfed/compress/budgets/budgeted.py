@@ -54,8 +54,8 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class FlexibleMap:
-    """The map from beta to (rho, L), piecewise linear and non-decreasing. It prints as a table;
-    its points are tuples of numbers, which JSON can store.
+    """The map from beta to (rho, L), piecewise linear and non-decreasing. Its points are tuples of
+    numbers, which JSON can store.
 
     Parameters
     ----------
@@ -125,13 +125,6 @@ class FlexibleMap:
         """
         betas, _, _, errors = zip(*self.settings, strict=True)
         return float(np.interp(beta, betas, errors))
-
-    def __str__(self) -> str:
-        rows = (
-            f"{f'1/{1 / row.beta:.4g}':>10}  {row.share:>8.4g}  {row.levels:>8}  {row.error:>8.4g}"
-            for row in self.settings
-        )
-        return "\n".join([f"{'beta':>10}  {'rho':>8}  {'L':>8}  {'error':>8}", *rows])
 
 
 def full_bits(tree: Mapping[str, Tensor]) -> int:

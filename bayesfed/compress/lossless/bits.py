@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from bayesfed.compress.leaf import Integers, Reader, Writer
 from bayesfed.errors import WireError
 
 Unsigned = NDArray[np.uint64]
+Number = TypeVar("Number", int, Integers)
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 _BLOCK = 1 << 16  # values at a time, so that temporary arrays fit in the cache
@@ -50,30 +52,19 @@ def bit_length(values: Unsigned) -> Integers:
     return np.maximum(exponents, 0)
 
 
-def zigzag(values: Integers) -> Integers:
-    """Map 0, -1, 1, -2, ... to 0, 1, 2, 3, ...; for magnitudes below 2**62."""
+def zigzag(values: Number) -> Number:
+    """Map 0, -1, 1, -2, ... to 0, 1, 2, 3, ...; for 64-bit integers, in arrays below 2**62."""
     return (values << 1) ^ (values >> 63)
 
 
-def unzigzag(values: Integers) -> Integers:
+def unzigzag(values: Number) -> Number:
     """Return the inverse of `zigzag`."""
     return (values >> 1) ^ -(values & 1)
 
 
-def write_signed(value: int, out: Writer) -> None:
-    """Append one 64-bit integer as the varint of its zigzag."""
-    out.varint(_folded(value))
-
-
-def signed_bits(value: int) -> int:
-    """Return the length in bits of `write_signed`."""
-    return varint_bits(_folded(value))
-
-
 def read_signed(source: Reader) -> int:
-    """Read one 64-bit integer."""
-    folded = source.varint((1 << 64) - 1)
-    return folded >> 1 if folded % 2 == 0 else -(folded >> 1) - 1
+    """Read one 64-bit integer, the varint of its zigzag."""
+    return unzigzag(source.varint((1 << 64) - 1))
 
 
 def take_bits(source: Reader, count: int) -> bytes:
@@ -158,7 +149,7 @@ class Fixed:
         if len(values):
             least, width = _extent(values)
             out.byte(width)
-            write_signed(least, out)
+            out.varint(zigzag(least))
             pack((values - np.int64(least)).view(np.uint64), width, out)
 
     def read(self, source: Reader, count: int) -> Integers:
@@ -182,7 +173,7 @@ class Fixed:
             return 0.0
         least, width = _extent(values)
         count = len(values) if counts is None else int(counts.sum())
-        return float(8 + signed_bits(least) + whole(count * width))
+        return float(8 + varint_bits(zigzag(least)) + whole(count * width))
 
 
 def _extent(values: Integers) -> tuple[int, int]:
@@ -190,19 +181,15 @@ def _extent(values: Integers) -> tuple[int, int]:
     return least, (int(values.max()) - least).bit_length()
 
 
-def _folded(value: int) -> int:
-    return 2 * value if value >= 0 else -2 * value - 1
-
-
 def _total(widths: Integers | int, count: int) -> int:
     return count * widths if isinstance(widths, int) else int(widths.sum())
 
 
 def _blocks(widths: Integers | int, count: int) -> Iterator[tuple[slice, Unsigned, Integers]]:
-    base = 0
+    base, every = 0, np.broadcast_to(widths, count)
     for at in range(0, count, _BLOCK):
         block = slice(at, min(at + _BLOCK, count))
-        width = np.full(block.stop - at, widths) if isinstance(widths, int) else widths[block]
+        width = every[block]
         stops = base + np.cumsum(width)
         yield block, width.astype(np.uint64), stops - width
         base = int(stops[-1])

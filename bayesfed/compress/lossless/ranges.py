@@ -35,7 +35,6 @@ from bayesfed.compress.lossless.bits import (
     bit_length,
     damaged,
     pack,
-    signed_bits,
     unpack,
     unzigzag,
     varint_bits,
@@ -44,14 +43,14 @@ from bayesfed.compress.lossless.bits import (
 )
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.lossless.splits import (
-    alphabet_bits,
+    Split,
     choose_split,
     histogram,
-    merged,
     rank,
     read_alphabet,
     read_split,
-    write_head,
+    write_alphabet,
+    write_split,
 )
 
 PRECISION = 24
@@ -103,16 +102,6 @@ def write_model(frequencies: Integers, kept: int, out: Writer) -> None:
     pack(((frequencies >> exponents - 1 - widths) ^ (1 << widths)).view(np.uint64), widths, out)
 
 
-def model_bits(frequencies: Integers, kept: int) -> float:
-    """Return the length in bits of `write_model`."""
-    exponents = _exponents(frequencies)
-    return (
-        8
-        + Golomb().predicted_bits(zigzag(np.diff(exponents, prepend=0)))
-        + whole(int(np.minimum(exponents - 1, kept).sum()))
-    )
-
-
 def read_model(source: Reader, size: int) -> Integers:
     """Read the frequencies of `size` symbols."""
     kept = source.byte()
@@ -138,9 +127,6 @@ def _exponents(numbers: Integers) -> Integers:
     return bit_length(numbers.view(np.uint64))
 
 
-_CHUNK = 1 << 20  # symbols decoded at a time
-
-
 @dataclass(frozen=True)
 class Range:
     """Any 64-bit integers.
@@ -154,13 +140,9 @@ class Range:
         """Append the integers; their number is not written."""
         if not len(values):
             return
-        split = choose_split(*histogram(values))
+        split, symbols, frequencies, _ = _tables(*histogram(values), out)
         tokens = values if split is None else split.tokens(values)
-        symbols, counts = histogram(tokens)
-        write_head(split, symbols, out)
         if len(symbols) > 1:
-            frequencies, kept = rounded(counts)
-            write_model(frequencies, kept, out)
             encoder = constriction.stream.queue.RangeEncoder()
             encoder.encode(rank(tokens, symbols), _model(weights_of(frequencies)))
             words = encoder.get_compressed()
@@ -195,22 +177,33 @@ class Range:
         """
         if not len(values):
             return 0.0
+        out = Writer()
         symbols, counts = histogram(values) if counts is None else (values, counts)
-        split = choose_split(symbols, counts)
-        low = 0 if split is None else int(split.widths(split.tokens(symbols)) @ counts)
+        split, symbols, frequencies, counts = _tables(symbols, counts, out)
+        total = 8.0 * len(out.bytes())
         if split is not None:
-            symbols, counts = merged(split.tokens(symbols), counts)
-        total = (
-            8
-            + (0 if split is None else signed_bits(split.centre))
-            + alphabet_bits(symbols)
-            + whole(low)
-        )
+            total += whole(int(split.widths(symbols) @ counts))
         if len(symbols) > 1:
-            frequencies, kept = rounded(counts)
             coded = cross_entropy(counts, frequencies) + 32
-            total += model_bits(frequencies, kept) + varint_bits(int(coded) // 32) + coded
+            total += varint_bits(int(coded) // 32) + coded
         return total
+
+
+def _tables(
+    symbols: Integers, counts: Integers, out: Writer
+) -> tuple[Split | None, Integers, Integers, Integers]:
+    """Append what the words need to be read; return the split, the alphabet, its frequencies and
+    its counts.
+    """
+    split = choose_split(symbols, counts)
+    write_split(split, out)
+    if split is not None:
+        symbols, counts = histogram(split.tokens(symbols), counts)
+    write_alphabet(symbols, out)
+    frequencies, kept = rounded(counts)
+    if len(symbols) > 1:
+        write_model(frequencies, kept, out)
+    return split, symbols, frequencies, counts
 
 
 def _model(weights: Integers) -> Any:
@@ -225,11 +218,8 @@ def _decode(weights: Integers, words: NDArray[np.uint32], count: int) -> NDArray
         raise damaged(
             "Range", f"{count} symbols of {cheapest:.3g} bits or more", f"{32 * len(words)} bits"
         )
-    places = np.empty(count, np.int32)
     with decoding("Range", words) as decoder:
-        model = _model(weights)
-        for at in range(0, count, _CHUNK):
-            places[at : at + _CHUNK] = decoder.decode(model, min(_CHUNK, count - at))
+        places: NDArray[np.int32] = decoder.decode(_model(weights), count)
     return places
 
 

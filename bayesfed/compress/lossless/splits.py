@@ -18,10 +18,7 @@ from bayesfed.compress.lossless.bits import (
     bit_length,
     damaged,
     read_signed,
-    signed_bits,
     unpack,
-    varint_bits,
-    write_signed,
     zigzag,
 )
 from bayesfed.compress.lossless.golomb import Golomb
@@ -29,15 +26,17 @@ from bayesfed.compress.lossless.golomb import Golomb
 MOST_SYMBOLS = 1 << 16
 
 
-def histogram(values: Integers) -> tuple[Integers, Integers]:
-    """Return the integers that occur, in ascending order, and how often each occurs."""
+def histogram(values: Integers, counts: Integers | None = None) -> tuple[Integers, Integers]:
+    """Return the integers that occur, in ascending order, and how often each occurs; each of the
+    values is met `counts` times, or once.
+    """
     if not len(values):
         return values, values
     least, span = int(values.min()), int(values.max()) - int(values.min())
     if span > 4 * len(values) + 1024:
-        symbols, counts = np.unique(values, return_counts=True)
-        return symbols, counts.astype(np.int64)
-    dense = np.bincount(values - least)
+        symbols, ranks = np.unique(values, return_inverse=True)
+        return symbols, np.bincount(ranks, counts).astype(np.int64)
+    dense = np.bincount(values - least, counts)
     places = np.flatnonzero(dense)
     return places + least, dense[places].astype(np.int64)
 
@@ -60,19 +59,9 @@ def write_alphabet(symbols: Integers, out: Writer) -> None:
     gaps = np.diff(symbols) - 1
     dense = not gaps.any()
     out.varint(2 * len(symbols) + dense)
-    write_signed(int(symbols[0]), out)
+    out.varint(zigzag(int(symbols[0])))
     if not dense:
         Golomb().write(gaps, out)
-
-
-def alphabet_bits(symbols: Integers) -> float:
-    """Return the length in bits of `write_alphabet`."""
-    gaps = np.diff(symbols) - 1
-    return (
-        varint_bits(2 * len(symbols) + 1)
-        + signed_bits(int(symbols[0]))
-        + (Golomb().predicted_bits(gaps) if gaps.any() else 0)
-    )
 
 
 def read_alphabet(source: Reader, count: int) -> Integers:
@@ -85,11 +74,6 @@ def read_alphabet(source: Reader, count: int) -> Integers:
     if not size or least + sum(gaps.tolist()) + len(gaps) > HIGHEST:
         raise damaged("alphabet", "at least one integer, and of 64 bits", f"{size} from {least}")
     return np.concatenate([[0], np.cumsum(gaps + 1)]) + least
-
-
-def is_alphabet(symbols: Integers) -> bool:
-    """Return whether `write_alphabet` can write these symbols."""
-    return len(symbols) <= MOST_SYMBOLS and int(symbols[-1]) - int(symbols[0]) <= HIGHEST
 
 
 _LEADING = (0, 1, 2, 3, 4, 6, 8)
@@ -155,7 +139,8 @@ def choose_split(symbols: Integers, counts: Integers) -> Split | None:
     the integers themselves.
     """
     best, length = None, math.inf
-    if is_alphabet(symbols):
+    span = int(symbols[-1]) - int(symbols[0])
+    if len(symbols) <= MOST_SYMBOLS and span <= HIGHEST:
         table, length = _table(symbols, counts), _entropy(counts)
         # A split saves less than the table takes, so with a small table the search is not worth it.
         if table < max(_SMALL_TABLE, length / 1000):
@@ -164,7 +149,6 @@ def choose_split(symbols: Integers, counts: Integers) -> Split | None:
     centres = {int(symbols[0]), int(symbols[np.searchsorted(counts.cumsum(), counts.sum() // 2)])}
     step = -(-len(symbols) // _MOST_TRIED)
     few, often = symbols[::step], counts[::step]
-    span = int(symbols[-1]) - int(symbols[0])
     # With more leading bits no low bits would be left, and tokens would be the integers themselves.
     for split in (
         Split(leading, centre)
@@ -173,7 +157,7 @@ def choose_split(symbols: Integers, counts: Integers) -> Split | None:
         if 2 << leading <= span
     ):
         tokens = split.tokens(few)
-        kinds, numbers = merged(tokens, often)
+        kinds, numbers = histogram(tokens, often)
         trial = step * (float(split.widths(tokens) @ often) + _entropy(numbers)) + _table(
             kinds, numbers
         )
@@ -193,24 +177,15 @@ def _table(symbols: Integers, counts: Integers) -> float:
     return Golomb().predicted_bits(gaps) + Golomb().predicted_bits(differences) + 3 * len(symbols)
 
 
-def merged(tokens: Integers, counts: Integers) -> tuple[Integers, Integers]:
-    """Return the tokens that occur, in ascending order, and how often each occurs."""
-    least = tokens.min()
-    dense = np.bincount(tokens - least, counts)
-    places = np.flatnonzero(dense)
-    return places + least, dense[places].astype(np.int64)
-
-
-def write_head(split: Split | None, symbols: Integers, out: Writer) -> None:
-    """Append the split, 0 for None, and the alphabet."""
+def write_split(split: Split | None, out: Writer) -> None:
+    """Append a split: 0 for None, else 1 + m and the centre, the varint of its zigzag."""
     out.byte(0 if split is None else 1 + split.leading)
     if split is not None:
-        write_signed(split.centre, out)
-    write_alphabet(symbols, out)
+        out.varint(zigzag(split.centre))
 
 
 def read_split(source: Reader) -> Split | None:
-    """Read a split; the alphabet follows it."""
+    """Read a split."""
     head = source.byte()
     if head > 1 + max(_LEADING):
         raise damaged("Range", f"at most {max(_LEADING)} leading bits", head - 1)

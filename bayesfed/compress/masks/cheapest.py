@@ -9,37 +9,22 @@ import numpy as np
 
 from bayesfed.compress.leaf import Mask, MaskCode, Reader, Writer
 from bayesfed.compress.lossless.bits import damaged
-from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask, require_matrix
-from bayesfed.errors.checks import Role, checked_class
 
-_EVEN = 2  # constant masks: all zeros, all ones
+# Part of the format: the tag of each code. Tags 0 and 1 are those of constant masks; tag 5 was that
+# of a code that is gone.
+STANDARD: dict[int, MaskCode] = {2: PlainMask(), 3: RunMask(), 4: ContextMask()}
 
 
-@checked_class(
-    codes=Role(lambda codes: 1 <= len(codes) <= 256 - _EVEN, "1 to 254 codes", "CheapestMask()")
-)
 @dataclass(frozen=True)
 class CheapestMask:
     """Try codes and keep the shortest result. `ContextMask`, by far the slowest, is tried only if
     it should save at least a fiftieth.
 
-    Layout: one byte, 0 for all zeros, 1 for all ones, else 2 plus the position of the code in
-    `codes`; then the output of that code. A mask without entries takes no bytes.
-
-    Parameters
-    ----------
-    codes
-        The codes, 1 to 254; the same for sender and receiver.
-
-    Raises
-    ------
-    ArgumentError
-        If there are too few or too many codes.
+    Layout: the tag, one byte, 0 for all zeros, 1 for all ones, else that of the code; then the
+    output of that code. A mask without entries takes no bytes.
     """
-
-    codes: tuple[MaskCode, ...] = (PlainMask(), RunMask(), ContextMask(), ClusterMask())
 
     def write(self, mask: Mask, out: Writer) -> None:
         """Append the mask."""
@@ -49,14 +34,16 @@ class CheapestMask:
         if mask.all() or not mask.any():
             out.byte(int(mask[0, 0]))
             return
+        # About the least number of bits that each code needs, so that those that cannot win are not
+        # run.
+        least = mask.size, RunMask().predicted_bits(mask), 1.02 * (72 + _given_neighbours(mask))
         best, kept = b"", math.inf
-        for number, code in enumerate(self.codes):
-            if 8 * kept <= _about(code, mask):
-                continue
-            trial = Writer()
-            code.write(mask, trial)
-            if len(part := trial.bytes()) < kept:
-                best, kept = bytes([_EVEN + number]) + part, len(part)
+        for (tag, code), bits in zip(STANDARD.items(), least, strict=True):
+            if bits < 8 * kept:
+                trial = Writer()
+                code.write(mask, trial)
+                if len(part := trial.bytes()) < kept:
+                    best, kept = bytes([tag]) + part, len(part)
         out.raw(best)
 
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
@@ -64,30 +51,11 @@ class CheapestMask:
         if not math.prod(shape):
             return np.zeros(shape, np.bool_)
         tag = source.byte()
-        if tag < _EVEN:
+        if tag in (0, 1):
             return np.full(shape, bool(tag))
-        if tag >= _EVEN + len(self.codes):
-            raise damaged(
-                "CheapestMask", f"one of {len(self.codes)} codes", f"number {tag - _EVEN}"
-            )
-        return self.codes[tag - _EVEN].read(source, shape)
-
-
-def _about(code: MaskCode, mask: Mask) -> float:
-    """Return about the least number of bits that the code needs, if it is quickly computed, so that
-    slow codes that cannot win are not run.
-    """
-    match code:
-        case PlainMask():
-            return float(mask.size)
-        case RunMask():
-            return code.predicted_bits(mask)
-        case ClusterMask():
-            return code.least_bits(mask)
-        case ContextMask():
-            return 1.02 * (72 + _given_neighbours(mask))
-        case _:
-            return 0.0
+        if tag not in STANDARD:
+            raise damaged("CheapestMask", f"a tag among {[0, 1, *STANDARD]}", tag)
+        return STANDARD[tag].read(source, shape)
 
 
 def _given_neighbours(mask: Mask) -> float:

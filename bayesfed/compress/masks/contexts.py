@@ -27,13 +27,14 @@ from bayesfed.compress.leaf import Integers, Mask, Reader, Writer
 from bayesfed.compress.lossless.bits import damaged
 from bayesfed.compress.lossless.ranges import decoding
 from bayesfed.compress.masks.neighbours import (
+    CELLS,
     LEVELS,
     ONE,
     TABLE,
     Waves,
     chances,
-    order,
     patterns,
+    room,
     shares,
     surprise,
 )
@@ -123,10 +124,7 @@ class Coding:
         met = np.bincount(
             (stretch * shape[1] + pattern) * 2 + symbols, minlength=math.prod(shape)
         ).reshape(shape)
-        estimates = [
-            np.broadcast_to(table, (len(met), TABLE)),
-            *chances(table, met.cumsum(0) - met, LEVELS),
-        ]
+        estimates = chances(table, met.cumsum(0) - met, LEVELS)
         bits = [
             surprise(met.reshape(len(met), -1, estimate.shape[1], 2).sum(1), estimate)
             for estimate in estimates
@@ -140,14 +138,14 @@ def _decode(
     decoder: stream.queue.RangeDecoder, shape: tuple[int, int], tag: int, table: Integers
 ) -> Mask:
     waves, levels, depth = Waves.of(*shape), LEVELS[:tag], LEVELS[max(tag, 1) - 1]
-    straight = order(depth)
-    # Two lanes above every strip stay zero. Each lane holds its latest entries as bits, the last
-    # entry as the lowest bit.
-    lanes = np.arange(shape[0]) // waves.height * 2 + np.arange(shape[0]) + 2
-    lane = lanes[waves.cells // shape[1]]
-    latest = np.zeros(int(lanes[-1]) + 1, np.int64)
-    word, above, higher = np.zeros_like(latest), latest[1:-1], latest[:-2]
-    seen, symbols = np.zeros(len(lane), np.uint16), np.zeros(len(lane), np.bool_)
+    padded = room(shape, waves.height)
+    known, width = padded.reshape(-1), padded.shape[2]
+    row, column = np.divmod(waves.cells, shape[1])
+    # Every strip has two more rows above it.
+    places = (row + 2 * (row // waves.height) + 2) * width + column + 3
+    around = np.array([up * width + left for up, left in CELLS[:depth]])
+    bits = np.uint16(1) << np.arange(depth, dtype=np.uint16)
+    seen = np.zeros(len(places), np.uint16)
     counts = np.zeros((1, 1 << depth, 2), np.int64)
     chances, updates, start, counted = (
         _current(table, counts, levels),
@@ -157,24 +155,18 @@ def _decode(
     )
     for stop in waves.stops:
         if stop == start:  # with one or two columns, some waves are empty
-            latest <<= 1
             continue
-        # Five entries of the row above, three to the left, two of the row above that.
-        word[2:] = (above & 31) << 3 | latest[2:] & 7 | (higher & 48) << 4
-        at = lane[start:stop]
-        pattern = straight[word[at]]
-        new = decoder.decode(_MODEL, chances[pattern])
-        latest <<= 1
-        latest[at] |= new
-        seen[start:stop], symbols[start:stop], start = pattern, new, stop
+        at = places[start:stop]
+        pattern = known[at[:, None] - around] @ bits
+        known[at] = decoder.decode(_MODEL, chances[pattern])
+        seen[start:stop], start = pattern, stop
         if stop in updates:
-            met = seen[counted:stop].astype(np.int64) * 2 + symbols[counted:stop]
+            met = seen[counted:stop].astype(np.int64) * 2 + known[places[counted:stop]]
             counts += np.bincount(met, minlength=counts.size).reshape(counts.shape)
             chances, counted = _current(table, counts, levels), stop
-    mask = np.zeros(len(lane), np.bool_)
-    mask[waves.cells] = symbols
-    return mask.reshape(shape)
+    return padded[:, 2:, 3:-2].reshape(-1, shape[1])[: shape[0]] > 0
 
 
 def _current(table: Integers, counts: Integers, levels: tuple[int, ...]) -> NDArray[np.float64]:
-    return (chances(table, counts, levels)[-1][0] if levels else table) / ONE
+    result: NDArray[np.float64] = chances(table, counts, levels)[-1][0] / ONE
+    return result

@@ -11,7 +11,6 @@ sides update the probabilities.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,10 +52,11 @@ def shares(pattern: NDArray[Any], mask: Mask) -> Integers:
 
 
 def chances(table: Integers, counts: Integers, levels: tuple[int, ...]) -> list[Integers]:
-    """Return the probabilities of a 1 at each level ``(S, 2^level)``, given the numbers of zeros
-    and ones after each pattern ``(S, patterns, 2)``.
+    """Return the probabilities of a 1 by the table and at each level ``(S, 2^level)``, given the
+    numbers of zeros and ones after each pattern ``(S, patterns, 2)``.
     """
-    parent, result = np.broadcast_to(table, (len(counts), len(table))), []
+    parent = np.broadcast_to(table, (len(counts), len(table)))
+    result = [parent]
     for level in levels:
         met = counts.reshape(len(counts), -1, 1 << level, 2).sum(1)
         prior = np.tile(parent, (1, (1 << level) // parent.shape[1]))
@@ -115,24 +115,21 @@ class Waves:
         return Waves(height, np.argsort(time, kind="stable"), stops, updates)
 
 
+def room(shape: tuple[int, ...], height: int) -> NDArray[np.uint16]:
+    """Return zeros for the strips of a mask, each with the zeros above it and at its sides,
+    ``(strips, height + 2, N + 5)``.
+    """
+    return np.zeros((-(-shape[0] // height), height + 2, shape[1] + 5), np.uint16)
+
+
 def patterns(mask: Mask, height: int) -> NDArray[np.uint16]:
     """Return the pattern around every entry ``(M, N)``, with one bit for each cell."""
     rows, columns = mask.shape
-    strips = np.zeros((-(-rows // height) * height, columns), np.uint16)
+    padded = room(mask.shape, height)
+    strips = np.zeros((len(padded) * height, columns), np.uint16)
     strips[:rows] = mask
-    padded = np.pad(strips.reshape(-1, height, columns), ((0, 0), (2, 0), (3, 2)))
-    result = np.zeros_like(strips).reshape(-1, height, columns)
+    padded[:, 2:, 3:-2] = strips.reshape(-1, height, columns)
+    result = np.zeros((len(padded), height, columns), np.uint16)
     for number, (up, left) in enumerate(CELLS):
         result |= padded[:, 2 - up : 2 - up + height, 3 - left : 3 - left + columns] << number
     return result.reshape(-1, columns)[:rows]
-
-
-@lru_cache
-def order(depth: int) -> Integers:
-    """Return the pattern of the first `depth` cells for each word of the decoder."""
-    words, straight = np.arange(1 << 10), (-1, 5, 9)  # the bit straight above, by rows up
-    bits = [straight[up] + left for up, left in CELLS[:depth]]
-    found = np.zeros_like(words)
-    for number, bit in enumerate(bits):
-        found |= (words >> bit & 1) << number
-    return found

@@ -46,9 +46,9 @@ class RunMask:
         """Append the mask."""
         require_matrix(mask)
         if mask.size:
-            places, inverted = _rarer(mask)
-            out.varint(2 * len(places) + inverted)
-            write_places(places, out)
+            gaps, inverted = _gaps(mask)
+            out.varint(2 * len(gaps) + inverted)
+            Golomb().write(gaps, out)
 
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
         """Read a mask of this shape."""
@@ -56,14 +56,18 @@ class RunMask:
         if not size:
             return np.zeros(shape, np.bool_)
         count, inverted = divmod(source.varint(size // 2 * 2 + 1), 2)
+        gaps = Golomb().read(source, count)
+        # In floating point, since a sum of 64-bit integers could wrap around.
+        if float(gaps.sum(dtype=np.float64)) + count > size:
+            raise damaged("places", f"{count} of them below {size}", "one beyond")
         mask = np.full(size, bool(inverted))
-        mask[read_places(source, count, size)] = not inverted
+        mask[np.cumsum(gaps + 1) - 1] = not inverted
         return mask.reshape(shape)
 
     def predicted_bits(self, mask: Mask) -> float:
         """Return the exact length in bits, without writing."""
-        places, inverted = _rarer(mask)
-        return varint_bits(2 * len(places) + inverted) + places_bits(places) if mask.size else 0.0
+        gaps, inverted = _gaps(mask)
+        return varint_bits(2 * len(gaps) + inverted) + Golomb().predicted_bits(gaps)
 
 
 def require_matrix(mask: Mask) -> None:
@@ -77,25 +81,7 @@ def require_matrix(mask: Mask) -> None:
         )
 
 
-def write_places(places: Integers, out: Writer) -> None:
-    """Append ascending places; their number is not written."""
-    Golomb().write(np.diff(places, prepend=-1) - 1, out)
-
-
-def read_places(source: Reader, count: int, size: int) -> Integers:
-    """Read `count` ascending places, all below `size`."""
-    gaps = Golomb().read(source, count)
-    # In floating point, since a sum of 64-bit integers could wrap around.
-    if float(gaps.sum(dtype=np.float64)) + count > size:
-        raise damaged("places", f"{count} of them below {size}", "one beyond")
-    return np.cumsum(gaps + 1) - 1
-
-
-def places_bits(places: Integers) -> float:
-    """Return the length in bits of `write_places`."""
-    return Golomb().predicted_bits(np.diff(places, prepend=-1) - 1)
-
-
-def _rarer(mask: Mask) -> tuple[Integers, bool]:
+def _gaps(mask: Mask) -> tuple[Integers, bool]:
+    """Return the gaps between the places of the rarer symbol, and whether that is the zero."""
     inverted = 2 * int(np.count_nonzero(mask)) > mask.size
-    return np.flatnonzero(~mask if inverted else mask), inverted
+    return np.diff(np.flatnonzero(~mask if inverted else mask), prepend=-1) - 1, inverted

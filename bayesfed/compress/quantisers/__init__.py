@@ -2,5 +2,5 @@
 
 From the bottom: `entries`, what all of them share; `floats`, without chance;
 `probabilistic`, random rounding; `cells` and `lattice`, lattices with subtractive dither;
-`ternary` and `sparsify`, which send only some of the entries.
+`sparsify`, which sends only some of the entries.
 """

@@ -5,7 +5,7 @@ numbers and positions in a section.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -60,16 +60,6 @@ def tensor(values: NDArray[Any], shape: tuple[int, ...]) -> Tensor:
 def parts(count: int) -> Iterator[slice]:
     """Yield slices of `count` entries, so small that arrays made from one fit in the cache."""
     return (slice(start, min(start + _PART, count)) for start in range(0, count, _PART))
-
-
-def assembled(work: Callable[[slice], NDArray[Any]], count: int, shape: tuple[int, ...]) -> Tensor:
-    """Return the `tensor` of the first `count` entries that `work` computes for each part
-    in order.
-    """
-    result = np.empty(count, np.float32)
-    for part in parts(count):
-        np.clip(work(part), -LARGEST, LARGEST, out=result[part], casting="same_kind")
-    return torch.from_numpy(result).reshape(shape)
 
 
 def rounding(peak: float) -> float:

@@ -1,6 +1,6 @@
-"""Codecs without chance: `Float`, numbers as float32, IEEE half or bfloat16, with a code of their
-exponents; `Exact`, float32 without loss, by a table if they are few; and `Uniform`,
-the nearest points of an even grid.
+"""Codecs without chance: `Float`, numbers as float32 or IEEE half, with a code of their exponents;
+`Exact`, float32 without loss, by a table if they are few; and `Uniform`, the nearest points of an
+even grid.
 """
 
 from __future__ import annotations
@@ -26,21 +26,15 @@ from bayesfed.compress.quantisers.entries import (
     write_singles,
 )
 from bayesfed.errors import WireError
-from bayesfed.errors.checks import checked_class, one_of, whole
+from bayesfed.errors.checks import checked_class, whole
 from bayesfed.keys import Key
+from bayesfed.trees import is_finite
 
-Kind = Literal[32, 16, "bf16"]
-
-# Bytes, torch dtype, bits of precision (half a unit in the last place is 2**-bits, relative), half
-# the smallest subnormal number.
-_KINDS: dict[Kind, tuple[int, torch.dtype, int, float]] = {
-    32: (4, torch.float32, 24, 0.0),
-    16: (2, torch.float16, 11, 2.0**-25),
-    "bf16": (2, torch.bfloat16, 8, 2.0**-134),
-}
+Kind = Literal[32, 16]
+_DTYPES: dict[Kind, torch.dtype] = {32: torch.float32, 16: torch.float16}
 
 
-@checked_class(kind=one_of(Kind, "Float(32)"))
+@checked_class()
 @dataclass(frozen=True)
 class Float:
     """Send each entry as a little-endian float of `kind`, rounded to nearest.
@@ -48,9 +42,8 @@ class Float:
     Parameters
     ----------
     kind
-        32 (lossless for float32 leaves), 16 (IEEE half: relative error at most 2**-11 between
-        6.1e-5 and 65504, absolute 2**-25 below) or ``"bf16"`` (relative error at most 2**-8 over
-        the range of float32).
+        32 (lossless for float32 leaves) or 16 (IEEE half: relative error at most 2**-11 between
+        6.1e-5 and 65504, absolute 2**-25 below).
     entropy
         Code of the highest byte of every number, after a rotation that moves the sign to the lowest
         bit, so that this byte holds the exponent; trained weights have few distinct exponents. The
@@ -70,17 +63,17 @@ class Float:
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
         """Append the numbers: all bytes, or the code of the high bytes and then the other bytes."""
-        size, dtype, _, _ = _KINDS[self.kind]
-        flat = entries(leaf, f"Float({self.kind!r})")
-        narrow = torch.from_numpy(flat).to(dtype)
-        if self.kind != 32 and not torch.isfinite(narrow).all():
+        size = self.kind // 8
+        flat = entries(leaf, f"Float({self.kind})")
+        narrow = torch.from_numpy(flat).to(_DTYPES[self.kind])
+        if not is_finite(narrow):
             raise WireError(
-                f"Float({self.kind!r})",
+                f"Float({self.kind})",
                 "values within its range",
                 f"largest {peak(flat):g}",
                 "Float(32) or a smaller step",
             )
-        words = narrow.view(torch.int16 if size == 2 else torch.int32).numpy().view(f"u{size}")
+        words = narrow.numpy().view(f"u{size}")
         if self.entropy is None:
             out.raw(words.astype(f"<u{size}").tobytes())
             return
@@ -95,8 +88,7 @@ class Float:
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
         """Read the numbers as float32; refuse numbers that are not finite."""
-        size, dtype, _, _ = _KINDS[self.kind]
-        count = math.prod(shape)
+        size, count = self.kind // 8, math.prod(shape)
         if self.entropy is None:
             words = np.frombuffer(source.raw(size * count), f"<u{size}").astype(f"u{size}")
         else:
@@ -107,10 +99,10 @@ class Float:
             )
             turned = planes.view(f"<u{size}").reshape(-1).astype(f"u{size}")
             words = turned >> 1 | turned << (8 * size - 1)
-        wide = torch.from_numpy(words.view(f"i{size}")).view(dtype).float()
-        if not torch.isfinite(wide).all():
+        wide = torch.from_numpy(words.view(f"f{size}")).float()
+        if not is_finite(wide):
             raise WireError(
-                f"Float({self.kind!r})",
+                f"Float({self.kind})",
                 "finite numbers",
                 "NaN or Inf",
                 "sending it again",

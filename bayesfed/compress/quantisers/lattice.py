@@ -29,21 +29,20 @@ from bayesfed.compress.quantisers.cells import CELLS, Cell
 from bayesfed.compress.quantisers.entries import (
     LARGEST,
     SMALLEST,
-    Reals,
     Singles,
-    assembled,
     check_range,
     energy,
     entries,
     parts,
     tensor,
 )
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class, number, one_of
 from bayesfed.keys import Key
 
 _LARGE = 1 << 14  # number of coordinates from which the heads of several streams are negligible
 
 
+@checked_class(bits=number("[1, 20]", "Lattice(bits=4)"), dimension=one_of((1, 2), "dimension=2"))
 @dataclass(frozen=True)
 class Lattice:
     """Add a dither to sub-vectors, quantise them to the nearest lattice point, and subtract the
@@ -54,58 +53,37 @@ class Lattice:
 
     Parameters
     ----------
-    step
-        Side of the cube with the volume of the cell, in units of the leaf's root mean square, from
-        2**-20 to 2**20. At equal steps all dimensions cost about the same, and the error falls with
-        the dimension.
     bits
-        Instead of `step`: bits per entry, from 1 to 20, of an ideal code of independent symbols for
-        Gaussian entries. The step s solves ``2**(2 bits) = 2 pi e (1 + 2 G s**2) / s**2``, with G
+        Bits per entry, from 1 to 20, of an ideal code of independent symbols for Gaussian entries.
+        The step s solves ``2**(2 bits) = 2 pi e (1 + 2 G s**2) / s**2``, with G
         the normalised second moment of the cell: an upper bound on the entropy of entry plus dither
         in cells of side s. Leaves with other distributions cost more or less.
     dimension
-        1 (integers), 2 (hexagonal, G smaller by 3.8 %) or 8 (E8, by 14 %).
+        1 (integers) or 2 (hexagonal, G smaller by 3.8 %).
     code
-        Code of the integer coordinates of the points: several sequences, split by `Cell.streams`,
-        or in a small leaf a single one if that is predicted to be shorter.
+        Code of the integer coordinates of the points: of the hexagonal lattice three sequences, or
+        in a small leaf a single one if that is predicted to be shorter.
 
     Raises
     ------
     ArgumentError
-        Unless exactly one of `step` and `bits` is given and within its range, and `dimension` is 1,
-        2 or 8.
+        If `bits` or `dimension` is out of range.
     WireError
         On encoding a leaf with entries so large that the spacing is outside the range of float32.
     """
 
-    step: float | None = None
-    bits: float | None = None
+    bits: float
     dimension: int = 2
     code: IntegerCode = Cheapest()
 
-    def __post_init__(self) -> None:
-        if self.dimension not in CELLS:
-            raise ArgumentError(
-                "Lattice", "dimension 1, 2 or 8", self.dimension, "Lattice(bits=4, dimension=2)"
-            )
-        given = f"step {self.step}, bits {self.bits}"
-        right = (self.bits is None) if self.step is not None else self.bits is not None
-        if not right or not (
-            2.0**-20 <= (1 if self.step is None else self.step) <= 2.0**20
-            and 1 <= (1 if self.bits is None else self.bits) <= 20
-        ):
-            raise ArgumentError(
-                "Lattice", "a step from 2**-20 to 2**20 or 1 to 20 bits", given, "Lattice(bits=4)"
-            )
-
     @property
     def relative_step(self) -> float:
-        """The step in units of the leaf's root mean square, given or computed from `bits`."""
-        if self.step is not None:
-            return self.step
+        """Side of the cube with the volume of the cell, in units of the leaf's root mean square. At
+        equal steps all dimensions cost about the same, and the error falls with the dimension.
+        """
         spread = 2 * math.pi * math.e
         return math.sqrt(
-            spread / (4.0 ** (self.bits or 1) - 2 * spread * self._cell.moment / self._cell.side**2)
+            spread / (4.0**self.bits - 2 * spread * self._cell.moment / self._cell.side**2)
         )
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
@@ -117,9 +95,7 @@ class Lattice:
         out.f32(spacing)
         if spacing:
             random = key.child("dither").numpy()
-            points = np.pad(flat, (0, self._padded(len(flat)) - len(flat))).reshape(
-                -1, self.dimension
-            )
+            points = np.pad(flat, (0, -len(flat) % self.dimension)).reshape(-1, self.dimension)
             coordinates = self._empty(len(points))
             for part in parts(len(points)):
                 moved = points[part].astype(np.float64) / spacing
@@ -137,41 +113,38 @@ class Lattice:
         # An entry is at most sqrt(n) root mean squares; coordinates are at most twice that in
         # spacings, plus a few.
         most = math.ceil(2 * math.sqrt(count) / self.relative_step * self._cell.side) + 8
-        coordinates = self._read_points(source, self._padded(count))
+        coordinates = self._read_points(source, -(-count // self.dimension))
         check_range(coordinates.reshape(-1), -most, most)
-        random = key.child("dither").numpy()
-
-        def points(part: slice) -> Reals:
-            integers = coordinates[part.start // self.dimension : -(-part.stop // self.dimension)]
+        random, points = key.child("dither").numpy(), np.empty(coordinates.shape)
+        for part in parts(len(points)):
+            integers = coordinates[part]
             moved = self._cell.points(integers) - self._cell.uniform(len(integers), random)
-            return moved.reshape(-1)[: part.stop - part.start] * spacing
-
-        return assembled(points, count, shape)
+            points[part] = moved * spacing
+        return tensor(points.reshape(-1)[:count], shape)
 
     def _write_points(self, coordinates: Integers, out: Writer) -> None:
-        streams: list[Integers] = []
-
-        def collect(values: Integers) -> Integers:
-            streams.append(values)
-            return values
-
-        self._cell.streams(coordinates, collect)
-        # In a small leaf the heads of several streams can cost more than the streams save.
-        if self.dimension == 1 or (
-            coordinates.size < _LARGE
-            and self._bits([coordinates.reshape(-1)]) <= self._bits(streams)
-        ):
-            streams = [coordinates.reshape(-1)]
+        streams = [coordinates.reshape(-1)]
+        if self.dimension == 2:
+            # Odd rows are shifted by a half, so that the columns depend on the parity of the row.
+            rows = coordinates[:, 1]
+            apart = [rows, *(coordinates[rows & 1 == odd, 0] for odd in (0, 1))]
+            # In a small leaf the heads of several streams can cost more than the streams save.
+            if coordinates.size >= _LARGE or self._bits(apart) < self._bits(streams):
+                streams = apart
         out.byte(len(streams) > 1)
         for values in streams:
             self.code.write(values, out)
 
     def _read_points(self, source: Reader, count: int) -> Integers:
-        coordinates = self._empty(count // self.dimension)
-        if source.varint(1):
-            self._cell.streams(coordinates, lambda values: self.code.read(source, len(values)))
+        coordinates = self._empty(count)
+        if source.varint(self.dimension - 1):
+            rows = coordinates[:, 1] = self.code.read(source, len(coordinates))
+            for odd in (0, 1):
+                places = np.flatnonzero(rows & 1 == odd)
+                coordinates[places, 0] = self.code.read(source, len(places))
         else:
-            coordinates[:] = self.code.read(source, count).reshape(coordinates.shape)
+            flat = self.code.read(source, coordinates.size)
+            coordinates[:] = flat.reshape(coordinates.shape)
         return coordinates
 
     def _bits(self, streams: list[Integers]) -> float:
@@ -180,9 +153,6 @@ class Lattice:
     @property
     def _cell(self) -> Cell:
         return CELLS[self.dimension]
-
-    def _padded(self, count: int) -> int:
-        return -(-count // self.dimension) * self.dimension
 
     def _empty(self, count: int) -> Integers:
         # Column-major, since the streams take columns of coordinates.

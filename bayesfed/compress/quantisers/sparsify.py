@@ -1,13 +1,12 @@
-"""Sparsification: keep the largest entries (`TopK`), the largest kernels (`KernelWise`) or the
-non-zero entries (`Sparse`), and send them with another codec.
+"""Sparsification: keep the largest entries (`TopK`; `Ternary`, with one magnitude for all), the
+non-zero entries (`Sparse`) or the non-zero kernels (`Kernels`), and send them with another codec.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,8 +14,10 @@ from torch import Tensor
 
 from bayesfed.compress.leaf import LeafCodec, Mask, MaskCode, Reader, Writer
 from bayesfed.compress.masks.cheapest import CheapestMask
+from bayesfed.compress.masks.runs import RunMask
 from bayesfed.compress.quantisers.entries import (
-    Reals,
+    LARGEST,
+    SMALLEST,
     Singles,
     as_matrix,
     entries,
@@ -27,11 +28,8 @@ from bayesfed.compress.quantisers.entries import (
     write_positions,
 )
 from bayesfed.compress.quantisers.floats import Exact, Float
-from bayesfed.errors import WireError
-from bayesfed.errors.checks import SHARE, checked_class, one_of
+from bayesfed.errors.checks import SHARE, checked_class
 from bayesfed.keys import Key
-
-Dense = Literal["row", "entry"]
 
 
 class _Kept(ABC):
@@ -54,15 +52,7 @@ class _Kept(ABC):
         dense = np.zeros(self._rows(shape), np.float32)
         if dense.size:
             chosen = read_positions(source, self._layout(shape), self.mask)
-            count = int(chosen.sum())
-            if (expected := self._expected(len(chosen))) not in {None, count}:
-                raise WireError(
-                    type(self).__name__,
-                    f"{expected} kernels",
-                    count,
-                    "the share it was encoded with",
-                )
-            form = (count, *dense.shape[1:])
+            form = (int(chosen.sum()), *dense.shape[1:])
             dense[chosen] = self.values.read(source, form, key.child("values")).numpy()
         return tensor(dense, shape)
 
@@ -78,18 +68,24 @@ class _Kept(ABC):
         """Return the matrix as which the positions of rows are coded."""
         return as_matrix(shape)
 
-    def _expected(self, total: int) -> int | None:
-        """Return how many of all rows a message must keep; None if it may be any number."""
-        return None
-
     def _parted(self, leaf: Tensor) -> tuple[Singles, Mask]:
         rows = entries(leaf, type(self).__name__).reshape(self._rows(tuple(leaf.shape)))
         return rows, self._choose(rows)
 
 
+class _Largest(_Kept):
+    """The largest entries by magnitude."""
+
+    share: float
+
+    def _choose(self, rows: Singles) -> Mask:
+        count = min(share_of(self.share, len(rows)), int(np.count_nonzero(rows)))
+        return largest(np.abs(rows), count) if count else np.zeros(len(rows), np.bool_)
+
+
 @checked_class(share=SHARE)
 @dataclass(frozen=True)
-class TopK(_Kept):
+class TopK(_Largest):
     """Keep the largest entries by magnitude and set the others to zero.
 
     Parameters
@@ -112,9 +108,57 @@ class TopK(_Kept):
     values: LeafCodec = Float(32)
     mask: MaskCode = CheapestMask()
 
-    def _choose(self, rows: Singles) -> Mask:
-        count = min(share_of(self.share, len(rows)), int(np.count_nonzero(rows)))
-        return largest(np.abs(rows), count) if count else np.zeros(len(rows), np.bool_)
+
+@dataclass(frozen=True)
+class Signs:
+    """Send the sign of every entry, and one magnitude, the mean of their magnitudes."""
+
+    def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
+        """Append the magnitude, and one bit for each sign."""
+        flat = entries(leaf, "Signs")
+        if len(flat):
+            out.f32(float(np.abs(flat).mean(dtype=np.float64)))
+            out.raw(np.packbits(flat < 0).tobytes())
+
+    def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
+        """Read the tensor."""
+        count = math.prod(shape)
+        if not count:
+            return torch.empty(shape)
+        magnitude = source.f32(SMALLEST, LARGEST)
+        raw = np.frombuffer(source.raw(-(-count // 8)), np.uint8)
+        negative = np.unpackbits(raw, count=count)
+        return tensor(np.where(negative, -magnitude, magnitude), shape)
+
+
+@checked_class(share=SHARE)
+@dataclass(frozen=True)
+class Ternary(_Largest):
+    """Keep the largest entries by magnitude and send their signs and one magnitude mu, the mean of
+    their magnitudes: sparse ternary compression (Sattler et al. 2019, STC, algorithm 1).
+
+    With k entries kept, ``||x - Q(x)||**2 = ||x||**2 - k mu**2``: biased, and a contraction by
+    ``1 - d`` with ``d = k mu**2 / ||x||**2 >= (k / n**2) (||x||_1 / ||x||_2)**2 >= k / n**2``, as
+    error feedback requires. A tensor that is already ternary, with at most k non-zero entries, is
+    exact.
+
+    Parameters
+    ----------
+    share
+        p of the paper: ``k = ceil(share * n)``, at most the number of non-zero entries. Of equal
+        magnitudes the earlier ones are kept.
+    mask
+        Code of the positions. The paper uses the Golomb code of the gaps.
+
+    Raises
+    ------
+    ArgumentError
+        If `share` is not above 0 and at most 1.
+    """
+
+    share: float = 0.01
+    mask: MaskCode = RunMask()
+    values: LeafCodec = field(default=Signs(), init=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -137,43 +181,25 @@ class Sparse(_Kept):
         return np.asarray(rows != 0)
 
 
-@checked_class(
-    share=replace(SHARE, fits=lambda share: share is None or SHARE.fits(share)),
-    dense=one_of(Dense, "'row'"),
-)
 @dataclass(frozen=True)
-class KernelWise(_Kept):
-    """Keep the kernels of largest Euclidean norm and set the others to zero. AnycostFL (2).
+class Kernels(_Kept):
+    """Keep the kernels that are not all zeros; AnycostFL (2). The codec of the leaves that
+    `bayesfed.compress.flexible.Flexible` has thresholded.
 
-    A kernel is ``[o, i]`` of the weight ``(out, in, ...)`` of a convolution; for matrices see
-    `dense`. Vectors and scalars (biases) are kept whole. Positions cost one bit per kernel rather
-    than per entry.
+    A kernel is ``[o, i]`` of a weight ``(out, in, ...)``. Vectors and scalars (biases) are kept
+    whole. Positions cost one bit per kernel rather than per entry.
 
     Parameters
     ----------
-    share
-        rho of section III-C, the share of kernels to keep: exactly ``ceil(rho K)`` of K kernels; of
-        equal norms the earlier ones. None: every kernel that is not all zeros, so that only
-        `values` loses information.
     values
         Codec of the kept kernels, as a matrix with one kernel per row, and of leaves that are kept
         whole.
     mask
         Code of the positions of the kept kernels.
-    dense
-        Kernels of a matrix: "row", the weights of one output; or "entry", each ``[o, i]``, as in a
-        1 x 1 convolution.
-
-    Raises
-    ------
-    ArgumentError
-        If `share` is not above 0 and at most 1, or `dense` is neither of these.
     """
 
-    share: float | None = 0.1
-    values: LeafCodec = Float(32)
+    values: LeafCodec
     mask: MaskCode = CheapestMask()
-    dense: Dense = "row"
 
     def write(self, leaf: Tensor, key: Key, out: Writer) -> None:
         """Append the positions of the kept kernels, then their values."""
@@ -183,41 +209,24 @@ class KernelWise(_Kept):
             super().write(leaf, key, out)
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
-        """Read the tensor; refuse a number of kernels that does not fit the share."""
+        """Read the tensor."""
         if len(shape) < 2:
             return self.values.read(source, shape, key.child("values"))
         return super().read(source, shape, key)
 
     def _choose(self, rows: Singles) -> Mask:
-        norms = squared_norms(rows)
-        return norms > 0 if self.share is None else largest(norms, share_of(self.share, len(rows)))
+        return np.asarray(rows.any(1))
 
     def _rows(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return as_rows(shape, self.dense)
+        return as_kernels(shape)
 
     def _layout(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        return _layout(shape, self.dense)
-
-    def _expected(self, total: int) -> int | None:
-        return None if self.share is None else share_of(self.share, total)
+        return shape[0], shape[1]
 
 
-def as_rows(shape: tuple[int, ...], dense: Dense) -> tuple[int, int]:
+def as_kernels(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return the shape of a leaf with one kernel per row; each entry of a vector or scalar is a
     kernel.
     """
-    size = math.prod(shape)
-    total = math.prod(_layout(shape, dense)) if len(shape) > 1 else size
-    return total, size // max(total, 1)
-
-
-def squared_norms(kernels: Singles) -> Reals:
-    """Return the squared Euclidean norm of each row in float64, where no norm of float32 numbers
-    overflows or underflows to 0.
-    """
-    wide = kernels.astype(np.float64)
-    return np.asarray(np.einsum("ij,ij->i", wide, wide), np.float64)
-
-
-def _layout(shape: tuple[int, ...], dense: Dense) -> tuple[int, int]:
-    return (shape[0], shape[1]) if len(shape) > 2 or dense == "entry" else (1, shape[0])
+    total = math.prod(shape[:2])
+    return total, math.prod(shape) // max(total, 1)

@@ -15,6 +15,7 @@ import torch
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import DataError
+from bayesfed.errors.checks import checked
 
 Records = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 _IMAGE = (3, 32, 32)
@@ -22,6 +23,7 @@ _PIXELS = 3 * 32 * 32
 _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
+@checked()
 def cifar10(folder: str | Path) -> tuple[Dataset, Dataset]:
     """Read CIFAR-10's binary version as (train, test): inputs ``(N, 3, 32, 32)`` in [0, 1], ten
     classes.

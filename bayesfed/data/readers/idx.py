@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import DataError
+from bayesfed.errors.checks import checked
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -52,6 +53,7 @@ def read_idx(path: str | Path) -> Tensor:
     )
 
 
+@checked()
 def fashion_mnist(folder: str | Path = FASHION_MNIST) -> tuple[Dataset, Dataset]:
     """Read Fashion-MNIST as (train, test): inputs ``(N, 28, 28)`` in [0, 1], ten classes.
 

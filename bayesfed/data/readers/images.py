@@ -11,14 +11,14 @@ import numpy as np
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.rows import as_inputs, check_mode, labelled, numbers_of
 from bayesfed.errors import DataError, needs
-from bayesfed.errors.checks import Role, checked, one_of
+from bayesfed.errors.checks import checked
+from bayesfed.errors.roles import Role
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
 @checked(
-    colour=one_of(("rgb", "grey"), "'rgb'"),
     size=Role(
         lambda size: len(size) == 2 and min(size) >= 1, "rows and columns, at least 1", "(32, 32)"
     ),

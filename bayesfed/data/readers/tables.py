@@ -16,7 +16,7 @@ from bayesfed.data.partition import by_domain, federate
 from bayesfed.data.readers.labels import nearest
 from bayesfed.data.rows import labelled
 from bayesfed.errors import DataError
-from bayesfed.errors.checks import checked
+from bayesfed.errors.checks import ITSELF, checked
 
 
 @overload
@@ -49,7 +49,7 @@ def from_csv(
 ) -> dict[str, Dataset]: ...
 
 
-@checked()
+@checked(path=ITSELF)
 def from_csv(
     path: str | Path,
     *,

@@ -15,10 +15,10 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.data.readers.labels import nearest
 from bayesfed.data.rows import as_inputs, labelled, numbers_of
 from bayesfed.errors import DataError
-from bayesfed.errors.checks import checked
+from bayesfed.errors.checks import ITSELF, checked
 
 
-@checked()
+@checked(dataset=ITSELF)
 def from_torch(
     dataset: TorchDataset[Any],
     *,
@@ -112,7 +112,7 @@ class Split(Protocol):
         ...
 
 
-@checked()
+@checked(dataset=ITSELF)
 def from_hugging_face(
     dataset: Split,
     *,

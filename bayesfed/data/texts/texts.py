@@ -31,7 +31,8 @@ from torch import Tensor
 
 from bayesfed.data.partition import held_out
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import Role, checked, one_of
+from bayesfed.errors.checks import checked
+from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 
@@ -131,7 +132,6 @@ _COMMAND = (
 
 
 @checked(
-    by=one_of(By, "by='document'"),
     threshold=Role(lambda rating: 0 <= rating < 4, "a number from 0 to 4", "0.5"),
 )
 def sentiment(

@@ -7,7 +7,6 @@ pools; `bayesfed.models.nets.text` has the networks that read it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.data.files import write_whole
+from bayesfed.data.files import digest, write_whole
 from bayesfed.data.texts.pretrained import model_folder, offline
 from bayesfed.data.texts.texts import Texts
 from bayesfed.errors import (
@@ -124,15 +123,14 @@ def _tokens(texts: Sequence[str], folder: Path, length: int) -> Tensor:
 
 def _digest(texts: Sequence[str], folder: Path, length: int) -> str:
     """Return a digest of everything that the tokens depend on."""
-    digest = hashlib.blake2b(digest_size=16)
     files = sorted(path for path in folder.iterdir() if path.suffix in _KINDS)
-    settings = {"length": length, "texts": list(texts), "versions": _versions()}
-    for part in (
-        json.dumps(settings).encode(),
-        *(part for path in files for part in (path.name.encode(), path.read_bytes())),
-    ):
-        digest.update(hashlib.blake2b(part).digest())
-    return digest.hexdigest()
+    settings = {
+        "length": length,
+        "texts": list(texts),
+        "versions": _versions(),
+        "files": {path.name: digest(path.read_bytes()) for path in files},
+    }
+    return digest(json.dumps(settings).encode())
 
 
 def _versions() -> list[str]:
@@ -152,7 +150,7 @@ def _keep(file: Path, inputs: Tensor) -> None:
     from safetensors.torch import save
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, save({"inputs": inputs}, {"digest": _own(inputs)}))
+    write_whole(file, save({"inputs": inputs}, {"digest": digest(inputs.numpy().tobytes())}))
 
 
 def _kept(file: Path, shape: tuple[int, ...]) -> Tensor:
@@ -167,10 +165,10 @@ def _kept(file: Path, shape: tuple[int, ...]) -> Tensor:
             )
     except (SafetensorError, OSError) as problem:
         raise ValueError(problem) from problem
-    if inputs.dtype != torch.int64 or tuple(inputs.shape) != shape or _own(inputs) != written:
+    if (
+        inputs.dtype != torch.int64
+        or tuple(inputs.shape) != shape
+        or digest(inputs.numpy().tobytes()) != written
+    ):
         raise ValueError("other bytes")
     return inputs.clone()
-
-
-def _own(inputs: Tensor) -> str:
-    return hashlib.blake2b(inputs.numpy().tobytes(), digest_size=16).hexdigest()

@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Protocol
 
 import torch
@@ -31,7 +30,8 @@ from torch import Tensor
 
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import checked_class, number
-from bayesfed.federated.core import Info, PartialSum, Update
+from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.core import Info, Sum, Update
 from bayesfed.trees import Tree, check_shapes, shapes
 
 
@@ -58,10 +58,10 @@ class Rule(Protocol):
 
 def added(updates: Mapping[str, Update]) -> Update:
     """Return the sum of at least one update, whose bits do not depend on their order."""
-    total = reduce(
-        PartialSum.with_, updates.values(), PartialSum.nothing(next(iter(updates.values())))
-    )
-    return total.update()
+    reducer = Sum()
+    for client, update in updates.items():
+        reducer.add(client, update)
+    return summed(reducer, next(iter(updates.values())).kind)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -119,26 +119,15 @@ def _distances(updates: Mapping[str, Update]) -> Tensor:
     """Return squared distances between updates, ``(n, n)``, in double precision. They are computed
     from differences, without cancellation.
     """
-    distances: Tensor | None = None
-    for values in _stacked(updates):
+    trees = [change(replace(update, kind="delta"), {}) for update in updates.values()]
+    distances = torch.zeros(len(trees), len(trees), dtype=torch.float64)
+    for tree in trees:
+        check_shapes(tree, shapes(trees[0]), where="update")
+    for name in trees[0]:
+        values = torch.stack([tree[name].flatten() for tree in trees])
         squares = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist").square()
-        distances = squares if distances is None else distances + squares
-    if distances is None:
-        raise UpdateError("Krum", "updates of at least one leaf", "none", "a model with parameters")
+        distances += squares
     return distances
-
-
-def _stacked(updates: Mapping[str, Update]) -> Iterator[Tensor]:
-    """Yield each leaf of all updates, flat, ``(n, D)``."""
-    values = {
-        client: change(Update(update.total, update.weight, "delta"), {})
-        for client, update in updates.items()
-    }
-    first = next(iter(values.values()))
-    for tree in values.values():
-        check_shapes(tree, shapes(first), where="update")
-    for name in first:
-        yield torch.stack([tree[name].flatten() for tree in values.values()])
 
 
 def _of(updates: Mapping[str, Update], clients: set[str]) -> dict[str, Update]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -80,6 +80,7 @@ class FedAvgM:
 
     learning_rate: float = 1.0
     momentum: float = 0.9
+    momentum_alone: ClassVar[bool] = True
 
     def initial(self, model: Tree) -> Tree:
         """Return zeros, or nothing without momentum."""

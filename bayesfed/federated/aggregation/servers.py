@@ -12,7 +12,18 @@ from typing import ClassVar
 import torch
 
 from bayesfed.errors import UpdateError
-from bayesfed.federated.core import Info, Kind, Reducer, Server, Stale, Update, published, total_of
+from bayesfed.federated.core import (
+    MODEL,
+    Info,
+    Kind,
+    Reducer,
+    Server,
+    Stale,
+    Update,
+    owned,
+    published,
+    total_of,
+)
 from bayesfed.models import ChannelGraph, sort_channels
 from bayesfed.trees import Tree, zip_map
 
@@ -40,6 +51,18 @@ def summed(reducer: Reducer, kind: Kind) -> Update:
         )
         raise UpdateError("server step", f"a sum of kind {kind!r}", actual, hint)
     return total
+
+
+class PublishesModel:
+    """A server that publishes the model alone, or the leaves of another owner, of a state with
+    several kinds of leaves: a base of such servers.
+    """
+
+    shown: ClassVar[str] = MODEL
+
+    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
+        """Publish these leaves."""
+        return owned(state, self.shown)
 
 
 @dataclass(frozen=True)

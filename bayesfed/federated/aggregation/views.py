@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from bayesfed.compress import gather_active, scatter_active
@@ -153,12 +152,7 @@ class Slice:
 
 
 def _scaled(tree: Tree, weight: float) -> Tree:
-    return {
-        name: weight * leaf
-        if leaf.is_floating_point()
-        else weight * leaf.to(torch.get_default_dtype())
-        for name, leaf in tree.items()
-    }
+    return {name: weight * leaf for name, leaf in tree.items()}
 
 
 @dataclass(frozen=True)

@@ -30,21 +30,29 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError
-from bayesfed.errors.checks import Role, checked_class, whole
-from bayesfed.federated.clients.side import ClientSide, Opened, Sides
-from bayesfed.federated.clients.turn import Outcome, Task, attempt, failure, fitted, read, reply
+from bayesfed.errors.checks import checked_class, whole
+from bayesfed.errors.roles import Role
+from bayesfed.federated.clients.side import ClientSide, Sides
+from bayesfed.federated.clients.turn import (
+    Outcome,
+    Ready,
+    Task,
+    Turn,
+    attempt,
+    begun,
+    packed,
+    trained,
+)
 from bayesfed.federated.clients.vmap_training import Member, obstacle, rows_of, shape_of, together
-from bayesfed.federated.core import Fit, Layer, Local
-from bayesfed.federated.training.descent import Descent
-from bayesfed.trees import Tree, size, to
+from bayesfed.federated.core import Fit, Local, seams
+from bayesfed.trees import size
 
 Cohort = int | Literal["auto"]
 """Largest number of clients that are batched, or "auto"."""
@@ -52,30 +60,6 @@ BATCHED, SEVERAL = "batched", whole(2, "8")
 # Limits of "auto", from the measurements above: most and fewest clients, most parameters of a
 # client, and most parameters times rows of a step.
 MOST, LEAST, PARAMETERS, WORK = 128, 8, 1 << 16, 1 << 21
-
-
-class Turn(NamedTuple):
-    """One client's turn: its task, all clients' rows by name, its memory, and in keyed mode its
-    secret.
-    """
-
-    task: Task
-    data: Mapping[str, Dataset]
-    memory: Tree
-    secret: bytes | None = None
-
-
-class Ready(NamedTuple):
-    """A client that is ready to train: its turn and side, the client as it was read, as its layers
-    opened it and as the core gets it, and the seconds that this took.
-    """
-
-    turn: Turn
-    side: ClientSide
-    read: Member
-    opened: Opened
-    core: Member
-    seconds: float
 
 
 @checked_class(
@@ -110,40 +94,41 @@ class Cohorts:
     turns: dict[str, Counter[str]] = field(default_factory=dict)
     _obstacles: dict[str, str] = field(default_factory=dict, repr=False)
 
-    def answers(self, sides: Sides, turns: Iterable[Turn]) -> Iterator[Outcome]:
-        """Yield every client's outcome, in the order of the turns. As many turns are read ahead as
-        fit in a cohort.
+    def answers(self, sides: Sides, turns: Iterable[Turn]) -> Iterator[tuple[Task, Outcome]]:
+        """Yield every client's task and outcome, in the order of the turns. As many turns are read
+        ahead as fit in a cohort.
         """
         turns = iter(turns)
         while chunk := list(islice(turns, MOST if self.size == "auto" else self.size)):
-            yield from self._chunk(sides, chunk)
+            tasks = [turn.task for turn in chunk]
+            yield from zip(tasks, self._chunk(sides, chunk), strict=True)
 
     def _chunk(self, sides: Sides, chunk: Sequence[Turn]) -> list[Outcome]:
         outcomes, groups = dict[int, Outcome](), dict[Hashable, dict[int, Ready]]()
         for number, turn in enumerate(chunk):
-            begun = _begun(sides[turn.task.phase], turn)
-            if isinstance(begun, ClientError):
-                outcomes[number] = begun
+            ready = begun(sides, turn)
+            if isinstance(ready, ClientError):
+                outcomes[number] = ready
             else:
-                groups.setdefault(shape_of(begun.side.core, begun.core), {})[number] = begun
+                groups.setdefault(shape_of(ready.side.core, _member(ready)), {})[number] = ready
         for group in groups.values():
             ended = self._fits(list(group.values()))
             for (number, client), (fit, seconds) in zip(group.items(), ended, strict=True):
-                outcomes[number] = _packed(client, fit, client.seconds + seconds)
+                outcomes[number] = packed(client.turn, client.side, fit, client.seconds + seconds)
         return [outcomes[number] for number in range(len(chunk))]
 
     def _fits(self, clients: Sequence[Ready]) -> list[tuple[Fit | ClientError, float]]:
         """Return the result of the local step, and its seconds, for each client of a group of one
         shape.
         """
-        members, side = [client.core for client in clients], clients[0].side
+        members, side = [*map(_member, clients)], clients[0].side
         phase, local, count = members[0].task.phase, side.core, len(clients)
         done = self.turns.setdefault(phase, Counter())
         reason = self._obstacle(phase, side) or self._no_gain(local, members)
-        if not reason and isinstance(local, Descent):
+        if not reason:
             start = time.perf_counter()
             try:
-                fits = together(local, members)
+                fits = together(seams.descent_of(local), members)
             except Exception as problem:
                 # Rows were checked client by client, so a failure here means that the network
                 # cannot be batched.
@@ -156,12 +141,10 @@ class Cohorts:
                 ended = zip(clients, fits, strict=True)
                 return [(_closed(client, fit, count), share) for client, fit in ended]
         done[f"one by one: {reason}"] += count
-        return [_alone(client) for client in clients]
+        return [trained(client) for client in clients]
 
     def _obstacle(self, phase: str, side: ClientSide) -> str:
-        around = any(type(layer).during is not Layer.during for layer in side.layers)
-        layers = "layers that act while clients train" if around else ""
-        reason = self._obstacles.get(phase) or obstacle(side.core) or layers
+        reason = self._obstacles.get(phase) or obstacle(side.core)
         if reason and self.size != "auto":
             raise ArgumentError(
                 f"cohort, phase {phase!r}", "a local that can be batched", reason, "cohort='auto'"
@@ -193,19 +176,9 @@ def pays(parameters: int, rows: int, clients: int) -> bool:
     return clients >= LEAST and parameters <= PARAMETERS and parameters * rows <= WORK
 
 
-def _begun(side: ClientSide, turn: Turn) -> Ready | ClientError:
-    """Load a client's rows, read its message, and let its layers open it."""
-    start, task, stage = time.perf_counter(), turn.task, "load"
-    try:
-        data, stage = turn.data[task.client], "decode"
-        message, options = read(task, side, turn.secret)
-        member, stage = Member(task, data, message, options), "fit"
-        there, key = to(message, data.inputs.device), task.key.child("fit")
-        opened = side.opened(there, turn.memory, data, key, options)
-    except (Exception, SystemExit) as problem:
-        return failure(task, stage, problem)
-    core = Member(task, opened.data, opened.message, opened.options)
-    return Ready(turn, side, member, opened, core, time.perf_counter() - start)
+def _member(client: Ready) -> Member:
+    opened = client.opened
+    return Member(client.turn.task, opened.data, opened.message, opened.options)
 
 
 def _closed(client: Ready, fit: Fit | ClientError, clients: int) -> Fit | ClientError:
@@ -216,17 +189,3 @@ def _closed(client: Ready, fit: Fit | ClientError, clients: int) -> Fit | Client
     if isinstance(closed, ClientError):
         return closed
     return closed._replace(info={**closed.info, "cohort": float(clients)})
-
-
-def _alone(client: Ready) -> tuple[Fit | ClientError, float]:
-    start, (task, data, message, options) = time.perf_counter(), client.read
-    work = partial(fitted, task, client.side, data, client.turn.memory, message, options)
-    return attempt(task, "fit", work), time.perf_counter() - start
-
-
-def _packed(client: Ready, fit: Fit | ClientError, seconds: float) -> Outcome:
-    if isinstance(fit, ClientError):
-        return fit
-    task, start = client.turn.task, time.perf_counter() - seconds
-    work = partial(reply, task, client.side, fit, client.turn.secret, start)
-    return attempt(task, "encode", work)

@@ -168,6 +168,9 @@ def check_secrets(
         If a client has no secret, or one is not bytes of such a length. The message states lengths,
         never values.
     """
+    if not isinstance(secrets, Mapping):
+        hint = "{name: secrets.token_bytes(32) for name in clients}"
+        raise ArgumentError(where, "secrets by client", f"a {type(secrets).__name__}", hint)
     checked = dict(secrets)
     if without := sorted(set(clients) - checked.keys()):
         actual, hint = f"none for {without}", "secrets.token_bytes(32)"

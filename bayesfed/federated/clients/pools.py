@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
@@ -18,14 +17,14 @@ import numpy as np
 
 from bayesfed.data import Dataset, Population
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import a, checked, choice, number, whole
-from bayesfed.federated.clients.cohorts import Cohort, Cohorts, Turn
+from bayesfed.errors.checks import ITSELF, checked, number, one_of, whole
+from bayesfed.federated.clients.cohorts import Cohort, Cohorts
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.rosters import Devices, Profiles
 from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
-from bayesfed.federated.clients.worker import StartMethod, default_start_method
+from bayesfed.federated.clients.worker import DEFAULT, StartMethod
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.federated.clients.workers import Workers, WorkerThreads
 from bayesfed.federated.core import Profile
@@ -121,10 +120,9 @@ class InProcess:
     """
 
     @checked(
-        data=a(Mapping, "a data set for each client by name", "{'name': data_set}"),
+        secrets=ITSELF,
         workers=whole(0, "workers=2"),
-        kind=choice("process", "thread"),
-        start=choice(*multiprocessing.get_all_start_methods()),
+        start=one_of(multiprocessing.get_all_start_methods()),
         deadline_s=number("(0, inf)", "600.0"),
         memory_bytes=number("[0, inf]", "2**30"),
     )
@@ -176,7 +174,7 @@ class InProcess:
         self.memory_folder = memory_folder
         self._memories = Memories(names, self.memory_bytes, memory_folder)
         self._deadline_s = math.inf if deadline_s is None else deadline_s
-        self._start = start or default_start_method()
+        self._start = start or DEFAULT
         self._crew: Workers | WorkerThreads | None = None
 
     @property
@@ -186,12 +184,16 @@ class InProcess:
 
     def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead."""
+        site, read = Site(sides, self._data, self._secrets), self._memories.read
         if self._workers:
-            answers = self._hired(sides).map(tasks, self._memories.read)
+            answers = self._hired(site).map(tasks, read)
         elif self.cohorts:
-            answers = self._together(self.cohorts, sides, tasks)
+            turns = (site.turn(task, read(task.client)) for task in tasks)
+            answers = self.cohorts.answers(sides, turns)
         else:
-            answers = self._serial(sides, tasks)
+            answers = (
+                (task, answered(sides, site.turn(task, read(task.client)))) for task in tasks
+            )
         # A generator would keep each answer while the next client works.
         return starmap(self._noted, answers)
 
@@ -224,29 +226,9 @@ class InProcess:
             self._memories.pend(task.client, outcome.memory)
         return task, outcome
 
-    def _serial(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        for task in tasks:
-            secret, memory = self._secrets.get(task.client), self._memories.read(task.client)
-            yield task, answered(task, sides, self._data, memory, secret)
-
-    def _together(
-        self, cohorts: Cohorts, sides: Sides, tasks: Iterable[Task]
-    ) -> Iterator[tuple[Task, Outcome]]:
-        asked = deque[Task]()
-
-        def turns() -> Iterator[Turn]:
-            for task in tasks:
-                asked.append(task)
-                secret, memory = self._secrets.get(task.client), self._memories.read(task.client)
-                yield Turn(task, self._data, memory, secret)
-
-        for outcome in cohorts.answers(sides, turns()):
-            yield asked.popleft(), outcome
-
-    def _hired(self, sides: Sides) -> Workers | WorkerThreads:
-        if self._crew is None or self._crew.site.sides is not sides:
+    def _hired(self, site: Site) -> Workers | WorkerThreads:
+        if self._crew is None or self._crew.site.sides is not site.sides:
             self.close()
-            site = Site(sides, self._data, self._secrets)
             self._crew = (
                 Workers(self._workers, site, self._deadline_s, self._start)
                 if self._kind == "process"

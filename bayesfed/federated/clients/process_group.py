@@ -15,8 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, RankError
+from bayesfed.federated.clients.serialisation import to_safetensors
 from bayesfed.federated.clients.turn import one_thread
-from bayesfed.keys import Key, forked
+from bayesfed.keys import Key
+from bayesfed.models import cnn
 
 Result = TypeVar("Result")
 
@@ -186,32 +188,24 @@ def _training() -> str:
     them.
     """
     key = Key(0, "ranks", "canary")
-    with forked(key.child("net")), one_thread():
-        net = nn.Sequential(
-            nn.Conv2d(1, 3, 3),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(108, 128),
-            nn.Tanh(),
-            nn.Linear(128, 10),
-        )
-        generator, leaves = key.generator(), list(net.parameters())
-        adam = torch.optim.Adam(leaves, 1e-3, fused=True)
+    net, generator = cnn((1, 8, 8), 10, key.child("net"), hidden=128), key.generator()
+    adam = torch.optim.Adam(net.parameters(), 1e-3, fused=True)
+    with one_thread():
         for count in (32, 12, 9, 1, 64, 20):
-            rows = torch.randn(count, 1, 8, 8, generator=generator)
+            rows = torch.randn(count, 8, 8, generator=generator)
             adam.zero_grad()
             nn.functional.cross_entropy(net(rows), torch.arange(count) % 10).backward()
             adam.step()
-        square = rows[0, 0].double() @ rows[1, 0].double()
+        square = rows[0].double() @ rows[1].double()
         parts = (
-            *leaves,
+            *net.parameters(),
             rows.exp(),
             rows.abs().log(),
             rows.erf(),
+            rows.tanh(),
             torch.linalg.svdvals(square),
             *torch.linalg.qr(square),
             square.sum(),
         )
-    return blake2b(
-        b"".join(leaf.detach().contiguous().numpy().tobytes() for leaf in parts), digest_size=8
-    ).hexdigest()
+    numbers = {str(place): part for place, part in enumerate(parts)}
+    return blake2b(to_safetensors(numbers), digest_size=8).hexdigest()

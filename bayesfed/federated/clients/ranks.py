@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import atexit
 import math
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -15,6 +14,7 @@ from typing import Self, TypeVar
 import torch
 
 from bayesfed.data import Dataset, Population
+from bayesfed.data.population import place_of
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, number
 from bayesfed.federated.clients.memory.table import Memories
@@ -28,9 +28,6 @@ from bayesfed.federated.core import Profile
 from bayesfed.trees import Tree
 
 Result = TypeVar("Result")
-# Most clients whose owners are listed one by one; of larger populations, a digest of the name says
-# who owns a client.
-LISTED = 10_000
 
 
 class Ranks:
@@ -92,14 +89,11 @@ class Ranks:
         if self.group.size > 1 and getattr(self.pool, "cohorts", None) is not None:
             hint = "cohort=1, which is the same on any number of ranks"
             raise ArgumentError("Ranks", "clients that train one by one", "cohorts", hint)
-        roster = Roster(self.pool.profiles)
-        names = roster.names
-        listed = names if len(names) <= LISTED else ()
-        self._owners = {name: number % self.group.size for number, name in enumerate(listed)}
+        self._names = Roster(self.pool.profiles).ordered
         # On rank 0: what the clients of all ranks keep.
         bound = getattr(self.pool, "memory_bytes", math.inf)
         folder = getattr(self.pool, "memory_folder", None)
-        self._memories = Memories(roster.ordered, bound, folder)
+        self._memories = Memories(self._names, bound, folder)
         self._changed, self._verdicts = set[str](), list[tuple[str, bool]]()
 
     @property
@@ -113,9 +107,8 @@ class Ranks:
         return self.pool.data if isinstance(self.pool, InProcess) else None
 
     def owner(self, client: str) -> int:
-        """Return the rank that answers for a client."""
-        owner = self._owners.get(client)
-        return zlib.crc32(client.encode()) % self.group.size if owner is None else owner
+        """Return the rank that answers for a client; rank 0 for one that is not in the pool."""
+        return (place_of(self._names, client) or 0) % self.group.size
 
     def owns(self, client: str) -> bool:
         """Return whether this rank answers for a client."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -86,20 +85,20 @@ class ClientSide:
 
     @property
     def uses_global_randomness(self) -> bool:
-        """Whether the core or a layer draws from torch's global generator."""
-        return self.core.uses_global_randomness or any(one.traits.draws for one in self.layers)
+        """Whether the core draws from torch's global generator."""
+        return self.core.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
         """Open the message layer by layer, run the local step, and close its result likewise."""
-        opened = self.opened(message, memory, data, key, options)
-        with ExitStack() as stack:
-            for layer, visit in zip(self.layers, opened.visits, strict=True):
-                stack.enter_context(layer.during(visit))
-            fit = self.core.fit(opened.message, opened.memory, opened.data, key, opened.options)
-            self._check(fit)
-            return self.closed(opened, fit, memory)
+        return self.run(self.opened(message, memory, data, key, options), memory, key)
+
+    def run(self, opened: Opened, memory: Tree, key: Key) -> Fit:
+        """Run the local step on a turn that is open, and close its result."""
+        fit = self.core.fit(opened.message, opened.memory, opened.data, key, opened.options)
+        self._check(fit)
+        return self.closed(opened, fit, memory)
 
     def opened(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -117,13 +116,12 @@ class ClientSide:
 
     def closed(self, opened: Opened, fit: Fit, memory: Tree) -> Fit:
         """Return the result of a turn, given the core's: payload and memory of all owners."""
-        told, kept, own = dict[str, Tree](), dict[str, Tree](), fit.memory
+        kept, own = dict[str, Tree](), fit.memory
         for layer, visit in reversed(list(zip(self.layers, opened.visits, strict=True))):
-            fit, said, after = layer.send(visit, fit)
-            told[layer.owner] = said or {}
+            fit, after = layer.send(visit, fit)
             kept[layer.owner] = visit.memory if after is None else after
         memory = self.scope.joined(memory, own, kept)
-        payload = wired(fit.payload, told) if self.layers else fit.payload
+        payload = wired(fit.payload, {}) if self.layers else fit.payload
         return fit._replace(payload=payload, memory=memory)
 
     def coded(self, memory: Tree, payload: Tree, decode: Callable[[], Tree]) -> Tree:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -19,7 +19,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import Envelope, masked
-from bayesfed.federated.clients.side import ClientSide, Sides
+from bayesfed.federated.clients.side import ClientSide, Opened, Sides
 from bayesfed.federated.core import Direction, Fit, Info, Link, LocalOptions, Scalar, read_options
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, to
@@ -53,6 +53,10 @@ class Task:
         """The fields of a message's header that say which exchange it belongs to."""
         return {"client": self.client, "round": self.round, "phase": self.phase}
 
+    def error(self, stage: str, reason: str, field: str = "") -> ClientError:
+        """Return the failure of this client at a stage."""
+        return ClientError(self.client, self.round, stage, reason, field)
+
     @property
     def key(self) -> Key:
         """The stream of this client, round and phase; both ends can rebuild it."""
@@ -72,42 +76,79 @@ class Reply:
 Outcome = Reply | ClientError
 
 
-def answer(
-    task: Task, side: ClientSide, data: Dataset, memories: Tree, secret: bytes | None = None
-) -> Outcome:
-    """Run one client on its rows, as `answered`."""
-    return answered(task, {task.phase: side}, {task.client: data}, memories, secret)
+class Turn(NamedTuple):
+    """One client's turn: its task, all clients' rows by name, its memory, and in keyed mode its
+    secret.
+    """
+
+    task: Task
+    data: Mapping[str, Dataset]
+    memory: Tree
+    secret: bytes | None = None
 
 
-def answered(
-    task: Task,
-    sides: Sides,
-    data: Mapping[str, Dataset],
-    memories: Tree,
-    secret: bytes | None = None,
-) -> Outcome:
+class Ready(NamedTuple):
+    """A client that is ready to train: its turn and side, the turn as the core gets it, and the
+    seconds that this took.
+    """
+
+    turn: Turn
+    side: ClientSide
+    opened: Opened
+    seconds: float
+
+
+def answered(sides: Sides, turn: Turn) -> Outcome:
     """Load a client's rows and run it; a failure comes back as a `ClientError` that names the
     stage, never as a raise.
 
-    Parameters
-    ----------
-    secret
-        The client's own, in keyed mode: a message that was not sealed with it is not trained on.
+    In keyed mode, a message that was not sealed with the client's own secret is not trained on.
     """
-    stage, side = "load", sides[task.phase]
+    ready = begun(sides, turn)
+    if isinstance(ready, ClientError):
+        return ready
+    fit, seconds = trained(ready)
+    side, seconds = ready.side, ready.seconds + seconds
+    # As large as the model.
+    del ready
+    return packed(turn, side, fit, seconds)
+
+
+def begun(sides: Sides, turn: Turn) -> Ready | ClientError:
+    """Load a client's rows, read its message, and let its layers open it, on the device of the
+    rows.
+    """
+    task, stage = turn.task, "load"
     try:
-        rows, stage, start = data[task.client], "decode", time.perf_counter()
-        message, options = read(task, side, secret)
-        stage = "fit"
-        fit = fitted(task, side, rows, memories, message, options)
-        # As large as the model.
-        del message
-        stage = "encode"
-        return reply(task, side, fit, secret, start)
+        side, data = sides[task.phase], turn.data[task.client]
+        stage, start = "decode", time.perf_counter()
+        message, options = read(task, side, turn.secret)
+        stage, there = "fit", to(message, data.inputs.device)
+        with one_thread():
+            opened = side.opened(there, turn.memory, data, task.key.child("fit"), options)
     except (Exception, SystemExit) as problem:
-        # Whatever a user's network, likelihood or local step raises belongs to this client alone,
-        # leaving among it.
         return failure(task, stage, problem)
+    return Ready(turn, side, opened, time.perf_counter() - start)
+
+
+def trained(client: Ready) -> tuple[Fit | ClientError, float]:
+    """Run the local step; return its result, and the seconds that it took."""
+    start, (task, _, memory, _) = time.perf_counter(), client.turn
+    fit: Fit | ClientError
+    try:
+        with one_thread(), rows_that_fit(client.opened.data):
+            fit = client.side.run(client.opened, memory, task.key.child("fit"))
+    except (Exception, SystemExit) as problem:
+        fit = failure(task, "fit", problem)
+    return fit, time.perf_counter() - start
+
+
+def packed(turn: Turn, side: ClientSide, fit: Fit | ClientError, seconds: float) -> Outcome:
+    """Pack what the local step returned, `seconds` after the turn began."""
+    task, start = turn.task, time.perf_counter() - seconds
+    if isinstance(fit, ClientError):
+        return fit
+    return attempt(task, "encode", lambda: reply(task, side, fit, turn.secret, start))
 
 
 def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | ClientError:
@@ -115,15 +156,22 @@ def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | Clie
     try:
         return work()
     except (Exception, SystemExit) as problem:
+        # Whatever a user's network, likelihood or local step raises belongs to this client alone,
+        # leaving among it.
         return failure(task, stage, problem)
 
 
 def failure(task: Task, stage: str, problem: BaseException) -> ClientError:
     """Return the failure of a client at a stage of its turn."""
+    field = problem.field if stage == "decode" and isinstance(problem, RefusedError) else ""
+    return task.error(stage, reason_of(problem), field)
+
+
+def reason_of(problem: BaseException) -> str:
+    """Return what went wrong: of errors that are not of this package, their class as well."""
     if isinstance(problem, BayesfedError):
-        field = problem.field if stage == "decode" and isinstance(problem, RefusedError) else ""
-        return ClientError(task.client, task.round, stage, str(problem), field)
-    return ClientError(task.client, task.round, stage, f"{type(problem).__name__}: {problem}")
+        return str(problem)
+    return f"{type(problem).__name__}: {problem}"
 
 
 def read(task: Task, side: ClientSide, secret: bytes | None) -> tuple[Tree, LocalOptions]:
@@ -135,21 +183,6 @@ def read(task: Task, side: ClientSide, secret: bytes | None) -> tuple[Tree, Loca
     forget()
     own = {name: value for name, value in header.items() if name not in task.address}
     return tree, read_options(side.options, own)
-
-
-def fitted(
-    task: Task,
-    side: ClientSide,
-    data: Dataset,
-    memories: Tree,
-    message: Tree,
-    options: LocalOptions,
-) -> Fit:
-    """Run the local step, on the device of the data."""
-    with one_thread(), rows_that_fit(data):
-        return side.fit(
-            to(message, data.inputs.device), memories, data, task.key.child("fit"), options
-        )
 
 
 @contextmanager

@@ -21,30 +21,24 @@ from bayesfed.data import Dataset
 from bayesfed.data.dataset import unchecked
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.turn import Task, attempt, one_thread
-from bayesfed.federated.core import Fit, Local, LocalOptions
+from bayesfed.federated.core import Fit, Local, LocalOptions, seams
 from bayesfed.federated.training.descent import Descent, row_numbers
 from bayesfed.federated.training.optimisers import Adam, Sgd
 from bayesfed.inference import MaximumLikelihood, Proximal
 from bayesfed.keys import Key
 from bayesfed.models.nets.norms import batch_norms
-from bayesfed.trees import Tree, to
+from bayesfed.trees import Tree
 
 
 class Member(NamedTuple):
-    """One client of a cohort: its task, its rows, and its decoded message with options."""
+    """One client of a cohort: its task, its rows, and its decoded message with options, on the
+    device of the rows.
+    """
 
     task: Task
     data: Dataset
     message: Tree
     options: LocalOptions
-
-
-class _Begun(NamedTuple):
-    """Leaves of one client before its first step, and the message on the device of its rows."""
-
-    trained: Tree
-    fixed: Tree
-    message: Tree
 
 
 def obstacle(local: Local) -> str:
@@ -54,17 +48,15 @@ def obstacle(local: Local) -> str:
     What can be batched is `Descent` with `Sgd` or `Adam` on `MaximumLikelihood` or `Proximal`, for
     networks without dropout and batch norm.
     """
-    if not isinstance(local, Descent) or type(local) is not Descent:
+    descent: Descent | None = seams.descent_of(local)
+    if descent is None:
         return f"{type(local).__name__} does more than gradient steps"
-    objective = (
-        local.objective.likelihood_part
-        if isinstance(local.objective, Proximal)
-        else local.objective
-    )
+    found = descent.objective
+    objective = found.inner if isinstance(found, Proximal) else found
     if not isinstance(objective, MaximumLikelihood):
         return f"{type(objective).__name__} is no point objective"
-    if type(local.optimiser) not in (Sgd, Adam):
-        return f"{type(local.optimiser).__name__} is not known to work entry by entry"
+    if type(descent.optimiser) not in (Sgd, Adam):
+        return f"{type(descent.optimiser).__name__} is not known to work entry by entry"
     if local.uses_global_randomness:
         return "the network draws from torch's global generator (dropout)"
     return "the network has batch norm" if batch_norms(objective.net) else ""
@@ -84,11 +76,9 @@ def shape_of(local: Local, member: Member) -> tuple[Hashable, ...]:
 
 def rows_of(local: Local, member: Member) -> int:
     """Return the number of rows that a client takes per step."""
-    return (
-        min(len(member.data), local.batch_size or len(member.data))
-        if isinstance(local, Descent)
-        else len(member.data)
-    )
+    descent: Descent | None = seams.descent_of(local)
+    rows = len(member.data)
+    return min(rows, descent.batch_size or rows) if descent else rows
 
 
 def together(local: Descent, members: Sequence[Member]) -> list[Fit | ClientError]:
@@ -121,18 +111,19 @@ def together(local: Descent, members: Sequence[Member]) -> list[Fit | ClientErro
     return [start if isinstance(start, ClientError) else next(ended) for start in begun]
 
 
-def _begin(local: Descent, member: Member) -> _Begun:
-    message = to(member.message, member.data.inputs.device)
-    trained, fixed = local.objective.start(message)
+def _begin(local: Descent, member: Member) -> tuple[Tree, Tree]:
+    """Return the leaves of one client before its first step: trained, and fixed."""
+    trained, fixed = local.objective.start(member.message)
     local.objective.check(trained, fixed, member.data)
-    return _Begun(trained, fixed, message)
+    return trained, fixed
 
 
-def _steps(local: Descent, sound: Sequence[tuple[Member, _Begun]]) -> list[Fit | ClientError]:
-    members, begun = [member for member, _ in sound], [start for _, start in sound]
+def _steps(
+    local: Descent, sound: Sequence[tuple[Member, tuple[Tree, Tree]]]
+) -> list[Fit | ClientError]:
+    members = [member for member, _ in sound]
     rate, steps = local.asked(members[0].options)
-    trained = _stacked([start.trained for start in begun])
-    fixed = _stacked([start.fixed for start in begun])
+    trained, fixed = (_stacked([start[place] for _, start in sound]) for place in (0, 1))
     leaves = [leaf.requires_grad_() for leaf in trained.values()]
     optimiser, (rows, order) = local.optimiser.build(leaves, rate), _rows(local, members, steps)
     # A point objective uses neither.
@@ -151,14 +142,10 @@ def _steps(local: Descent, sound: Sequence[tuple[Member, _Begun]]) -> list[Fit |
     with pyro.validation_enabled(False):
         for step in range(steps):
             optimiser.zero_grad()
-            loss, nll = scores(
-                trained,
-                fixed,
-                *(
-                    _taken(values, order[step], len(members))
-                    for values in (rows.inputs, rows.targets)
-                ),
+            taken = (
+                _taken(values, order[step], len(members)) for values in (rows.inputs, rows.targets)
             )
+            loss, nll = scores(trained, fixed, *taken)
             # Clients share no leaves, so a client's slice of the gradient of the sum is the
             # gradient of its own loss.
             loss.sum().backward()
@@ -166,15 +153,10 @@ def _steps(local: Descent, sound: Sequence[tuple[Member, _Begun]]) -> list[Fit |
             losses.append(torch.stack([loss.detach(), nll.detach()]))
     means = torch.stack(losses).mean(0).T.tolist()
     fits = []
-    for number, (member, start) in enumerate(sound):
+    for number, (member, (_, kept)) in enumerate(sound):
         own = {name: leaf.detach()[number] for name, leaf in trained.items()}
-        fits.append(
-            attempt(
-                member.task,
-                "fit",
-                partial(local.ended, own, start.fixed, start.message, member.data, *means[number]),
-            )
-        )
+        work = partial(local.ended, own, kept, member.message, member.data, *means[number])
+        fits.append(attempt(member.task, "fit", work))
     return fits
 
 

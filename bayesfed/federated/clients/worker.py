@@ -36,15 +36,10 @@ if TYPE_CHECKING:
     Context = ForkContext | SpawnContext | ForkServerContext
 
 StartMethod = Literal["fork", "spawn", "forkserver"]
+# MacOS can fork too, but its system libraries do not survive it.
+DEFAULT: StartMethod = "fork" if sys.platform == "linux" else "spawn"
 # Seconds that a worker with a deadline has at least to send an answer it has begun.
 GRACE_S = 10.0
-
-
-def default_start_method() -> StartMethod:
-    """Return "fork" on Linux, "spawn" elsewhere: macOS can fork too, but its system libraries do
-    not survive it.
-    """
-    return "fork" if sys.platform == "linux" else "spawn"
 
 
 @dataclass

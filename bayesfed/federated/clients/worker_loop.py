@@ -24,7 +24,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.side import Sides
-from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
+from bayesfed.federated.clients.turn import Outcome, Reply, Task, Turn, answered, reason_of
 from bayesfed.trees import Tree
 
 READY = b"ready"
@@ -37,9 +37,9 @@ class Site(NamedTuple):
     data: Mapping[str, Dataset]
     secrets: Mapping[str, bytes]
 
-    def answered(self, task: Task, memory: Tree) -> Outcome:
-        """Run the client of a task."""
-        return answered(task, self.sides, self.data, memory, self.secrets.get(task.client))
+    def turn(self, task: Task, memory: Tree) -> Turn:
+        """Return the turn of the client of a task."""
+        return Turn(task, self.data, memory, self.secrets.get(task.client))
 
 
 class Settings(NamedTuple):
@@ -110,7 +110,7 @@ def receive_outcome(door: Connection, task: Task) -> Outcome:
     """Receive the answer to a task; EOFError or OSError if the worker is gone."""
     figures = json.loads(door.recv_bytes())
     if "stage" in figures:
-        return ClientError(task.client, task.round, **figures)
+        return task.error(**figures)
     memory = from_safetensors(door.recv_bytes())
     return Reply(door.recv_bytes(), memory, figures["info"], figures["seconds"])
 
@@ -120,7 +120,7 @@ def _received_site(server: Connection) -> Site | None:
     try:
         received: tuple[Settings, Site] = pickle.loads(content)
     except Exception as problem:
-        server.send_bytes(f"{type(problem).__name__}: {problem}".encode())
+        server.send_bytes(reason_of(problem).encode())
         return None
     settings, site = received
     settings.apply()
@@ -135,10 +135,10 @@ def _answer_one(server: Connection, site: Site) -> None:
     content, memory = server.recv_bytes(), server.recv_bytes()
     try:
         task: Task = pickle.loads(content)
-        sent = frames(site.answered(task, from_safetensors(memory)))
+        sent = frames(answered(site.sides, site.turn(task, from_safetensors(memory))))
     except Exception as problem:
         # The server knows the client and the round, even of a task that could not be read here.
-        sent = frames(ClientError("", 0, "reply", f"{type(problem).__name__}: {problem}"))
+        sent = frames(ClientError("", 0, "reply", reason_of(problem)))
     for frame in sent:
         server.send_bytes(frame)
 

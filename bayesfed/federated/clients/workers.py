@@ -22,9 +22,9 @@ from pathlib import Path
 
 import torch
 
-from bayesfed.errors import ArgumentError, ClientError
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients.serialisation import to_safetensors
-from bayesfed.federated.clients.turn import Outcome, Task
+from bayesfed.federated.clients.turn import Outcome, Task, answered
 from bayesfed.federated.clients.worker import Job, Launcher, StartMethod, Worker, stop_all
 from bayesfed.federated.clients.worker_loop import Site
 from bayesfed.trees import Tree
@@ -114,12 +114,8 @@ class Workers:
         """
         task, how = job.task, self._remove(worker)
         if worker.late:
-            job.outcome = ClientError(
-                task.client,
-                task.round,
-                "deadline",
-                f"no answer within {self._deadline_s:g} s; its worker process was stopped",
-            )
+            reason = f"no answer within {self._deadline_s:g} s; its worker process was stopped"
+            job.outcome = task.error("deadline", reason)
             return
         if not job.tried:
             job.tried = True
@@ -131,7 +127,7 @@ class Workers:
         reason = (
             f"its worker process died, and so did a fresh one ({how}); try workers=0 to see why"
         )
-        job.outcome = ClientError(task.client, task.round, "worker", reason)
+        job.outcome = task.error("worker", reason)
 
     def _listen(self) -> None:
         """Wait for an answer, a death or a deadline, and enter what came."""
@@ -210,7 +206,7 @@ class WorkerThreads:
 
     def _answer(self, task: Task, memory: Tree) -> Outcome:
         site: Site = self._own.site
-        return site.answered(task, memory)
+        return answered(site.sides, site.turn(task, memory))
 
 
 def wait_until_gone(numbers: Collection[int]) -> None:

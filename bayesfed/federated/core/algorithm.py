@@ -8,21 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import shown
+from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.layers import Layer
 from bayesfed.federated.core.owners import MODEL, Scope
 from bayesfed.federated.core.protocols import Assignment, Info, Link, Local, Profile, Skip
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.core.update import Reducer
 from bayesfed.keys import Key
-from bayesfed.models.modules import evaluating
-from bayesfed.trees import Tree, to
+from bayesfed.models.modules import outputs
+from bayesfed.trees import Tree
 
 
 @dataclass(frozen=True)
@@ -50,25 +47,7 @@ class Model:
         DataError
             If the network does not take the inputs.
         """
-        if not isinstance(inputs, Tensor):
-            raise DataError(
-                "model",
-                "a tensor of inputs (B, ...)",
-                shown(inputs),
-                "data.inputs, torch.as_tensor(array)",
-            )
-        with torch.no_grad(), evaluating(self.net):
-            try:
-                output: Tensor = functional_call(
-                    self.net, to(self.parameters, inputs.device), (inputs,)
-                )
-            except RuntimeError as problem:
-                actual, hint = (
-                    f"{shown(inputs)}: {str(problem).splitlines()[0]}",
-                    "rows of the width and type that were trained on",
-                )
-                raise DataError("model", "inputs that the network takes", actual, hint) from problem
-        return output
+        return outputs(self.net, self.parameters, inputs)
 
 
 class Predictor(Protocol):
@@ -84,11 +63,10 @@ class Predictor(Protocol):
         """
 
 
-class Assign(Protocol):
-    """A function that plans one client's round from the state and the client's profile."""
-
-    def __call__(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
-        """Return the client's assignment, or a `Skip` with the reason why it has none."""
+Assign = Callable[[Tree, int, Profile, Key], Assignment | Skip]
+"""``(state, round, profile, key) -> Assignment | Skip``: plans one client's round, or says why the
+client has none.
+"""
 
 
 class Server(Protocol):

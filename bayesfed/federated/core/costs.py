@@ -51,8 +51,3 @@ class Cost:
     def energy_j(self) -> float:
         """Joules of training and sending together."""
         return self.compute_j + self.uplink_j
-
-    @property
-    def learning_gain(self) -> float:
-        """``alpha^4 beta`` (AnycostFL (19)); 0 for a client that was not planned."""
-        return self.alpha**4 * self.beta

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import UpdateError
-from bayesfed.federated.core.limbs import TOP, limbs_of, refused
+from bayesfed.federated.core.limbs import TOP, fits, limbs_of
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.trees import check_shapes
 
@@ -30,15 +30,6 @@ class Entry(NamedTuple):
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-
-
-class Place(NamedTuple):
-    """Where the numbers of a leaf are: the number of their limbs, and their columns among all
-    leaves with as many limbs.
-    """
-
-    limbs: int
-    columns: slice
 
 
 @dataclass(frozen=True)
@@ -84,20 +75,23 @@ class Form:
         )
 
     @cached_property
-    def places(self) -> dict[tuple[Part, str], Place]:
-        """Place of every leaf by part and name."""
-        result, ends = dict[tuple[Part, str], Place](), dict[int, int]()
+    def places(self) -> dict[tuple[Part, str], tuple[int, slice]]:
+        """By part and name of a leaf: the number of limbs of its numbers, and their columns among
+        all leaves with as many.
+        """
+        result, ends = dict[tuple[Part, str], tuple[int, slice]](), dict[int, int]()
         for entry in self.entries:
             number = limbs_of(entry.dtype)
             start = ends.get(number, 0)
-            ends[number] = start + math.prod(entry.shape) * (2 if entry.dtype.is_complex else 1)
-            result[entry.part, entry.name] = Place(number, slice(start, ends[number]))
+            stop = start + math.prod(entry.shape) * (2 if entry.dtype.is_complex else 1)
+            result[entry.part, entry.name] = number, slice(start, stop)
+            ends[number] = stop
         return result
 
     @cached_property
     def sizes(self) -> dict[int, int]:
         """By number of limbs: how many real numbers have so many."""
-        return {place.limbs: place.columns.stop for place in self.places.values()}
+        return {number: columns.stop for number, columns in self.places.values()}
 
     def check(self, other: Form) -> None:
         """Raise `UpdateError` unless updates of another form can be added to those of this one."""
@@ -159,16 +153,16 @@ def checked(update: Update) -> dict[tuple[Part, str], Tensor]:
         If a number is not finite, or 2^50 or more in size, and so cannot be added.
     """
     values = {(part, name): flat(leaf) for part, name, leaf in leaves(update)}
-    if (wrong := refused(list(values.values()))) is not None:
-        (part, name), leaf = list(values.items())[wrong]
-        where = f"adding updates, {'leaf' if part == 'total' else 'weights of leaf'} {name!r}"
-        raise UpdateError(
-            where,
-            "finite numbers below 2^50 in size",
-            f"{float(leaf.abs().amax()):g}",
-            "a smaller step or weight",
-            field="values",
-        )
+    for (part, name), leaf in values.items():
+        if not fits(leaf):
+            where = f"adding updates, {'leaf' if part == 'total' else 'weights of leaf'} {name!r}"
+            raise UpdateError(
+                where,
+                "finite numbers below 2^50 in size",
+                f"{float(leaf.abs().amax()):g}",
+                "a smaller step or weight",
+                field="values",
+            )
     if not isinstance(update.weight, dict) and not abs(update.weight) < TOP:
         raise UpdateError(
             "adding updates, weight",

@@ -121,13 +121,8 @@ def of_core(
     """
     phase, parted = phases[0], phases[0].scope.parted
 
-    def known(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
-        return lambda state: served(parted(state)[0])
-
-    def own(state: Tree, memory: Tree) -> Personal:
-        if personal is None:
-            raise ArgumentError(name, "personal models", "none", "personalised(algorithm)")
-        return personal(parted(state)[0], parted(memory)[0])
+    def known(served: Callable[..., Served]) -> Callable[..., Served]:
+        return lambda *trees: served(*(parted(tree)[0] for tree in trees))
 
     state = of(phase.within, of(phase.owner, initial))
     for layer in phase.layers:
@@ -139,7 +134,7 @@ def of_core(
         known(predictor),
         known(posterior) if posterior else None,
         sizes={size: known(served) for size, served in (sizes or {}).items()},
-        personal=own if personal else None,
+        personal=known(personal) if personal else None,
     )
 
 
@@ -184,8 +179,6 @@ def check_order(phase: Phase, where: str = "") -> None:
             hint = f"{bound.owner!r} as the outermost layer"
             expected = f"single updates that nothing changes after {bound.owner!r}"
             raise ArgumentError(begin, expected, f"{layer.owner!r} around it, which does", hint)
-        if type(layer).sends is not Layer.sends and not seams.adds(phase):
-            raise ArgumentError(begin, SUMMED, "another reducer", METHODS)
         holding = next((one for one in inside if one.traits.holds), None)
         if traits.averages and holding:
             actual = f"{holding.owner!r}, which sends changes of it"

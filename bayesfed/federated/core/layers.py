@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -35,7 +34,7 @@ from bayesfed.federated.core.options import LocalOptions
 from bayesfed.federated.core.protocols import Assignment, Fit, Info, Link, Profile, Skip
 from bayesfed.federated.core.update import Kind, Update
 from bayesfed.keys import Key
-from bayesfed.trees import Shapes, Tree
+from bayesfed.trees import Tree
 
 Late = Literal["kept", "as changes", "refused"]
 Stale = Literal["rebased", "scaled", "as sent"]
@@ -65,8 +64,6 @@ class Traits:
         or their sum before it.
     noises
         Whether it adds noise for privacy to the sum.
-    draws
-        Whether it draws from torch's global generator at clients.
     takes
         Kinds of updates that the layer takes from the step within it; empty for any.
     gives
@@ -84,7 +81,6 @@ class Traits:
     apart: bool = False
     bounds: bool = False
     noises: bool = False
-    draws: bool = False
     takes: tuple[Kind, ...] = ()
     gives: Mapping[Kind, Kind] = field(default_factory=dict)
     averages: bool = False
@@ -152,14 +148,12 @@ class Visit:
 
 
 class Sent(NamedTuple):
-    """What a layer makes of a local step: the result that it hands on, leaves of its own for the
-    server, its memory.
+    """What a layer makes of a local step: the result that it hands on, and its memory.
 
     A memory of None is the one from before.
     """
 
     fit: Fit
-    told: Tree | None = None
     memory: Tree | None = None
 
 
@@ -230,10 +224,6 @@ class Layer:
         """Return the turn with the message, rows and options that the local step gets."""
         return visit
 
-    def during(self, visit: Visit) -> AbstractContextManager[None]:
-        """Return a context in which the local step runs."""
-        return nullcontext()
-
     def send(self, visit: Visit, fit: Fit) -> Sent:
         """Return what is sent of the local step's result, and what the layer keeps at the client.
 
@@ -252,10 +242,6 @@ class Layer:
         """
         return memory
 
-    def sends(self, model: Tree) -> Shapes:
-        """Return names and shapes of the layer's own leaves of a payload."""
-        return {}
-
     def admit(self, own: Tree, update: Update, moment: Moment) -> Update:
         """Return one client's update as it is to be added.
 
@@ -273,7 +259,7 @@ class Layer:
         raise NotImplementedError
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Return the layer's next leaves, the core's next leaves, and figures.
 
@@ -285,8 +271,6 @@ class Layer:
             The round.
         total
             Sum of the updates; None if nobody was heard.
-        told
-            Weighted mean of the layer's own leaves of the payloads.
         inner
             The step within. It is to be called exactly once.
         """

@@ -13,8 +13,8 @@ float32 and lower   3       2^-70, about 8.5e-22
 float64             4       2^-110, about 7.7e-34
 ==================  ======  ========================
 
-Large arrays on the CPU are added by numba's kernels, small ones and those elsewhere by torch. Both
-round to even, and all their steps are exact, so that both give the same bits.
+Large arrays are added by numba's kernels, small ones by torch. Both round to even, and all their
+steps are exact, so that both give the same bits.
 
 A running sum of many float32 numbers is kept as floats of 64 bits (`floats_for`), block by block,
 for as long as no addition loses a bit: a third of the memory of limbs.
@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,8 +34,8 @@ from torch import Tensor
 DIGIT, TOP, ROOM = 40, 2.0**50, 1 << 22
 # Exponents of the limbs.
 EXPONENTS = (10, -30, -70, -110)
-# Entries from which on numba's kernels are worth their import.
-LARGE = 1 << 14
+# Entries from which on numba's kernels are worth their import, and that are read at a time.
+LARGE, CHUNK = 1 << 14, 1 << 16
 
 
 def limbs_of(dtype: torch.dtype) -> int:
@@ -49,30 +47,18 @@ def limbs_of(dtype: torch.dtype) -> int:
     return 4 if dtype in (torch.float64, torch.complex128) else 3
 
 
-def refused(leaves: Sequence[Tensor]) -> int | None:
-    """Return the index of the first leaf with a number that is not finite or 2^50 or more in size,
-    for integers 2^40; None if there is none.
-    """
-    kernels = _kernels(leaves)
-    if (
-        kernels is None
-        and len({leaf.dtype for leaf in leaves}) == 1
-        and _is_below(torch.cat(list(leaves)))
-    ):
-        # The usual case of small leaves, in one call.
-        return None
-    for number, leaf in enumerate(leaves):
-        if not (_is_below(leaf) if kernels is None else kernels.below(_array(leaf), _top(leaf))):
-            return number
-    return None
+def fits(leaf: Tensor) -> bool:
+    """Return whether all numbers are finite and below 2^50 in size, for integers 2^40."""
+    top = TOP if leaf.is_floating_point() else float(1 << DIGIT)
+    low, high = leaf.aminmax() if leaf.numel() else (0, 0)
+    # NaN compares as false.
+    return -top < float(low) and float(high) < top
 
 
-def zeros(number: int, size: int, device: torch.device | None = None) -> Tensor:
-    """Return limbs of zeros, ``(number, size)`` int64. On the CPU they take no memory until they
-    are written to.
+def zeros(number: int, size: int) -> Tensor:
+    """Return limbs of zeros, ``(number, size)`` int64. They take no memory until they are written
+    to.
     """
-    if device is not None and device.type != "cpu":
-        return torch.zeros(number, size, dtype=torch.int64, device=device)
     return torch.from_numpy(np.zeros((number, size), np.int64))
 
 
@@ -80,7 +66,7 @@ def floats_for(limbs: Tensor) -> Tensor | None:
     """Return zeros ``(n,)`` in float64 to add numbers to in place of these limbs; None for limbs of
     few numbers, or of another type than float32.
     """
-    large = len(limbs) == 3 and _kernels([limbs])
+    large = len(limbs) == 3 and limbs.shape[1] >= LARGE
     return torch.from_numpy(np.full(limbs.shape[1], 0.0)) if large else None
 
 
@@ -90,26 +76,33 @@ def add(leaves: Sequence[Tensor], limbs: Tensor, floats: Tensor | None = None) -
     Parameters
     ----------
     leaves
-        Numbers of which none is `refused`, in pieces ``(n_1,)``, ``(n_2,)``, ... of n together.
+        Numbers that `fits` takes, in pieces ``(n_1,)``, ``(n_2,)``, ... of n together.
     limbs
         ``(L, n)`` int64.
     floats
         Of `floats_for`: numbers are added to these where no bit is lost. Blocks that are in the
         limbs are NaN.
     """
-    kernels = _kernels([limbs])
     if len(limbs) == 1:
         limbs[0] += torch.cat(list(leaves))
-    elif kernels is None:
-        _add(torch.cat(list(leaves)), limbs)
+    elif limbs.shape[1] < LARGE:
+        # All of this is exact, as multiples of powers of 2.
+        rest = torch.cat(list(leaves)).to(torch.float64) * 2.0 ** -EXPONENTS[0]
+        for limb in limbs:
+            digits = rest.round()
+            limb.add_(digits.long())
+            rest = (rest - digits) * 2.0**DIGIT
     else:
+        from bayesfed.federated.core import limbs_jit
+
         start, rows = 0, limbs.numpy()
         for leaf in leaves:
-            at = slice(start, start := start + leaf.shape[0])
+            values = leaf if leaf.dtype is torch.float64 else leaf.float()
             if floats is None:
-                kernels.ADD[len(limbs)](_array(leaf), *rows[:, at])
+                limbs_jit.add(values.contiguous().numpy(), rows, start)
             else:
-                kernels.add_to_floats(_array(leaf), floats[at].numpy(), *rows[:, at])
+                limbs_jit.add_to_floats(values.contiguous().numpy(), floats.numpy(), rows, start)
+            start += len(leaf)
 
 
 def value(limbs: Tensor, floats: Tensor | None = None) -> Tensor:
@@ -128,12 +121,7 @@ def value(limbs: Tensor, floats: Tensor | None = None) -> Tensor:
     if floats is not None:
         inside = floats.isnan()
         return floats.masked_scatter(inside, value(limbs[:, inside])) if inside.any() else floats
-    if (kernels := _kernels([limbs])) is None:
-        return _value(limbs)
-    result = torch.empty(limbs.shape[1], dtype=torch.float64)
-    digits = [*limbs.numpy(), np.broadcast_to(np.int64(0), len(result))]
-    kernels.read(*digits[:4], result.numpy())
-    return result
+    return torch.cat([_value(part) for part in limbs.split(CHUNK, 1)])
 
 
 def normalised(limbs: Tensor) -> Tensor:
@@ -160,20 +148,6 @@ def from_quanta(count: int) -> float:
     return count / (1 << -EXPONENTS[-1])
 
 
-def _add(values: Tensor, limbs: Tensor) -> None:
-    steps = torch.tensor(
-        [[0.0], *([2.0**exponent] for exponent in EXPONENTS[: len(limbs)])],
-        dtype=torch.float64,
-        device=limbs.device,
-    )
-    scales = steps.reciprocal()
-    scales[0] = 0.0
-    # Numbers rounded to multiples of 2^10, of 2^-30, ...: what one adds to the one before are the
-    # digits. All of this is exact.
-    rounded = (values.to(torch.float64) * scales).round_().mul_(steps)
-    limbs += (rounded[1:] - rounded[:-1]).mul_(scales[1:]).long()
-
-
 def _value(limbs: Tensor) -> Tensor:
     # The first digit has up to 64 bits: a further one is split off, so that each is exact as a
     # float.
@@ -194,33 +168,3 @@ def _value(limbs: Tensor) -> Tensor:
         lost = lost + error
     result: Tensor = total + lost
     return result
-
-
-def _kernels(arrays: Sequence[Tensor]) -> ModuleType | None:
-    if sum(array.shape[-1] for array in arrays) < LARGE or any(
-        array.device.type != "cpu" for array in arrays
-    ):
-        return None
-    from bayesfed.federated.core import limbs_jit
-
-    return limbs_jit
-
-
-def _top(leaf: Tensor) -> float:
-    return TOP if leaf.is_floating_point() else float(1 << DIGIT)
-
-
-def _is_below(leaf: Tensor) -> bool:
-    low, high = leaf.aminmax() if leaf.numel() else (0, 0)
-    # NaN compares as false.
-    return -_top(leaf) < float(low) and float(high) < _top(leaf)
-
-
-def _array(leaf: Tensor) -> Any:
-    """Return an array of a type that kernels are compiled for."""
-    known = leaf.dtype in (torch.float32, torch.float64, torch.int64)
-    return (
-        (leaf if known else leaf.float() if leaf.is_floating_point() else leaf.long())
-        .contiguous()
-        .numpy()
-    )

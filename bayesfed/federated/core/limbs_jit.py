@@ -1,4 +1,4 @@
-"""`bayesfed.federated.core.limbs` as numba kernels, with the loop over limbs unrolled.
+"""Additions of `bayesfed.federated.core.limbs` as numba kernels.
 
 Without ``fastmath`` nothing is reordered, so that the bits are those of torch.
 """
@@ -11,25 +11,19 @@ import numba
 import numpy as np
 
 EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True}
-HALF = 1 << 39
 # Entries that are looked at together.
 BLOCK = 1024
 
 
 @numba.njit(**EXACT)
-def below(values: Any, top: float) -> Any:
-    """Return whether all numbers ``(n,)`` are below `top` in size; NaN is not."""
-    sound = 0
+def add(values: Any, limbs: Any, start: int) -> None:
+    """Add numbers ``(n,)`` to limbs ``(L, N)``, from entry `start` on."""
     for i in range(len(values)):
-        sound += abs(values[i]) < top
-    return sound == len(values)
-
-
-@numba.njit(inline="always")
-def digit(rest: Any, exponent: Any) -> Any:
-    """Return the digit of a number at an exponent of 2, and what it leaves."""
-    rounded = np.rint(rest * 2.0**-exponent)
-    return np.int64(rounded), rest - rounded * 2.0**exponent
+        rest = np.float64(values[i]) * 2.0**-10
+        for limb in range(len(limbs)):
+            digit = np.rint(rest)
+            limbs[limb, start + i] += np.int64(digit)
+            rest = (rest - digit) * 2.0**40
 
 
 @numba.njit(inline="always")
@@ -39,25 +33,13 @@ def lowest(value: Any) -> Any:
 
 
 @numba.njit(**EXACT)
-def add_three(values: Any, first: Any, second: Any, third: Any) -> None:
-    """Add numbers ``(n,)`` to three limbs ``(n,)``."""
-    for i in range(len(values)):
-        one, rest = digit(np.float64(values[i]), 10)
-        first[i] += one
-        one, rest = digit(rest, -30)
-        second[i] += one
-        third[i] += digit(rest, -70)[0]
-
-
-@numba.njit(**EXACT)
-def add_to_floats(values: Any, floats: Any, first: Any, second: Any, third: Any) -> None:
-    """Add numbers ``(n,)`` to floats ``(n,)``. A block of which a bit would be lost goes to three
-    limbs ``(n,)``, and its floats are NaN from then on.
+def add_to_floats(values: Any, floats: Any, limbs: Any, start: int) -> None:
+    """Add numbers ``(n,)`` to floats ``(N,)``, from entry `start` on. A block of which a bit would
+    be lost goes to three limbs ``(3, N)``, and its floats are NaN from then on.
     """
-    for start in range(0, len(values), BLOCK):
-        stop = min(start + BLOCK, len(values))
-        block, total = values[start:stop], floats[start:stop]
-        a, b, c = first[start:stop], second[start:stop], third[start:stop]
+    for first in range(0, len(values), BLOCK):
+        block = values[first : first + BLOCK]
+        total = floats[start + first : start + first + len(block)]
         lost = 0
         for i in range(len(block)):
             number = lowest(block[i])
@@ -69,52 +51,6 @@ def add_to_floats(values: Any, floats: Any, first: Any, second: Any, third: Any)
                 total[i] += lowest(block[i])
         else:
             if not np.isnan(total[0]):
-                add_three(total, a, b, c)
+                add(total, limbs, start + first)
                 total[:] = np.nan
-            add_three(block, a, b, c)
-
-
-@numba.njit(**EXACT)
-def add_four(values: Any, first: Any, second: Any, third: Any, fourth: Any) -> None:
-    """Add numbers ``(n,)`` to four limbs ``(n,)``."""
-    for i in range(len(values)):
-        one, rest = digit(np.float64(values[i]), 10)
-        first[i] += one
-        one, rest = digit(rest, -30)
-        second[i] += one
-        one, rest = digit(rest, -70)
-        third[i] += one
-        fourth[i] += digit(rest, -110)[0]
-
-
-@numba.njit(inline="always")
-def carried(low: Any, high: Any) -> Any:
-    """Return two digits after what exceeds 40 bits of the lower one is carried."""
-    carry = (low + HALF) >> 40
-    return low - (carry << 40), high + carry
-
-
-@numba.njit(inline="always")
-def two_sum(total: Any, term: Any) -> Any:
-    """Return a sum and its rounding error (Knuth)."""
-    added = total + term
-    part = added - total
-    return added, (total - (added - part)) + (term - part)
-
-
-@numba.njit(**EXACT)
-def read(first: Any, second: Any, third: Any, fourth: Any, result: Any) -> None:
-    """Write the numbers that four limbs stand for, the last of them zeros if there are three."""
-    for i in range(len(result)):
-        d, c = carried(fourth[i], third[i])
-        c, b = carried(c, second[i])
-        b, a = carried(b, first[i])
-        a, top = carried(a, np.int64(0))
-        total, error_a = two_sum(np.float64(top) * 2.0**50, np.float64(a) * 2.0**10)
-        total, error_b = two_sum(total, np.float64(b) * 2.0**-30)
-        total, error_c = two_sum(total, np.float64(c) * 2.0**-70)
-        total, error_d = two_sum(total, np.float64(d) * 2.0**-110)
-        result[i] = total + (((error_d + error_c) + error_b) + error_a)
-
-
-ADD = {3: add_three, 4: add_four}
+            add(block, limbs, start + first)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, under
 
 # Owner of the core's leaves, for cores that have one kind of them.
 MODEL = "model"
@@ -26,8 +26,7 @@ def owned(tree: Mapping[str, Tensor], owner: str) -> Tree:
     """Return the leaves of one owner, by their own names. The owner "" has all leaves, by their
     full names.
     """
-    start = f"{owner}/" if owner else ""
-    return {name[len(start) :]: leaf for name, leaf in tree.items() if name.startswith(start)}
+    return under(tree, f"{owner}/" if owner else "")
 
 
 def of(owner: str, tree: Mapping[str, Tensor]) -> Tree:

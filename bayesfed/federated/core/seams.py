@@ -75,6 +75,13 @@ def takes_momentum(server: Server) -> TakesMomentum | None:
     return server if isinstance(server, TakesMomentum) else None
 
 
+def momentum_alone(optimiser: object) -> bool:
+    """Return whether an optimiser of the server is momentum and nothing else: its attribute
+    ``momentum_alone``.
+    """
+    return bool(getattr(optimiser, "momentum_alone", False))
+
+
 def stale(server: Server) -> Stale | None:
     """Return how a server takes answers that were begun from an older state: its attribute
     ``stale``; None if it cannot.
@@ -83,12 +90,24 @@ def stale(server: Server) -> Stale | None:
     return found
 
 
+def fusion_of(server: Server) -> Any:
+    """Return the rule by which a server fuses posteriors: its attribute ``fusion``, or None."""
+    return getattr(server, "fusion", None)
+
+
 def options_of(local: object) -> type[LocalOptions]:
     """Return the record of options that a local step reads: its attribute ``options``, or
     `LocalOptions`.
     """
     record = getattr(local, "options", LocalOptions)
     return record if isinstance(record, type) and issubclass(record, LocalOptions) else LocalOptions
+
+
+def descent_of(local: Local) -> Any:
+    """Return the gradient steps (`Descent`) that are all that a local step does: its attribute
+    ``descent``; None if it does more.
+    """
+    return getattr(local, "descent", None)
 
 
 def one_by_one(link: Link) -> bool:

@@ -42,24 +42,6 @@ class Update:
     weight: Weight
     kind: Kind
 
-    def __add__(self, other: Update) -> Update:
-        if self.kind != other.kind:
-            raise UpdateError(
-                "adding updates",
-                f"kind {self.kind!r}",
-                repr(other.kind),
-                "one kind for all clients",
-            )
-        if isinstance(self.weight, dict) and isinstance(other.weight, dict):
-            weight: Weight = zip_map(torch.add, self.weight, other.weight)
-        elif isinstance(self.weight, dict) or isinstance(other.weight, dict):
-            raise UpdateError(
-                "adding updates", "weights of one form", "a number and a tree", "one view for all"
-            )
-        else:
-            weight = self.weight + other.weight
-        return Update(zip_map(torch.add, self.total, other.total), weight, self.kind)
-
     @property
     def by_entry(self) -> bool:
         """Whether every entry has a weight of its own."""

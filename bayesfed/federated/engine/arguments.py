@@ -4,13 +4,14 @@ pass instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from torch import Tensor
 
 from bayesfed.data import Dataset, Population
 from bayesfed.errors import ArgumentError, PosteriorError
-from bayesfed.errors.checks import a, check, having, shown
+from bayesfed.errors.checks import a, check, shown
+from bayesfed.errors.roles import Role, role_of
 from bayesfed.federated.clients import ClientPool
 from bayesfed.federated.core import Algorithm
 from bayesfed.federated.engine.reports import Snapshot
@@ -34,7 +35,7 @@ def check_call(algorithm: object, rounds: object, sampler: object, resume: objec
         a(Algorithm, "an algorithm", "fed_avg(net): a recipe called with a network"),
     )
     check("rounds", rounds, a(int, "a whole number", "rounds=10"))
-    check("sampler", sampler, having(("__call__",), "a function that chooses clients", SAMPLER))
+    check("sampler", sampler, Role(callable, "a function that chooses clients", SAMPLER))
     if resume is not None:
         check("resume", resume, a(Snapshot, "a snapshot", "result.snapshot, or newest(folder)"))
 
@@ -49,13 +50,8 @@ def check_clients(clients: object) -> None:
     """
     hint = "{'name': data_set, ...}, federate(train, iid(len(train), 10, key)), or a pool"
     if not isinstance(clients, Mapping):
-        check(
-            "run, clients",
-            clients,
-            having(
-                ("profiles", "map", "settle"), "a data set for each client by name, or a pool", hint
-            ),
-        )
+        expected = "a data set for each client by name, or a pool"
+        check("run, clients", clients, Role(role_of(ClientPool).fits, expected, hint))
         return
     if isinstance(clients, Population):
         return
@@ -64,21 +60,6 @@ def check_clients(clients: object) -> None:
             actual = shown(data) if isinstance(name, str) else f"the name {name!r}"
             hint = "{'name': Dataset(inputs, targets)}"
             raise ArgumentError(f"run, client {name!r}", "a Dataset by a name", actual, hint)
-
-
-def check_callbacks(callbacks: object) -> None:
-    """Check that callbacks are functions in a list.
-
-    Raises
-    ------
-    ArgumentError
-        If they are anything else.
-    """
-    several = isinstance(callbacks, Sequence) and not isinstance(callbacks, str)
-    listed = callbacks if several and isinstance(callbacks, Sequence) else [callbacks]
-    if odd := [one for one in listed if not several or not callable(one)]:
-        hint = "callbacks=[evaluate(test)]"
-        raise ArgumentError("run, callbacks", "functions in a list", shown(odd[0]), hint)
 
 
 def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
@@ -93,11 +74,9 @@ def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
     if algorithm.posterior is None:
         return
     posterior = algorithm.posterior(dict(state))
-    if missing := [
-        name
-        for name in POSTERIOR
-        if not hasattr(type(posterior), name) and name not in vars(posterior)
-    ]:
+    # Properties are not read.
+    known = {*dir(type(posterior)), *vars(posterior)}
+    if missing := [name for name in POSTERIOR if name not in known]:
         where = f"{algorithm.name!r}, posterior"
         actual = f"{type(posterior).__name__}, which has no {', '.join(missing)}"
         raise ArgumentError(where, "a Posterior", actual, f"a property or method {missing[0]}")

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import torch
-
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.aggregation.reducers import Admitted, BoundedSum, Keep
@@ -21,7 +19,6 @@ from bayesfed.federated.core import (
     Assignment,
     Info,
     Kind,
-    Layer,
     Moment,
     Phase,
     Profile,
@@ -38,7 +35,7 @@ from bayesfed.federated.core import (
     wired,
 )
 from bayesfed.keys import Key
-from bayesfed.trees import Shapes, Tree, check
+from bayesfed.trees import Shapes, Tree
 
 
 def assembled(phase: Phase) -> Phase:
@@ -102,9 +99,8 @@ class ServerSide:
         planned = self.phase.assign(core, round, profile, key)
         turn = Turn(core, round, profile, key)
         for layer in reversed(self.phase.layers):
-            if isinstance(planned, Skip):
-                return planned
-            planned = layer.plan(owns[layer.owner], turn, planned)
+            if not isinstance(planned, Skip):
+                planned = layer.plan(owns[layer.owner], turn, planned)
         if isinstance(planned, Skip):
             return planned
         if seams.inner_codec(planned.up)[1]:
@@ -119,9 +115,9 @@ class ServerSide:
         layers change them.
         """
         core, owns = self.phase.scope.parted(state)
-        message, told = self._moment(core, round).shown(core, round, version), dict[str, Tree]()
+        moment, told = self._moment(core, round), dict[str, Tree]()
+        message = moment.shown(core, round, version)
         for layer in reversed(self.phase.layers):
-            moment = self._moment(core, round)
             message, own = layer.publish(owns[layer.owner], message, moment, version)
             if own:
                 told[layer.owner] = own
@@ -137,40 +133,30 @@ class ServerSide:
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Take the step: the layers from the outermost, the core within them all."""
         core, owns = self.phase.scope.parted(state)
-        moment, layers, figures = self._moment(core, round), self.phase.layers, Info()
-        told, gathered, held = dict[str, Tree](), reducer, list[Tree]()
-        if self.tells and (sent := seams.total_of(reducer)) is not None:
-            total, told = _parted(sent)
-            gathered = Sum(total)
+        moment, layers = self._moment(core, round), self.phase.layers
+        figures, held = Info(), list[Tree]()
 
         def inner(depth: int, total: Update | None) -> tuple[Tree, Info]:
             if depth == len(layers):
-                return self._core_step(core, gathered, total, round)
+                return self._core_step(core, reducer, total, round)
             layer = layers[depth]
-            kept = seams.gathered(gathered, Keep) if layer.traits.needs == "each" else None
+            kept = seams.gathered(reducer, Keep) if layer.traits.needs == "each" else None
             if kept and kept.updates:
                 updates = {name: kept.updates[name] for name in sorted(kept.updates)}
                 total, info = layer.combine(owns[layer.owner], updates, moment)
                 figures.update(info)
-            own, told_here = owns[layer.owner], told.get(layer.owner, {})
-            owns[layer.owner], model, info = layer.step(
-                own, moment, total, told_here, partial(inner, depth + 1)
-            )
+            within = partial(inner, depth + 1)
+            owns[layer.owner], model, info = layer.step(owns[layer.owner], moment, total, within)
             if layer.traits.holds:
                 held.append(model)
             return model, info
 
-        model, info = inner(0, seams.total_of(gathered))
+        model, info = inner(0, seams.total_of(reducer))
         if any(one is not model for one in held):
             expected, actual = "the model of which clients hold the changes", "another one"
             hint = "a layer that moves the model, around a method that sends it whole"
             raise UpdateError(f"phase {self.phase.name!r}", expected, actual, hint)
         return self.phase.scope.joined(state, model, owns), {**info, **figures}
-
-    @property
-    def tells(self) -> bool:
-        """Whether a layer sends leaves of its own to the server."""
-        return any(type(layer).sends is not Layer.sends for layer in self.phase.layers)
 
     def _moment(self, core: Tree, round: int) -> Moment:
         return Moment(round, core, partial(seams.published, self.phase.server))
@@ -197,20 +183,6 @@ class ServerSide:
             where = f"{type(server).__name__}.step, phase {self.phase.name!r}"
             raise UpdateError(where, "(state, figures)", shown(step), "return state, {}")
         return step
-
-
-def _parted(total: Update) -> tuple[Update, dict[str, Tree]]:
-    """Return the sum of the core's leaves, and the mean of each layer's own."""
-    core, layers = unwired(total.total)
-    weight, weights = total.weight, dict[str, Tree]()
-    if isinstance(weight, dict):
-        weight, weights = unwired(weight)
-    told = {
-        owner: Update(tree, weights[owner] if weights else weight, total.kind).mean()
-        for owner, tree in layers.items()
-        if total.weighs
-    }
-    return replace(total, total=core, weight=weight), told
 
 
 @dataclass(frozen=True)
@@ -245,32 +217,12 @@ class Through:
         return wired(self.view.restrict(core), told)
 
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
-        """Check, weigh and lift the core's leaves and those of layers."""
-        core, told = unwired(payload)
-        layers = self.side.phase.layers
+        """Check, weigh and lift the core's leaves, and let the layers admit the update."""
+        core, strange = unwired(payload)
+        if strange:
+            where, hint = sorted(strange), "the method of this run"
+            raise UpdateError("payload", "leaves of the model", where, hint, field="leaves")
         update = self.view.lift(core, weight, kind)
-        for layer in reversed(layers):
+        for layer in reversed(self.side.phase.layers):
             update = layer.admit(self.owns[layer.owner], update, self.moment)
-        if strange := sorted(told.keys() - {layer.owner for layer in layers}):
-            raise UpdateError(
-                "payload",
-                "leaves of this run's layers",
-                strange,
-                "the method of this run",
-                field="leaves",
-            )
-        if not self.side.tells:
-            return Admitted.of(update)
-        own = dict[str, Tree]()
-        for layer in layers:
-            sent, expected = told.get(layer.owner, {}), layer.sends(self.moment.model)
-            check(sent, expected, where=f"payload, {layer.owner!r}")
-            own[layer.owner] = {name: weight * leaf for name, leaf in sent.items()}
-        weights = update.weight
-        if isinstance(weights, dict):
-            ones = {
-                owner: {name: torch.full_like(leaf, weight) for name, leaf in tree.items()}
-                for owner, tree in own.items()
-            }
-            weights = wired(weights, ones)
-        return Admitted.of(replace(update, total=wired(update.total, own), weight=weights))
+        return Admitted.of(update)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import Role, a, checked, shown, whole
+from bayesfed.errors.checks import checked, shown, whole
+from bayesfed.errors.roles import Role
 from bayesfed.federated.core import MODEL, Predictor, Weighing
 from bayesfed.federated.engine.reports import RoundReport
 from bayesfed.keys import Key
@@ -68,7 +69,7 @@ def score(
     return total / len(data)
 
 
-@checked(data=a(Dataset, "a data set", "Dataset(inputs, targets)"), every=OFTEN)
+@checked(every=OFTEN)
 def evaluate(
     data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy", every: int = 1
 ) -> Callback:

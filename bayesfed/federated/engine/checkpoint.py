@@ -22,32 +22,6 @@ from bayesfed.federated.engine.files.records import lines, to_line
 from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot
 
 
-@checked(keep=whole(1, "2"))
-def save(path: str | Path, snapshot: Snapshot, *, keep: int = 2) -> None:
-    """Write a snapshot into a folder of checkpoints, and remove all but the last `keep`.
-
-    The records of the rounds are those in ``snapshot.history``, which is complete in
-    ``Result.snapshot``. During a run, use `checkpoint`, which collects the records.
-
-    Parameters
-    ----------
-    path
-        Folder of checkpoints; made if it does not exist.
-    snapshot
-        Snapshot to write.
-    keep
-        Number of checkpoints to keep, at least 1.
-
-    Raises
-    ------
-    ArgumentError
-        If `keep` is below 1.
-    CheckpointError
-        If the checkpoint cannot be written. The earlier ones remain.
-    """
-    _Writer(path, keep, snapshot).write(snapshot)
-
-
 def load(path: str | Path) -> Snapshot:
     """Return the newest undamaged checkpoint of a folder. If newer ones are damaged, a
     `CheckpointWarning` says so.
@@ -89,72 +63,35 @@ def newest(path: str | Path) -> Snapshot | None:
 
 
 class Checkpoints:
-    """A callback that saves checkpoints, made by `checkpoint`."""
+    """A callback that saves checkpoints, and of the history only what is new; made by
+    `checkpoint`.
+    """
 
     def __init__(self, path: str | Path, every: int, keep: int) -> None:
-        self._path, self._every, self._keep = Path(path), every, keep
-        self._writer: _Writer | None = None
+        self._folder, self._every, self._keep = Path(path), every, keep
+        self._turns, self._next = max(keep, 2), tuple[object, ...]()
 
     def __call__(self, report: RoundReport) -> None:
         """Collect the record of the round, and save a checkpoint if one is due."""
         snapshot = report.snapshot
-        if self._writer is None or not self._writer.continues(report):
-            _check_folder(self._path, snapshot)
-            self._writer = _Writer(self._path, self._keep, snapshot)
-        self._writer.add(report)
+        if self._next != (report.round, *_identity(snapshot)):
+            _check_folder(self._folder, snapshot)
+            self._begin(snapshot)
+        self._next = (report.round + 1, *_identity(snapshot))
+        for backlog in self._backlog:
+            backlog.append(report.record)
         if snapshot.round % self._every == 0:
-            self._writer.write(snapshot)
+            self._write(snapshot)
 
-
-@checked(every=whole(1, "10"), keep=whole(1, "2"))
-def checkpoint(path: str | Path, *, every: int = 1, keep: int = 2) -> Checkpoints:
-    """Return a callback that saves checkpoints into a folder. `run` calls it after all other
-    callbacks.
-
-    During the run it raises `CheckpointError` if the disk is full or read-only (the earlier
-    checkpoints remain), or if the folder has a checkpoint of another run or a later one of this
-    run: it does not overwrite checkpoints that the run was not resumed from.
-
-    Parameters
-    ----------
-    path
-        Folder of checkpoints; made if it does not exist.
-    every
-        Number of rounds between two checkpoints.
-    keep
-        Number of checkpoints to keep.
-
-    Raises
-    ------
-    ArgumentError
-        If `every` or `keep` is below 1.
-    """
-    return Checkpoints(path, every, keep)
-
-
-class _Writer:
-    """Writes the checkpoints of one run, and of its history only what is new."""
-
-    def __init__(self, path: str | Path, keep: int, snapshot: Snapshot) -> None:
-        self._folder, self._keep, self._identity = Path(path), keep, _identity(snapshot)
-        self._next: int | None = None
+    def _begin(self, snapshot: Snapshot) -> None:
+        self._earlier = snapshot.history
         # Only what this run wrote into a history file counts, so each begins empty, whatever is in
         # the folder.
-        self._turns = max(keep, 2)
-        self._earlier = snapshot.history
         self._backlog: list[list[Record]] = [[] for _ in range(self._turns)]
         self._written = [(0, blake2b(digest_size=32)) for _ in range(self._turns)]
         self._turn = snapshots.next_turn(self._folder) % self._turns
 
-    def continues(self, report: RoundReport) -> bool:
-        return self._next == report.round and self._identity == _identity(report.snapshot)
-
-    def add(self, report: RoundReport) -> None:
-        self._next = report.round + 1
-        for backlog in self._backlog:
-            backlog.append(report.record)
-
-    def write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: Snapshot) -> None:
         """Write history, tensors and, last of all, the file that makes them a checkpoint."""
         turn = self._turn
         try:
@@ -193,6 +130,32 @@ class _Writer:
         self._written[turn] = (length, hasher)
         self._backlog[turn].clear()
         return {"bytes": length, "blake2b": hasher.hexdigest()}
+
+
+@checked(every=whole(1, "10"), keep=whole(1, "2"))
+def checkpoint(path: str | Path, *, every: int = 1, keep: int = 2) -> Checkpoints:
+    """Return a callback that saves checkpoints into a folder. `run` calls it after all other
+    callbacks.
+
+    During the run it raises `CheckpointError` if the disk is full or read-only (the earlier
+    checkpoints remain), or if the folder has a checkpoint of another run or a later one of this
+    run: it does not overwrite checkpoints that the run was not resumed from.
+
+    Parameters
+    ----------
+    path
+        Folder of checkpoints; made if it does not exist.
+    every
+        Number of rounds between two checkpoints.
+    keep
+        Number of checkpoints to keep.
+
+    Raises
+    ------
+    ArgumentError
+        If `every` or `keep` is below 1.
+    """
+    return Checkpoints(path, every, keep)
 
 
 def _hashed(parts: Iterable[bytes], hasher: Any) -> Iterator[bytes]:

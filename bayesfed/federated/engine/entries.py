@@ -72,31 +72,18 @@ class Entries:
     infos: dict[str, Info] = field(default_factory=dict)
     silent: bool = False
 
-    def asked(self, client: str, bits: int) -> None:
-        """Record the message to a client."""
-        self._note(client, "down", Cost(bits))
-
-    def skipped(self, client: str, reason: str) -> None:
-        """Record a client that is left out before anything is sent."""
-        self._note(client, "down", reason=f"assign: {reason}")
-        self.silent = True
-
-    def answered(self, client: str, cost: Cost, seconds: float, info: Info) -> None:
-        """Record a payload that is in the sum."""
-        self._note(client, "up", cost, seconds)
-        self.infos[client] = info
-
-    def unheard(self, client: str, cost: Cost, seconds: float, reason: str) -> None:
-        """Record a payload that was not heard, through no fault of the client."""
-        self._note(client, "up", cost, seconds, reason)
-        self.silent = True
-
-    def stray(self, client: str, bits: int, error: ClientError) -> None:
-        """Record a message that is refused under every policy. The client it claims to come from
-        may still answer.
-        """
-        reason = f"{error.stage}: {error.reason}"
-        self._note(client, "up", Cost(bits), reason=reason, field=error.field)
+    def note(
+        self,
+        client: str,
+        direction: Direction,
+        cost: Cost = NO_COST,
+        seconds: float = 0.0,
+        reason: str = "",
+        field: str = "",
+    ) -> None:
+        """Add a row, of a message that is accepted unless there is a reason why not."""
+        where = client, self.occasion.round, self.occasion.phase.name
+        self.rows.append(Row(*where, direction, cost, seconds, not reason, reason, field))
 
     def failed(
         self, client: str, error: ClientError, cost: Cost = NO_COST, seconds: float = 0.0
@@ -108,9 +95,17 @@ class Entries:
         ClientError
             `error` itself, under the policy "raise".
         """
-        self._note(client, "up", cost, seconds, f"{error.stage}: {error.reason}", error.field)
+        self.stray(client, error, cost, seconds)
         if self.occasion.policy == "raise":
             raise error
+
+    def stray(
+        self, client: str, error: ClientError, cost: Cost = NO_COST, seconds: float = 0.0
+    ) -> None:
+        """Record a message that is refused under every policy. The client it claims to come from
+        may still answer.
+        """
+        self.note(client, "up", cost, seconds, f"{error.stage}: {error.reason}", error.field)
 
     def enough(self) -> bool:
         """Return whether the server may step: False, under "drop", if no client was heard and some
@@ -137,16 +132,3 @@ class Entries:
                 "all", self.occasion.round, self.occasion.phase.name, f"{left} ({reasons})"
             )
         return True
-
-    def _note(
-        self,
-        client: str,
-        direction: Direction,
-        cost: Cost = NO_COST,
-        seconds: float = 0.0,
-        reason: str = "",
-        field: str = "",
-    ) -> None:
-        """Add a row, of a message that is accepted unless there is a reason why not."""
-        where = client, self.occasion.round, self.occasion.phase.name
-        self.rows.append(Row(*where, direction, cost, seconds, not reason, reason, field))

@@ -3,7 +3,7 @@
 plan      who is asked, with what weight, options and codecs, before anybody is (`Plan`)
 ask       the message to each client, encoded when the pool is ready for it (`Plan.tasks`)
 answer    the pool runs clients, and yields their answers in order (`ClientPool.map`)
-admit     one sound answer of each client passes the gate (`Admission.admit`)
+admit     one sound answer of each client passes the gate (`Gate.take`)
 collect   the link decodes, checks, lifts and adds payloads (`Link.collect`)
 settle    the client keeps its new memory, or the old one, and the ledger has a row
 step      the server makes the next state of the sum (`stepped`)
@@ -20,6 +20,7 @@ from bayesfed.federated.clients import ClientPool, Outcome, Reply, Sides, Task, 
 from bayesfed.federated.core import (
     Arrival,
     Assignment,
+    Cost,
     Info,
     Profile,
     Reducer,
@@ -67,7 +68,8 @@ class Plan:
             key = occasion.key(profile.name).child("assign")
             assignment = occasion.phase.assign(occasion.state, occasion.round, profile, key)
             if isinstance(assignment, Skip):
-                self.entries.skipped(profile.name, assignment.reason)
+                self.entries.note(profile.name, "down", reason=f"assign: {assignment.reason}")
+                self.entries.silent = True
             else:
                 self.assignments[profile.name] = assignment
                 self._versions[profile.name] = version
@@ -89,7 +91,7 @@ class Plan:
         task = Task(client, occasion.round, phase.name, occasion.seed, b"", *ends)
         header = {**assignment.options.header(), **task.address}
         message = down.encode(tree, header, task.key.child("down"))
-        self.entries.asked(client, 8 * len(message))
+        self.entries.note(client, "down", Cost(8 * len(message)))
         self.gate.ask(task, tree)
         sealed = masked(message, task.envelope("down"), self.gate.secrets.get(client))
         return replace(task, message=sealed)
@@ -124,11 +126,11 @@ class Admission:
         """
         plan, phase, client = self.plan, self.plan.occasion.phase, task.client
         try:
-            packed = self._opened(task, outcome)
+            packed = plan.gate.take(task, outcome)
         except RefusedError as problem:
             # The client may still answer, since the message may be forged.
             self._refused[client] = self._error(task, abridged(str(problem)), problem.field)
-            plan.entries.stray(client, 8 * length(outcome), self._refused[client])
+            plan.entries.stray(client, self._refused[client], Cost(8 * length(outcome)))
             return None
         if not isinstance(outcome, Reply):
             self.settle(client, False)
@@ -151,34 +153,25 @@ class Admission:
             self.settle(task.client, False)
             if task.client not in self._refused:
                 self._refused[task.client] = self._error(task, "no answer")
-                self.plan.entries.stray(task.client, 0, self._refused[task.client])
+                self.plan.entries.stray(task.client, self._refused[task.client])
             if self.plan.occasion.policy == "raise":
                 raise self._refused[task.client]
 
     def enter(self, arrival: Arrival) -> None:
         """Record a payload that the link has dealt with, and settle its client."""
-        entries, reply = self.plan.entries, self.replies.pop(arrival.client)
-        arrival.packed = b""
-        heard = not arrival.refusal and not arrival.silence
-        if heard:
-            entries.answered(arrival.client, arrival.cost, reply.seconds, reply.info)
-        elif arrival.refusal:
-            where = arrival.client, self.plan.occasion.round, "collect"
+        entries, client = self.plan.entries, arrival.client
+        reply, arrival.packed = self.replies.pop(client), b""
+        if arrival.refusal:
+            where = client, self.plan.occasion.round, "collect"
             error = ClientError(*where, arrival.refusal, arrival.field)
-            entries.failed(arrival.client, error, arrival.cost, reply.seconds)
+            entries.failed(client, error, arrival.cost, reply.seconds)
         else:
-            entries.unheard(arrival.client, arrival.cost, reply.seconds, arrival.silence)
-        self.settle(arrival.client, heard)
-
-    def _opened(self, task: Task, outcome: Outcome) -> bytes:
-        """Return the message of an answer, taken out of its envelope. For a failed client it is
-        empty.
-        """
-        if isinstance(outcome, Reply):
-            return self.plan.gate.admit(task, outcome)
-        self.plan.gate.turn(task)
-        self.plan.gate.close(task)
-        return b""
+            entries.note(client, "up", arrival.cost, reply.seconds, arrival.silence)
+            if arrival.silence:
+                entries.silent = True
+            else:
+                entries.infos[client] = reply.info
+        self.settle(client, not arrival.refusal and not arrival.silence)
 
     def _error(self, task: Task, reason: str, field: str = "") -> ClientError:
         return ClientError(task.client, self.plan.occasion.round, "gate", reason, field)

@@ -34,15 +34,9 @@ class Gate:
         Secrets by client, in keyed mode; else empty.
     """
 
-    secrets: Mapping[str, bytes]
+    secrets: Mapping[str, bytes] = field(repr=False)
     _asked: dict[str, tuple[Task, int]] = field(default_factory=dict, repr=False)
     _answered: set[str] = field(default_factory=set)
-
-    def __repr__(self) -> str:
-        return (
-            f"Gate({len(self._asked)} asked, {len(self._answered)} "
-            f"answered{', keyed' if self.secrets else ''})"
-        )
 
     def ask(self, task: Task, sent: Tree) -> None:
         """Expect an answer to a task, with a limit on its size in proportion to the tree that was
@@ -59,18 +53,20 @@ class Gate:
         size = sum(leaf.numel() * max(leaf.element_size(), 4) for leaf in sent.values())
         self._asked[task.client] = task, min(LEAST + TIMES * size, MAX_BYTES)
 
-    def turn(self, task: Task) -> None:
-        """Raise an error unless an answer to this task is expected.
+    def take(self, task: Task, outcome: Outcome) -> bytes:
+        """Return the message of an answer, taken out of its envelope, and note that the client has
+        answered. For a client that failed, which counts as its answer, the message is empty.
 
         Raises
         ------
-        UpdateError
+        UpdateError, WireError
             With field "client" if the client was not asked; "run", "round" or "phase" for a stale
-            answer; "duplicate" for a second answer.
+            answer; "duplicate" for a second answer; as `opened`; with "info" if the client's
+            figures are not numbers. The client may then still answer.
         """
         if task.client not in self._asked:
             raise _refusal("client", "one that was asked", f"client {task.client!r}")
-        expected, _ = self._asked[task.client]
+        expected, limit = self._asked[task.client]
         for name in ("run", "round", "phase", "seed"):
             if (claimed := getattr(task, name)) != (value := getattr(expected, name)):
                 raise _refusal(
@@ -80,29 +76,13 @@ class Gate:
                 )
         if task.client in self._answered:
             raise _refusal("duplicate", "one answer a client", "a second one")
-
-    def admit(self, task: Task, reply: Reply) -> bytes:
-        """Return the message of an answer, taken out of its envelope, and note that the client has
-        answered.
-
-        Raises
-        ------
-        UpdateError, WireError
-            As `turn` and `opened`; with field "info" if the client's figures are not numbers. The
-            client may then still answer.
-        """
-        self.turn(task)
-        expected, limit = self._asked[task.client]
-        plain = opened(
-            reply.packed, expected.envelope("up"), self.secrets.get(task.client), limit=limit
-        )
-        _check_figures(reply)
+        plain = b""
+        if isinstance(outcome, Reply):
+            envelope, secret = expected.envelope("up"), self.secrets.get(task.client)
+            plain = opened(outcome.packed, envelope, secret, limit=limit)
+            _check_figures(outcome)
         self._answered.add(task.client)
         return plain
-
-    def close(self, task: Task) -> None:
-        """Note that a client has failed, which counts as its answer."""
-        self._answered.add(task.client)
 
     def missing(self) -> list[Task]:
         """Return the tasks without an answer."""

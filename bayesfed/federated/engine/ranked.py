@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from typing import NamedTuple
-
-import torch
 
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients import (
@@ -28,8 +28,8 @@ from bayesfed.federated.clients import (
     portable,
     to_safetensors,
 )
-from bayesfed.federated.core import Info, PartialSum, Phase, Reducer, Sum, seams
-from bayesfed.federated.core.limbs import ROOM
+from bayesfed.federated.core import Info, PartialSum, Reducer, Sum, seams
+from bayesfed.federated.core.limbs import ROOM, zeros
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.exchange import Asked, Plan, collect, exchange, stepped
 from bayesfed.federated.engine.reports import Row, Snapshot
@@ -77,29 +77,37 @@ def agreed(pool: ClientPool, resume: Snapshot | None) -> Snapshot | None:
     return resume if pool.group.rank == 0 else sent
 
 
+def exchange_of(pool: ClientPool) -> Callable[..., tuple[Tree, Info, Entries]]:
+    """Return the exchange of a pool: over all ranks if there are several."""
+    return ranked_exchange if isinstance(pool, Ranks) and pool.group.size > 1 else exchange
+
+
 def ranked_exchange(
-    occasion: Occasion, pool: ClientPool, sides: Sides, asked: Asked, secrets: Mapping[str, bytes]
+    occasion: Occasion, pool: Ranks, sides: Sides, asked: Asked, secrets: Mapping[str, bytes]
 ) -> tuple[Tree, Info, Entries]:
-    """Ask clients, on all ranks if there are several, add the sound answers, and take the server's
-    step on rank 0. As `bayesfed.federated.engine.exchange.exchange`.
+    """Ask clients on all ranks, add the sound answers, and take the server's step on rank 0. As
+    `bayesfed.federated.engine.exchange.exchange`.
     """
-    if not isinstance(pool, Ranks):
-        return exchange(occasion, pool, sides, asked, secrets)
     asked, reducer, group = list(asked), occasion.phase.reducer(), pool.group
-    states = list[Tree]()
-    if adds(occasion.phase, reducer):
+    summed = seams.gathered(reducer, Sum)
+    if summed and seams.one_by_one(occasion.phase.link):
+        sums = list[PartialSum | None]()
 
         def added() -> Heard:
             own = [(profile, version) for profile, version in asked if pool.owns(profile.name)]
             plan = Plan(occasion, secrets, own)
             collect(plan, pool.settle, pool.map(sides, plan.tasks()), reducer)
-            partial, entries = _partial(reducer), plan.entries
-            total = replace(partial, limbs={}) if partial else None
+            entries, partial = plan.entries, summed.partial
+            if partial and partial.count * group.size > ROOM:
+                # So that there is room for the sums of all ranks.
+                partial = partial.carried()
+            sums.append(partial)
+            total = partial and replace(partial, limbs={})
             return Heard(entries.rows, entries.infos, entries.silent, total)
 
-        several = group.gather(_tried(group, added))
-        total = _reduced(pool, *group.led(lambda: _merged(several)), _partial(reducer))
-        result = group.led(lambda: _stepped(occasion, total, several, states))
+        several = group.gather(_tried(added))
+        total = _reduced(group, group.led(lambda: _merged(several)), *sums)
+        result = group.led(lambda: _stepped(occasion, total, several))
     else:
         plans = list[tuple[Plan, list[Task]]]()
 
@@ -115,72 +123,45 @@ def ranked_exchange(
             }
             return Heard(replies=replies)
 
-        several = group.gather(_tried(group, answered))
-        result = group.led(lambda: _collected(*plans[0], pool, reducer, several, states))
+        several = group.gather(_tried(answered))
+        result = group.led(lambda: _collected(*plans[0], pool, reducer, several))
         pool.settle_others()
-    state = states[0] if states else _placed_as(from_safetensors(result.state), occasion.state)
-    return state, result.info, Entries(occasion, result.rows, result.infos)
+    return from_safetensors(result.state), result.info, Entries(occasion, result.rows, result.infos)
 
 
-def adds(phase: Phase, reducer: Reducer) -> bool:
-    """Return whether payloads are received one by one and only their sum is needed."""
-    return seams.gathered(reducer, Sum) is not None and seams.one_by_one(phase.link)
-
-
-def _tried(group: Group, work: Callable[[], Heard]) -> Heard:
+def _tried(work: Callable[[], Heard]) -> Heard:
     """Return what a rank says, be it an error: the others wait for it."""
     try:
         return work()
     except Exception as problem:
-        if group.size == 1:
-            raise
         return Heard(error=portable(problem))
 
 
-def _partial(reducer: Reducer) -> PartialSum | None:
-    added = seams.gathered(reducer, Sum)
-    return added.partial if added else None
-
-
-def _merged(several: list[Heard]) -> tuple[PartialSum | None, bool]:
-    """Check that all ranks can be added. Return their sum without its digits, and whether digits
-    must be carried before they are added. The error of the first client by name is raised.
+def _merged(several: list[Heard]) -> PartialSum | None:
+    """Return the sum of all ranks without its digits. The error of the first client by name is
+    raised.
     """
     _raise_first(several)
-    totals = [heard.total for heard in several if heard.total is not None]
-    if not totals:
-        return None, False
-    form, count = totals[0].form, sum(total.count for total in totals)
-    for total in totals[1:]:
-        form.check(total.form)
-    carry, quanta = count > ROOM, sum(total.quanta for total in totals)
-    return PartialSum(form, {}, quanta, len(totals) if carry else count), carry
+    totals = [heard.total for heard in several if heard.total]
+    return reduce(add, totals) if totals else None
 
 
-def _reduced(
-    pool: Ranks, total: PartialSum | None, carry: bool, partial: PartialSum | None
-) -> PartialSum | None:
+def _reduced(group: Group, total: PartialSum | None, partial: PartialSum | None) -> Sum:
     """Add the sums of all ranks; only rank 0's result counts."""
-    if total is None:
-        return None
-    if partial is not None:
-        limbs = dict((partial.carried() if carry else partial).limbs)
-    else:
+    summed = Sum()
+    if total is not None:
         limbs = {
-            number: torch.zeros(number, size, dtype=torch.int64)
+            number: partial.limbs[number] if partial else zeros(number, size)
             for number, size in total.form.sizes.items()
         }
-    for number, leaf in limbs.items():
-        limbs[number] = leaf.cpu()
-        pool.group.reduce(limbs[number])
-    return replace(total, limbs=limbs)
+        for leaf in limbs.values():
+            group.reduce(leaf)
+        summed.include(replace(total, limbs=limbs))
+    return summed
 
 
-def _stepped(
-    occasion: Occasion, total: PartialSum | None, several: list[Heard], states: list[Tree]
-) -> Stepped:
-    """Take the server's step on rank 0; the state is put into `states` as well."""
-    entries, reducer = Entries(occasion), occasion.phase.reducer()
+def _stepped(occasion: Occasion, total: Sum, several: list[Heard]) -> Stepped:
+    entries = Entries(occasion)
     for heard in several:
         entries.rows += heard.rows
         entries.infos |= heard.infos
@@ -188,37 +169,23 @@ def _stepped(
     entries.infos = dict(sorted(entries.infos.items()))
     # Stable, so that a client's own rows stay in their order.
     entries.rows.sort(key=lambda row: row.client)
-    if total is not None and (adding := seams.gathered(reducer, Sum)):
-        adding.include(total)
-    return _taken(occasion, reducer, entries, states)
+    return _taken(occasion, total, entries)
 
 
 def _collected(
-    plan: Plan,
-    tasks: list[Task],
-    pool: Ranks,
-    reducer: Reducer,
-    several: list[Heard],
-    states: list[Tree],
+    plan: Plan, tasks: list[Task], pool: Ranks, reducer: Reducer, several: list[Heard]
 ) -> Stepped:
     """Do on rank 0 what one process does with all replies, in the order of the clients' names."""
     _raise_first(several)
     replies = {client: outcome for heard in several for client, outcome in heard.replies.items()}
     answers = ((task, replies[task.client]) for task in tasks if task.client in replies)
     collect(plan, pool.settle, answers, reducer)
-    return _taken(plan.occasion, reducer, plan.entries, states)
+    return _taken(plan.occasion, reducer, plan.entries)
 
 
-def _taken(occasion: Occasion, reducer: Reducer, entries: Entries, states: list[Tree]) -> Stepped:
+def _taken(occasion: Occasion, reducer: Reducer, entries: Entries) -> Stepped:
     state, info = stepped(occasion, reducer, entries)
-    states.append(state)
     return Stepped(to_safetensors(state), info, entries.rows, entries.infos)
-
-
-def _placed_as(tree: Tree, like: Tree) -> Tree:
-    return {
-        name: leaf.to(like[name].device) if name in like else leaf for name, leaf in tree.items()
-    }
 
 
 def _raise_first(several: list[Heard]) -> None:

@@ -9,7 +9,7 @@ up-link.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
@@ -82,11 +82,7 @@ def channel_uses(rows: Iterable[Row]) -> int:
     """Return the number of sub-carriers that analog links used. All clients of a round share the
     same ones.
     """
-    shared: dict[tuple[int, str], int] = {}
-    for row in rows:
-        slot = (row.round, row.phase)
-        shared[slot] = max(shared.get(slot, 0), row.cost.channel_uses)
-    return sum(shared.values())
+    return round(math.fsum(_largest(rows, lambda row: row.cost.channel_uses)))
 
 
 def latency_s(rows: Iterable[Row], deadline_s: float = math.inf) -> float:
@@ -94,11 +90,7 @@ def latency_s(rows: Iterable[Row], deadline_s: float = math.inf) -> float:
 
     Each phase takes as long as its slowest client, and at most `deadline_s` seconds.
     """
-    slowest: dict[tuple[int, str], float] = {}
-    for row in rows:
-        slot = (row.round, row.phase)
-        slowest[slot] = max(slowest.get(slot, 0.0), min(row.cost.latency_s, deadline_s))
-    return math.fsum(slowest.values())
+    return math.fsum(_largest(rows, lambda row: min(row.cost.latency_s, deadline_s)))
 
 
 def energy_j(rows: Iterable[Row]) -> float:
@@ -114,6 +106,15 @@ def macs(rows: Iterable[Row]) -> float:
 def bits(rows: Iterable[Row], direction: Direction | None = None) -> int:
     """Return the bits of all rows, of one direction or of both, refused messages included."""
     return sum(row.bits for row in rows if direction in (None, row.direction))
+
+
+def _largest(rows: Iterable[Row], figure: Callable[[Row], float]) -> Iterable[float]:
+    """Return the largest figure of the rows of each round and phase."""
+    found: dict[tuple[int, str], float] = {}
+    for row in rows:
+        slot = (row.round, row.phase)
+        found[slot] = max(found.get(slot, 0.0), figure(row))
+    return found.values()
 
 
 OnClientError = Literal["raise", "drop"]

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, choice, whole
+from bayesfed.errors.checks import ITSELF, checked, whole
 from bayesfed.federated.clients import (
     ClientPool,
     Numbers,
-    Ranks,
     Roster,
     alike,
     check_secrets,
@@ -31,15 +31,18 @@ from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
 from bayesfed.federated.engine.asynchronous.window import Window
 from bayesfed.federated.engine.entries import Occasion
-from bayesfed.federated.engine.exchange import exchange
 from bayesfed.federated.engine.files.migration import kept, migrated
-from bayesfed.federated.engine.ranked import agreed, ranked_exchange
+from bayesfed.federated.engine.ranked import agreed, exchange_of
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Row, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
 from bayesfed.federated.engine.settings import differences, settings_of_run
 from bayesfed.keys import Key
 
 
+@checked(
+    least=whole(1, "1"),
+    **dict.fromkeys(("algorithm", "rounds", "seed", "sampler", "resume", "secrets"), ITSELF),
+)
 def rounds(
     algorithm: Algorithm,
     pool: ClientPool,
@@ -110,8 +113,6 @@ def rounds(
     """
     resume = agreed(pool, resume)
     check_call(algorithm, rounds, sampler, resume)
-    check("on_client_error", on_client_error, choice("drop", "raise"))
-    check("least", least, whole(1, "1"))
     resume = _resumed(algorithm, rounds, seed, resume)
     run_id = _run_id(algorithm, seed, resume, run_id)
     roster = Roster(pool.profiles)
@@ -130,6 +131,7 @@ def rounds(
     window = (
         Window(asynchronous, pool, roster, sides, keyed, resume.in_flight) if asynchronous else None
     )
+    exchanged = exchange_of(pool)
     for number in range(resume.round, rounds):
         start = time.perf_counter()
         for condition in algorithm.checks:
@@ -159,8 +161,7 @@ def rounds(
                     state, info, entries, heard = window.step(occasion, versions)
                 else:
                     asked = [(roster[name], versions.get(name)) for name in sorted(chosen)]
-                    way = ranked_exchange if isinstance(pool, Ranks) else exchange
-                    state, info, entries = way(occasion, pool, sides, asked, keyed)
+                    state, info, entries = exchanged(occasion, pool, sides, asked, keyed)
                     heard = dict.fromkeys(entries.infos, number)
             # A client that failed may not hold this version. An older version is always safe.
             versions = versions.updated(heard)
@@ -170,17 +171,16 @@ def rounds(
             rows += sorted(entries.rows, key=lambda row: row.client)
         memories = window.memories() if window else pool.memories()
         flights = window.in_flight() if window else {}
-        snapshot = Snapshot(
-            algorithm.name,
-            seed,
-            number + 1,
-            state,
-            versions,
-            memories,
-            run_id,
-            resume.history,
-            settings,
-            flights,
+        snapshot = replace(
+            resume,
+            round=number + 1,
+            state=state,
+            versions=versions,
+            memories=memories,
+            run=run_id,
+            settings=settings,
+            in_flight=flights,
+            owned=True,
         )
         yield RoundReport(
             round=number,

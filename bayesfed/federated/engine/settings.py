@@ -12,11 +12,10 @@ of a run: the number of rounds, callbacks, pools and the policy on errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from hashlib import blake2b
-from itertools import islice
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -48,7 +47,7 @@ def settings_of_run(
     profiles
         Profiles of all clients of the pool.
     """
-    described = _Described()
+    described = Described()
     for phase in algorithm.phases:
         for part in ("assign", "local", "server", "link"):
             described.add(f"{phase.name}.{part}", getattr(phase, part))
@@ -63,8 +62,8 @@ def settings_of_run(
         " ".join(f"{name}{tuple(leaf.shape)}" for name, leaf in sorted(algorithm.initial.items()))
     )
     roster = Roster(profiles)
-    described.entries["clients"] = f"{len(roster)}: {_listed(roster.ordered)}"
-    described.entries["rows of clients"] = _listed(map(str, roster.samples))
+    described.entries["clients"] = f"{len(roster)}: {_short(', '.join(roster.ordered))}"
+    described.entries["rows of clients"] = _short(", ".join(map(str, roster.samples)))
     return dict(sorted(described.entries.items()))
 
 
@@ -90,11 +89,18 @@ def _rank(name: str) -> tuple[int, str]:
     return (0 if "." not in name else 2 if ".assign." in name else 1), name
 
 
-class _Described:
-    """Texts by name, and the values that are being looked at."""
+class Described:
+    """Texts by name, and the values that are being looked at.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    once
+        Whether a part that is used in several places is described in the first alone.
+    """
+
+    def __init__(self, *, once: bool = False) -> None:
         self.entries: dict[str, str] = {}
+        self._once, self._seen = once, list[object]()
         self._open: list[object] = []
         self._nets: dict[int, str] = {}
 
@@ -124,14 +130,11 @@ class _Described:
             self.entries[name] = self._nets.setdefault(id(value), _net(value))
         elif isinstance(value, type):
             self.entries[name] = value.__qualname__
-        elif isinstance(value, Mapping):
-            if values:
-                for part, inner in value.items():
-                    self.add(f"{name}[{part}]", inner, values=values)
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, Mapping | list | tuple):
             if values or isinstance(value, tuple):
-                for number, inner in enumerate(value):
-                    self.add(f"{name}[{number}]", inner, values=values)
+                parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+                for part, inner in parts:
+                    self.add(f"{name}[{part}]", inner, values=values)
         else:
             self._object(name, value)
 
@@ -140,7 +143,7 @@ class _Described:
             parts = {
                 "": value.func,
                 **{f"[{number}]": part for number, part in enumerate(value.args)},
-                **_dotted(value.keywords),
+                **{f".{part}": inner for part, inner in value.keywords.items()},
             }
             for suffix, part in parts.items():
                 self.add(name + suffix, part)
@@ -155,15 +158,16 @@ class _Described:
                     self.add(f"{name}.{free}", inner, values=False)
         elif is_dataclass(value):
             self.entries[name] = type(value).__qualname__
-            for part in fields(value):
+            for part in () if self._once and self._met(value) else fields(value):
                 if part.init and part.repr and part.compare:
                     self.add(f"{name}.{part.name}", getattr(value, part.name))
         else:
             self.entries[name] = type(value).__qualname__
 
-
-def _dotted(values: Mapping[str, object]) -> dict[str, object]:
-    return {f".{name}": value for name, value in values.items()}
+    def _met(self, value: object) -> bool:
+        met = any(value is one for one in self._seen)
+        self._seen.append(value)
+        return met
 
 
 def _content(cell: Any) -> object:
@@ -189,18 +193,6 @@ def _tensor(leaf: Tensor) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 24]}... {_digest(text.encode())}"
-
-
-def _listed(texts: Iterable[str]) -> str:
-    """Return what `_short` makes of the texts with commas between them, of which there may be a
-    million, a part at a time.
-    """
-    texts, head, hasher, length = iter(texts), "", blake2b(digest_size=8), 0
-    while chunk := list(islice(texts, 4096)):
-        part = f"{', ' if length else ''}{', '.join(chunk)}"
-        head, length = f"{head}{part}"[: LONGEST + 1], length + len(part)
-        hasher.update(part.encode())
-    return head if length <= LONGEST else f"{head[: LONGEST - 24]}... {hasher.hexdigest()}"
 
 
 def _digest(content: bytes) -> str:

@@ -141,7 +141,7 @@ class Exchange(Holding):
         return self.drawn(told)
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Compress the mean change, leaf by leaf, and let the core step on the values that follow.
 

@@ -71,9 +71,10 @@ class Cell:
                     late.append(spent)
 
         for arrival in self.link.collect(timely(), reducer, key):
-            yield from _taken(late)
+            yield from late
+            late.clear()
             yield _spent(arrival)
-        yield from _taken(late)
+        yield from late
 
 
 def _spent(arrival: Arrival) -> Arrival:
@@ -103,9 +104,3 @@ def _spent(arrival: Arrival) -> Arrival:
         overrun_bits=overrun,
     )
     return arrival
-
-
-def _taken(late: list[Arrival]) -> Iterator[Arrival]:
-    """Yield and remove the late arrivals that were met so far."""
-    while late:
-        yield late.pop(0)

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import check, checked_class, choice, having, number
+from bayesfed.errors.checks import check, checked_class, number
 from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update, gathered
-from bayesfed.federated.links.compressed_sensing import Plain, Sensing
+from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.digital import opened
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, shapes
@@ -36,20 +36,14 @@ from bayesfed.wireless.channels import (
     pack,
     transmit,
 )
-from bayesfed.wireless.power_control import (
-    PowerControl,
-    common_amplitude,
-    error_variance,
-    transmit_power_w,
-)
+from bayesfed.wireless.power_control import PowerControl, common_amplitude
 
 
 @checked_class(
     {},
-    power=having(("precode",), "power control as a value", "Gbma(), or ChannelInversion()"),
+    snr_db=number("(-inf, inf)", "snr_db=25.0"),
     noise_w=number("[0, inf)", "noise_w=1.0"),
-    per=choice("symbol", "matrix"),
-    budget=choice("mean", "largest"),
+    estimate_variance=number("[0, inf)", "0.0, a perfectly known channel"),
     max_norm=number("(0, inf]", "1e6"),
 )
 @dataclass(frozen=True)
@@ -79,8 +73,8 @@ class OverTheAir:
     estimate_variance
         Variance sigma_e^2 of the clients' estimates of their channels. 0 is perfect knowledge.
     sensing
-        What is sent for each leaf: its numbers (`Plain()`), or random projections from which the
-        server recovers them (`Compressed`).
+        Random projections that are sent for each leaf, from which the server recovers its numbers.
+        Default: the numbers are sent.
     max_norm
         Largest Euclidean norm of a leaf. A client with a larger one is refused.
 
@@ -99,7 +93,7 @@ class OverTheAir:
     budget: Literal["mean", "largest"] = "mean"
     reals: Reals = 1
     estimate_variance: float = 0.0
-    sensing: Sensing = field(default_factory=Plain)
+    sensing: Compressed | None = None
     max_norm: float = 1e6
 
     def __post_init__(self) -> None:
@@ -107,15 +101,13 @@ class OverTheAir:
             actual, hint = (self.snr_db, self.power_w), "OverTheAir(snr_db=25.0)"
             raise ArgumentError("OverTheAir", "snr_db or power_w", actual, hint)
         check("OverTheAir, power_w", self.transmit_power_w, number("(0, inf)", "power_w=1.0"))
-        channel_uses(0, self.reals)
-        error_variance("OverTheAir", self.estimate_variance)
 
     @property
     def transmit_power_w(self) -> float:
         """Transmit power in watts."""
         if self.power_w is not None:
             return self.power_w
-        return transmit_power_w(self.snr_db or 0.0, self.noise_w)
+        return float(self.noise_w * 10 ** ((self.snr_db or 0.0) / 10))
 
     def pack(self, payload: Tree, codec: Codec, meta: Mapping[str, Scalar], key: Key) -> bytes:
         """Round a payload as its codec does. The bytes only carry it to the simulated channel."""
@@ -160,15 +152,15 @@ class OverTheAir:
             plan = self.power.precode(known, 1.0, estimate_variance=variance)
         except UpdateError as problem:
             for arrival in sound:
-                arrival.silence, arrival.cost = str(problem), signal.cost(arrival.client, None)
+                arrival.silence, arrival.cost = str(problem), signal.cost(None)
             return
         payloads = ((arrival.client, signal.symbols(arrival)) for arrival in sound)
         received = transmit(payloads, true, plan, noise_w=self.noise_w, key=key, round=round)
         weight = math.fsum(signal.weights[client] for client in received.heard)
         reducer.add("air", Update(signal.tree(received), weight, sound[0].kind))
         for arrival in sound:
-            arrival.cost = signal.cost(arrival.client, received.spent.get(arrival.client))
-            if arrival.client in plan.silent:
+            arrival.cost = signal.cost(received.spent.get(arrival.client))
+            if arrival.client not in plan.coefficients:
                 strength = f"|h| = {abs(known[arrival.client]):.3f}"
                 arrival.silence = f"silent: its channel, {strength}, is below the threshold"
 
@@ -237,11 +229,12 @@ class _Signal:
         for name, amplitude in self.amplitudes.items():
             numbers = values[start : start + self._lengths[name]] / amplitude
             like, start = self.zeros[name], start + self._lengths[name]
-            recovered = self.link.sensing.back(numbers, like.numel(), name)
-            total[name] = recovered.reshape(like.shape).to(like.dtype)
+            if self.link.sensing:
+                numbers = self.link.sensing.back(numbers, like.numel(), name)
+            total[name] = numbers.reshape(like.shape).to(like.dtype)
         return total
 
-    def cost(self, client: str, spent: Spent | None) -> Cost:
+    def cost(self, spent: Spent | None) -> Cost:
         """Return the bits of a client's digital side message, the round's channel uses, and the
         client's power if it was heard.
         """
@@ -256,7 +249,7 @@ class _Signal:
     def _sent(self, total: Tree) -> Tree:
         double = any(leaf.dtype is torch.float64 for leaf in total.values())
         dtype = torch.float64 if double else torch.float32
-        return {
-            name: self.link.sensing.forward(total[name].to(dtype).flatten(), name)
-            for name in sorted(total)
-        }
+        sent = {name: total[name].to(dtype).flatten() for name in sorted(total)}
+        if sensing := self.link.sensing:
+            sent = {name: sensing.forward(values, name) for name, values in sent.items()}
+        return sent

@@ -22,18 +22,19 @@ average over the batches of one round.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from torch import nn
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import check, one_of
 from bayesfed.federated.core import Around, Fit, Local, LocalOptions
 from bayesfed.keys import Key
 from bayesfed.models import untracked
 from bayesfed.trees import (
     Tree,
-    placed_buffers,
+    placed,
     running_statistics,
     shapes,
     trainable,
@@ -68,9 +69,7 @@ def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
         If the policy is unknown, no parameter is trained, or the network has running statistics and
         the policy is "static".
     """
-    if buffers not in get_args(Buffers):
-        expected = f"one of {', '.join(map(repr, get_args(Buffers)))}"
-        raise ArgumentError(f"{where}, buffers", expected, repr(buffers), "'static'")
+    check(f"{where}, buffers", buffers, one_of(Buffers, "'static'"))
     running = running_statistics(net, certain=buffers == "static")
     if running and buffers == "static":
         hint = (
@@ -160,9 +159,8 @@ class Buffered(Around):
         model = {
             name: leaf for name, leaf in message.items() if not self.travels or name not in names
         }
-        with placed_buffers(
-            self.net, {name: leaf.to(data.inputs.device, copy=True) for name, leaf in begun.items()}
-        ):
+        there = {name: leaf.to(data.inputs.device, copy=True) for name, leaf in begun.items()}
+        with placed(self.net, there, "buffers"):
             fit = self.local.fit(model, without(memory, STATISTICS), data, key, options)
             # Read again, since a module may replace a buffer by a new one.
             ended = {name: value.detach() for name, value in self.net.named_buffers()}

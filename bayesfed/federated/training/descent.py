@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
@@ -19,7 +19,6 @@ from bayesfed.inference.objectives.likelihood import OwnSteps
 from bayesfed.inference.objectives.weight_decay import OpenPrior
 from bayesfed.keys import Key, forked
 from bayesfed.models import Likelihood, Normal
-from bayesfed.models.priors.likelihoods import PresentClasses
 from bayesfed.trees import Tree
 
 AfterStep = Callable[[Tree, float, int], None]
@@ -63,6 +62,13 @@ class Descent:
     batch_size: int | None
     kind: Kind = "value"
     uses_global_randomness: bool = False
+
+    @property
+    def descent(self) -> Descent | None:
+        """The step itself, which does nothing but gradient steps; None for a subclass, which may do
+        more.
+        """
+        return self if type(self) is Descent else None
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -108,11 +114,7 @@ class Descent:
         """
         trained, fixed = self.objective.start(message)
         if not len(data):
-            return Fit(
-                self._payload(self.objective.finish(trained, fixed), message),
-                {},
-                {"samples": 0.0, "loss": 0.0, "nll": 0.0},
-            )
+            return self.ended(trained, fixed, message, data, 0.0, 0.0)
         own = self.objective if isinstance(self.objective, OwnSteps) else None
         apart = own.moved_apart(trained) if own else frozenset()
         leaves = {name: leaf.requires_grad_() for name, leaf in trained.items()}
@@ -186,26 +188,23 @@ class Descent:
         """
         if not loss - loss == 0:
             raise DataError("local training", "a finite loss", loss, "a smaller learning rate")
-        payload = self._payload(self.objective.finish(trained, fixed), message)
+        payload = self.objective.finish(trained, fixed)
+        if self.kind == "delta":
+            payload = {name: leaf - message[name] for name, leaf in payload.items()}
         return Fit(payload, {}, {"samples": float(len(data)), "loss": loss, "nll": nll})
-
-    def _payload(self, finished: Tree, message: Tree) -> Tree:
-        if self.kind != "delta":
-            return finished
-        return {name: leaf - message[name] for name, leaf in finished.items()}
 
 
 @dataclass(frozen=True)
 class LocalClasses(Around):
-    """Gradient steps on a loss without the classes that a client has no rows of (masked
-    cross-entropy, HeteroFL 3.3).
+    """A local step on a loss without the classes that a client has no rows of: their logits are set
+    to zero (masked cross-entropy, HeteroFL 3.3).
 
     Parameters
     ----------
     local
-        Gradient steps. Their own objective is used for clients without rows.
-    objective
-        ``(likelihood) -> Objective``.
+        The step that trains the network.
+    net
+        The network.
     likelihood
         Likelihood over all classes.
 
@@ -215,8 +214,7 @@ class LocalClasses(Around):
         If the targets are numbers (`Normal`), which have no classes.
     """
 
-    local: Descent
-    objective: Callable[[Likelihood], Objective]
+    net: nn.Module
     likelihood: Likelihood
 
     def __post_init__(self) -> None:
@@ -228,13 +226,35 @@ class LocalClasses(Around):
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
-        """Take the steps with the likelihood restricted to the client's own classes."""
-        classes = tuple(data.targets.unique().tolist())
-        descent = self.local
-        if classes:
-            present = PresentClasses(self.likelihood, classes)
-            descent = replace(descent, objective=self.objective(present))
-        return descent.fit(message, memory, data, key, options)
+        """Run the step with the logits of the client's own classes."""
+        with of_classes(self.net, data.targets.unique()) if len(data) else nullcontext():
+            return self.local.fit(message, memory, data, key, options)
+
+
+@contextmanager
+def of_classes(net: nn.Module, classes: Tensor) -> Iterator[None]:
+    """Set the outputs of a network for all other classes to zero inside the block."""
+
+    def masked(net: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        absent = torch.ones(output.shape[1], dtype=torch.bool, device=output.device)
+        absent[classes] = False
+        return output.masked_fill(absent, 0.0)
+
+    handle = net.register_forward_hook(masked)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def holding(leaves: Tree) -> AfterStep:
+    """Return what puts some trained leaves back after every step, so that they stay as they are."""
+
+    def held(trained: Tree, rate: float, left: int) -> None:
+        for name, leaf in leaves.items():
+            trained[name].copy_(leaf)
+
+    return held
 
 
 def batches(data: Dataset, size: int | None, steps: int, generator: Generator) -> Iterator[Dataset]:

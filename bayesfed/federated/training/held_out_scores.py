@@ -73,20 +73,17 @@ class HeldOutScores(Around, ABC):
         if not len(rows):
             return torch.zeros(len(FACTORS))
         with torch.no_grad():
-            result = torch.stack(
-                [
-                    self._score(torch.stack(list(self.likely(message, factor, rows, key))))
-                    for factor in FACTORS
-                ]
-            )
+            likely = [
+                torch.stack(list(self.likely(message, factor, rows, key))) for factor in FACTORS
+            ]
+        result = torch.stack(
+            [(math.log(self.draws) - each.logsumexp(dim=0)).mean() for each in likely]
+        )
         if not bool(torch.isfinite(result).all()):
             raise DataError(
                 "held-out rows", "finite scores", result.tolist(), "a smaller learning rate"
             )
         return result
-
-    def _score(self, likely: Tensor) -> Tensor:
-        return (math.log(self.draws) - likely.logsumexp(dim=0)).mean()
 
 
 def better(
@@ -105,10 +102,5 @@ def split_held(data: Dataset) -> tuple[Dataset, Dataset]:
     """Return the rows to train on, and every tenth row, which is held out. A client with fewer than
     ten rows holds out none.
     """
-    held = is_held(len(data))
+    held = torch.arange(len(data)) % EVERY == EVERY - 1
     return data[~held], data[held]
-
-
-def is_held(rows: int) -> Tensor:
-    """Return which rows are held out, ``(rows,)`` booleans."""
-    return torch.arange(rows) % EVERY == EVERY - 1

@@ -4,15 +4,14 @@ every method.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 from torch import nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import OF_TRAINING, Role, checked_class, having, number, whole
+from bayesfed.errors.checks import OF_TRAINING, checked_class, number, whole
+from bayesfed.errors.roles import Role
 from bayesfed.federated.core import Kind, Local, LocalOptions
 from bayesfed.federated.training.batch_norm import Buffers, buffered
 from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
@@ -31,8 +30,6 @@ PRECISION = number("[0, inf)", "0.3")
     OF_TRAINING,
     steps=whole(1, "50"),
     batch_size=whole(1, "64"),
-    optimiser=having(("build",), "an optimiser as a value", "Sgd(0.05), Adam(1e-3)"),
-    schedule=Role(callable, "a function of the round", "cosine(0.1, rounds)"),
     epochs=number("(0, inf)", "1.0"),
     prior_precision=Role(
         lambda value: value == "auto" or PRECISION.fits(value), "a number >= 0 or 'auto'", "0.3"
@@ -194,17 +191,14 @@ class Training:
             Policy for running statistics, see `bayesfed.federated.training.batch_norm`.
         """
         scored = likelihood or Categorical()
-        descent = self.descent(MaximumLikelihood(net, scored), net, kind)
-        return buffered(
-            LocalClasses(descent, self.objectives(net), scored) if masked else descent, net, buffers
-        )
+        descent = self.likelihood_descent(net, scored, kind)
+        return buffered(LocalClasses(descent, net, scored) if masked else descent, net, buffers)
 
-    def objectives(self, net: nn.Module) -> Callable[[Likelihood], Objective]:
-        """Return the function from a likelihood to the objective of a network, under the prior.
-        Copied, it has a network of its own.
+    def likelihood_descent(
+        self, net: nn.Module, likelihood: Likelihood | None = None, kind: Kind = "value"
+    ) -> Descent:
+        """Return gradient steps on the mean negative log likelihood; parameters as for
+        `fitting`.
         """
-        return partial(_objective, self, net)
-
-
-def _objective(work: Training, net: nn.Module, likelihood: Likelihood) -> Objective:
-    return work.under_prior(MaximumLikelihood(net, likelihood))
+        objective = MaximumLikelihood(net, likelihood or Categorical())
+        return self.descent(objective, net, kind)

@@ -11,7 +11,8 @@ import torch
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import Role, checked, whole
+from bayesfed.errors.checks import checked, whole
+from bayesfed.errors.roles import Role
 from bayesfed.federated.core import Fit, Kind, Local, LocalOptions, Profile, options_of
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -45,7 +46,7 @@ def dynamic(count: int) -> Capacity:
         lambda names: (
             isinstance(names, list | tuple)
             and all(isinstance(name, str) for name in names)
-            and len(set(names)) == len(names)
+            and 0 < len(set(names)) == len(names)
         ),
         "a list of distinct names",
         "sorted(clients)",

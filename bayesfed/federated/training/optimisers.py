@@ -29,7 +29,12 @@ class Optimiser(Protocol):
         """Return the torch optimiser of these leaves, with the learning rate of this round."""
 
 
-@checked_class({}, learning_rate=POSITIVE)
+@checked_class(
+    {},
+    learning_rate=POSITIVE,
+    momentum=number("[0, 1)", "0.9"),
+    weight_decay=number("[0, inf)", "1e-4"),
+)
 @dataclass(frozen=True)
 class Sgd:
     """Stochastic gradient descent with optional momentum and weight decay, as `torch.optim.SGD`.

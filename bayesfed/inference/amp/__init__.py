@@ -1,5 +1,4 @@
 """Approximate message passing: sparse vectors from few random projections.
 
-`denoisers` has the soft threshold; `iteration` the algorithm; `projection` shortens long vectors
-block by block.
+`thresholds` has the soft threshold; `iteration` the algorithm.
 """

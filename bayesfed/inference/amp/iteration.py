@@ -2,9 +2,10 @@
 
 With z the residual, ``tau = |z| / sqrt(m)``, delta = m / n (DMM, eqs. 1 and 2)::
 
-    x' = eta(x + A^T z; tau)
+    x' = eta(x + A^T z; alpha tau)
     z' = y - A x' + z <eta'> / delta
 
+with eta the soft threshold, so fixed points are LASSO solutions (Bayati and Montanari, eq. 1.11).
 The last term is Onsager's. It removes from the residual its correlation with the estimate, so that
 the noise at eta's input stays Gaussian and its variance follows a recursion, state evolution. Each
 row of a batch is a problem of its own with the same A.
@@ -18,15 +19,12 @@ Bayati, Montanari, The LASSO risk for Gaussian matrices, IEEE Trans. Inf. Theory
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, ConvergenceWarning
-from bayesfed.inference.amp.denoisers import Denoiser, SoftThreshold, minimax_alpha
-from bayesfed.trees import is_finite
+from bayesfed.inference.amp.thresholds import minimax_alpha, soft_threshold
 
 # An iteration whose residual is this many times that of the zero estimate has diverged.
 HOPELESS = 10.0
@@ -34,19 +32,19 @@ HOPELESS = 10.0
 
 @dataclass(frozen=True)
 class Recovery:
-    """The result of `amp`, and how far to trust it.
+    """The result of `amp` for B problems, and how far to trust it.
 
     Parameters
     ----------
     estimate
-        ``(..., n)``, the estimate of x. For a problem that diverged, the one with the smallest
+        ``(B, n)``, the estimate of x. For a problem that diverged, the one with the smallest
         residual: the zero vector if none was better.
     residual_sd
-        ``(T + 1, ...)``, tau of every iteration, that of the zero estimate first, in units of x.
+        ``(T + 1, B)``, tau of every iteration, that of the zero estimate first, in units of x.
         For columns of A of unit length, its square estimates noise variance + mean squared error /
         delta. Problems that stopped earlier repeat their last value.
     settled, diverged
-        ``(...)``: whether the estimate stopped moving; whether the residual ended above that of the
+        ``(B,)``: whether the estimate stopped moving; whether the residual ended above that of the
         zero estimate. Neither: out of iterations.
     """
 
@@ -59,12 +57,11 @@ class Recovery:
 def amp(
     matrix: Tensor,
     measured: Tensor,
-    denoiser: Denoiser | None = None,
+    alpha: float | None = None,
     *,
     max_iterations: int = 200,
     tol: float = 1e-6,
     damping: float = 0.0,
-    warn: bool = True,
 ) -> Recovery:
     """Estimate x from ``measured = matrix @ x + noise``.
 
@@ -74,10 +71,10 @@ def amp(
         A ``(m, n)``, independent entries of mean zero, at any scale: it is first divided by the
         root mean square length of its columns.
     measured
-        y ``(..., m)``, of A's dtype and device.
-    denoiser
-        eta. Default: a soft threshold of `minimax_alpha`, which needs neither the density of x nor
-        the noise.
+        y ``(B, m)``, finite, of A's dtype and device.
+    alpha
+        Threshold in standard deviations of the noise. Default: `minimax_alpha`, which needs neither
+        the density of x nor the noise.
     max_iterations
         Largest number of iterations.
     tol
@@ -86,25 +83,11 @@ def amp(
     damping
         Share of the old estimate and residual that is kept, in [0, 1); for matrices that are not
         random enough. State evolution holds for 0.
-    warn
-        Whether to warn about problems that did not settle; the result has them in any case.
-
-    Raises
-    ------
-    ArgumentError
-        If shapes, dtypes or devices do not fit, m or n is 0, a number is not finite, A is zero, or
-        a setting is out of range.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If a problem diverged or ran out of iterations.
     """
-    _check(matrix, measured, max_iterations, tol, damping)
     rows, columns = matrix.shape
-    denoiser = SoftThreshold(minimax_alpha(rows / columns)) if denoiser is None else denoiser
+    alpha = minimax_alpha(rows / columns) if alpha is None else alpha
     scale = matrix.norm() / math.sqrt(columns)
-    a, y = matrix / scale, measured.reshape(-1, rows) / scale
+    a, y = matrix / scale, measured / scale
     batch = len(y)
     x, z, sd = y.new_zeros(batch, columns), y.clone(), _deviation(y)
     first, best, best_sd, history = sd, x, sd, [sd.squeeze(-1)]
@@ -115,7 +98,8 @@ def amp(
     for step in range(1, max_iterations + 1):
         if not len(live):
             break
-        target, slope = denoiser(x + z @ a, sd)
+        target = soft_threshold(x + z @ a, alpha * sd)
+        slope = (target != 0).to(target.dtype).mean(dim=-1, keepdim=True)
         moved = ((target - x).norm(dim=-1) <= tol * target.norm(dim=-1)) & (tol > 0)
         x = torch.lerp(target, x, damping)
         z = torch.lerp(y - x @ a.T + z * slope * (columns / rows), z, damping)
@@ -134,64 +118,9 @@ def amp(
         live, x, z, y, sd, first, best, best_sd = (
             part[~done] for part in (live, x, z, y, sd, first, best, best_sd)
         )
-    if warn and not bool(settled.all()):
-        text = (
-            f"amp: of {batch} problems {int(diverged.sum())} diverged and "
-            f"{int((~settled & ~diverged).sum())} ran out of iterations"
-        )
-        warnings.warn(
-            f"{text}; try more measurements, damping=0.3, or more iterations",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
-    lead = measured.shape[:-1]
-    return Recovery(
-        estimate.reshape(*lead, columns),
-        torch.stack(history).reshape(len(history), *lead),
-        settled.reshape(lead),
-        diverged.reshape(lead),
-    )
+    return Recovery(estimate, torch.stack(history), settled, diverged)
 
 
 def _deviation(residual: Tensor) -> Tensor:
     length: Tensor = torch.linalg.vector_norm(residual, dim=-1, keepdim=True)
     return length / math.sqrt(residual.shape[-1])
-
-
-def _check(
-    matrix: Tensor, measured: Tensor, max_iterations: int, tol: float, damping: float
-) -> None:
-    if (
-        matrix.ndim != 2
-        or not matrix.numel()
-        or measured.ndim < 1
-        or measured.shape[-1] != matrix.shape[0]
-    ):
-        actual = f"{tuple(matrix.shape)} and {tuple(measured.shape)}"
-        raise ArgumentError(
-            "amp", "a matrix (m, n), m, n >= 1, and numbers (..., m)", actual, "A and y of y = A x"
-        )
-    if not matrix.is_floating_point() or (matrix.dtype, matrix.device) != (
-        measured.dtype,
-        measured.device,
-    ):
-        actual = f"{matrix.dtype} on {matrix.device} and {measured.dtype} on {measured.device}"
-        raise ArgumentError(
-            "amp", "one floating-point dtype and one device", actual, "measured.to(matrix)"
-        )
-    for name, value in (("matrix", matrix), ("measured", measured)):
-        if not is_finite(value):
-            actual = f"{int((~value.isfinite()).sum())} NaN or Inf"
-            raise ArgumentError(f"amp, {name}", "finite numbers", actual, "leaving that client out")
-    if not bool(matrix.any()):
-        raise ArgumentError(
-            "amp, matrix",
-            "a matrix that is not zero",
-            "all zeros",
-            "Projection(key, m, n).matrix()",
-        )
-    if not (max_iterations >= 1 and 0 <= tol < 1 and 0 <= damping < 1):
-        settings = (max_iterations, tol, damping)
-        raise ArgumentError(
-            "amp", "max_iterations >= 1, tol and damping in [0, 1)", settings, "(200, 1e-6, 0.0)"
-        )

@@ -16,21 +16,20 @@ the clients err together; the mean is too doubtful. The labels of held-out rows 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
-from bayesfed.inference.ensembles.networks import apart, outputs
+from bayesfed.inference.ensembles.networks import Networks, apart
 from bayesfed.keys import Key
+from bayesfed.models.modules import outputs
 from bayesfed.trees import Tree
 
 
 @dataclass(frozen=True, eq=False)
-class Consensus:
+class Consensus(Networks):
     """Predictor and posterior in one: the networks of all clients, of which one prediction is made.
 
     The prediction is no mean over draws. As a posterior it therefore has a single member, which
@@ -38,15 +37,12 @@ class Consensus:
 
     Parameters
     ----------
-    net
-        The network; never changed.
     parameters
         By parameter ``(K, S, ...)``: S networks of each of K clients.
     share
         beta.
     """
 
-    net: nn.Module
     parameters: Tree
     share: float
 
@@ -68,22 +64,14 @@ class Consensus:
         """beta, as ``share``."""
         return {"share": torch.tensor(self.share)}
 
-    @property
-    def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """Empty: axes have numbers, not names."""
-        return {}
-
     def draw(self, key: Key) -> Tree:
         """Return all networks."""
         return self.parameters
 
-    def draw_prior(self, key: Key) -> Tree:
-        """Return nothing."""
-        return {}
-
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the classes, of batch shape ``(B,)``."""
-        return dist.Categorical(logits=interpolated(by_client(self.net, draw, inputs), self.share))
+        logs = by_client(self.net, draw, inputs)
+        return self.likelihood.distribution(interpolated(logs, self.share))
 
 
 def by_client(net: nn.Module, networks: Tree, inputs: Tensor) -> Tensor:
@@ -92,7 +80,7 @@ def by_client(net: nn.Module, networks: Tree, inputs: Tensor) -> Tensor:
     """
     return torch.stack(
         [
-            _mean(torch.stack([outputs(net, one, inputs).log_softmax(1) for one in apart(own)]))
+            mean_of(torch.stack([outputs(net, one, inputs).log_softmax(1) for one in apart(own)]))
             for own in apart(networks)
         ]
     )
@@ -100,8 +88,9 @@ def by_client(net: nn.Module, networks: Tree, inputs: Tensor) -> Tensor:
 
 def interpolated(logs: Tensor, share: float) -> Tensor:
     """Return ``log p``, ``(B, C)``, for ``log p_k`` ``(K, B, C)`` and beta."""
-    return (share * logs.sum(0) + (1 - share) * _mean(logs)).log_softmax(1)
+    return (share * logs.sum(0) + (1 - share) * mean_of(logs)).log_softmax(1)
 
 
-def _mean(logs: Tensor) -> Tensor:
+def mean_of(logs: Tensor) -> Tensor:
+    """Return the logarithm of the mean of what these are the logarithms of, over the first axis."""
     return logs.logsumexp(0) - math.log(len(logs))

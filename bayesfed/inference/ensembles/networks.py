@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.keys import Key
-from bayesfed.models.modules import evaluating
+from bayesfed.models.modules import outputs
 from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.trees import Tree, to
+from bayesfed.trees import Tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +57,24 @@ class Networks(ABC):
         return self.likelihood.distribution(outputs(self.net, draw, inputs))
 
 
-@dataclass(frozen=True, eq=False)
-class Members(Networks):
+class Few(Networks):
     """A few networks of equal weight. A `Predictive` takes each of them once, whatever the number
     of draws.
+    """
+
+    @property
+    @abstractmethod
+    def members(self) -> tuple[Tree, ...]:
+        """The parameters of every member."""
+
+    def draw(self, key: Key) -> Tree:
+        """Return the parameters of a member."""
+        return self.members[int(torch.randint(len(self.members), (), generator=key.generator()))]
+
+
+@dataclass(frozen=True, eq=False)
+class Members(Few):
+    """A few given networks.
 
     Parameters
     ----------
@@ -76,19 +89,12 @@ class Members(Networks):
         """The parameters of every member."""
         return apart(self.stacked)
 
-    def draw(self, key: Key) -> Tree:
-        """Return the parameters of a member."""
-        members = self.members
-        return members[int(torch.randint(len(members), (), generator=key.generator()))]
 
-
-def outputs(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
-    """Return the outputs of a network with given parameters in evaluation mode, without
-    gradients.
-    """
-    with torch.no_grad(), evaluating(net):
-        found: Tensor = functional_call(net, to(parameters, inputs.device), (inputs,))
-    return found
+def figures(mean: Tree, sd: Tree) -> Tree:
+    """Return mean and sd of every parameter, as ``NAME.mean`` and ``NAME.sd``."""
+    return {f"{name}.mean": leaf for name, leaf in mean.items()} | {
+        f"{name}.sd": leaf for name, leaf in sd.items()
+    }
 
 
 def apart(stacked: Tree) -> tuple[Tree, ...]:

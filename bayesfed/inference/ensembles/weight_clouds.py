@@ -25,9 +25,9 @@ from functools import cached_property
 
 import torch
 
-from bayesfed.inference.ensembles.networks import Networks, apart
+from bayesfed.inference.ensembles.networks import Few, Networks, apart, figures
 from bayesfed.keys import Key
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, zeros_like
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,14 +65,12 @@ class SwagPosterior(Networks):
             name: (self.scale * (leaf + low[name]) / 2).sqrt()
             for name, leaf in self._diagonal.items()
         }
-        return {f"{name}.mean": leaf for name, leaf in self.mean.items()} | {
-            f"{name}.sd": leaf for name, leaf in sds.items()
-        }
+        return figures(self.mean, sds)
 
     @cached_property
     def _diagonal(self) -> Tree:
         if self.filled < 2:
-            return {name: torch.zeros_like(leaf) for name, leaf in self.mean.items()}
+            return zeros_like(self.mean)
         return {
             name: (leaf - self.mean[name].square()).clamp_min(0)
             for name, leaf in self.square.items()
@@ -96,7 +94,7 @@ class SwagPosterior(Networks):
 
 
 @dataclass(frozen=True, eq=False)
-class ClientCloud(Networks):
+class ClientCloud(Few):
     """The mean of the clients' networks, these networks, and draws of a Gaussian through them, all
     of equal weight.
 
@@ -130,10 +128,6 @@ class ClientCloud(Networks):
             *apart(self.clients),
             *(self._drawn(self.key.child(number)) for number in range(self.drawn)),
         )
-
-    def draw(self, key: Key) -> Tree:
-        """Return the parameters of a member."""
-        return self.members[int(torch.randint(len(self.members), (), generator=key.generator()))]
 
     def _drawn(self, key: Key) -> Tree:
         noise, made = key.generator(), dict[str, torch.Tensor]()

@@ -34,9 +34,7 @@ from bayesfed.inference.evaluation.scoring import _labels, _probabilities
 BINS = 1000
 
 
-def histogram(
-    probabilities: Tensor, targets: Tensor, *, weights: Tensor | None = None, bins: int = BINS
-) -> Tensor:
+def histogram(probabilities: Tensor, targets: Tensor, *, bins: int = BINS) -> Tensor:
     """Return the histogram of a client's scores ``(bins,)``: what it sends. Bin i has the scores in
     ``(i / bins, (i + 1) / bins]``, the first also 0.
 
@@ -46,9 +44,6 @@ def histogram(
         ``(B, C)``; a client without rows has B = 0.
     targets
         Labels ``(B,)``.
-    weights
-        ``(C,)``: weight of a row by its class, for another share of classes than the held-out rows
-        have: `label_weights`.
     bins
         Number of bins.
 
@@ -63,16 +58,7 @@ def histogram(
     _labels("histogram", probabilities, targets)
     scores = (1 - probabilities.double().gather(1, targets[:, None])[:, 0]).clamp(0, 1)
     places = (scores * bins).ceil().long().sub(1).clamp_min(0)
-    each = (
-        torch.ones(len(targets), dtype=torch.float64, device=scores.device)
-        if weights is None
-        else weights.double()[targets]
-    )
-    return (
-        torch.zeros(bins, dtype=torch.float64, device=scores.device)
-        .index_add(0, places, each)
-        .cpu()
-    )
+    return torch.bincount(places, minlength=bins).double().cpu()
 
 
 def label_weights(wanted: Tensor, counts: Tensor) -> Tensor:
@@ -127,9 +113,7 @@ def threshold(total: Tensor, level: float = 0.9, *, clients: int = 1) -> float:
         raise ArgumentError(
             "threshold", "a level in (0, 1) and at least one row", actual, "threshold(total, 0.9)"
         )
-    wanted = (count + clients) * level
-    # Weights are no counts, and are not rounded up.
-    wanted = math.ceil(wanted - 1e-9) if bool((total == total.round()).all()) else wanted
+    wanted = math.ceil((count + clients) * level - 1e-9)
     reached = (total.double().cumsum(0) >= wanted - 1e-9).nonzero()[:, 0]
     return (int(reached[0]) + 1) / len(total) if len(reached) else math.inf
 
@@ -158,9 +142,7 @@ def class_thresholds(counts: Tensor, level: float = 0.9) -> Tensor:
     )
 
 
-def shifted_thresholds(
-    counts: Tensor, wanted: Tensor, level: float = 0.9, *, clients: int = 1
-) -> Tensor:
+def shifted_thresholds(counts: Tensor, wanted: Tensor, level: float = 0.9) -> Tensor:
     """Return a threshold for every class, ``(C,)``, of all rows in other shares of the classes:
     weighted conformal prediction under label shift.
 
@@ -178,8 +160,6 @@ def shifted_thresholds(
         ``(C,)``: shares or counts of the classes where the sets are to cover.
     level
         Share of the rows whose set shall hold the right class, in (0, 1).
-    clients
-        K, the number of new rows of class y that count, as in `threshold`.
 
     Raises
     ------
@@ -192,7 +172,7 @@ def shifted_thresholds(
     weights = label_weights(wanted, rows)
     reached = (weights @ counts.double()).cumsum(0)
     # Sums of weights are not exact.
-    needed = level * (reached[-1] + clients * weights) * (1 - 1e-9)
+    needed = level * (reached[-1] + weights) * (1 - 1e-9)
     places = torch.searchsorted(reached, needed)
     unknown = (places == len(reached)) | ((wanted > 0) & (rows == 0))
     return torch.where(unknown, math.inf, (places + 1).double() / len(reached))

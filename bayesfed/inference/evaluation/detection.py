@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import check, number, whole
 from bayesfed.inference.evaluation import scoring
 
 
@@ -67,20 +68,11 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
         if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
             actual = f"{tuple(values.shape)}, {int((~values.isfinite()).sum())} of them not finite"
             raise ArgumentError(f"detection, {name}", "finite numbers (B,)", actual, "entropies")
-    values, outsiders = (
-        torch.cat([inside, outside]).double(),
-        torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]).double(),
-    )
+    values = torch.cat([inside, outside]).double()
     order = values.argsort(descending=True, stable=True)
-    ordered = values[order]
     # One threshold for each distinct value: the last place of each run of ties.
-    ends = torch.cat(
-        [
-            (ordered[1:] != ordered[:-1]).nonzero()[:, 0],
-            torch.tensor([len(ordered) - 1], device=order.device),
-        ]
-    )
-    hits = outsiders.to(order.device)[order].cumsum(0)[ends]
+    ends = values[order].unique_consecutive(return_counts=True)[1].cumsum(0) - 1
+    hits = (order >= len(inside)).double().cumsum(0)[ends]
     false = ends + 1 - hits
     recall, share, precision = hits / len(outside), false / len(inside), hits / (ends + 1)
     before = torch.cat([recall.new_zeros(1), recall[:-1]])
@@ -113,7 +105,7 @@ def adaptive_calibration_error(probabilities: Tensor, targets: Tensor, bins: int
     DataError
         If the targets are not labels of these rows.
     """
-    scoring._whole("adaptive_calibration_error", "bins", bins)
+    check("adaptive_calibration_error, bins", bins, whole(1, "15"))
     scoring._probabilities("adaptive_calibration_error", probabilities, "(B, C)")
     scoring._labels("adaptive_calibration_error", probabilities, targets)
     top, likeliest = probabilities.double().max(1)
@@ -151,19 +143,13 @@ def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
             "probabilities.argmax(1)",
         )
     if wrong.dtype != torch.bool or bool(uncertainty.isnan().any()):
-        actual = (
-            f"{wrong.dtype}"
-            if wrong.dtype != torch.bool
-            else f"{int(uncertainty.isnan().sum())} that are not"
-        )
+        actual = f"{wrong.dtype}, and {int(uncertainty.isnan().sum())} that are no numbers"
         hint = "probabilities.argmax(1) != targets"
         raise DataError("risk_coverage", "numbers, and booleans of errors", actual, hint)
     order = uncertainty.argsort(stable=True)
-    ordered, errors = uncertainty[order], wrong[order].double()
-    _, group = ordered.unique_consecutive(return_inverse=True)
-    rate = torch.zeros(int(group[-1]) + 1, dtype=torch.float64, device=group.device)
-    size = rate.index_add(0, group, torch.ones_like(errors))
-    rate = rate.index_add(0, group, errors) / size
+    errors = wrong[order].double()
+    _, group, size = uncertainty[order].unique_consecutive(return_inverse=True, return_counts=True)
+    rate = torch.zeros_like(size, dtype=torch.float64).index_add(0, group, errors) / size
     answered = torch.arange(1, len(errors) + 1, dtype=torch.float64, device=group.device)
     return answered / len(errors), rate[group].cumsum(0) / answered
 
@@ -179,8 +165,7 @@ def selective(uncertainty: Tensor, wrong: Tensor, risk: float = 0.05) -> dict[st
     DataError
         As `risk_coverage`.
     """
-    if not 0 <= risk <= 1:
-        raise ArgumentError("selective, risk", "a share of errors from 0 to 1", risk, "0.05")
+    check("selective, risk", risk, number("[0, 1]", "0.05"))
     coverage, risks = risk_coverage(uncertainty, wrong)
     answered = (risks <= risk).nonzero()[:, 0]
     return {

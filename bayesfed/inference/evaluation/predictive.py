@@ -11,8 +11,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
-from numbers import Integral
 from typing import Any
 
 import pyro.distributions as dist
@@ -20,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
+from bayesfed.errors.checks import check, whole
 from bayesfed.inference.evaluation import scoring
 from bayesfed.inference.evaluation.detection import (
     scores_of_classes,
@@ -70,18 +69,13 @@ class Predictive:
             raise ArgumentError(
                 "Predictive", "inputs (B, ...)", tuple(self.inputs.shape), "at least one row"
             )
-        if min(self.count, self.batch_size) < 1 or not all(
-            isinstance(value, Integral) for value in (self.count, self.batch_size)
-        ):
-            actual = (self.count, self.batch_size)
-            raise ArgumentError(
-                "Predictive", "whole draws and batch_size >= 1", actual, "100 draws"
-            )
+        check("Predictive, draws", self.count, whole(1, "100 draws"))
+        check("Predictive, batch_size", self.batch_size, whole(1, "2000"))
 
     @cached_property
     def _distributions(self) -> list[list[Any]]:
         """Return the distribution of the targets by draw and batch of rows."""
-        posterior, parts = self.posterior, self._parts
+        posterior, parts = self.posterior, self.inputs.split(self.batch_size)
         # One after another, since all draws of a large network may not fit into memory.
         drawn: Iterable[Tree] = (
             posterior.members
@@ -90,31 +84,24 @@ class Predictive:
         )
         if isinstance(posterior, ObservingDraws):
             together = list(drawn)
-            by_part = [posterior.observe_draws(together, self.inputs[part]) for part in parts]
+            by_part = [posterior.observe_draws(together, part) for part in parts]
             found = [list(given) for given in zip(*by_part, strict=True)]
         else:
-            keys = (self.key.child("observe", number) for number in count())
+            keys = self.key.child("observe")
             found = [
                 [
-                    posterior.observe(draw, self.inputs[part], key.child(part.start))
-                    for part in parts
+                    posterior.observe(draw, part, keys.child(number, place * self.batch_size))
+                    for place, part in enumerate(parts)
                 ]
-                for draw, key in zip(drawn, keys, strict=False)
+                for number, draw in enumerate(drawn)
             ]
-        for given in (one for row in found for one in zip(parts, row, strict=True)):
-            batch, rows = tuple(given[1].batch_shape), (len(self.inputs[given[0]]),)
+        for given, part in (pair for row in found for pair in zip(row, parts, strict=True)):
+            batch, rows = tuple(given.batch_shape), (len(part),)
             if batch != rows:
                 raise PosteriorError(
                     "Predictive", f"one target a row, batch {rows}", batch, "a plate over rows"
                 )
         return found
-
-    @property
-    def _parts(self) -> list[slice]:
-        return [
-            slice(start, start + self.batch_size)
-            for start in range(0, len(self.inputs), self.batch_size)
-        ]
 
     @property
     def _event(self) -> tuple[int, ...]:
@@ -194,11 +181,9 @@ class Predictive:
         if isinstance(self._distributions[0][0], dist.Bernoulli) and not values.is_floating_point():
             values = targets.to(torch.get_default_dtype())
         try:
+            parts = values.split(self.batch_size)
             rows = [
-                [
-                    given.log_prob(values[part])
-                    for part, given in zip(self._parts, batches, strict=True)
-                ]
+                [given.log_prob(part) for given, part in zip(batches, parts, strict=True)]
                 for batches in self._distributions
             ]
         except ValueError as problem:
@@ -223,13 +208,7 @@ class Predictive:
         PosteriorError
             If a row has several classes: these have only `log_likelihood`.
         """
-        return self.scores_of(targets, {"all": slice(None)})["all"]
-
-    def scores_of(
-        self, targets: Tensor, groups: Mapping[str, slice]
-    ) -> dict[str, dict[str, float]]:
-        """Return the `scores` of groups of rows, by name, all from the same draws."""
-        return scores_together([(self, targets)], groups)
+        return scores_together([(self, targets)], {"all": slice(None)})["all"]
 
     @property
     def uncertainties(self) -> dict[str, Tensor]:

@@ -10,10 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import check, whole
 
 # How far the probabilities of a row may be from a sum of one.
 TOLERANCE = 1e-3
@@ -58,11 +60,6 @@ def _labels(where: str, probabilities: Tensor, targets: Tensor) -> None:
         raise DataError(
             where, f"labels 0 to {classes - 1}", actual, "a column of probabilities for every class"
         )
-
-
-def _whole(where: str, name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(where, f"a whole number {name} >= 1", repr(value), f"{name}=15")
 
 
 def nll(log_likelihood: Tensor) -> Tensor:
@@ -160,7 +157,7 @@ def calibration_bins(probabilities: Tensor, targets: Tensor, bins: int = 15) -> 
     DataError
         If the targets are not labels of these rows.
     """
-    _whole("calibration_bins", "bins", bins)
+    check("calibration_bins, bins", bins, whole(1, "15"))
     _probabilities("calibration_bins", probabilities, "(B, C)")
     _labels("calibration_bins", probabilities, targets)
     top, likeliest = probabilities.max(dim=1)
@@ -225,11 +222,10 @@ def coverage(draws: Tensor, targets: Tensor, level: float | Sequence[float] | Te
         raise ArgumentError(
             "coverage", f"a level <= {(count - 1) / (count + 1):.4g}", level, f"{need} draws"
         )
-    position = ((1 - levels.reshape(-1)) / 2 * (count + 1) - 1).clamp(min=0).to(draws.device)
-    below, share = position.long(), position.frac().to(draws.dtype)[:, None]
-    ordered = draws.sort(dim=0).values
-    lower = torch.lerp(ordered[below], ordered[below + 1], share)
-    upper = torch.lerp(ordered[count - 1 - below], ordered[count - 2 - below], share)
+    tails = (1 - levels.reshape(-1)) / 2
+    shares = torch.cat([tails, 1 - tails]).numpy()
+    ends = np.quantile(draws.detach().double().cpu().numpy(), shares, axis=0, method="weibull")
+    lower, upper = torch.from_numpy(ends).to(draws).chunk(2)
     return ((lower <= targets) & (targets <= upper)).to(draws.dtype).mean(1).reshape(levels.shape)
 
 

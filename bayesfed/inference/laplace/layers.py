@@ -10,14 +10,15 @@ outputs and I inputs of a layer. The Jacobian of a row by the weights of a layer
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.errors import ArgumentError, DataError
-from bayesfed.models.modules import evaluating, tied
+from bayesfed.errors import DataError
+from bayesfed.models.modules import evaluating, last_linear, tied
 from bayesfed.trees import Tree, leaf_of
 
 
@@ -68,12 +69,7 @@ def last_layer(net: nn.Module) -> Layer:
     ArgumentError
         If the network has none.
     """
-    linear = [(name, module) for name, module in net.named_modules() if type(module) is nn.Linear]
-    if not linear:
-        raise ArgumentError(
-            "laplace", "a network whose last layer is linear", type(net).__name__, "subset='all'"
-        )
-    name, module = linear[-1]
+    name, module = last_linear(net, "laplace", "subset='all'")
     return _layer(name, module, last=True)
 
 
@@ -83,36 +79,25 @@ def all_layers(net: nn.Module) -> list[Layer] | None:
 
     A frozen bias is no part of its layer.
     """
-    kinds = [
-        (name, one)
-        for name, one in net.named_modules()
-        if type(one) in (nn.Linear, nn.Conv2d) and getattr(one, "groups", 1) == 1
-    ]
-    plain = [
-        (name, one)
-        for name, one in kinds
-        if getattr(one, "padding_mode", "zeros") == "zeros"
-        and one.get_parameter("weight").requires_grad
-    ]
     layers = [
-        _layer(
-            name, one, frozen=one.bias is not None and not one.get_parameter("bias").requires_grad
-        )
-        for name, one in plain
+        _layer(name, one)
+        for name, one in net.named_modules()
+        if type(one) in (nn.Linear, nn.Conv2d)
+        and getattr(one, "groups", 1) == 1
+        and getattr(one, "padding_mode", "zeros") == "zeros"
+        and one.get_parameter("weight").requires_grad
     ]
     trained = [
         name for name, value in net.named_parameters(remove_duplicate=False) if value.requires_grad
     ]
-    return (
-        layers
-        if tied(net).isdisjoint(trained)
-        and sorted(trained) == sorted(name for layer in layers for name in layer.parameters)
-        else None
-    )
+    known = sorted(name for layer in layers for name in layer.parameters)
+    return layers if tied(net).isdisjoint(trained) and sorted(trained) == known else None
 
 
-def _layer(name: str, module: nn.Module, *, last: bool = False, frozen: bool = False) -> Layer:
-    shape, bias = module.get_parameter("weight").shape, module.bias is not None and not frozen
+def _layer(name: str, module: nn.Module, *, last: bool = False) -> Layer:
+    shape, bias = module.get_parameter("weight").shape, module.bias is not None
+    if bias and not last:
+        bias = module.get_parameter("bias").requires_grad
     return Layer(name, shape[0], shape[1:].numel() + bias, bias, last)
 
 
@@ -174,9 +159,6 @@ def seen(
 
         return hook
 
-    handles = [
-        net.get_submodule(layer.name).register_forward_hook(note(layer.name)) for layer in layers
-    ]
     wanted = {name for layer in layers for name in layer.parameters}
     own = {name: leaf.detach() for name, leaf in net.named_parameters()} | parameters
     placed = {
@@ -184,27 +166,19 @@ def seen(
         for name, leaf in own.items()
         if leaf.is_floating_point()
     }
-    try:
-        with evaluating(net), torch.enable_grad():
-            outputs: Tensor = functional_call(net, placed, (inputs,))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, evaluating(net), torch.enable_grad():
+        for name in passed:
+            hooks.enter_context(net.get_submodule(name).register_forward_hook(note(name)))
+        outputs: Tensor = functional_call(net, placed, (inputs,))
     if outputs.ndim != 2 or any(len(times) != 1 for times in passed.values()):
         odd = {name: len(times) for name, times in passed.items() if len(times) != 1}
         actual = f"outputs {tuple(outputs.shape)}, layers used otherwise: {odd}"
-        raise DataError(
-            "laplace",
-            "outputs (B, C), every layer used once",
-            actual,
-            "another structure, subset='last'",
-        )
-    if (
-        name := next((layer.name for layer in layers if layer.last), None)
-    ) is not None and not torch.equal(outputs, passed[name][0][1]):
-        raise DataError(
-            "laplace", f"outputs of the last linear layer {name!r}", "others", "subset='all'"
-        )
+        expected, hint = "outputs (B, C), every layer used once", "another structure, subset='last'"
+        raise DataError("laplace", expected, actual, hint)
+    for layer in layers:
+        if layer.last and not torch.equal(outputs, passed[layer.name][0][1]):
+            expected = f"outputs of the last linear layer {layer.name!r}"
+            raise DataError("laplace", expected, "others", "subset='all'")
     combinations, ends = columns(outputs.detach()), [passed[layer.name][0][1] for layer in layers]
     gradients = [
         torch.autograd.grad((outputs * combinations[:, :, column]).sum(), ends, retain_graph=True)
@@ -219,21 +193,19 @@ def seen(
 
 
 def _inputs(module: nn.Module, given: Tensor, bias: bool) -> Tensor:
+    rows = _positions(module, given)
     if isinstance(module, nn.Conv2d):
         padded = nn.functional.pad(given, module._reversed_padding_repeated_twice)
-        patches = nn.functional.unfold(
-            padded, module.kernel_size, module.dilation, stride=module.stride
-        )
-        rows = patches.transpose(1, 2)
-    else:
-        rows = given.reshape(len(given), -1, given.shape[-1])
+        size, spread = module.kernel_size, module.dilation
+        rows = nn.functional.unfold(padded, size, spread, stride=module.stride).transpose(1, 2)
     return torch.cat([rows, rows.new_ones(*rows.shape[:2], 1)], 2) if bias else rows
 
 
-def _positions(module: nn.Module, gradient: Tensor) -> Tensor:
+def _positions(module: nn.Module, values: Tensor) -> Tensor:
+    """Return inputs or outputs of a layer as ``(B, T, ...)``."""
     if isinstance(module, nn.Conv2d):
-        return gradient.flatten(2).transpose(1, 2)
-    return gradient.reshape(len(gradient), -1, gradient.shape[-1])
+        return values.flatten(2).transpose(1, 2)
+    return values.reshape(len(values), -1, values.shape[-1])
 
 
 def jacobian(
@@ -261,12 +233,8 @@ def jacobian(
     with evaluating(net), torch.no_grad():
         outputs: Tensor = functional_call(net, own, (inputs,))
         if outputs.ndim != 2:
-            raise DataError(
-                "laplace",
-                "outputs (B, C)",
-                tuple(outputs.shape),
-                "a network with a row of outputs each",
-            )
+            hint = "a network with a row of outputs each"
+            raise DataError("laplace", "outputs (B, C)", tuple(outputs.shape), hint)
         by_name = torch.func.vmap(torch.func.jacrev(outputs_of), (None, 0))(chosen, inputs)
     flat = torch.cat([by_name[name].flatten(2) for name in names], 2).double()
     return outputs, torch.einsum("bck,bcp->kbp", columns(outputs).double(), flat)

@@ -5,20 +5,21 @@ predicts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from pyro.distributions import TorchDistribution
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesfed.errors import PosteriorError
+from bayesfed.inference.ensembles.networks import Networks, figures
 from bayesfed.inference.laplace import evidence
 from bayesfed.inference.laplace.blocks import Block
 from bayesfed.inference.laplace.structures import Structure
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood, temperature_of
+from bayesfed.models.priors.likelihoods import Categorical, temperature_of
 from bayesfed.trees import Tree
 
 # Rows of which Jacobians are held at a time.
@@ -26,7 +27,7 @@ ROWS = 250
 
 
 @dataclass(frozen=True, eq=False)
-class LaplacePosterior:
+class LaplacePosterior(Networks):
     """N(theta, (H + delta)^-1) over some parameters; the others are fixed.
 
     Predictions are those of the network linearised in these parameters, for which the GGN is the
@@ -35,8 +36,6 @@ class LaplacePosterior:
 
     Parameters
     ----------
-    net, likelihood
-        Network, and distribution of the targets given its outputs.
     parameters
         Parameters, the means of the Gaussian among them; those that are missing are the network's
         own.
@@ -52,8 +51,6 @@ class LaplacePosterior:
         delta, the precision of the prior N(0, 1 / delta).
     """
 
-    net: nn.Module
-    likelihood: Likelihood
     parameters: Tree
     structure: Structure
     means: Tree
@@ -84,15 +81,15 @@ class LaplacePosterior:
         return torch.cat([block.values.flatten() for block in self.blocks.values()])
 
     @property
+    def norm(self) -> float:
+        """Squared norm of the means."""
+        return sum(float(leaf.double().square().sum()) for leaf in self.centre.values())
+
+    @property
     def log_evidence(self) -> float:
         """The Laplace approximation to log p(D | delta), in nats."""
-        norm = sum(float(leaf.double().square().sum()) for leaf in self.centre.values())
-        return evidence.log_evidence(
-            self.values,
-            -self.rows * self.nll / temperature_of(self.likelihood),
-            norm,
-            self.precision,
-        )
+        fit = -self.rows * self.nll / temperature_of(self.likelihood)
+        return evidence.log_evidence(self.values, fit, self.norm, self.precision)
 
     @property
     def determined(self) -> float:
@@ -102,17 +99,8 @@ class LaplacePosterior:
     @property
     def constants(self) -> Tree:
         """Mean and sd of every parameter, as ``NAME.mean`` and ``NAME.sd``."""
-        sds = self.structure.split(
-            {name: block.sd(self.precision) for name, block in self.blocks.items()}, self.centre
-        )
-        return {f"{name}.mean": leaf for name, leaf in self.centre.items()} | {
-            f"{name}.sd": leaf for name, leaf in sds.items()
-        }
-
-    @property
-    def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """Empty: axes have numbers, not names."""
-        return {}
+        sds = {name: block.sd(self.precision) for name, block in self.blocks.items()}
+        return figures(self.centre, self.structure.split(sds, self.centre))
 
     def draw(self, key: Key) -> Tree:
         """Return one draw of the parameters."""
@@ -140,30 +128,21 @@ class LaplacePosterior:
         """Return the distribution of the targets given each of several draws. The Jacobian of a row
         is found once for all of them.
         """
-        centre = self.centre
+        centre = self.centre.items()
         shifts = [
-            self.structure.matrices(
-                {name: draw[name].to(leaf) - leaf for name, leaf in centre.items()}
-            )
+            self.structure.matrices({name: draw[name].to(leaf) - leaf for name, leaf in centre})
             for draw in draws
         ]
-        parts = [
-            self._shifted(shifts, inputs[start : start + ROWS])
-            for start in range(0, len(inputs), ROWS)
-        ]
+        parts = [self._shifted(shifts, part) for part in inputs.split(ROWS)]
         return [
-            self.likelihood.distribution(torch.cat([part[number] for part in parts]))
-            for number in range(len(draws))
+            self.likelihood.distribution(torch.cat(outputs)) for outputs in zip(*parts, strict=True)
         ]
 
     def outputs(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean ``(B, C)`` and covariance ``(B, C, C)`` of the network's outputs."""
-        parts = [
-            self._gaussian(inputs[start : start + ROWS]) for start in range(0, len(inputs), ROWS)
-        ]
-        return torch.cat([mean for mean, _ in parts]), torch.cat(
-            [covariance for _, covariance in parts]
-        )
+        parts = [self._gaussian(part) for part in inputs.split(ROWS)]
+        mean, covariance = map(torch.cat, zip(*parts, strict=True))
+        return mean, covariance
 
     def probit(self, inputs: Tensor) -> Tensor:
         """Return the probabilities of the classes ``(B, C)``, without draws: softmax of
@@ -206,8 +185,7 @@ class LaplacePosterior:
         for shift in shifts:
             shifted = outputs
             for name, (rows, gradients) in terms.items():
-                shifted = shifted + torch.einsum(
-                    "bto,kbto->bk", rows @ shift[name].to(outputs).mT, gradients
-                )
+                moved = rows @ shift[name].to(outputs).mT
+                shifted = shifted + torch.einsum("bto,kbto->bk", moved, gradients)
             results.append(shifted)
         return results

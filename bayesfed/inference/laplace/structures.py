@@ -22,6 +22,7 @@ approximate curvature for modern neural network architectures" (2023), (14).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.inference.laplace.blocks import Block, eigen, symmetric, triangle
 from bayesfed.inference.laplace.layers import Columns, Layer, Seen, jacobian, seen
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal, temperature_of
-from bayesfed.trees import Tree, leaf_of
+from bayesfed.trees import Tree, flat, leaf_of, unflat
 
 # Name of the only block of a GGN that is not made of layers.
 FLAT = "flat"
@@ -69,7 +70,7 @@ def unit(outputs: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Layered:
+class Layered(ABC):
     """A GGN of one block for each layer."""
 
     layers: tuple[Layer, ...]
@@ -78,6 +79,18 @@ class Layered:
     def names(self) -> tuple[str, ...]:
         """Names of the layers' parameters."""
         return tuple(name for layer in self.layers for name in layer.parameters)
+
+    @abstractmethod
+    def of_layer(self, name: str, one: Seen) -> Tree:
+        """Return what some rows add to the sums, of what a layer contributes."""
+
+    def sums(
+        self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns
+    ) -> tuple[Tensor, Tree]:
+        """Return outputs and sums of some rows."""
+        outputs, by_layer = seen(net, parameters, self.layers, inputs, columns)
+        parts = [self.of_layer(name, one) for name, one in by_layer.items()]
+        return outputs, {name: leaf for part in parts for name, leaf in part.items()}
 
     def jacobian(
         self, net: nn.Module, parameters: Tree, inputs: Tensor
@@ -128,17 +141,13 @@ class Kronecker(Layered):
         }
         return {name: (size * (size + 1) // 2,) for name, size in sizes.items()}
 
-    def sums(
-        self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns
-    ) -> tuple[Tensor, Tree]:
-        """Return outputs and sums of some rows."""
-        outputs, by_layer = seen(net, parameters, self.layers, inputs, columns)
-        sums = {}
-        for name, one in by_layer.items():
-            flat, gradients = one.inputs.flatten(0, 1), one.gradients.flatten(0, 2)
-            sums[leaf_of(name, "input")] = triangle(flat.mT @ flat) / one.inputs.shape[1]
-            sums[leaf_of(name, "output")] = triangle(gradients.mT @ gradients)
-        return outputs, sums
+    def of_layer(self, name: str, one: Seen) -> Tree:
+        """Return the sums of a layer."""
+        rows, gradients = one.inputs.flatten(0, 1), one.gradients.flatten(0, 2)
+        return {
+            leaf_of(name, "input"): triangle(rows.mT @ rows) / one.inputs.shape[1],
+            leaf_of(name, "output"): triangle(gradients.mT @ gradients),
+        }
 
     def blocks(self, means: Mapping[str, Tensor], rows: float) -> dict[str, Block]:
         """Return the eigen-decomposed factors."""
@@ -165,24 +174,15 @@ class DiagonalLayers(Layered):
             leaf_of(layer.name, "diagonal"): (layer.outputs, layer.inputs) for layer in self.layers
         }
 
-    def sums(
-        self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns
-    ) -> tuple[Tensor, Tree]:
-        """Return outputs and sums of some rows."""
-        outputs, by_layer = seen(net, parameters, self.layers, inputs, columns)
-        sums = {}
-        for name, one in by_layer.items():
-            if one.inputs.shape[1] == 1:
-                squares = one.gradients[:, :, 0].square().sum(0).mT @ one.inputs[:, 0].square()
-            else:
-                squares = torch.stack(
-                    [
-                        Seen(one.inputs, column[None]).products().square().sum((0, 1))
-                        for column in one.gradients
-                    ]
-                ).sum(0)
-            sums[leaf_of(name, "diagonal")] = squares
-        return outputs, sums
+    def of_layer(self, name: str, one: Seen) -> Tree:
+        """Return the sums of a layer."""
+        if one.inputs.shape[1] == 1:
+            squares = one.gradients[:, :, 0].square().sum(0).mT @ one.inputs[:, 0].square()
+        else:
+            # One column at a time: all together may not fit into memory.
+            columns = (Seen(one.inputs, column[None]).products() for column in one.gradients)
+            squares = torch.stack([column.square().sum((0, 1)) for column in columns]).sum(0)
+        return {leaf_of(name, "diagonal"): squares}
 
     def blocks(self, means: Mapping[str, Tensor], rows: float) -> dict[str, Block]:
         """Return the diagonal of each layer."""
@@ -245,15 +245,11 @@ class Flat:
 
     def split(self, matrices: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> Tree:
         """Return the entries of the block as parameters."""
-        parts = matrices[FLAT][0].split([like[name].numel() for name in self.names])
-        return {
-            name: part.reshape(like[name].shape).to(like[name])
-            for name, part in zip(self.names, parts, strict=True)
-        }
+        return unflat(matrices[FLAT][0], {name: like[name] for name in self.names})
 
     def matrices(self, tree: Mapping[str, Tensor]) -> Tree:
         """Return the parameters as one row."""
-        return {FLAT: torch.cat([tree[name].flatten() for name in self.names])[None]}
+        return {FLAT: flat({name: tree[name] for name in self.names})[None]}
 
 
 # A form of the GGN: `names` of its parameters, in the order of the network; `shapes` of its sums;

@@ -15,9 +15,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
+from bayesfed.models import Likelihood
 from bayesfed.models.nets.norms import batch_norms
-from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree, placed
 
 
@@ -127,7 +127,30 @@ class MaximumLikelihood:
 
 
 @dataclass(frozen=True)
-class Proximal:
+class AroundObjective:
+    """An objective around that of a point estimate, of which it changes the loss alone."""
+
+    inner: Objective
+
+    def start(self, message: Tree) -> tuple[Tree, Tree]:
+        """Start as the inner objective does."""
+        return self.inner.start(message)
+
+    def held(self, trained: Tree) -> AbstractContextManager[None]:
+        """Hold the leaves as the inner objective does."""
+        return self.inner.held(trained)
+
+    def finish(self, trained: Tree, fixed: Tree) -> Tree:
+        """Send every parameter."""
+        return trained
+
+    def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
+        """Check as the inner objective does."""
+        self.inner.check(trained, fixed, data)
+
+
+@dataclass(frozen=True)
+class Proximal(AroundObjective):
     """FedProx's local objective (Li et al., 2020, (2)): a Gaussian prior centred on the broadcast
     model.
 
@@ -136,42 +159,30 @@ class Proximal:
 
     Parameters
     ----------
-    likelihood_part
+    inner
         The data term.
     strength
         mu of the paper.
     """
 
-    likelihood_part: MaximumLikelihood
+    inner: MaximumLikelihood
     strength: float
 
     def start(self, message: Tree) -> tuple[Tree, Tree]:
         """Train every parameter; the message stays fixed as the centre."""
-        return self.likelihood_part.start(message)[0], message
-
-    def held(self, trained: Tree) -> AbstractContextManager[None]:
-        """Hold the leaves as the likelihood does."""
-        return self.likelihood_part.held(trained)
+        return self.inner.start(message)[0], message
 
     def loss(
         self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
     ) -> Terms:
         """Return the mean loss plus the proximal term."""
-        terms = self.likelihood_part.loss(trained, {}, batch, observations, noise)
+        terms = self.inner.loss(trained, {}, batch, observations, noise)
         if self.strength == 0:
             return terms
         distance = torch.stack(
             [(leaf - fixed[name]).square().sum() for name, leaf in trained.items()]
         ).sum()
         return Terms(terms.nll + self.strength / 2 * distance, terms.nll)
-
-    def finish(self, trained: Tree, fixed: Tree) -> Tree:
-        """Send every parameter."""
-        return trained
-
-    def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
-        """Check as the likelihood does."""
-        self.likelihood_part.check(trained, {}, data)
 
 
 def check_data(net: nn.Module, likelihood: Likelihood, parameters: Tree, data: Dataset) -> None:

@@ -21,10 +21,11 @@ from torch import Tensor, nn
 
 from bayesfed.compress.quantisers.entries import share_of
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import SHARE, check
+from bayesfed.errors.checks import NOT_NEGATIVE, SHARE, check, checked_class
 from bayesfed.trees import is_finite
 
 
+@checked_class({}, strength=NOT_NEGATIVE)
 @dataclass(frozen=True)
 class SoftThreshold:
     """``strength * ||w||_1``: every magnitude shrinks by ``rate * strength``, but not below zero.
@@ -42,9 +43,6 @@ class SoftThreshold:
 
     strength: float
 
-    def __post_init__(self) -> None:
-        _check_strength("SoftThreshold", self.strength)
-
     def __call__(self, leaf: Tensor, rate: float) -> Tensor:
         """Shrink every entry of a leaf of any shape."""
         threshold = _threshold("SoftThreshold", rate, self.strength)
@@ -59,6 +57,7 @@ class SoftThreshold:
         return {"density": density(leaf)}
 
 
+@checked_class({}, strength=NOT_NEGATIVE)
 @dataclass(frozen=True)
 class SingularThreshold:
     """``strength * ||W||_*`` of the matrix ``(out, in * k * k)``: singular values shrink by
@@ -80,9 +79,6 @@ class SingularThreshold:
     """
 
     strength: float
-
-    def __post_init__(self) -> None:
-        _check_strength("SingularThreshold", self.strength)
 
     def __call__(self, leaf: Tensor, rate: float) -> Tensor:
         """Shrink the singular values of a leaf ``(out, in, ...)``."""
@@ -112,6 +108,7 @@ class SingularThreshold:
         return {"rank": float(self.rank(leaf))}
 
 
+@checked_class({}, share=SHARE)
 @dataclass(frozen=True)
 class LargestShare:
     """Keep the ``ceil(share * n)`` largest of a leaf's n entries by magnitude, among equals the
@@ -133,9 +130,6 @@ class LargestShare:
     """
 
     share: float
-
-    def __post_init__(self) -> None:
-        check("LargestShare", self.share, SHARE)
 
     def __call__(self, leaf: Tensor, rate: float) -> Tensor:
         """Zero the small entries of a leaf of any shape; any positive rate does the same."""
@@ -167,18 +161,8 @@ def density(leaf: Tensor) -> float:
     return int(leaf.count_nonzero()) / max(1, leaf.numel())
 
 
-def _check_strength(where: str, strength: float) -> None:
-    if not 0 <= strength < math.inf:
-        raise ArgumentError(
-            f"{where}.strength", "a finite number >= 0", strength, f"{where}(0.001)"
-        )
-
-
 def _threshold(where: str, rate: float, strength: float) -> float:
-    if not 0 <= rate < math.inf:
-        raise ArgumentError(
-            f"{where}, rate", "a finite number >= 0", rate, "the optimiser's learning rate"
-        )
+    check(f"{where}, rate", rate, NOT_NEGATIVE)
     return rate * strength
 
 

@@ -4,21 +4,26 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.inference.objectives.likelihood import MaximumLikelihood, Objective, Proximal, Terms
-from bayesfed.models.low_rank.factored_trees import frobenius_decay
+from bayesfed.inference.objectives.likelihood import (
+    AroundObjective,
+    MaximumLikelihood,
+    Objective,
+    Proximal,
+    Terms,
+)
+from bayesfed.models import frobenius_decay
 from bayesfed.trees import Tree
 
 
 @dataclass(frozen=True)
-class Decayed:
+class Decayed(AroundObjective):
     """Add ``coefficient / 2`` times the squared norm of every weight to a mean loss; for a factored
     weight U V^T, the norm of the product.
 
@@ -36,14 +41,6 @@ class Decayed:
     inner: MaximumLikelihood | Proximal
     coefficient: float
 
-    def start(self, message: Tree) -> tuple[Tree, Tree]:
-        """Start as the inner objective does."""
-        return self.inner.start(message)
-
-    def held(self, trained: Tree) -> AbstractContextManager[None]:
-        """Hold the leaves as the inner objective does."""
-        return self.inner.held(trained)
-
     def loss(
         self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
     ) -> Terms:
@@ -57,17 +54,9 @@ class Decayed:
             decay = decay + self.coefficient / 2 * torch.stack(whole).sum()
         return Terms(terms.loss + decay, terms.nll)
 
-    def finish(self, trained: Tree, fixed: Tree) -> Tree:
-        """Send every parameter."""
-        return trained
-
-    def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
-        """Check as the inner objective does."""
-        self.inner.check(trained, fixed, data)
-
 
 @dataclass(frozen=True)
-class OpenPrior:
+class OpenPrior(AroundObjective):
     """A point objective under a prior whose precision is told with every round.
 
     Parameters
@@ -99,27 +88,11 @@ class OpenPrior:
             )
         return with_prior(self.inner, precision, self.observations)
 
-    def start(self, message: Tree) -> tuple[Tree, Tree]:
-        """Start as the inner objective does."""
-        return self.inner.start(message)
-
-    def held(self, trained: Tree) -> AbstractContextManager[None]:
-        """Hold the leaves as the inner objective does."""
-        return self.inner.held(trained)
-
     def loss(
         self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
     ) -> Terms:
         """Raise `ArgumentError`: the precision is open."""
         return self.at(-1.0).loss(trained, fixed, batch, observations, noise)
-
-    def finish(self, trained: Tree, fixed: Tree) -> Tree:
-        """Send every parameter."""
-        return trained
-
-    def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
-        """Check as the inner objective does."""
-        self.inner.check(trained, fixed, data)
 
 
 def with_open_prior(objective: Objective, observations: int) -> OpenPrior:

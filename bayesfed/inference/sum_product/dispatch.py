@@ -16,7 +16,6 @@ from bayesfed.inference.sum_product.graphs.recognise import recognise
 from bayesfed.inference.sum_product.methods.edges.propagation import pass_edges, pass_forest
 from bayesfed.inference.sum_product.methods.edges.wiring import placed
 from bayesfed.inference.sum_product.methods.exact import sum_grid
-from bayesfed.inference.sum_product.methods.grids.chains import pass_chains
 from bayesfed.inference.sum_product.methods.grids.checkerboard import holds, pass_checkerboard
 from bayesfed.inference.sum_product.methods.junction import (
     build,
@@ -78,7 +77,7 @@ def choose(
         return run
     ising = placed(model.ising(), evidence.device)
     nodes = evidence.reshape(-1, ising.field.numel())
-    if method in ("auto", "exact", "strip", "chains") and ising.is_forest:
+    if method in ("auto", "exact", "strip") and ising.is_forest:
         # A grid of a single row or column gets here; every method is exact on it.
         return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes))
     if (tree := _tree(ising, len(nodes), method)) is not None:
@@ -87,11 +86,9 @@ def choose(
         return "bp", lambda settings, state: _as_grid(
             model, pass_edges(ising, nodes, settings, state)
         )
-    if method in ("strip", "chains"):
+    if method == "strip":
         raise _unserved(method, "this graph", "a grid, or method='bp'")
-    raise ArgumentError(
-        "infer method", "auto, exact, bp, strip, chains or gbp", repr(method), "'auto'"
-    )
+    raise ArgumentError("infer method", "auto, exact, bp, strip or gbp", repr(method), "'auto'")
 
 
 def _on_regions(model: Model, evidence: Tensor, regions: Regions) -> tuple[Method, Run]:
@@ -108,8 +105,7 @@ def _on_regions(model: Model, evidence: Tensor, regions: Regions) -> tuple[Metho
 
 
 def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple[Method, Run]:
-    if method == "strip" and (laid := _laid_out(model)) is not None:
-        size, order = laid
+    if method == "strip" and (size := _size(model)) is not None:
         most, high = max(model.cards.tolist()), min(rows, size[0])
         if most ** (2 * high) > LARGEST:
             raise _unserved(
@@ -118,7 +114,7 @@ def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple
                 f"strip_rows with {most}^(2 rows) <= {LARGEST}",
             )
         return "strip", lambda settings, state: pass_regions(
-            model, evidence, blocks(size, order, high), settings, state
+            model, evidence, blocks(size, high), settings, state
         )
     if method not in ("auto", "bp", "exact"):
         raise _unserved(method, "a general factor graph", "method='auto'")
@@ -160,32 +156,21 @@ def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | 
         return "exact", lambda settings, state: sum_grid(grid, evidence)
     if method == "strip":
         return "strip", lambda settings, state: pass_strips(grid, evidence, settings, state)
-    # Where float32 would clip, float64 is used.
-    wide = (
-        evidence if evidence.dtype == torch.float64 or holds(grid, evidence) else evidence.double()
-    )
-    if method == "chains":
-        return "chains", lambda settings, state: pass_chains(grid, wide, settings, state)
     if method in ("auto", "bp") and grid.is_even():
+        # Where float32 would clip, float64 is used.
+        wide = evidence if holds(grid, evidence) else evidence.double()
         return "bp", lambda settings, state: pass_checkerboard(grid, wide, settings, state)
     return None
 
 
-def _laid_out(model: Tables) -> tuple[tuple[int, int], list[int]] | None:
-    """Return the size of a grid of tables, and the variable at each position; None if the graph is
-    no grid.
-    """
+def _size(model: Tables) -> tuple[int, int] | None:
+    """Return the size of a grid of tables; None if the graph is no grid."""
     _, scopes = structure(model)
     if any(len(scope) > 2 for scope in scopes):
         return None
-    count, ends = model.cards.numel(), np.array(scopes, dtype=np.int64).reshape(-1, 2)
-    skeleton = edge_list(np.zeros(count), ends, np.ones(len(ends)))
-    # Parallel tables add up: couplings of 1 again.
-    recognised = recognise(replace(skeleton, coupling=torch.ones_like(skeleton.coupling)))
-    if recognised is None:
-        return None
-    grid, order = recognised
-    return grid.size, list(range(count)) if order is None else order.tolist()
+    ends = np.array(scopes, dtype=np.int64).reshape(-1, 2)
+    grid = recognise(edge_list(np.zeros(model.cards.numel()), ends, np.ones(len(ends))))
+    return None if grid is None else grid.size
 
 
 def _as_grid(model: Model, outcome: Outcome) -> Outcome:

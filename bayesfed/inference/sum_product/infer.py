@@ -17,25 +17,28 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import Role, check
+from bayesfed.errors.checks import ITSELF, check, checked
+from bayesfed.errors.roles import Role
 from bayesfed.inference.sum_product.dispatch import choose
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods import outcome as passing
 from bayesfed.inference.sum_product.methods.outcome import Settings
 from bayesfed.inference.sum_product.methods.strips.propagation import WIDEST
+from bayesfed.inference.sum_product.methods.structure import learned
 from bayesfed.inference.sum_product.result import Inferred, Model
 from bayesfed.inference.sum_product.trust.starts import multistable_share
 from bayesfed.inference.sum_product.trust.words import warn_of
-from bayesfed.models.random_fields.grid import Grid
+from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 
 
+@checked(**dict.fromkeys(("graph", "method", "max_sweeps", "tol", "damping"), ITSELF))
 def infer(
     graph: FactorGraph | Model,
     evidence: Tensor | None = None,
     *,
-    method: Literal["auto", "exact", "bp", "strip", "chains", "gbp"] = "auto",
+    method: Literal["auto", "exact", "bp", "strip", "gbp"] = "auto",
     init: passing.Start = "zero",
     state: Tensor | None = None,
     tol: float = 1e-4,
@@ -61,13 +64,13 @@ def infer(
     method
         "exact": by transfer matrix (grids with a side of at most 12), in two passes (trees), or by
         junction tree wherever its largest table has at most 2^24 entries, batch included. "bp":
-        belief propagation. "strip" and "chains": grids ("strip": of tables too). "gbp": generalised
+        belief propagation. "strip": grids, of tables too. "gbp": generalised
         belief propagation on `regions`, each of which is summed exactly. "auto": "exact" where it
         takes about 0.1 s or less, else "bp".
     init
         Start from neutral messages ("zero", the only start of "gbp" and of tables), or from the
         largest ("hi") or smallest ("lo") possible ones: with attractive couplings, the last two
-        bracket every fixed point of "bp" and "chains".
+        bracket every fixed point of "bp".
     state
         Messages of an earlier result with this graph, method and batch, for a warm start; overrides
         `init`.
@@ -123,10 +126,8 @@ def infer(
         expected = "a FactorGraph or a flat model"
         hint = "FactorGraph.from_networkx(graph), or a support's lower(shape)"
         raise ArgumentError("infer graph", expected, type(graph).__name__, hint)
-    model, order, constant = (
-        (graph.lower(), graph.order, graph.log_constant)
-        if isinstance(graph, FactorGraph)
-        else (graph, None, 0.0)
+    model, constant = (
+        (graph.model, graph.log_constant) if isinstance(graph, FactorGraph) else (graph, 0.0)
     )
     evidence = _evidence(model, evidence)
     settings = Settings(
@@ -141,17 +142,9 @@ def infer(
         check(f"infer {name}", getattr(settings, name), role)
     with torch.no_grad():
         # The kernels of pairwise graphs run on the CPU.
-        ordered = evidence if isinstance(model, Tables) else evidence.cpu()
-        if order is not None:
-            # A recognised grid may number the variables in another order than the user.
-            ordered = ordered.reshape(-1, len(order))[:, order].reshape(evidence.shape)
-        chosen, run = choose(
-            _detached(model),
-            ordered.detach().contiguous(),
-            method,
-            _regions(regions, model, order),
-            strip_rows,
-        )
+        plain = (evidence if isinstance(model, Tables) else evidence.cpu()).detach().contiguous()
+        _check_regions(regions, model)
+        chosen, run = choose(_detached(model), plain, method, regions, strip_rows)
         outcome = run(settings, state)
         if bool(outcome.belief.isnan().any()):
             hint = (
@@ -161,17 +154,10 @@ def infer(
             )
             raise ArgumentError("infer", "weights that float64 can hold", "NaN beliefs", hint)
         share = multistable_share(model, chosen, run, settings, outcome) if certify else None
-        results = [values.reshape(evidence.shape) for values in (outcome.belief, outcome.extrinsic)]
-        if order is not None:
-            flat = [values.reshape(-1, len(order)) for values in results]
-            results = [
-                torch.empty_like(values).index_copy_(-1, order, values).reshape(evidence.shape)
-                for values in flat
-            ]
     inferred = Inferred(
         chosen,
-        results[0].to(evidence),
-        results[1].to(evidence),
+        outcome.belief.reshape(evidence.shape).to(evidence),
+        outcome.extrinsic.reshape(evidence.shape).to(evidence),
         outcome.state,
         outcome.sweeps,
         outcome.residual,
@@ -181,7 +167,6 @@ def infer(
         outcome,
         evidence,
         constant,
-        None if order is None else order.to(evidence.device),
     )
     if warn:
         warn_of(inferred, outcome, settings)
@@ -233,12 +218,9 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
     return evidence
 
 
-def _regions(
-    regions: Sequence[Sequence[int]] | None, model: Model, order: Tensor | None
-) -> Sequence[Sequence[int]] | None:
-    """Return the user's regions in the model's numbers."""
+def _check_regions(regions: Sequence[Sequence[int]] | None, model: Model) -> None:
     if regions is None:
-        return None
+        return
     count = model.cards.numel() if isinstance(model, Tables) else model.ising().field.numel()
     flat = [variable for region in regions for variable in region]
     if (
@@ -252,12 +234,6 @@ def _regions(
             regions,
             "regions=[(0, 1, 2), (2, 3)]",
         )
-    if order is None:
-        return regions
-    place = torch.empty_like(order)
-    place[order] = torch.arange(count, device=order.device)
-    places = place.tolist()
-    return [[places[variable] for variable in region] for region in regions]
 
 
 def _between(low: float, high: float, kind: type[int | float]) -> Callable[[object], bool]:
@@ -277,24 +253,13 @@ _ROLES = {
 
 
 def _detached(model: Model) -> Model:
-    if isinstance(model, Grid):
-        ends = [
-            value.requires_grad
-            for value in (*model.row, *model.column, model.field)
-            if isinstance(value, Tensor)
-        ]
-        if not any(ends):
-            return model
-
-        def plain(value: float | Tensor) -> float | Tensor:
-            return value.detach() if isinstance(value, Tensor) else value
-
-        return replace(
-            model,
-            row=type(model.row)(*map(plain, model.row)),
-            column=type(model.column)(*map(plain, model.column)),
-            field=plain(model.field),
-        )
-    if isinstance(model, Ising) and (model.field.requires_grad or model.coupling.requires_grad):
+    if isinstance(model, Tables) or not learned(model):
+        return model
+    if isinstance(model, Ising):
         return replace(model, field=model.field.detach(), coupling=model.coupling.detach())
-    return model
+
+    def plain(value: float | Tensor) -> float | Tensor:
+        return value.detach() if isinstance(value, Tensor) else value
+
+    row, column = (Link(*map(plain, link)) for link in (model.row, model.column))
+    return replace(model, row=row, column=column, field=plain(model.field))

@@ -13,7 +13,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.junction import build, fitting_tree, refuse_size
 from bayesfed.inference.sum_product.methods.outcome import Outcome
-from bayesfed.inference.sum_product.methods.structure import as_flat
+from bayesfed.inference.sum_product.methods.structure import as_flat, learned
 from bayesfed.inference.sum_product.trust.uniqueness import spectral_bound
 from bayesfed.keys import Key
 from bayesfed.models.random_fields.grid import Grid
@@ -21,7 +21,7 @@ from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.junction_tree import JunctionTree
 
 Model = Grid | Ising | Tables
-Method = Literal["exact", "bp", "strip", "chains", "gbp"]
+Method = Literal["exact", "bp", "strip", "gbp"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Inferred:
     multistable_share
         Share of variables whose probability differs by more than 0.01 between runs from several
         starts; None without `certify`. With attractive binary couplings these are the extremes, and
-        for "bp" and "chains" 0 proves, up to the tolerance, that there is one fixed point.
+        for "bp" 0 proves, up to the tolerance, that there is one fixed point.
         Elsewhere 0 says only that the runs agree. Exact sums have 0.
     model
         The flat model.
@@ -62,7 +62,6 @@ class Inferred:
     _outcome: Outcome = field(repr=False)
     _evidence: Tensor = field(repr=False)
     _constant: float = field(default=0.0, repr=False)
-    _order: Tensor | None = field(default=None, repr=False)
 
     @cached_property
     def trust(self) -> Literal["exact", "unique", "unverified"]:
@@ -76,11 +75,7 @@ class Inferred:
         if self._exact:
             return "exact"
         bound = self.trust_bound
-        return (
-            "unique"
-            if self.method in ("bp", "chains") and bound is not None and bound < 1
-            else "unverified"
-        )
+        return "unique" if self.method == "bp" and bound is not None and bound < 1 else "unverified"
 
     @property
     def _exact(self) -> bool:
@@ -179,9 +174,7 @@ class Inferred:
         flat, evidence = as_flat(self.model), self._evidence.detach()
         if isinstance(flat, Tables):
             return flat, evidence.reshape(-1, *evidence.shape[-2:])
-        # A recognised grid may number its variables in another order than the user.
-        evidence = evidence.reshape(-1, flat.field.numel())
-        return flat, evidence if self._order is None else evidence[:, self._order]
+        return flat, evidence.reshape(-1, flat.field.numel())
 
     @cached_property
     def _junction(self) -> JunctionTree:
@@ -192,9 +185,7 @@ class Inferred:
         return build(flat, evidence, tree)[0]
 
     def _arranged(self, states: Tensor) -> Tensor:
-        """Return states ``(count, B, n)`` in the user's order and shape."""
-        if self._order is not None:
-            states = torch.empty_like(states).index_copy_(-1, self._order, states)
+        """Return states ``(count, B, n)`` in the user's shape."""
         return states.reshape(len(states), *self._batch, *self.model.shape)
 
     @property
@@ -211,13 +202,7 @@ class Inferred:
         in it requires a gradient.
         """
         model = self.model
-        if isinstance(model, Tables):
-            leaves = [model.unary, *(group.tables for group in model.groups)]
-        elif isinstance(model, Grid):
-            leaves = [torch.as_tensor(value) for value in (*model.row, *model.column, model.field)]
-        else:
-            leaves = [model.field, model.coupling]
-        if not any(leaf.requires_grad for leaf in (self._evidence, *leaves)):
+        if not (self._evidence.requires_grad or learned(model)):
             return None
         marginals, batch = self.marginals.detach().double(), len(self._batch)
         device, evidence = marginals.device, self._evidence.double()

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from bayesfed.models.priors.belief import SiteBelief
-from bayesfed.models.priors.precisions import Gammas
+from bayesfed.models import Gammas, SiteBelief
 
 
 def _pair(values: tuple[float, float], like: Tensor) -> Tensor:

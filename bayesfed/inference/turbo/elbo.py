@@ -19,7 +19,7 @@ An inactive entry is exactly zero here: it adds no noise, gets no gradient and i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,15 +29,14 @@ import torch
 from torch import Generator, Tensor
 from torch.func import functional_call
 
-from bayesfed.compress.support import gather_active, scatter_active
-from bayesfed.data.dataset import Dataset
+from bayesfed.compress import gather_active, scatter_active
+from bayesfed.data import Dataset
 from bayesfed.inference.objectives.likelihood import Terms, check_data
 from bayesfed.inference.objectives.sampled_outputs import sampled_outputs
 from bayesfed.inference.turbo.blocks import Blocks, Structured
 from bayesfed.inference.turbo.noise import Noise
+from bayesfed.models import Declared, SiteBelief
 from bayesfed.models.modules import tied
-from bayesfed.models.priors.belief import SiteBelief
-from bayesfed.models.priors.declared import Declared
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, under
 
@@ -55,6 +54,11 @@ TEMPERATURE = "run/temperature"
 def spread_leaf(site: str, spread: Spread) -> str:
     """Return the name of the leaf that holds a site's posterior sd."""
     return SHARED if spread == "shared" else f"sd/{site}"
+
+
+def spread_leaves(sites: Iterable[str], spread: Spread) -> tuple[str, ...]:
+    """Return the names of the leaves that hold the posterior sds of all sites."""
+    return tuple(dict.fromkeys(spread_leaf(name, spread) for name in sites))
 
 
 def encode_inclusion(inclusion: Tensor, levels: int = 256) -> Tensor:
@@ -190,7 +194,7 @@ class MeanFieldElbo:
     def moved_apart(self, trained: Tree) -> frozenset[str]:
         """Move log sds here, unless they have no optimum: without a prior, or without noise."""
         return (
-            frozenset(spread_leaf(name, self.spread) for name in self.declared.sites)
+            frozenset(spread_leaves(self.declared.sites, self.spread))
             if self.use_prior and self.sample
             else frozenset()
         )
@@ -228,7 +232,7 @@ class MeanFieldElbo:
             for name in self.declared.sites
             if f"mask/{name}" in fixed
         }
-        spreads = {spread_leaf(name, self.spread) for name in self.declared.sites}
+        spreads = spread_leaves(self.declared.sites, self.spread)
         tree = {name: leaf.exp() if name in spreads else leaf for name, leaf in trained.items()}
         for name, site in self.declared.sites.items():
             masks.setdefault(

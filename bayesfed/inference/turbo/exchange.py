@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import COUNT, NOT_NEGATIVE, checked_class
 from bayesfed.inference.sum_product.infer import infer
 from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.transitions import even_grid, maximise, parameters_of
-from bayesfed.models.priors.belief import SiteBelief
-from bayesfed.models.priors.declared import Site
-from bayesfed.models.random_fields.grid import Grid
-from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models import Grid, Ising, Site, SiteBelief
+
+Method = Literal["auto", "exact", "bp", "strip"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class SupportState:
     transitions: Tensor
 
 
+@checked_class({}, turns=COUNT, tolerance=NOT_NEGATIVE, max_sweeps=COUNT)
 @dataclass(frozen=True)
 class Exchange:
     """How Modules A and B take turns.
@@ -80,24 +81,11 @@ class Exchange:
     """
 
     turns: int = 1
-    method: Literal["auto", "exact", "bp", "strip", "chains"] = "auto"
+    method: Method = "auto"
     tolerance: float = 1e-2
     max_sweeps: int = 200
     certify: bool = True
     learn_transitions: bool = False
-
-    def __post_init__(self) -> None:
-        methods = ("auto", "exact", "bp", "strip", "chains")
-        if (
-            self.turns < 1
-            or self.tolerance < 0
-            or self.max_sweeps < 1
-            or self.method not in methods
-        ):
-            expected = (
-                f"turns and max_sweeps >= 1, tolerance >= 0, a method of {', '.join(methods)}"
-            )
-            raise ArgumentError("Exchange", expected, self, "Exchange()")
 
     def start(self, site: Site) -> SupportState:
         """Return the state before round 0: Module B's message without evidence.
@@ -187,8 +175,8 @@ class Exchange:
             return site.support
         return even_grid(site.support.size, state.transitions, site.support.arrangement)
 
-    def _method(self, support: Grid | Ising) -> Literal["auto", "exact", "bp", "strip", "chains"]:
-        # Strips and chains need a grid; "auto" solves an independent support exactly.
+    def _method(self, support: Grid | Ising) -> Method:
+        # Strips need a grid; "auto" solves an independent support exactly.
         return self.method if isinstance(support, Grid) or self.method == "bp" else "auto"
 
     @staticmethod

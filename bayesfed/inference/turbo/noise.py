@@ -8,8 +8,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesfed.inference.objectives.sampled_outputs import through
+from bayesfed.models import Site
 from bayesfed.models.modules import Dense
-from bayesfed.models.priors.declared import Site
 
 
 class Noise(NamedTuple):

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from bayesfed.keys import Key, forked
+from bayesfed.models import Belief, Declared, guide
 from bayesfed.models.modules import evaluating
-from bayesfed.models.priors.belief import Belief, guide
-from bayesfed.models.priors.declared import Declared
 from bayesfed.trees import Tree, to
 
 

@@ -16,8 +16,7 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.infer import infer
 from bayesfed.inference.sum_product.result import Inferred
-from bayesfed.models.random_fields.grid import Grid, Link
-from bayesfed.models.random_fields.support_priors import MarkovGrid
+from bayesfed.models import Grid, Link, MarkovGrid
 from bayesfed.models.random_fields.transfer_matrix import Transfer
 
 # Side of the square patch whose centre stands for a large grid.
@@ -151,12 +150,9 @@ def calibrate(density: float, cluster_size: float) -> MarkovGrid:
             cluster_size,
             "a denser prior for larger clusters",
         )
-    low, high = 0.0, 4 * STRONGEST
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if _run(_with_density(density, middle)) < cluster_size else (low, middle)
-        )
+    low, _ = _bracket(
+        lambda coupling: _run(_with_density(density, coupling)) < cluster_size, 0.0, 4 * STRONGEST
+    )
     coupling, _, pull = _with_density(density, low).tolist()
     stay = 1 / (1 + math.exp(-coupling / 2))
     return MarkovGrid(stay, stay, pull)
@@ -172,11 +168,17 @@ def _with_density(density: float, coupling: float) -> Tensor:
             - density
         )
 
-    low, high = (guess - 0.5, 0.0) if density < 0.5 else (0.0, guess + 0.5)
+    ends = (guess - 0.5, 0.0) if density < 0.5 else (0.0, guess + 0.5)
+    low, high = _bracket(lambda pull: float(residual(torch.tensor(pull))) < 0, *ends)
+    return torch.tensor([coupling, coupling, (low + high) / 2], dtype=torch.float64)
+
+
+def _bracket(below: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
+    """Halve an interval until it is no wider than 1e-6; `below` holds at its lower end."""
     while high - low > 1e-6:
         middle = (low + high) / 2
-        low, high = (middle, high) if float(residual(torch.tensor(middle))) < 0 else (low, middle)
-    return torch.tensor([coupling, coupling, (low + high) / 2], dtype=torch.float64)
+        low, high = (middle, high) if below(middle) else (low, middle)
+    return low, high
 
 
 def _run(parameters: Tensor) -> float:

@@ -20,15 +20,21 @@ GAUSSIANS = dist.Normal | dist.MultivariateNormal | dist.LowRankMultivariateNorm
 
 
 class Mirror(Messenger):
-    """Run a guide. After `step(number)`, an odd number mirrors the draws of the number before."""
+    """Mirror a guide's draws in steps of odd numbers at those of the step before.
+
+    Parameters
+    ----------
+    device
+        Where the guide draws: the state of its generator is replayed.
+    """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device, self.mirrored = device, False
         self.state = self._now()
 
-    def step(self, number: int) -> None:
-        """Begin a step."""
+    def at(self, number: int, guide: Callable[..., Any]) -> Callable[..., Any]:
+        """Begin a step, and return its guide."""
         self.mirrored = bool(number % 2)
         if self.mirrored:
             torch.set_rng_state(self.state[0])
@@ -36,6 +42,8 @@ class Mirror(Messenger):
                 torch.cuda.set_rng_state(self.state[1], self.device)
         else:
             self.state = self._now()
+        mirrored: Callable[..., Any] = self(guide)
+        return mirrored
 
     def _now(self) -> tuple[torch.Tensor, ...]:
         others = (torch.cuda.get_rng_state(self.device),) if self.device.type == "cuda" else ()
@@ -50,28 +58,3 @@ class Mirror(Messenger):
             and isinstance(base := base_of(msg["fn"]), GAUSSIANS)
         ):
             msg["value"] = 2 * base.loc - msg["fn"](*msg["args"], **msg["kwargs"])
-
-
-def mirrored(
-    device: torch.device, wanted: bool
-) -> Callable[[int, Callable[..., Any]], Callable[..., Any]]:
-    """Return a function ``(number, guide)`` that wraps the guide of a step; if not `wanted`, it
-    returns the guide itself.
-
-    Parameters
-    ----------
-    device
-        Where the guide draws: the state of its generator is replayed.
-    wanted
-        Whether odd steps mirror the draws of the steps before.
-    """
-    handler = Mirror(device)
-
-    def wrap(number: int, guide: Callable[..., Any]) -> Callable[..., Any]:
-        if not wanted:
-            return guide
-        handler.step(number)
-        wrapped: Callable[..., Any] = handler(guide)
-        return wrapped
-
-    return wrap

@@ -16,6 +16,7 @@ the paper P = lambda (h + delta), W = lambda, P0 = lambda delta.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Generator, Tensor
@@ -34,12 +35,13 @@ BLOCK = 10
 MOST_LOST = 0.5
 
 
+@dataclass(eq=False)
 class IvonSteps:
     """Steps on independent Gaussians.
 
     Parameters
     ----------
-    mean, precision
+    means, precisions
         Trees by the names of the weights; not changed.
     prior
         By name: linear and quadratic terms (h0, P0) of what else is known of the weights: prior and
@@ -60,33 +62,25 @@ class IvonSteps:
         Whether weights are drawn. False: gradients are taken at the means, and precisions stay.
     """
 
-    def __init__(
-        self,
-        mean: Mapping[str, Tensor],
-        precision: Mapping[str, Tensor],
-        prior: Mapping[str, tuple[Tensor, Tensor]],
-        *,
-        rows: float,
-        rate: float,
-        curvature_rate: float,
-        momentum: float,
-        clip: float,
-        generator: Generator,
-        noise: bool = True,
-    ) -> None:
-        self.names, self.shapes = list(mean), [leaf.shape for leaf in mean.values()]
-        self.rows, self.rate, self.curvature_rate, self.momentum, self.clip, self.generator = (
-            rows,
-            rate,
-            curvature_rate,
-            momentum,
-            clip,
-            generator,
-        )
-        self.noise = noise
-        self.mean, self.precision = _flat(mean.values()), _flat(precision[name] for name in mean)
+    means: Mapping[str, Tensor]
+    precisions: Mapping[str, Tensor]
+    prior: Mapping[str, tuple[Tensor, Tensor]]
+    _: KW_ONLY
+    rows: float
+    rate: float
+    curvature_rate: float
+    momentum: float
+    clip: float
+    generator: Generator
+    noise: bool = True
+
+    def __post_init__(self) -> None:
+        self.shapes = [leaf.shape for leaf in self.means.values()]
+        self.mean = _flat(self.means.values())
+        self.precision = _flat(self.precisions[name] for name in self.means)
         self.linear, self.quadratic = (
-            _flat(prior[name][part].expand_as(mean[name]) for name in mean) for part in (0, 1)
+            _flat(self.prior[name][part].expand_as(leaf) for name, leaf in self.means.items())
+            for part in (0, 1)
         )
         self.centred = not bool(self.linear.any())
         self.drawn, self.at, self.gradient, self.curvature, self.move = (
@@ -120,9 +114,11 @@ class IvonSteps:
         """Return means and precisions."""
         if self.done % BLOCK:
             self._end_block(self.done % BLOCK)
-        return dict(zip(self.names, self._split(self.mean), strict=True)), dict(
-            zip(self.names, self._split(self.precision), strict=True)
+        means, precisions = (
+            dict(zip(self.means, self._split(flat), strict=True))
+            for flat in (self.mean, self.precision)
         )
+        return means, precisions
 
     def _moved(self, above: Sequence[Tensor], below: Sequence[Tensor]) -> None:
         self.done += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro.distributions as dist
 from torch import Tensor
@@ -19,6 +19,13 @@ from torch import Tensor
 from bayesfed.inference.variational.families import Family
 from bayesfed.inference.variational.program import Pair
 from bayesfed.trees import Tree
+
+
+class Moments(NamedTuple):
+    """Means and sds of the entries of a Gaussian block."""
+
+    mean: Tensor
+    sd: Tensor
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,16 @@ class Block:
             what: values[0] if len(values) == 1 else values[0][:, None] * values[1]
             for what, values in read.items()
         }
+
+    def moments(self, pair: Pair, tree: Mapping[str, Tensor]) -> Moments | None:
+        """Return means and sds of a Gaussian; None for other families."""
+        usual = self.read(pair, tree)
+        if "loc" not in usual:
+            return None
+        tril = usual.get("scale_tril")
+        return Moments(
+            usual["loc"], usual["scale"] if tril is None else tril.square().sum(-1).sqrt()
+        )
 
     def write(self, pair: Pair, usual: Tree) -> Tree:
         """Return the guide's unconstrained parameters."""

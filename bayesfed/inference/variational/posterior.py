@@ -14,9 +14,9 @@ from pyro import poutine
 from torch import Tensor
 from tqdm import tqdm
 
-from bayesfed.data.dataset import Dataset
-from bayesfed.errors import ArgumentError, DataError, PosteriorError
-from bayesfed.errors.checks import shown
+from bayesfed.data import Dataset
+from bayesfed.errors import DataError, PosteriorError
+from bayesfed.errors.checks import COUNT, check, shown
 from bayesfed.inference.variational.tilted import Tilt, tilted
 from bayesfed.inference.variational.traced import TracedGuide
 from bayesfed.keys import Key, forked
@@ -98,7 +98,7 @@ class FittedGuide(TracedGuide):
             If the model has local latents, whose posterior the server does not have: then
             `log_weights_with_clients`.
         """
-        _check_draws(draws)
+        check("log_weights, draws", draws, COUNT)
         if self.layout.local_sites:
             hint = (
                 "log_weights_with_clients(memories, rows by client, key), Result.k_hat(rows by "
@@ -148,7 +148,7 @@ class FittedGuide(TracedGuide):
             If a client of the run is not among the rows, or never took part, or its local latents
             do not fit its rows.
         """
-        _check_draws(draws)
+        check("log_weights, draws", draws, COUNT)
         if missing := sorted(
             name
             for name, memory in memories.items()
@@ -217,11 +217,6 @@ class MeanPrediction:
             )
         mean: Tensor = total / self.draws
         return mean
-
-
-def _check_draws(draws: int) -> None:
-    if draws < 1:
-        raise ArgumentError("log_weights", "draws >= 1", draws, "1000")
 
 
 def expected(distribution: Any) -> Tensor:

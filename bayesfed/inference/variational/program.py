@@ -20,7 +20,7 @@ from pyro.infer.autoguide import AutoGuide
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
 from bayesfed.keys import Key, forked

@@ -11,7 +11,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.variational.families import (
     ExponentFamily,
@@ -23,8 +23,6 @@ from bayesfed.inference.variational.layout import Block, Layout, base_of, is_fac
 from bayesfed.inference.variational.program import Pair
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
-
-_EXPONENTS: dict[type, str] = {dist.Gamma: "gamma", dist.Beta: "beta", dist.Dirichlet: "dirichlet"}
 
 
 def read_layout(
@@ -170,7 +168,7 @@ def _block(node: str, fn: Any, seen: Tree) -> Block | None:
                 "scale_tril": find(base.scale_tril) or _split(base.scale_tril, seen),
             }
         case dist.Gamma() | dist.Beta() | dist.Dirichlet():
-            family = ExponentFamily(_EXPONENTS[type(base)])
+            family = ExponentFamily(type(base).__name__.lower())
             wanted = {leaf: find(getattr(base, leaf)) for leaf in family.leaves}
         case _:
             return None

@@ -94,15 +94,13 @@ def tilted(
         terms = list[Tensor]()
         for block in layout.blocks if analytic or tilt.cavity else ():
             fn, value = drawn.values[block.node]
-            cavity = block.own(tilt.cavity) if tilt.cavity else None
-            if not analytic and cavity is None:
-                continue
+            cavity = block.own(tilt.cavity) if tilt.cavity else {}
             term = (
-                block.family.bound(base_of(fn), cavity)
+                block.family.bound(base_of(fn), cavity or None)
                 if analytic
-                else block.family.log_factor(cavity or {}, value)
+                else block.family.log_factor(cavity, value)
             )
-            terms.append(term if block.name not in tilt.sites else tilt.sites[block.name] * term)
+            terms.append(tilt.sites.get(block.name, 1.0) * term)
         if terms:
             pyro.factor(TILT, terms[0] if len(terms) == 1 else torch.stack(terms).sum())
         return result

@@ -10,7 +10,7 @@ import torch
 from pyro import poutine
 from torch import Tensor
 
-from bayesfed.data.dataset import Dataset
+from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.variational.layout import Layout
 from bayesfed.inference.variational.program import Pair, Program
@@ -106,13 +106,8 @@ class TracedGuide:
         """Mean and sd of every Gaussian block, in the guide's own space."""
         result = {}
         for block in self.layout.blocks:
-            usual = block.read(self.pair, self.parameters)
-            if "loc" in usual:
-                tril = usual.get("scale_tril")
-                result[f"{block.name}.mean"] = usual["loc"]
-                result[f"{block.name}.sd"] = (
-                    usual["scale"] if tril is None else tril.square().sum(-1).sqrt()
-                )
+            if moments := block.moments(self.pair, self.parameters):
+                result[f"{block.name}.mean"], result[f"{block.name}.sd"] = moments
         return result
 
     def draw(self, key: Key) -> Tree:

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora_layers import (
@@ -28,9 +30,9 @@ from bayesfed.models.adapters.lora_layers import (
     fresh_adapter,
     lora_scale,
 )
-from bayesfed.models.low_rank.fixed_rank import chosen
+from bayesfed.models.low_rank.replacing import chosen
 from bayesfed.models.modules import Predicate, is_plain, swapped
-from bayesfed.trees import check_shapes, leaf_of, parameters, shapes
+from bayesfed.trees import Tree, check_shapes, leaf_of, parameters, shapes
 
 
 def linear_weights(name: str, module: nn.Module) -> bool:
@@ -40,6 +42,7 @@ def linear_weights(name: str, module: nn.Module) -> bool:
     return is_plain(module, nn.Linear) and name.rpartition(".")[2] == "weight"
 
 
+@checked()
 def lora(
     net: nn.Module,
     rank: int,
@@ -82,7 +85,6 @@ def lora(
         of a plain `nn.Linear`, a module of the head does not exist, the network already has
         adapters, or as `lora_scale` and `LoraLinear`.
     """
-    check_rank("lora, rank", rank, 1 << 20)
     scale = lora_scale(rank, alpha, scaling)
     if existing := sorted(adapters(net)):
         raise ArgumentError("lora", "a network without adapters", existing, "merged(net)")
@@ -100,14 +102,12 @@ def lora(
     frozen: dict[Tensor, Tensor] = {
         value: Frozen(value) for value in net.parameters() if id(value) not in trained
     }
+    memo = {id(value): one for value, one in frozen.items()}
     swaps: dict[nn.Module, nn.Module] = {}
     for name, layer in layers.items():
-        base = copy.deepcopy(layer, {id(value): frozen[value] for value in layer.parameters()})
-        if not isinstance(base, nn.Linear):
-            raise ArgumentError("lora", "linear layers", type(base).__name__, "linear_weights")
-        swaps[layer] = LoraLinear(
-            base, *fresh_adapter(layer.weight, rank, key.child(name)), scale, dropout
-        ).train(layer.training)
+        base = cast(nn.Linear, copy.deepcopy(layer, dict(memo)))
+        b, a = fresh_adapter(layer.weight, rank, key.child(name))
+        swaps[layer] = LoraLinear(base, b, a, scale, dropout).train(layer.training)
     twin = swapped(net, swaps, frozen)
     for name in head:
         twin.get_submodule(name).requires_grad_()
@@ -117,6 +117,18 @@ def lora(
 def adapters(net: nn.Module) -> dict[str, LoraLinear]:
     """Return the layers with adapters, by name."""
     return {name: layer for name, layer in net.named_modules() if isinstance(layer, LoraLinear)}
+
+
+def based(net: nn.Module, deltas: Mapping[str, Tensor]) -> Tree:
+    """Return the frozen weights under some adapters plus a delta each, by their names in the
+    network.
+    """
+    return {
+        leaf_of(name, "base.weight"): layer.base.weight.detach()
+        + deltas[name].to(layer.base.weight)
+        for name, layer in adapters(net).items()
+        if name in deltas
+    }
 
 
 def lora_rank(net: nn.Module) -> int:
@@ -135,7 +147,7 @@ def lora_rank(net: nn.Module) -> int:
     return next(iter(ranks.values()))
 
 
-def resized(net: nn.Module, rank: int, *, factor: float = 1.0, by_slice: bool = False) -> nn.Module:
+def resized(net: nn.Module, rank: int, *, factor: float = 1.0) -> nn.Module:
     """Return the network with adapters of a smaller rank over the same frozen weights, as trained
     by a client that has fewer slices.
 
@@ -148,9 +160,6 @@ def resized(net: nn.Module, rank: int, *, factor: float = 1.0, by_slice: bool = 
         k, at most the rank of the network's adapters.
     factor
         Factor on the scale of the network's adapters: ``r / k`` for a sketch.
-    by_slice
-        Whether the scale is a buffer with one number for each slice, for sketches with different
-        multipliers.
 
     Raises
     ------
@@ -160,10 +169,7 @@ def resized(net: nn.Module, rank: int, *, factor: float = 1.0, by_slice: bool = 
     check_rank("resized, rank", rank, lora_rank(net))
     swaps: dict[nn.Module, nn.Module] = {}
     for layer in adapters(net).values():
-        b, a = layer.lora_b[:, :rank], layer.lora_a[:rank]
-        scale: float | Tensor = layer.scale * factor
-        if by_slice and not isinstance(scale, Tensor):
-            scale = a.new_full((rank,), scale)
+        b, a, scale = layer.lora_b[:, :rank], layer.lora_a[:rank], float(layer.scale) * factor
         made = LoraLinear(copy.deepcopy(layer.base), b, a, scale, layer.rate).train(layer.training)
         made.lora_b.requires_grad_(layer.lora_b.requires_grad)
         made.lora_a.requires_grad_(layer.lora_a.requires_grad)
@@ -187,30 +193,33 @@ def merged(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Modul
     UpdateError
         If a leaf is unknown or of another shape.
     """
+    layers, values = adapters(net), filled(net, tree, where="merged")
+    for name, layer in layers.items():
+        b, a = values[leaf_of(name, "lora_b")], values[leaf_of(name, "lora_a")]
+        weight = leaf_of(name, "base.weight")
+        values[weight] = (values[weight] + layer.product(b, a)).detach()
+    # New tensors, since frozen ones are shared with other networks; tied ones stay tied.
+    made: dict[Tensor, Tensor] = {
+        value: nn.Parameter(torch.empty_like(value).copy_(values[name]))
+        for name, value in net.named_parameters()
+    }
+    memo = {id(value): one for value, one in made.items()}
+    swaps: dict[nn.Module, nn.Module] = {
+        layer: copy.deepcopy(layer.base, dict(memo)).train(layer.training)
+        for layer in layers.values()
+    }
+    return swapped(net, swaps, made)
+
+
+def filled(net: nn.Module, tree: Mapping[str, Tensor] | None, *, where: str) -> Tree:
+    """Return a network's parameters, a tree's in place of its own.
+
+    Raises
+    ------
+    UpdateError
+        If a leaf is unknown or of another shape.
+    """
     own = parameters(net)
     values = own | dict(tree or {})
-    if unknown := sorted(values.keys() - own.keys()):
-        raise UpdateError("merged", "parameters of the network", unknown, "run.model.parameters")
-    check_shapes(values, shapes(own), where="merged")
-    layers = adapters(net)
-    twin = swapped(
-        net, {layer: copy.deepcopy(layer.base).train(layer.training) for layer in layers.values()}
-    )
-    for name, layer in layers.items():
-        b, a, weight = (
-            values.pop(leaf_of(name, leaf)) for leaf in ("lora_b", "lora_a", "base.weight")
-        )
-        values[leaf_of(name, "weight")] = (weight + (b * layer.scale) @ a).detach()
-        # Of several tied biases only the first is a leaf.
-        if (bias := leaf_of(name, "base.bias")) in values:
-            values[leaf_of(name, "bias")] = values.pop(bias)
-    made: dict[int, nn.Parameter] = {}
-    named = {id(value): name for name, value in twin.named_parameters()}
-    for module in list(twin.modules()):
-        for leaf, value in list(module.named_parameters(recurse=False)):
-            # New tensors, since frozen ones are shared with other networks; tied ones stay tied.
-            new = made.setdefault(
-                id(value), nn.Parameter(torch.empty_like(value).copy_(values[named[id(value)]]))
-            )
-            setattr(module, leaf, new)
-    return twin
+    check_shapes(values, shapes(own), where=where)
+    return values

@@ -15,13 +15,14 @@ with LoRA. Fang et al., FSLoRA, section 3.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import POSITIVE, check, checked, number
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
 from bayesfed.models.low_rank.thin_layers import Deterministic
@@ -29,6 +30,7 @@ from bayesfed.models.low_rank.thin_layers import Deterministic
 Scaling = Literal["lora", "rs"]
 
 
+@checked(alpha=POSITIVE)
 def lora_scale(rank: int, alpha: float, scaling: Scaling = "lora") -> float:
     """Return the factor on an adapter's product: ``alpha / r`` (LoRA) or ``alpha / sqrt(r)``
     (rsLoRA).
@@ -48,10 +50,6 @@ def lora_scale(rank: int, alpha: float, scaling: Scaling = "lora") -> float:
         If the rank is below 1, `alpha` is not positive and finite, or the scaling is unknown.
     """
     check_rank("lora_scale, rank", rank, 1 << 20)
-    if not 0 < alpha < math.inf:
-        raise ArgumentError("lora_scale, alpha", "a positive number", alpha, "16.0")
-    if scaling not in get_args(Scaling):
-        raise ArgumentError("lora_scale, scaling", "'lora' or 'rs'", repr(scaling), "'lora'")
     return alpha / rank if scaling == "lora" else alpha / math.sqrt(rank)
 
 
@@ -98,7 +96,8 @@ class LoraLinear(Deterministic):
     b, a
         ``(m, r)`` and ``(r, n)``, copied.
     scale
-        One number; or ``(r,)``, one for each slice, stored as a buffer.
+        Factor on the adapter's product. For the length of a call it may be ``(r,)``, one number for
+        each slice.
     dropout
         Probability that an input of the adapter, not of the base, is set to zero in training.
 
@@ -111,48 +110,39 @@ class LoraLinear(Deterministic):
     scale: float | Tensor
 
     def __init__(
-        self, base: nn.Linear, b: Tensor, a: Tensor, scale: float | Tensor, dropout: float = 0.0
+        self, base: nn.Linear, b: Tensor, a: Tensor, scale: float, dropout: float = 0.0
     ) -> None:
         super().__init__()
         outputs, inputs = base.weight.shape
         rank = len(a)
-        fits = (tuple(b.shape), tuple(a.shape)) == ((outputs, rank), (rank, inputs)) and rank > 0
-        if not fits or (isinstance(scale, Tensor) and tuple(scale.shape) != (rank,)):
-            actual = (
-                f"{tuple(b.shape)}, {tuple(a.shape)} and a scale "
-                f"{tuple(scale.shape) if isinstance(scale, Tensor) else scale}"
-            )
-            expected = f"B ({outputs}, r), A (r, {inputs}) and a scale of one number or (r,)"
+        if (tuple(b.shape), tuple(a.shape)) != ((outputs, rank), (rank, inputs)) or not rank:
+            actual = f"{tuple(b.shape)}, {tuple(a.shape)}"
+            expected = f"B ({outputs}, r) and A (r, {inputs})"
             raise ArgumentError("LoraLinear", expected, actual, "lora(net, rank, key)")
-        if not 0 <= dropout < 1:
-            raise ArgumentError("LoraLinear, dropout", "a probability below 1", dropout, "0.1")
+        check("LoraLinear, dropout", dropout, number("[0, 1)", "0.1"))
         self.in_features, self.out_features = inputs, outputs
         self.base = base
         self.lora_b = nn.Parameter(b.detach().clone(memory_format=torch.contiguous_format))
         self.lora_a = nn.Parameter(a.detach().clone(memory_format=torch.contiguous_format))
         # Without dropout nothing random is drawn, so that clients may train in threads.
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
-        if isinstance(scale, Tensor):
-            self.register_buffer("scale", scale.detach().clone())
-        else:
-            self.scale = scale
+        self.scale, self.rate = scale, dropout
 
     @property
     def rank(self) -> int:
         """Number of slices that the adapter has now."""
         return len(self.lora_a)
 
-    @property
-    def rate(self) -> float:
-        """Probability of dropout."""
-        return float(getattr(self.dropout, "p", 0.0))
+    def product(self, b: Tensor, a: Tensor) -> Tensor:
+        """Return ``B diag(scale) A`` of any slices."""
+        return (b * self.scale) @ a
 
     @property
     def weight(self) -> Tensor:
         """The effective weight ``W + B diag(scale) A``, computed at every access, for modules that
         read a layer's weight directly.
         """
-        return self.base.weight + (self.lora_b * self.scale) @ self.lora_a
+        return self.base.weight + self.product(self.lora_b, self.lora_a)
 
     @property
     def bias(self) -> Tensor | None:

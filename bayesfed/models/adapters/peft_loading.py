@@ -5,17 +5,16 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import BaseModel, FiniteFloat, PositiveInt, ValidationError, model_validator
 from torch import nn
 
 from bayesfed.errors import DataError, UpdateError
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import lora
-from bayesfed.models.adapters.lora_layers import Scaling
 from bayesfed.models.adapters.peft_saving import CONFIG, LEAVES, ROOT, WEIGHTS
 from bayesfed.trees import Tree, check_shapes, leaf_of, shapes, trainable
 
@@ -37,7 +36,26 @@ _OTHERS = (
     "use_qalora",
     "velora_config",
 )
-_STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
+
+
+class Settings(BaseModel, strict=True):
+    """Settings of plain LoRA of one rank."""
+
+    peft_type: Literal["LORA"]
+    bias: Literal["none"] = "none"
+    init_lora_weights: bool | Literal["gaussian", "eva", "orthogonal"] | None = None
+    r: PositiveInt
+    lora_alpha: FiniteFloat
+    lora_dropout: FiniteFloat | None = None
+    use_rslora: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, found: Any) -> Any:
+        others = {name: found[name] for name in _OTHERS if found.get(name)}
+        if others:
+            raise ValueError(f"{others}")
+        return found
 
 
 def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
@@ -65,36 +83,31 @@ def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
     """
     home = Path(folder)
     config, tensors = _config(home / CONFIG), _tensors(home / WEIGHTS)
-    rank, path = config["r"], home / WEIGHTS
-    ends = tuple(f".{end}" for end in LEAVES.values())
-    named = {name.removeprefix(ROOT): value for name, value in tensors.items()}
-    names = {name.removesuffix(end) for name in named for end in ends if name.endswith(end)}
-    modules, whole = dict(net.named_modules()), [name for name in named if not name.endswith(ends)]
-    heads = sorted({name.rpartition(".")[0] for name in whole})
+    path = home / WEIGHTS
+    values = {_here(name.removeprefix(ROOT)): value for name, value in tensors.items()}
+    owners: dict[bool, set[str]] = {True: set(), False: set()}
+    for name in values:
+        owner, _, leaf = name.rpartition(".")
+        owners[leaf in LEAVES].add(owner)
+    names, heads = owners[True], sorted(owners[False])
+    modules = dict(net.named_modules())
     if strangers := sorted({*names, *heads} - modules.keys()):
-        raise DataError(
-            str(path),
-            "layers of this network",
-            f"others: {strangers[:3]}",
-            f"those of {sorted(modules)[-1]!r}",
-        )
-    scaling: Scaling = "rs" if config["use_rslora"] else "lora"
+        known = f"those of {sorted(modules)[-1]!r}"
+        raise DataError(str(path), "layers of this network", f"others: {strangers[:3]}", known)
     where = {f"{name}.weight" for name in names}
-    dropout = config["lora_dropout"]
     made = lora(
         net,
-        rank,
+        config.r,
         Key(0, "load_peft"),
         where=lambda name, _: name in where,
-        alpha=config["lora_alpha"],
-        scaling=scaling,
-        dropout=dropout,
+        alpha=config.lora_alpha,
+        scaling="rs" if config.use_rslora else "lora",
+        dropout=config.lora_dropout or 0.0,
         head=heads,
     )
-    values = {_here(name): value for name, value in named.items()}
     expected = shapes(trainable(made))
     try:
-        check_shapes(values, expected, where=f"{path}, rank {rank}")
+        check_shapes(values, expected, where=f"{path}, rank {config.r}")
     except UpdateError as problem:
         raise DataError(str(problem)) from None
     with torch.no_grad():
@@ -111,45 +124,20 @@ def _here(name: str) -> str:
     return name
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _config(path: Path) -> Settings:
     """Read the settings; raise `DataError` unless they are those of plain LoRA."""
     try:
-        config = json.loads(path.read_bytes())
-        if not isinstance(config, dict):
-            raise ValueError(f"a {type(config).__name__}")
-    except (OSError, ValueError, RecursionError) as problem:
+        return Settings.model_validate(json.loads(path.read_bytes()))
+    except ValidationError as problem:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, one['loc']))} {one['msg']}" for one in problem.errors()
+        )
+        hint = "merging it into the weights with peft"
+        raise DataError(str(path), "plain LoRA of one rank", wrong, hint) from None
+    except (OSError, ValueError, AttributeError, RecursionError) as problem:
         raise DataError(
             str(path), "the settings of an adapter as JSON", problem, "save_peft"
         ) from problem
-    others = {name: config[name] for name in _OTHERS if config.get(name)}
-    if config.get("peft_type") != "LORA":
-        others["peft_type"] = config.get("peft_type")
-    if config.get("bias", "none") != "none":
-        others["bias"] = config["bias"]
-    if config.get("init_lora_weights") not in _STARTS:
-        others["init_lora_weights"] = config["init_lora_weights"]
-    if others:
-        raise DataError(
-            str(path), "plain LoRA of one rank", others, "merging it into the weights with peft"
-        )
-    rank, alpha, dropout = (
-        config.get("r"),
-        config.get("lora_alpha"),
-        config.get("lora_dropout") or 0.0,
-    )
-    numbers = all(
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        for value in (alpha, dropout)
-    )
-    if type(rank) is not int or rank < 1 or not numbers:
-        actual = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
-        raise DataError(str(path), "a rank of at least 1, and numbers", actual, "save_peft")
-    return {
-        "r": rank,
-        "lora_alpha": alpha,
-        "lora_dropout": dropout,
-        "use_rslora": bool(config.get("use_rslora")),
-    }
 
 
 def _tensors(path: Path) -> Tree:
@@ -158,12 +146,8 @@ def _tensors(path: Path) -> Tree:
     from safetensors.torch import load
 
     if not path.is_file() and path.with_suffix(".bin").is_file():
-        raise DataError(
-            str(path),
-            "safetensors",
-            "a pickle, which may run code",
-            "peft's save_pretrained of today",
-        )
+        hint = "peft's save_pretrained of today"
+        raise DataError(str(path), "safetensors", "a pickle, which may run code", hint)
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError) as problem:

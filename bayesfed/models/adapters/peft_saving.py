@@ -28,9 +28,9 @@ from torch import Tensor, nn
 
 from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.models.adapters.lora import adapters, lora_rank
+from bayesfed.models.adapters.lora import adapters, filled, lora_rank
 from bayesfed.models.adapters.lora_layers import Scaling, lora_scale
-from bayesfed.trees import Tree, check_shapes, leaf_of, parameters, shapes, trainable
+from bayesfed.trees import leaf_of, parameters, trainable
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROOT = "base_model.model."
@@ -59,7 +59,7 @@ def save_peft(
         Created if necessary; each file is written whole or not at all.
     scaling
         Divisor of ``lora_alpha`` in `peft`: r, or with "rs" the square root of r. The resulting
-        scale is the network's own in both cases. A scale for each slice is multiplied into B.
+        scale is the network's own in both cases.
 
     Raises
     ------
@@ -72,10 +72,7 @@ def save_peft(
         a file of adapters cannot express.
     """
     rank, layers, own = lora_rank(net), adapters(net), parameters(net)
-    values = own | dict(tree or {})
-    if unknown := sorted(values.keys() - own.keys()):
-        raise UpdateError("save_peft", "parameters of the network", unknown, "run.model.parameters")
-    check_shapes(values, shapes(own), where="save_peft")
+    values = filled(net, tree, where="save_peft")
     frozen = (
         own.keys()
         - trainable(net).keys()
@@ -86,22 +83,18 @@ def save_peft(
     ):
         # FlexLoRA and stacking move what they learn into the frozen weights.
         raise UpdateError("save_peft", "frozen weights as they were", changed, "merged(net, tree)")
-    scales = {layer.scale if isinstance(layer.scale, float) else 1.0 for layer in layers.values()}
+    scales = {float(layer.scale) for layer in layers.values()}
     if len(scales) != 1 or "" in layers:
         actual = "one layer by itself" if "" in layers else f"scales {sorted(scales)}"
         raise ArgumentError(
             "save_peft", "adapters of one scale within a network", actual, "lora(net, 8, key)"
         )
-    alpha = scales.pop() / lora_scale(rank, 1.0, scaling)
-    heads = _heads(net)
-    tensors: Tree = {}
-    for name, layer in layers.items():
-        b, a = values[leaf_of(name, "lora_b")], values[leaf_of(name, "lora_a")]
-        tensors[f"{ROOT}{name}.{LEAVES['lora_a']}"] = a
-        tensors[f"{ROOT}{name}.{LEAVES['lora_b']}"] = (
-            b * layer.scale if isinstance(layer.scale, Tensor) else b
-        )
-    tensors |= {
+    alpha, heads = scales.pop() / lora_scale(rank, 1.0, scaling), _heads(net)
+    tensors = {
+        f"{ROOT}{name}.{end}": values[leaf_of(name, leaf)]
+        for name in layers
+        for leaf, end in LEAVES.items()
+    } | {
         ROOT + name: value
         for name, value in values.items()
         if name.startswith(tuple(f"{head}." for head in heads))
@@ -125,12 +118,8 @@ def save_peft(
 
     home = Path(folder)
     home.mkdir(parents=True, exist_ok=True)
-    write_whole(
-        home / WEIGHTS,
-        save(
-            {name: value.detach().contiguous() for name, value in tensors.items()}, {"format": "pt"}
-        ),
-    )
+    whole = {name: value.detach().contiguous() for name, value in tensors.items()}
+    write_whole(home / WEIGHTS, save(whole, {"format": "pt"}))
     write_whole(home / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import SHARE, check
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
 
@@ -31,14 +32,6 @@ class Drawn(NamedTuple):
 
     indices: Tensor
     multipliers: Tensor
-
-    def matrix(self, rank: int) -> Tensor:
-        """Return S, ``(r, r)``, float64."""
-        return (
-            torch.zeros(rank, dtype=torch.float64)
-            .index_copy(0, self.indices, self.multipliers)
-            .diag()
-        )
 
 
 def random_sketch(rank: int, k: int, key: Key) -> Drawn:
@@ -88,14 +81,10 @@ def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) 
     rank = len(weights)
     check_rank("importance_sketch, k", k, rank)
     weights = weights.detach().double().cpu()
-    if not (bool(torch.isfinite(weights).all()) and bool((weights >= 0).all()) and 0 < floor <= 1):
-        hint = "slice_norms(b, a)"
-        raise ArgumentError(
-            "importance_sketch",
-            "weights >= 0 and a floor in (0, 1]",
-            (weights.tolist(), floor),
-            hint,
-        )
+    check("importance_sketch, floor", floor, SHARE)
+    if not bool(((weights >= 0) & weights.isfinite()).all()):
+        actual, hint = weights.tolist(), "slice_norms(b, a)"
+        raise ArgumentError("importance_sketch", "finite weights >= 0", actual, hint)
     chances = inclusion(weights, k, floor)
     generator = key.generator()
     order = torch.randperm(rank, generator=generator)

@@ -2,9 +2,9 @@
 sparse rows.
 
 Linear forms work on ``(features, rows)``. In this layout MKL's sparse product reads a whole batch
-contiguously, and a network changes layout once, at its start, instead of at each layer. A batch
-given as ``(rows, features)`` becomes a transposed view, which the dense product takes as it is;
-only `Csr` copies it.
+contiguously, and a network changes layout once, at its first layer. A batch given as
+``(rows, features)`` becomes a transposed view, which the dense product takes as it is; only `Csr`
+copies it.
 
 Cost rule, in dense multiply-adds per row of the batch (measured on one AVX-512 core, float32, in
 batches of 500 rows and more): an active weight of a sparse product costs 5 (4 on an idle machine, 6
@@ -26,7 +26,6 @@ from functools import cache
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from bayesfed.models.compaction.pruned import Layer, constants, resized
 
@@ -34,16 +33,16 @@ SPARSE, MOVE = 5, 30
 
 
 class Dense(nn.Module):
-    """A linear layer on ``(features, rows)``, contiguous or transposed."""
+    """A linear layer on ``(features, rows)``, contiguous or transposed; returns a contiguous
+    ``(units, rows)``.
+    """
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, batch: Tensor) -> Tensor:
-        """Return ``(units, rows)``, in the memory layout of the batch."""
-        if batch.stride(0) == 1:
-            return functional.linear(batch.t(), self.layer.weight, self.layer.bias).t()
+        """Return ``(units, rows)``."""
         if self.layer.bias is None:
             return self.layer.weight @ batch
         return torch.addmm(self.layer.bias[:, None], self.layer.weight, batch)
@@ -78,30 +77,20 @@ class Dropped(nn.Module):
 
     def forward(self, batch: Tensor) -> Tensor:
         """Return ``(units, rows)`` or ``(..., channels, height, width)``."""
-        is_linear = isinstance(self.layer, Dense)
-        # Gather and scatter keep the memory layout: a transposed view stays one.
-        is_turned = is_linear and batch.stride(0) == 1
-        axis = (1 if is_turned else 0) if is_linear else -3
-        turned = batch.t() if is_turned else batch
+        axis = 0 if isinstance(self.layer, Dense) else -3
         if len(self.inputs) < self.width:
-            turned = turned.index_select(axis, self.inputs)
-        output: Tensor = self.layer(turned.t() if is_turned else turned)
+            batch = batch.index_select(axis, self.inputs)
+        output: Tensor = self.layer(batch)
         if len(self.outputs) == len(self.constant):
             return output
-        output = output.t() if is_turned else output
         shape, view = list(output.shape), [1] * output.ndim
         shape[axis] = view[axis] = len(self.constant)
-        full = (
-            self.constant.reshape(view)
-            .expand(shape)
-            .clone()
-            .index_copy_(axis, self.outputs, output)
-        )
-        return full.t() if is_turned else full
+        full = self.constant.reshape(view).expand(shape).clone()
+        return full.index_copy_(axis, self.outputs, output)
 
 
 class Csr(nn.Module):
-    """A linear layer as compressed sparse rows; always returns a contiguous ``(units, rows)``."""
+    """A linear layer as compressed sparse rows; returns a contiguous ``(units, rows)``."""
 
     ends: Tensor
     places: Tensor

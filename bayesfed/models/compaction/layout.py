@@ -39,11 +39,11 @@ def overwriting(module: nn.Module) -> nn.Module:
     """Return a copy of an activation that overwrites its input, if it can; other modules are
     returned as they are.
     """
-    if not is_plain(module, *ELEMENTWISE):
+    if not (is_plain(module, *ELEMENTWISE) and hasattr(module, "inplace")):
         return module
-    twin = copy.copy(module)
-    twin.__dict__.update({"inplace": True} if hasattr(module, "inplace") else {})
-    return twin
+    twin: Any = copy.copy(module)
+    twin.inplace = True
+    return cast(nn.Module, twin)
 
 
 def channels_last(net: nn.Module) -> nn.Module:

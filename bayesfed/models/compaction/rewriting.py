@@ -30,7 +30,7 @@ class Chain(nn.Module):
 
     def __init__(self, steps: list[nn.Module], width: int, rows: int) -> None:
         super().__init__()
-        self.steps, self.width, self.rows = nn.ModuleList(steps), width, rows
+        self.steps, self.width, self.rows = nn.Sequential(*steps), width, rows
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs."""
@@ -44,15 +44,8 @@ class Chain(nn.Module):
         chunks = flat.tensor_split(
             max(1, math.ceil(len(flat) / (self.rows * torch.get_num_threads())))
         )
-        output = torch.cat([self.run(chunk) for chunk in chunks])
+        output = torch.cat([self.steps(chunk.t()).t() for chunk in chunks])
         return output.reshape(*inputs.shape[:-1], output.shape[-1])
-
-    def run(self, rows: Tensor) -> Tensor:
-        """Return the outputs of one chunk."""
-        batch = rows.t()
-        for step in self.steps:
-            batch = step(batch)
-        return batch.t()
 
 
 class Pipe(nn.Module):
@@ -62,13 +55,12 @@ class Pipe(nn.Module):
 
     def __init__(self, parts: list[nn.Module]) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(parts)
+        self.parts = nn.Sequential(*parts)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs."""
-        for part in self.parts:
-            inputs = part(inputs)
-        return inputs
+        outputs: Tensor = self.parts(inputs)
+        return outputs
 
 
 class Rewriter:
@@ -153,15 +145,7 @@ class Rewriter:
         built: list[nn.Module] = []
         for name, module in steps:
             if isinstance(module, nn.Linear):
-                built.append(
-                    self.form(
-                        name,
-                        module,
-                        sizes[name],
-                        batch,
-                        not any(isinstance(form, Csr) for form in built),
-                    )
-                )
+                built.append(self.form(name, module, sizes[name], batch, not built))
             else:
                 # The layer before returns a new tensor, so the activation may overwrite it.
                 built.append(overwriting(module))

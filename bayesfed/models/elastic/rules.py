@@ -65,7 +65,7 @@ def convolution(call: Call) -> Axes:
                 f"{groups} groups over {taken} channels, each with its own order",
                 "groups=1",
             )
-        root = call.ties.root(before)
+        root = call.root(before)
         call.tie(
             weight.axes[0],
             None if root is None else Axis(root.channels, root.inner * (made // taken)),
@@ -81,45 +81,36 @@ def normed(call: Call) -> Axes:
     together.
     """
     inputs: Value = call.args[0]
-    axis = call.ties.root(inputs.axes[1])
+    axis = call.root(inputs.axes[1])
     for name in ("weight", "bias", "running_mean", "running_var"):
         if (leaf := call.leaf(name)) is not None:
             call.tie(leaf.axes[0], axis)
     if isinstance(call.module, nn.GroupNorm) and axis is not None:
-        call.ties.join(
+        call.network.ties.join(
             axis, call.module.num_channels // call.module.num_groups, axis.inner, call.where
         )
-    call.norms.append(axis)
+    call.tie(call.network.norms.setdefault(call.path, axis), axis)
     return inputs.axes
 
 
 def pooled(call: Call, spatial: int) -> Axes:
     """Keep the channels; the last axes, which are pooled, must not be hidden channels."""
-    inputs: Value = call.args[0]
-    if any(call.ties.root(axis) is not None for axis in inputs.axes[-spatial:]):
-        call.refuse(
-            "pooling of pictures", "pooling over hidden channels", "a layout of (B, C, H, W)"
-        )
-    return inputs.axes
+    axes: Axes = call.args[0].axes
+    call.check_not_hidden(axes[-spatial:], "pooling of pictures", "pooling over hidden channels")
+    return axes
 
 
 def averaged(call: Call) -> Axes:
     """Drop the axes that a mean or a sum is taken over, which must not be hidden channels."""
-    inputs: Value = call.args[0]
+    axes: Axes = call.args[0].axes
     given, keeps = call.value(1, "dim"), call.value(2, "keepdim")
-    ndim = len(inputs.shape)
-    over = {
-        axis % ndim
-        for axis in (
-            range(ndim) if given is None else (given,) if isinstance(given, int) else given
-        )
-    }
-    if any(call.ties.root(inputs.axes[axis]) is not None for axis in over):
-        call.refuse("a mean over pictures", "one over hidden channels", "a layout of (B, C, H, W)")
+    dims = range(len(axes)) if given is None else (given,) if isinstance(given, int) else given
+    over = {axis % len(axes) for axis in dims}
+    call.check_not_hidden(
+        tuple(axes[axis] for axis in over), "a mean over pictures", "one over hidden channels"
+    )
     return tuple(
-        None if axis in over else one
-        for axis, one in enumerate(inputs.axes)
-        if keeps or axis not in over
+        None if axis in over else one for axis, one in enumerate(axes) if keeps or axis not in over
     )
 
 
@@ -128,7 +119,7 @@ def reshaped(call: Call) -> Axes:
     inputs: Value = call.args[0]
     axes: list[Axis | None] = [None] * len(call.shape)
     for before, after in _runs(inputs.shape, call.shape):
-        held = [axis for axis in before if call.ties.root(inputs.axes[axis]) is not None]
+        held = [axis for axis in before if call.root(inputs.axes[axis]) is not None]
         if not held:
             continue
         long = [axis for axis in after if call.shape[axis] != 1] or after[:1]
@@ -143,7 +134,7 @@ def reshaped(call: Call) -> Axes:
                 f"a reshape of {inputs.shape} to {call.shape}",
                 hint,
             )
-        root = call.ties.root(inputs.axes[held[0]])
+        root = call.root(inputs.axes[held[0]])
         rest = math.prod(inputs.shape[axis] for axis in before if axis > held[0])
         axes[long[0]] = None if root is None else Axis(root.channels, root.inner * rest)
     return tuple(axes)
@@ -180,7 +171,7 @@ def _operands(call: Call) -> tuple[Value, Value, Value | None]:
 
 def _rows(call: Call, weight: Value, bias: Value | None) -> Axis | None:
     """Return the outputs of a weight, tied to its bias."""
-    call.made.add(str(weight.leaf))
+    call.network.made.add(str(weight.leaf))
     if bias is not None:
         call.tie(weight.axes[0], bias.axes[0])
     return weight.axes[0]
@@ -205,92 +196,44 @@ def _runs(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[in
     return runs
 
 
-_SPATIAL = ("MaxPool", "AvgPool", "AdaptiveMaxPool", "AdaptiveAvgPool")
-_POINTWISE = [
-    "relu",
-    "relu_",
-    "relu6",
-    "tanh",
-    "sigmoid",
-    "gelu",
-    "silu",
-    "elu",
-    "celu",
-    "selu",
-    "leaky_relu",
-    "hardswish",
-    "hardsigmoid",
-    "hardtanh",
-    "softplus",
-    "mish",
-    "dropout",
-]
-_ARITHMETIC = ("add", "sub", "mul", "neg", "iadd", "isub", "imul", "truediv")
-_METHODS = (
-    "relu",
-    "relu_",
-    "tanh",
-    "sigmoid",
-    "add",
-    "add_",
-    "sub",
-    "mul",
-    "mul_",
-    "div",
-    "neg",
-    "contiguous",
-    "clone",
-    "abs",
-    "square",
+_POINTWISE = (
+    "relu relu_ relu6 tanh sigmoid gelu silu elu celu selu leaky_relu hardswish hardsigmoid "
+    "hardtanh softplus mish dropout add add_ iadd sub isub mul mul_ imul div truediv neg abs "
+    "square contiguous clone"
 )
-_POOLS = ("max_pool", "avg_pool", "adaptive_avg_pool")
+_POOLS = {
+    "max_pool": "MaxPool",
+    "avg_pool": "AvgPool",
+    "adaptive_max_pool": "AdaptiveMaxPool",
+    "adaptive_avg_pool": "AdaptiveAvgPool",
+}
 
 MODULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
-    **{getattr(nn, f"Conv{n}d"): convolution for n in (1, 2, 3)},
-    **{getattr(nn, f"BatchNorm{n}d"): normed for n in (1, 2, 3)},
     nn.GroupNorm: normed,
     nn.Flatten: reshaped,
-    **{
-        getattr(nn, f"{name}{n}d"): partial(pooled, spatial=n)
-        for name in _SPATIAL
-        for n in (1, 2, 3)
-    },
     **dict.fromkeys((*ELEMENTWISE, *SILENT), pointwise),
 }
-FUNCTIONS: dict[Any, Rule] = {
-    functional.linear: linear,
-    **{getattr(functional, f"conv{n}d"): convolution for n in (1, 2, 3)},
-    torch.flatten: reshaped,
-    torch.reshape: viewed,
-    torch.mean: averaged,
-    torch.sum: averaged,
-    **{
-        getattr(functional, f"{name}{n}d"): partial(pooled, spatial=n)
-        for name in _POOLS
-        for n in (1, 2, 3)
-    },
-    **{getattr(functional, name): pointwise for name in _POINTWISE},
-    **{getattr(operator, name): pointwise for name in _ARITHMETIC},
-    **dict.fromkeys(
-        (
-            torch.relu,
-            torch.tanh,
-            torch.sigmoid,
-            torch.add,
-            torch.sub,
-            torch.mul,
-            torch.div,
-            torch.neg,
-        ),
-        pointwise,
-    ),
-}
+# Methods of tensors, and functions of the same names in `torch`, `functional` and `operator`.
 METHODS: dict[str, Rule] = {
+    "linear": linear,
     "flatten": reshaped,
     "view": viewed,
     "reshape": viewed,
     "mean": averaged,
     "sum": averaged,
-    **dict.fromkeys(_METHODS, pointwise),
+    **dict.fromkeys(_POINTWISE.split(), pointwise),
+}
+for _n in (1, 2, 3):
+    MODULES[getattr(nn, f"Conv{_n}d")] = METHODS[f"conv{_n}d"] = convolution
+    MODULES[getattr(nn, f"BatchNorm{_n}d")] = normed
+    for _function, _module in _POOLS.items():
+        MODULES[getattr(nn, f"{_module}{_n}d")] = METHODS[f"{_function}{_n}d"] = partial(
+            pooled, spatial=_n
+        )
+FUNCTIONS: dict[Any, Rule] = {
+    getattr(space, name): rule
+    for space in (torch, functional, operator)
+    for name, rule in METHODS.items()
+    if hasattr(space, name)
 }

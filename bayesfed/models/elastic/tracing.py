@@ -26,12 +26,12 @@ from torch import Tensor, fx, nn
 
 from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key, forked
-from bayesfed.models.elastic.axes import Axes, Axis, Ties
-from bayesfed.models.elastic.calls import COUNTED, Call, Value
+from bayesfed.models.elastic.axes import Axes, Axis
+from bayesfed.models.elastic.calls import COUNTED, Call, Network, Value
 from bayesfed.models.elastic.graph import ChannelGraph, Group, Place
 from bayesfed.models.elastic.rules import FUNCTIONS, METHODS, MODULES, Rule
 from bayesfed.models.modules import evaluating, is_plain
-from bayesfed.trees import leaf_of
+from bayesfed.trees import shapes
 
 
 def channel_graph(net: nn.Module, sample: Tensor) -> ChannelGraph:
@@ -76,7 +76,7 @@ def channel_graph(net: nn.Module, sample: Tensor) -> ChannelGraph:
         # shapes are read, but the tensors are real: with the meta device torch would import its
         # compiler first.
         walk.run(torch.stack([sample[0], sample[-1]]))
-    return walk.channels()
+    return _channels(net, walk.network)
 
 
 class _Walk(fx.Interpreter):
@@ -85,21 +85,8 @@ class _Walk(fx.Interpreter):
     def __init__(self, traced: fx.GraphModule, net: nn.Module) -> None:
         super().__init__(traced)
         self.extra_traceback = False
-        self.net, self.ties = net, Ties()
+        self.network = Network(net)
         self.values: dict[fx.Node, Value] = {}
-        self.leaves: dict[str, Value] = {}
-        self.made: set[str] = set()
-        self.norms: dict[str, Axis | None] = {}
-        first: dict[int, str] = {}
-        for named in (net.named_parameters, net.named_buffers):
-            for name, value in named(remove_duplicate=False):
-                first.setdefault(id(value), name)
-        self.tensors = {
-            name: value
-            for named in (net.named_parameters, net.named_buffers)
-            for name, value in named(remove_duplicate=False)
-        }
-        self.first = {name: first[id(value)] for name, value in self.tensors.items()}
 
     def run_node(self, n: fx.Node) -> Any:
         where = _where(n, self.submodules)
@@ -111,17 +98,14 @@ class _Walk(fx.Interpreter):
                 where, "a network that takes the sample", actual, "inputs as in training"
             ) from error
         if n.op == "output":
-            for axis in (
-                axis
-                for one in n.all_input_nodes
-                if one in self.values
-                for axis in self.values[one].axes
-            ):
-                self.ties.keep(axis)
+            for axis in self.inputs(n):
+                self.network.ties.keep(axis)
         elif isinstance(result, Tensor):
             shape = tuple(result.shape)
             if n.op == "get_attr":
-                self.values[n] = self.leaf(str(n.target)) or Value(shape, (None,) * len(shape))
+                self.values[n] = self.network.leaf(str(n.target)) or Value(
+                    shape, (None,) * len(shape)
+                )
             else:
                 self.values[n] = Value(shape, self.axes(n, shape, where))
         elif isinstance(result, tuple | list) and not isinstance(result, torch.Size):
@@ -134,9 +118,8 @@ class _Walk(fx.Interpreter):
         """Return the axes of an operation's result."""
         module = self.submodules.get(str(node.target)) if node.op == "call_module" else None
         rule = None if several else _rule(node, module)
-        inputs = [self.values[one] for one in node.all_input_nodes if one in self.values]
         if rule is None:
-            hidden = any(self.ties.root(axis) is not None for one in inputs for axis in one.axes)
+            hidden = any(self.network.ties.root(axis) is not None for axis in self.inputs(node))
             if hidden or (module is not None and any(True for _ in module.parameters())):
                 known = "an operation with a rule for hidden channels"
                 actual = (
@@ -150,74 +133,43 @@ class _Walk(fx.Interpreter):
                 raise ArgumentError(where, known, actual, hint)
             return (None,) * len(shape)
         path = str(node.target) if module is not None else ""
-        norms: list[Axis | None] = []
         args, named = self.given(node.args), self.given(node.kwargs)
-        call = Call(
-            where,
-            self.ties,
-            args,
-            named,
-            shape,
-            module,
-            lambda leaf: self.leaf(leaf_of(path, leaf)),
-            self.made,
-            norms,
-        )
-        axes = rule(call)
-        for axis in norms:
-            if path in self.norms:
-                self.ties.tie(self.norms[path], axis, where)
-            self.norms[path] = axis
-        return axes
+        return rule(Call(where, self.network, args, named, shape, module, path))
+
+    def inputs(self, node: fx.Node) -> list[Axis | None]:
+        """Return the axes of all tensors that an operation takes."""
+        values = [self.values[one] for one in node.all_input_nodes if one in self.values]
+        return [axis for value in values for axis in value.axes]
 
     def given(self, arguments: Any) -> Any:
         """Return arguments in which nodes are replaced by their values."""
         values: dict[Any, Any] = dict(self.values)
         return fx.node.map_arg(arguments, lambda one: values.get(one, COUNTED))
 
-    def leaf(self, name: str) -> Value | None:
-        """Return a parameter or buffer by any of its names, or None if there is none."""
-        if name not in self.tensors:
-            return None
-        first = self.first[name]
-        if first not in self.leaves:
-            shape = tuple(self.tensors[first].shape)
-            self.leaves[first] = Value(
-                shape, tuple(self.ties.new(length) for length in shape), first
-            )
-        return self.leaves[first]
 
-    def channels(self) -> ChannelGraph:
-        """Return the hidden channels that the walk has found."""
-        places: dict[int, list[Place]] = {}
-        for name, value in self.leaves.items():
-            for number, axis in enumerate(value.axes):
-                if (root := self.ties.root(axis)) is not None:
-                    places.setdefault(root.channels, []).append(
-                        Place(name, number, root.inner, number == 0 and name in self.made)
-                    )
-        groups: dict[str, Group] = {}
-        names: dict[int, str] = {}
-        for channels, where in places.items():
-            made = [place.leaf for place in where if place.makes]
-            if made:
-                name = names[channels] = made[0].removesuffix(".weight") or made[0]
-                groups[name] = Group(
-                    name, self.ties.sizes[channels], self.ties.atom(channels), tuple(where)
-                )
-        roots = {path: self.ties.root(axis) for path, axis in self.norms.items()}
-        norms = {
-            path: (names[root.channels], root.inner)
-            for path, root in roots.items()
-            if root is not None and root.channels in names
-        }
-        parameters = {name: tuple(value.shape) for name, value in self.net.named_parameters()}
-        return ChannelGraph(
-            groups,
-            parameters,
-            {name: tuple(value.shape) for name, value in self.net.named_buffers()},
-            norms,
-        )
+def _channels(net: nn.Module, network: Network) -> ChannelGraph:
+    """Return the hidden channels of a network that has been traced."""
+    ties, places = network.ties, dict[int, list[Place]]()
+    for name, value in network.leaves.items():
+        for number, axis in enumerate(value.axes):
+            if (root := ties.root(axis)) is not None:
+                makes = number == 0 and name in network.made
+                place = Place(name, number, root.inner, makes)
+                places.setdefault(root.channels, []).append(place)
+    groups, names = dict[str, Group](), dict[int, str]()
+    for channels, where in places.items():
+        made = [place.leaf for place in where if place.makes]
+        if made:
+            name = names[channels] = made[0].removesuffix(".weight") or made[0]
+            groups[name] = Group(name, ties.sizes[channels], ties.atom(channels), tuple(where))
+    norms = {
+        path: (names[root.channels], root.inner)
+        for path, axis in network.norms.items()
+        if (root := ties.root(axis)) is not None and root.channels in names
+    }
+    return ChannelGraph(
+        groups, shapes(dict(net.named_parameters())), shapes(dict(net.named_buffers())), norms
+    )
 
 
 def _rule(node: fx.Node, module: nn.Module | None) -> Rule | None:

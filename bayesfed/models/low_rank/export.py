@@ -10,12 +10,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.models.low_rank.thin_layers import FactoredLayer, FixedRankLayer
 from bayesfed.models.modules import swapped
 from bayesfed.trees import check_shapes, leaf_of, parameters, shapes
 
 
+@checked()
 def dense_or_thin(
     net: nn.Module,
     tree: Mapping[str, Tensor] | None = None,
@@ -42,10 +43,6 @@ def dense_or_thin(
     ArgumentError
         If the form is unknown.
     """
-    if form not in ("smaller", "thin", "dense"):
-        raise ArgumentError(
-            "dense_or_thin, form", "'smaller', 'thin' or 'dense'", repr(form), "'smaller'"
-        )
     own = parameters(net)
     values, expected = own if tree is None else dict(tree), shapes(own)
     layers = {

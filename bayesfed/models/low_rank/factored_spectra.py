@@ -20,6 +20,7 @@ from bayesfed.geometry.thin import (
     check_finite,
     check_matrices,
     check_rank,
+    check_shape,
     gaussian,
     signed_qr,
     signed_svd,
@@ -27,6 +28,10 @@ from bayesfed.geometry.thin import (
 from bayesfed.keys import Key
 from bayesfed.models.low_rank.unrolling import Unrolling
 from bayesfed.trees import leaf_of
+
+# Columns of the searched subspace beyond the rank, and power iterations, of two products with the
+# matrix each.
+OVERSAMPLE, PASSES = 8, 1
 
 
 @dataclass(frozen=True)
@@ -62,19 +67,6 @@ class Spectrum:
         roots = self.values[:rank].sqrt()
         return self.u[:, :rank] * roots, self.v[:, :rank] * roots
 
-    def error(self, rank: int) -> float:
-        """Return the Frobenius norm of ``W - U V^T`` at a rank R up to k.
-
-        No matrix of rank R has an error below ``sqrt(error^2 - residual^2)``.
-
-        Raises
-        ------
-        ArgumentError
-            If the rank is not from 1 to k.
-        """
-        check_rank("Spectrum.error", rank, len(self.values))
-        return float((self.values[rank:].double().square().sum() + self.rest**2).sqrt())
-
 
 def spectrum(
     matrix: Tensor,
@@ -82,8 +74,6 @@ def spectrum(
     *,
     key: Key | None = None,
     warm: Spectrum | None = None,
-    oversample: int = 8,
-    passes: int = 1,
 ) -> Spectrum:
     """Find the leading singular triplets of a matrix, by an SVD or, with a key, by subspace
     iteration whose error is measured.
@@ -97,23 +87,20 @@ def spectrum(
     key
         Random key of the columns from which the iteration starts. None: the exact SVD.
     warm
-        An earlier spectrum of a similar matrix: its right vectors replace the first random columns.
-    oversample
-        Number of columns of the subspace beyond the rank.
-    passes
-        Number of power iterations, each of two products with the matrix.
+        An earlier spectrum of a similar matrix, used with a key: its right vectors replace the
+        first random columns.
 
     Raises
     ------
     ArgumentError
-        If the rank is not from 1 to min(M, N), a count is negative, `warm` is given without a key
-        or belongs to another shape, or the matrix is of half precision or not finite.
+        If the rank is not from 1 to min(M, N), `warm` belongs to another shape, or the matrix is of
+        half precision or not finite.
 
     Notes
     -----
     With the orthonormal basis Q that was found, W is the sum of ``Q Q^T W`` and a rest E orthogonal
     to it. The sum ``sigma_1^2 + ... + sigma_R^2`` of W is therefore at most that of ``Q Q^T W``
-    plus ``||E||_F^2``. This gives the bound in `Spectrum.error`.
+    plus ``||E||_F^2``: no matrix of rank R has an error below ``sqrt(rest^2 - residual^2)``.
 
     References
     ----------
@@ -122,15 +109,7 @@ def spectrum(
     check_matrices("spectrum", matrix=matrix)
     check_finite("spectrum", matrix=matrix)
     check_rank("spectrum", rank, min(matrix.shape))
-    if min(oversample, passes) < 0:
-        raise ArgumentError(
-            "spectrum", "oversample and passes, 0 or more", (oversample, passes), "8 and 1"
-        )
     if key is None:
-        if warm is not None:
-            raise ArgumentError(
-                "spectrum, warm", "a key for the other columns", None, "Key(0, 'spectra', round)"
-            )
         u, values, v = signed_svd(matrix)
         # Copies: a view would keep all of the SVD in memory.
         return Spectrum(
@@ -139,16 +118,12 @@ def spectrum(
             v[:, :rank].clone(),
             float(values[rank:].double().square().sum().sqrt()),
         )
-    start = gaussian((matrix.shape[1], min(rank + oversample, *matrix.shape)), key, matrix)
+    start = gaussian((matrix.shape[1], min(rank + OVERSAMPLE, *matrix.shape)), key, matrix)
     if warm is not None:
-        if (len(warm.u), len(warm.v)) != tuple(matrix.shape):
-            actual = (len(warm.u), len(warm.v))
-            raise ArgumentError(
-                "spectrum, warm", f"a spectrum of shape {tuple(matrix.shape)}", actual, "None"
-            )
+        check_shape("spectrum, v of warm", warm.v, (matrix.shape[1], len(warm.values)))
         start = torch.cat([warm.v.to(start), start], 1)[:, : start.shape[1]]
     q, _ = signed_qr(matrix @ start)
-    for _ in range(passes):
+    for _ in range(PASSES):
         q, _ = signed_qr(matrix.mT @ q)
         q, _ = signed_qr(matrix @ q)
     across = matrix.mT @ q
@@ -200,10 +175,9 @@ def spectra(
     spectrum_of = {}
     for name, rank in largest.items():
         matrix = layers[name].matrix(whole_weight(tree, name, layers[name], "spectra").detach())
-        before = None if warm is None else warm.get(name)
         own = None if key is None else key.child(name)
         try:
-            spectrum_of[name] = spectrum(matrix, rank, key=own, warm=before)
+            spectrum_of[name] = spectrum(matrix, rank, key=own, warm=(warm or {}).get(name))
         except ArgumentError as error:
             raise ArgumentError(f"spectra, layer {name!r}: {error}") from None
     return spectrum_of

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import NOT_NEGATIVE, check
 from bayesfed.geometry.thin import squared_norm
 from bayesfed.models.low_rank.factored_spectra import Spectrum, spectra, whole_weight
 from bayesfed.models.low_rank.thin_layers import FactoredLayer
@@ -68,18 +69,15 @@ def factorise(
         If `found` lacks a layer or a rank, or as `spectra`.
     """
     found = spectra(tree, layers, ranks) if found is None else found
+    if lacking := sorted(ranks.keys() - found.keys()):
+        hint = "spectra(tree, layers, ranks)"
+        raise ArgumentError("factorise", f"spectra of {sorted(ranks)}", f"none of {lacking}", hint)
     changed: Tree = {}
-    for name in ranks:
-        if name not in layers or name not in found:
-            hint = "spectra(tree, layers, ranks)"
-            raise ArgumentError("factorise", f"spectra of {sorted(ranks)}", sorted(found), hint)
-        whole_weight(tree, name, layers[name], "factorise")
     for leaf, value in tree.items():
         name, _, last = leaf.rpartition(".")
         if last == "weight" and name in ranks:
-            changed[leaf_of(name, "u")], changed[leaf_of(name, "v")] = found[name].factors(
-                ranks[name]
-            )
+            u, v = found[name].factors(ranks[name])
+            changed |= {leaf_of(name, "u"): u, leaf_of(name, "v"): v}
         else:
             changed[leaf] = value
     return changed
@@ -108,8 +106,9 @@ def align(tree: Mapping[str, Tensor], layers: Mapping[str, Unrolling]) -> Tree:
             continue
         shapes = [None if factor is None else tuple(factor.shape) for factor in (u, v)]
         rank = shapes[0][-1] if shapes[0] else 1
-        if shapes != [(layout.size[0], rank), (layout.size[1], rank)]:
-            expected = f"u and v of shapes ({layout.size[0]}, R) and ({layout.size[1]}, R)"
+        if shapes != [(side, rank) for side in layout.size]:
+            rows, columns = layout.size
+            expected = f"u and v of shapes ({rows}, R) and ({columns}, R)"
             raise UpdateError(
                 f"align, layer {name!r}", expected, shapes, "the shapes published, any rank"
             )
@@ -145,13 +144,10 @@ def frobenius_decay(tree: Mapping[str, Tensor], coefficient: float) -> Tensor:
     ArgumentError
         If the coefficient is negative.
     """
-    if not coefficient >= 0:
-        expected = "a coefficient of 0 or more"
-        raise ArgumentError("frobenius_decay", expected, coefficient, "1e-4")
-    names = [leaf.rpartition(".")[0] for leaf in tree if leaf.rpartition(".")[2] == "u"]
-    norms = [
-        squared_norm(tree[leaf_of(name, "u")], tree[leaf_of(name, "v")])
-        for name in names
-        if leaf_of(name, "v") in tree and leaf_of(name, "s") not in tree
-    ]
+    check("frobenius_decay, coefficient", coefficient, NOT_NEGATIVE)
+    norms = []
+    for leaf, u in tree.items():
+        name, _, last = leaf.rpartition(".")
+        if last == "u" and leaf_of(name, "v") in tree and leaf_of(name, "s") not in tree:
+            norms.append(squared_norm(u, tree[leaf_of(name, "v")]))
     return coefficient / 2 * torch.stack(norms).sum() if norms else torch.zeros(())

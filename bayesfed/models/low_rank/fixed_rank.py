@@ -1,37 +1,51 @@
-"""Replacing the dense layers of a network by layers of fixed rank.
+"""Networks of which layers have fixed rank, and Riemannian descent on their flat trees: points,
+probes, and Riemannian gradients.
 
     net = mlp([784, 256, 256, 10], key)
     fixed_rank(net, 4)  # the best approximation of rank 4 in every layer
     fixed_rank(net, 1 / 16)  # in each layer, the largest rank with 1/16 of its numbers
     fixed_rank(net, {"0": 8, "2": 4})  # by name; other layers stay as they are
 
-The layers are those of `bayesfed.models.low_rank.thin_layers`;
-`bayesfed.models.low_rank.fixed_rank_trees` trains them.
+The layers are those of `bayesfed.models.low_rank.thin_layers`. Such a network has leaves
+``NAME.u``, ``NAME.s``, ``NAME.v`` for each layer NAME of fixed rank, beside ordinary ones.
+One step::
+
+    tree = parameters(net)
+    at = points(tree)
+    probe = probes(at)
+    found = loss(functional_call(net, {**tree, **probe}, (inputs,)), targets)
+    gradients = dict(zip(probe, torch.autograd.grad(found, list(probe.values()))))
+    step = {name: -rate * gradient for name, gradient in tangents(at, gradients).items()}
+    moved = {name: metric_retraction(point, step[name]) for name, point in at.items()}
+    tree = with_points(tree, moved)
+
+To train biases and dense layers as well, let their leaves require gradients and step
+them as usual. A point may change its rank, since the network runs at any rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal
+from collections.abc import Collection, Mapping
 
+import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.geometry import FixedRank, from_dense, random_point, uniform_ranks
-from bayesfed.geometry.thin import check_rank
+from bayesfed.errors.checks import ITSELF, check, checked, number
+from bayesfed.geometry import FixedRank, Tangent, from_dense, project, random_point
 from bayesfed.keys import Key
+from bayesfed.models.low_rank.replacing import Initial, chosen, thinned
 from bayesfed.models.low_rank.thin_layers import FixedRankLayer
-from bayesfed.models.modules import Dense, Predicate, is_plain, swapped, weight_matrices
+from bayesfed.models.modules import Dense, Predicate, weight_matrices
 from bayesfed.trees import Tree, leaf_of
 
-_KINDS: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-
+@checked(rank=ITSELF)
 def fixed_rank(
     net: nn.Module,
     rank: int | float | Mapping[str, int],
     *,
-    initial: Literal["spectral", "random"] = "spectral",
+    initial: Initial = "spectral",
     key: Key | None = None,
     where: Predicate = weight_matrices,
 ) -> nn.Module:
@@ -44,8 +58,8 @@ def fixed_rank(
         when called, since there is no ``weight``.
     rank
         One rank for all layers. Or a float in (0, 1]: the largest share of a layer's numbers that
-        ``R (M + N)`` may take (`uniform_ranks`), not counting cores and biases. Or ranks by the
-        layer's name; layers that are not named stay dense.
+        ``R (M + N)`` may take, not counting cores and biases, though the rank is at least 1. Or
+        ranks by the layer's name; layers that are not named stay dense.
     initial
         "spectral": the matrix of this rank that is nearest to the layer's own, by an SVD; "random":
         a `random_point` whose entries have the root mean square of the layer's own.
@@ -60,152 +74,139 @@ def fixed_rank(
     ArgumentError
         If a rank is not from 1 to min(M, N) or the ratio not in (0, 1], a named layer is not among
         the selected ones, there is no key to draw from, a weight is not finite or of half
-        precision, or as `layer_matrices`.
+        precision, or `where` selects nothing, or anything but the weight of an ungrouped layer of
+        exactly these classes, without hooks and not shared with another layer.
     """
-    if initial not in ("spectral", "random"):
-        raise ArgumentError(
-            "fixed_rank, initial", "'spectral' or 'random'", repr(initial), "'spectral'"
-        )
-    if initial == "random" and key is None:
-        raise ArgumentError("fixed_rank, key", "a Key to draw from", None, "Key(0, 'fixed rank')")
-    layers = chosen(net, where, rank if isinstance(rank, Mapping) else None)
-    matrices = {name: layer.weight.detach().flatten(1) for name, layer in layers.items()}
-    sizes = {name: (len(matrix), matrix.shape[1]) for name, matrix in matrices.items()}
-    ranks = (
-        rank
-        if isinstance(rank, Mapping)
-        else uniform_ranks(sizes, rank)
-        if isinstance(rank, float)
-        else dict.fromkeys(sizes, rank)
-    )
-    # Check every rank first: the SVD of a layer may take minutes.
-    for name, size in sizes.items():
-        check_rank(f"fixed_rank, layer {name!r}", ranks[name], min(size))
+    by_name = rank if isinstance(rank, Mapping) else None
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    layers = chosen(net, where, by_name, caller="fixed_rank", kinds=kinds)
+    if isinstance(rank, Mapping):
+        ranks = dict(rank)
+    elif isinstance(rank, float):
+        check("fixed_rank, rank", rank, number("(0, 1]", "1 / 16"))
+        sizes = {name: (len(one.weight), one.weight[0].numel()) for name, one in layers.items()}
+        ranks = {
+            name: max(1, min(int(rank * rows * columns / (rows + columns)), rows, columns))
+            for name, (rows, columns) in sizes.items()
+        }
+    else:
+        ranks = dict.fromkeys(layers, rank)
 
-    def point(name: str, matrix: Tensor) -> FixedRank:
-        if key is None or initial == "spectral":
-            return from_dense(matrix, ranks[name])
-        std, own = float(matrix.square().mean().sqrt()), key.child(name)
-        like, device = matrix.dtype, matrix.device
-        return random_point(*sizes[name], ranks[name], own, std=std, dtype=like, device=device)
+    def made(layer: Dense, matrix: Tensor, rank: int, key: Key | None) -> FixedRankLayer:
+        if key is None:
+            return FixedRankLayer(layer, from_dense(matrix, rank))
+        rows, columns = matrix.shape
+        std, kind, at = float(matrix.square().mean().sqrt()), matrix.dtype, matrix.device
+        point = random_point(rows, columns, rank, key, std=std, dtype=kind, device=at)
+        return FixedRankLayer(layer, point)
 
-    return replaced(
-        net,
-        layers,
-        lambda name, layer: FixedRankLayer(layer, point(name, matrices[name])),
-        caller="fixed_rank",
+    return thinned(
+        net, layers, ranks, made, split="pufferfish", initial=initial, key=key, caller="fixed_rank"
     )
 
 
-def replaced(
-    net: nn.Module,
-    layers: Mapping[str, Dense],
-    make: Callable[[str, Dense], nn.Module],
-    *,
-    caller: str,
-) -> nn.Module:
-    """Return a copy of a network in which layers are replaced by those that a function makes of
-    them and their names.
+def points(
+    tree: Mapping[str, Tensor], layers: Collection[str] | None = None
+) -> dict[str, FixedRank]:
+    """Return the points of a tree by layer: every NAME with leaves ``NAME.u``, ``NAME.s`` and
+    ``NAME.v``, which are not copied.
+
+    Parameters
+    ----------
+    tree
+        Parameters by name, as `bayesfed.trees.parameters` returns them. Points taken from
+        ``dict(net.named_parameters())`` require gradients: retract them under `torch.no_grad`. A
+        layer that is the whole network has the name "".
+    layers
+        Names of the layers of fixed rank, as `fixed_rank_layers` returns them: another layer may
+        have parameters of these names. Default: every NAME counts.
 
     Raises
     ------
     ArgumentError
-        As the function does, with the name of the layer.
+        If three leaves of these names are not a point.
     """
-    swaps: dict[nn.Module, nn.Module] = {}
-    for name, layer in layers.items():
+    at = {}
+    for leaf in tree:
+        name, _, last = leaf.rpartition(".")
+        parts = [tree.get(leaf_of(name, part)) for part in ("u", "s", "v")]
+        if last != "u" or (layers is not None and name not in layers):
+            continue
+        u, s, v = parts
+        if s is None or v is None or u is None:
+            continue
         try:
-            swaps[layer] = make(name, layer)
+            at[name] = FixedRank(u, s, v)
         except ArgumentError as error:
-            raise ArgumentError(f"{caller}, layer {name!r}: {error}") from None
-    return swapped(net, swaps)
+            raise ArgumentError(f"points, layer {name!r}: {error}") from None
+    return at
 
 
-def layer_matrices(net: nn.Module, where: Predicate = weight_matrices) -> Tree:
-    """Return the weights that `fixed_rank` would replace, by their layers' names: matrices
-    ``(M, N)``, detached, not copied.
+def with_points(tree: Mapping[str, Tensor], points: Mapping[str, FixedRank]) -> Tree:
+    """Return the tree with these points in place of its own; ranks may differ, and all other leaves
+    are the same tensors.
 
     Parameters
     ----------
-    net
-        Network, never changed.
-    where
-        As in `fixed_rank`.
+    tree
+        Parameters of a network of fixed rank, by name.
+    points
+        New points by layer.
 
     Raises
     ------
     ArgumentError
-        If `where` selects nothing, or anything but the weight of an `nn.Linear` or of an ungrouped
-        `nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d` of exactly that class, without hooks and not shared
-        with another layer.
+        If the tree has no such layer, or one of another shape.
     """
-    return {name: layer.weight.detach().flatten(1) for name, layer in chosen(net, where).items()}
+    changed = dict(tree)
+    for name, point in points.items():
+        u, v = (tree.get(leaf_of(name, side)) for side in "uv")
+        shape = None if u is None or v is None else (len(u), len(v))
+        if point.shape != shape:
+            expected = f"a point of shape {shape}, of any rank" if shape else "a layer of the tree"
+            hint = "the tree of a network made by fixed_rank"
+            raise ArgumentError(f"with_points, layer {name!r}", expected, point.shape, hint)
+        changed |= {leaf_of(name, leaf): getattr(point, leaf) for leaf in ("u", "s", "v")}
+    return changed
 
 
-def chosen(
-    net: nn.Module,
-    where: Predicate,
-    named: Collection[str] | None = None,
-    *,
-    caller: str = "fixed_rank",
-    kinds: Sequence[type[nn.Module]] = _KINDS,
-) -> dict[str, Dense]:
-    """Return the layers to replace, by name, checked.
+def probes(points: Mapping[str, FixedRank]) -> Tree:
+    """Return ``NAME.up`` ``(M, R)`` and ``NAME.vp`` ``(N, R)`` for every point: zeros that require
+    gradients, for one call of the network.
+    """
+    zeros = {}
+    for name, point in points.items():
+        zeros[leaf_of(name, "up")] = torch.zeros_like(point.u, requires_grad=True)
+        zeros[leaf_of(name, "vp")] = torch.zeros_like(point.v, requires_grad=True)
+    return zeros
+
+
+def tangents(
+    points: Mapping[str, FixedRank], gradients: Mapping[str, Tensor]
+) -> dict[str, Tangent]:
+    """Return the Riemannian gradient of each layer, from the gradients of its probes.
 
     Parameters
     ----------
-    net
-        Network, never changed.
-    where
-        ``(parameter name, owning module) -> bool``: selects the weights.
-    named
-        Names of layers; only these of the selected ones are returned. Default: all.
-    caller
-        Name of the calling function, for error messages.
-    kinds
-        Classes of layers that may be selected.
+    points
+        Points at which the network was called, by layer.
+    gradients
+        ``G V`` and ``G^T U``: the gradients of the result of `probes`, by its names.
 
     Raises
     ------
     ArgumentError
-        As `layer_matrices`, or if a named layer is not among the selected ones.
+        If a probe has no gradient.
+
+    References
+    ----------
+    Equation (47) of FedRLR.
     """
-    layers: dict[str, Dense] = {}
-    owners: dict[int, int] = {}
-    for path, module in net.named_modules():
-        for leaf, value in module.named_parameters(recurse=False):
-            owners[id(value)] = owners.get(id(value), 0) + 1
-            if not where(leaf_of(path, leaf), module) or (named is not None and path not in named):
-                continue
-            place, hint = (
-                f"{caller}, layer {path!r}",
-                "a predicate that leaves it out, or ranks by name",
-            )
-            if leaf != "weight" or not (isinstance(module, Dense) and is_plain(module, *kinds)):
-                expected = (
-                    f"the weight of an {' or '.join(f'nn.{kind.__name__}' for kind in kinds)} "
-                    "itself, without hooks"
-                )
-                raise ArgumentError(place, expected, f"{leaf} of {type(module).__name__}", hint)
-            if not isinstance(module, nn.Linear) and module.groups > 1:
-                actual = (
-                    f"{module.groups} groups, whose matrix is block diagonal: one product "
-                    "would join them"
-                )
-                raise ArgumentError(place, "a convolution of one group", actual, hint)
-            layers[path] = module
-    for path, layer in layers.items():
-        if owners[id(layer.weight)] > 1:
-            hint = f"{caller} on a network that shares whole layers instead"
-            raise ArgumentError(
-                f"{caller}, layer {path!r}", "a weight of its own", "one of several layers", hint
-            )
-    if unknown := sorted(set(named or ()) - set(layers)):
-        among = sorted(chosen(net, where, caller=caller, kinds=kinds))
-        raise ArgumentError(caller, f"layers among {among}", unknown, "layer_matrices(net)")
-    if not layers:
-        names = [name for name, _ in net.named_parameters()]
-        raise ArgumentError(
-            caller, "a layer to replace", f"none of {names}", "a predicate that selects some"
-        )
-    return layers
+    riemannian = {}
+    for name, point in points.items():
+        up, vp = (gradients.get(leaf_of(name, leaf)) for leaf in ("up", "vp"))
+        if up is None or vp is None:
+            hint = "torch.autograd.grad(loss, list(probes.values()))"
+            raise ArgumentError(f"tangents, layer {name!r}", "gradients of probes", "none", hint)
+        riemannian[name] = project(point, up, vp)
+    return riemannian

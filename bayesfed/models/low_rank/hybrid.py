@@ -24,13 +24,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.geometry.thin import check_rank, gaussian
+from bayesfed.errors.checks import ITSELF, check, checked, number
+from bayesfed.errors.checks import whole as integer
+from bayesfed.geometry.thin import gaussian
 from bayesfed.keys import Key
 from bayesfed.models.low_rank.factored_spectra import spectrum
-from bayesfed.models.low_rank.fixed_rank import chosen, replaced
+from bayesfed.models.low_rank.replacing import Initial, chosen, thinned
 from bayesfed.models.low_rank.thin_layers import FactoredLayer
 from bayesfed.models.low_rank.unrolling import Split, Unrolling
 from bayesfed.models.modules import Dense, Predicate, weight_matrices
@@ -40,6 +42,7 @@ Convention = Literal["output", "matrix"]
 Whole = Predicate | Collection[str]
 
 
+@checked(rank_ratio=ITSELF)
 def hybrid(
     net: nn.Module,
     rank_ratio: float | Mapping[str, int],
@@ -47,7 +50,7 @@ def hybrid(
     whole: Whole | None = None,
     convention: Convention = "output",
     split: Split = "spatial",
-    initial: Literal["spectral", "random"] = "spectral",
+    initial: Initial = "spectral",
     key: Key | None = None,
 ) -> nn.Module:
     """Return a copy of a network in which some layers are factored.
@@ -75,40 +78,30 @@ def hybrid(
         If a rank is not from 1 to min(M, N), there is no key to draw from, a weight is not finite
         or of half precision, or as `hybrid_ranks`.
     """
-    if initial not in ("spectral", "random"):
-        raise ArgumentError(
-            "hybrid, initial", "'spectral' or 'random'", repr(initial), "'spectral'"
-        )
-    if initial == "random" and key is None:
-        raise ArgumentError("hybrid, key", "a Key to draw from", None, "Key(0, 'hybrid')")
     if isinstance(rank_ratio, Mapping):
-        ranks = dict(rank_ratio)
-        layers = _candidates(net, whole, ranks)
+        ranks, layers = dict(rank_ratio), _candidates(net, whole, rank_ratio)
     else:
         ranks = hybrid_ranks(net, rank_ratio, whole=whole, convention=convention, split=split)
         layers = _candidates(net, whole)
-    layers = {name: layers[name] for name in ranks}
-    layouts = {name: Unrolling(tuple(layer.weight.shape), split) for name, layer in layers.items()}
-    # Check every rank first: the SVD of a layer may take minutes.
-    for name, layout in layouts.items():
-        check_rank(f"hybrid, layer {name!r}", ranks[name], layout.full)
 
-    def factored(name: str, layer: Dense) -> FactoredLayer:
-        rank, matrix = ranks[name], layouts[name].matrix(layer.weight.detach())
-        if key is None or initial == "spectral":
+    def factored(layer: Dense, matrix: Tensor, rank: int, key: Key | None) -> FactoredLayer:
+        if key is None:
             u, v = spectrum(matrix, rank).factors(rank)
         else:
             # Each entry of the product is a sum over the rank of products of two normals.
             deviation = (matrix.square().mean() / rank) ** 0.25
             u, v = (
-                deviation * gaussian((side, rank), key.child(name, leaf), matrix)
-                for leaf, side in zip("uv", layouts[name].size, strict=True)
+                deviation * gaussian((side, rank), key.child(leaf), matrix)
+                for leaf, side in zip("uv", matrix.shape, strict=True)
             )
         return FactoredLayer(layer, u, v, split)
 
-    return replaced(net, layers, factored, caller="hybrid")
+    return thinned(
+        net, layers, ranks, factored, split=split, initial=initial, key=key, caller="hybrid"
+    )
 
 
+@checked(rank_ratio=number("(0, 1]", "1 / 4"))
 def hybrid_ranks(
     net: nn.Module,
     rank_ratio: float,
@@ -146,12 +139,6 @@ def hybrid_ranks(
         to factor, or a layer to factor is not exactly an `nn.Linear` or an ungrouped `nn.Conv2d`,
         without hooks and with a weight of its own.
     """
-    if isinstance(rank_ratio, bool) or not 0 < rank_ratio <= 1:
-        raise ArgumentError("hybrid, rank_ratio", "a ratio in (0, 1]", rank_ratio, "1 / 4")
-    if convention not in ("output", "matrix"):
-        raise ArgumentError(
-            "hybrid, convention", "'output' or 'matrix'", repr(convention), "'output'"
-        )
     ranks = {}
     for name, layer in _candidates(net, whole).items():
         layout = Unrolling(tuple(layer.weight.shape), split)
@@ -188,8 +175,7 @@ def whole_first(net: nn.Module, count: int) -> Predicate:
         if layer.weight.ndim > 2 and layer.weight[0, 0].numel() == 1
     }
     counted = [name for name in matrices if name not in points]
-    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(counted):
-        raise ArgumentError("whole_first, count", f"0 to {len(counted)} layers", count, "3")
+    check("whole_first, count", count, integer(0, "3", len(counted)))
     names = points | {*counted[:count], *list(matrices)[-1:]}
     return lambda name, module: name in names
 
@@ -207,33 +193,25 @@ def _matrices(net: nn.Module) -> dict[str, Any]:
 def _candidates(
     net: nn.Module, whole: Whole | None, named: Collection[str] | None = None
 ) -> dict[str, Dense]:
-    """Return the layers that are not kept whole, by name, checked."""
-    kept = _kept(net, whole)
+    """Return the layers that are not kept whole, by name, checked. A predicate must keep one; if
+    names are given, each must.
+    """
+    matrices = _matrices(net)
+    if callable(whole):
+        kept = {"the predicate": {name for name, module in matrices.items() if whole(name, module)}}
+    else:
+        kept = {
+            one: {name for name in matrices if name.startswith(f"{one}.")}
+            for one in ((whole,) if isinstance(whole, str) else whole or ())
+        }
+    if empty := [one for one, names in kept.items() if not names]:
+        expected = f"layers among {list(matrices)}"
+        raise ArgumentError("hybrid, whole", expected, f"none for {empty}", "whole_first")
+    rest = matrices.keys() - set[str]().union(*kept.values())
     return chosen(
         net,
-        lambda name, module: weight_matrices(name, module) and name not in kept,
+        lambda name, module: name in rest,
         named,
         caller="hybrid",
         kinds=(nn.Linear, nn.Conv2d),
     )
-
-
-def _kept(net: nn.Module, whole: Whole | None) -> set[str]:
-    """Return the names of the weights that stay whole. A predicate must match one; if names are
-    given, each must.
-    """
-    matrices = _matrices(net)
-    if callable(whole):
-        kept = {name for name, module in matrices.items() if whole(name, module)}
-        if not kept:
-            expected, actual = "a predicate that keeps a layer", f"none of {list(matrices)}"
-            raise ArgumentError("hybrid, whole", expected, actual, "None")
-        return kept
-    kept = set()
-    for one in (whole,) if isinstance(whole, str) else whole or ():
-        below = {name for name in matrices if name.startswith(f"{one}.")}
-        if not below:
-            expected = f"layers among {list(matrices)}"
-            raise ArgumentError("hybrid, whole", expected, repr(one), "whole_first")
-        kept |= below
-    return kept

@@ -12,7 +12,7 @@ Descent on the manifold of fixed rank does not need the gradients of u, s and v 
 vp ``(N, R)``, which are None unless `torch.func.functional_call` puts tensors there for the
 duration of a call. With zeros that require gradients the weight is unchanged, and backward leaves
 ``G V`` in ``up.grad`` and ``G^T U`` in ``vp.grad``. The two products become twice as wide,
-``[u s + up, u] [v, vp]^T``. `bayesfed.models.low_rank.fixed_rank_trees` has the whole step.
+``[u s + up, u] [v, vp]^T``. `bayesfed.models.low_rank.fixed_rank` has the whole step.
 
 References
 ----------
@@ -35,7 +35,7 @@ from torch.nn.utils import skip_init
 from bayesfed.errors import ArgumentError
 from bayesfed.geometry import FixedRank
 from bayesfed.geometry.thin import check_matrices
-from bayesfed.models.low_rank.unrolling import Split, Unrolling, along
+from bayesfed.models.low_rank.unrolling import Split, Unrolling
 from bayesfed.models.modules import Dense
 from bayesfed.trees import shapes
 
@@ -120,29 +120,42 @@ class ThinLayer(Deterministic):
         sides = dict(zip("uv", self.unrolling.size, strict=True))
         return {name: (sides.get(name, rank), rank) for name in self.factors}
 
+    def sides(self, values: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the two factors of the matrix for given parameters."""
+        left = values["u"] @ values["s"] if "s" in values else values["u"]
+        return left, values["v"]
+
     def product(self, x: Tensor, left: Tensor, right: Tensor) -> Tensor:
         """Map inputs by the layer whose matrix is ``left right^T``."""
         if self.kind is nn.Linear:
             return functional.linear(x @ right, left, self.bias)
-        halves, padding = self.unrolling.halves, self.settings["padding"]
+        padding = self.settings["padding"]
         dimensions = len(self.settings["kernel_size"])
         convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[dimensions - 1]
         if self.settings["padding_mode"] != "zeros":
             x = functional.pad(x, self._sides, mode=self.settings["padding_mode"])
             padding = (0,) * dimensions
         kernels = self.unrolling.kernels(left, right)
+        halves = self.unrolling.halves
         for kernel, axes, added in zip(kernels, halves, (None, self.bias), strict=True):
-            # Each convolution strides, pads and dilates along its own dimensions only, so that no
-            # position is lost for the other.
-            x = convolve(
-                x,
-                kernel,
-                added,
-                along(axes, self.settings["stride"], 1),
-                padding if isinstance(padding, str) else along(axes, padding, 0),
-                along(axes, self.settings["dilation"], 1),
-            )
+            x = convolve(x, kernel, added, **self._along(axes, padding))
         return x
+
+    def _along(self, axes: range, padding: str | tuple[int, ...]) -> dict[str, Any]:
+        """Return the settings of a convolution that strides, pads and dilates along some of the
+        kernel's dimensions only, so that no position is lost for the other one.
+        """
+        settings = {
+            "stride": (self.settings["stride"], 1),
+            "padding": (padding, 0),
+            "dilation": (self.settings["dilation"], 1),
+        }
+        return {
+            name: values
+            if isinstance(values, str)
+            else tuple(value if axis in axes else none for axis, value in enumerate(values))
+            for name, (values, none) in settings.items()
+        }
 
     def ordinary(self, left: Tensor, right: Tensor, bias: Tensor | None, thin: bool) -> nn.Module:
         """Return torch's own layer of the matrix ``left right^T``, or two thin ones in an
@@ -151,23 +164,19 @@ class ThinLayer(Deterministic):
         changes: list[dict[str, Any]] = [{}]
         if not thin:
             weights = [self.unrolling.weight(left @ right.mT)]
-        elif self.kind is nn.Linear:
-            weights = [right.mT, left]
-            changes = [{"out_features": len(right.mT)}, {"in_features": len(right.mT)}]
         else:
-            weights, changes = list(self.unrolling.kernels(left, right)), []
-            for weight, axes in zip(weights, self.unrolling.halves, strict=True):
-                padding = self.settings["padding"]
-                changes.append(
-                    {
-                        "in_channels": weight.shape[1],
-                        "out_channels": len(weight),
-                        "kernel_size": tuple(weight.shape[2:]),
-                        "stride": along(axes, self.settings["stride"], 1),
-                        "padding": padding if isinstance(padding, str) else along(axes, padding, 0),
-                        "dilation": along(axes, self.settings["dilation"], 1),
-                    }
-                )
+            weights = list(self.unrolling.kernels(left, right))
+            changes = [
+                {"in_features": weight.shape[1], "out_features": len(weight)}
+                if self.kind is nn.Linear
+                else {
+                    "in_channels": weight.shape[1],
+                    "out_channels": len(weight),
+                    "kernel_size": tuple(weight.shape[2:]),
+                    **self._along(axes, self.settings["padding"]),
+                }
+                for weight, axes in zip(weights, self.unrolling.halves, strict=True)
+            ]
         made = []
         for number, (weight, change) in enumerate(zip(weights, changes, strict=True), start=1):
             # Without initialisation, which would draw random numbers.
@@ -202,10 +211,6 @@ class FactoredLayer(ThinLayer):
     def __init__(self, layer: Dense, u: Tensor, v: Tensor, split: Split = "spatial") -> None:
         super().__init__(layer, split, u=u, v=v)
 
-    def sides(self, values: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the two factors of the matrix for given parameters."""
-        return values["u"], values["v"]
-
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs as the layer that it stands for would."""
         return self.product(x, self.u, self.v)
@@ -232,15 +237,6 @@ class FixedRankLayer(ThinLayer):
         # norm, and zeros would double a point's memory.
         self.register_buffer("up", None, persistent=False)
         self.register_buffer("vp", None, persistent=False)
-
-    @property
-    def point(self) -> FixedRank:
-        """The weight matrix."""
-        return FixedRank(self.u, self.s, self.v)
-
-    def sides(self, values: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the two factors of the matrix for given parameters."""
-        return values["u"] @ values["s"], values["v"]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs as the layer that it stands for would."""

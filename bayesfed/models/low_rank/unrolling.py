@@ -31,10 +31,12 @@ from typing import Literal
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class
 
 Split = Literal["spatial", "pufferfish"]
 
 
+@checked_class()
 @dataclass(frozen=True)
 class Unrolling:
     """The layout of a weight as a matrix. The weight of a linear layer is its own matrix.
@@ -59,9 +61,6 @@ class Unrolling:
         if len(self.shape) < 2 or not prod(self.shape):
             expected = "(out, in) or (out, in, *kernel)"
             raise ArgumentError("Unrolling.shape", expected, tuple(self.shape), "weight.shape")
-        if self.split not in ("spatial", "pufferfish"):
-            expected = "'spatial' or 'pufferfish'"
-            raise ArgumentError("Unrolling.split", expected, repr(self.split), "'spatial'")
 
     @property
     def tail(self) -> int:
@@ -104,10 +103,3 @@ class Unrolling:
         into = right.mT.reshape(rank, -1, *kernel[:cut], *(1,) * self.tail)
         out = left.reshape(-1, prod(kernel[cut:]), rank).mT
         return into, out.reshape(-1, rank, *(1,) * cut, *kernel[cut:])
-
-
-def along(axes: range, values: tuple[int, ...], neutral: int) -> tuple[int, ...]:
-    """Return a setting of a convolution with its values at the dimensions `axes` and `neutral` at
-    the others.
-    """
-    return tuple(value if axis in axes else neutral for axis, value in enumerate(values))

@@ -9,10 +9,13 @@ from typing import TypeVar
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import POSITIVE, check
+from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 Net = TypeVar("Net", bound=nn.Module)
+# Images that three poolings leave something of.
+LARGE = Role(lambda image: min(image[1:]) >= 8, "at least 8 x 8 pixels", "cnn, femnist_cnn")
 
 
 def initialised(net: Net, key: Key) -> Net:
@@ -45,8 +48,7 @@ def slimmed(size: int, width: float, *, where: str) -> int:
     ArgumentError
         If `width` is not positive and finite.
     """
-    if not 0 < width < math.inf:
-        raise ArgumentError(f"{where}.width", "a positive number", width, "0.5")
+    check(f"{where}, width", width, POSITIVE)
     return max(1, round(size * width))
 
 

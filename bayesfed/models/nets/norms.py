@@ -4,22 +4,22 @@ are estimated after training.
 ``"batch"`` is batch norm with running statistics (Ioffe and Szegedy, 2015). ``"static"`` is the
 static batch norm of HeteroFL (Diao et al., 2021): batch norm without running statistics, so that it
 has no buffers and always normalises by the batch it is given. Once training is over, the statistics
-are computed from data, by the recipe `batch_statistics` or by `with_statistics`. ``"group"`` is
-group norm (Wu and He, 2018), which does not depend on the other examples of a batch.
+are computed from data, by the recipe `batch_statistics`. ``"group"`` is group norm (Wu and He,
+2018), which does not depend on the other examples of a batch.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
 from itertools import chain
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import check, one_of
 
 Norm = Literal["batch", "static", "group"]
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
@@ -50,18 +50,12 @@ def norm_layer(channels: int, norm: Norm, *, where: str) -> nn.Module:
     ArgumentError
         If there is no such norm.
     """
-    if norm not in get_args(Norm):
-        expected = f"one of {', '.join(map(repr, get_args(Norm)))}"
-        raise ArgumentError(f"{where}.norm", expected, repr(norm), "'group'")
+    check(f"{where}, norm", norm, one_of(Norm, "'group'"))
     if norm == "group":
         size = math.gcd(16, channels)
-        size = (
-            size
-            if size >= 8
-            else next(
-                (divisor for divisor in range(8, channels) if channels % divisor == 0), channels
-            )
-        )
+        if size < 8:
+            larger = (divisor for divisor in range(8, channels) if channels % divisor == 0)
+            size = next(larger, channels)
         return nn.GroupNorm(channels // size, channels)
     return nn.BatchNorm2d(channels, track_running_stats=norm == "batch")
 
@@ -111,50 +105,3 @@ def untracked(net: Net) -> Net:
         norm.running_mean = norm.running_var = norm.num_batches_tracked = None
         norm.track_running_stats = False
     return twin
-
-
-def with_statistics(net: Net, batches: Iterable[Tensor]) -> Net:
-    """Estimate the statistics of static batch norm in one pass: return a copy, in evaluation mode,
-    whose batch norms have running statistics.
-
-    Use this where all inputs are in one place and one pass must suffice; the estimate depends on
-    how the rows are cut into batches. The recipe `bayesfed.algorithms.batch_statistics` asks the
-    clients instead, makes one pass for each norm, and is exact for any clients and batches.
-
-    Each batch goes forward once. Every batch norm normalises by that batch, and everything else is
-    in evaluation mode. A channel's mean is the average over batches of the batch means; its
-    variance is the average of the unbiased batch variances, which leaves out how much the means
-    differ from batch to batch. Batches have equal weight, whatever their sizes.
-
-    Parameters
-    ----------
-    net
-        Network, never changed. Batch norms that have running statistics lose them in the copy;
-        other norms are left alone.
-    batches
-        Inputs as the network takes them: at least one batch, with more than one value for each
-        channel at every norm.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no batch.
-
-    References
-    ----------
-    HeteroFL (Diao et al., 2021), "static batch normalization"; the statistics are updated as torch
-    does with ``momentum=None``.
-    """
-    twin = tracked(untracked(net)).eval()
-    for norm in batch_norms(twin).values():
-        norm.momentum = None
-        norm.train()
-    number = 0
-    with torch.no_grad():
-        for number, batch in enumerate(batches, start=1):  # noqa: B007
-            twin(batch)
-    if not number:
-        raise ArgumentError(
-            "with_statistics.batches", "at least one batch", "none", "the training inputs"
-        )
-    return twin.eval()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import KEY, Role, checked
+from bayesfed.errors.checks import COUNT, POSITIVE, check, checked, number
+from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
-from bayesfed.models.nets.building_blocks import initialised
+from bayesfed.models.nets.building_blocks import LARGE, initialised
 from bayesfed.models.nets.norms import Norm, norm_layer
 
 # Howard et al. (2017), table 1: output channels and stride of each depthwise-separable block.
@@ -31,12 +30,14 @@ _BLOCKS = (
 @checked(
     widths=Role(
         lambda widths: (
-            isinstance(widths, list | tuple) and all(isinstance(width, int) for width in widths)
+            isinstance(widths, list | tuple)
+            and len(widths) > 1
+            and all(isinstance(width, int) and width > 0 for width in widths)
         ),
-        "a list of whole numbers",
+        "a list of two or more whole numbers from 1",
         "[64, 32, 10]",
     ),
-    key=KEY,
+    dropout=number("[0, 1)", "0.2"),
 )
 def mlp(widths: Sequence[int], key: Key, *, dropout: float = 0.0) -> nn.Sequential:
     """Build a ReLU perceptron on flattened inputs ``(B, ...)``; ``mlp([784, 256, 256, 10], key)``
@@ -57,18 +58,10 @@ def mlp(widths: Sequence[int], key: Key, *, dropout: float = 0.0) -> nn.Sequenti
     ArgumentError
         If there are fewer than two widths, one is below 1, or `dropout` is outside [0, 1).
     """
-    if not 0 <= dropout < 1:
-        raise ArgumentError("mlp, dropout", "a probability below 1", dropout, "0.2")
-    if len(widths) < 2 or min(widths) < 1:
-        raise ArgumentError(
-            "mlp, widths", "two or more numbers from 1", list(widths), "[64, 32, 10]"
-        )
-    layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
-    return initialised(nn.Sequential(*layers[: -2 if dropout else -1]), key)
+    return initialised(nn.Sequential(*_perceptron(widths, dropout)), key)
 
 
+@checked(classes=COUNT, hidden=COUNT)
 def cnn(
     image: tuple[int, int, int],
     classes: int,
@@ -92,18 +85,8 @@ def cnn(
     hidden
         Units of the hidden layer.
     """
-    layers = _unflattened(image)
-    before, height, width = image
-    for after in channels:
-        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-        before, height, width = after, height // 2, width // 2
-    layers += [
-        nn.Flatten(),
-        nn.Linear(before * height * width, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, classes),
-    ]
-    return initialised(nn.Sequential(*layers), key)
+    layers, features = _convolved(image, [(after, True) for after in channels])
+    return initialised(nn.Sequential(*layers, *_perceptron([features, hidden, classes])), key)
 
 
 def alexnet(
@@ -137,26 +120,11 @@ def alexnet(
     ArgumentError
         If the image is too small for three poolings.
     """
-    if min(image[1:]) < 8:
-        raise ArgumentError("alexnet.image", "at least 8 x 8 pixels", image, "cnn")
-    layers, before = _unflattened(image), image[0]
-    for times, pooled in ((1, True), (3, True), (6, False), (4, False), (4, True)):
-        layers += [
-            nn.Conv2d(before, times * width, 3, padding=1),
-            nn.ReLU(),
-            *pooled * [nn.MaxPool2d(2)],
-        ]
-        before = times * width
-    features = before * (image[1] // 8) * (image[2] // 8)
-    layers += [
-        nn.Flatten(),
-        nn.Linear(features, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, classes),
-    ]
-    return initialised(nn.Sequential(*layers), key)
+    check("alexnet, image", image, LARGE)
+    times = ((1, True), (3, True), (6, False), (4, False), (4, True))
+    layers, features = _convolved(image, [(factor * width, pooled) for factor, pooled in times])
+    widths = [features, hidden, hidden, classes]
+    return initialised(nn.Sequential(*layers, *_perceptron(widths)), key)
 
 
 def mobilenet(
@@ -189,8 +157,7 @@ def mobilenet(
     ArgumentError
         If `width` is not positive or there is no such norm.
     """
-    if not 0 < width < math.inf:
-        raise ArgumentError("mobilenet.width", "a positive number", width, "0.25")
+    check("mobilenet, width", width, POSITIVE)
     before = _thinned(32, width)
     layers = [
         *_unflattened(image),
@@ -205,6 +172,29 @@ def mobilenet(
         before = after
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)]
     return initialised(nn.Sequential(*layers), key)
+
+
+def _convolved(
+    image: tuple[int, int, int], sizes: Sequence[tuple[int, bool]]
+) -> tuple[list[nn.Module], int]:
+    """Return 3 x 3 convolutions of these channels, some of them followed by max pooling, and the
+    number of features that they give.
+    """
+    layers = _unflattened(image)
+    before, height, width = image
+    for after, pooled in sizes:
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), *pooled * [nn.MaxPool2d(2)]]
+        before = after
+        height, width = (height // 2, width // 2) if pooled else (height, width)
+    return layers, before * height * width
+
+
+def _perceptron(widths: Sequence[int], dropout: float = 0.0) -> list[nn.Module]:
+    """Return linear layers of these widths on flattened inputs, ReLU between them."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
+    return layers[: -2 if dropout else -1]
 
 
 def _unflattened(image: tuple[int, int, int]) -> list[nn.Module]:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from bayesfed.data.texts.pretrained import model_folder, offline
 from bayesfed.errors import ArgumentError, DataError, MissingExtraError
+from bayesfed.errors.checks import check, number, whole
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import initialised
 
@@ -100,19 +101,13 @@ def text_classifier(
     DataError
         If no model is found, or weights are missing from its file.
     """
-    if classes < 2:
-        raise ArgumentError("text_classifier, classes", "at least 2", classes, "2")
-    if not 0 <= dropout < 1:
-        raise ArgumentError("text_classifier, dropout", "a probability below 1", dropout, "0.1")
+    check("text_classifier, classes", classes, whole(2, "2"))
+    check("text_classifier, dropout", dropout, number("[0, 1)", "0.1"))
     body = encoder if isinstance(encoder, nn.Module) else _loaded(model_folder(encoder), dropout)
     width = getattr(getattr(body, "config", None), "hidden_size", None)
     if not isinstance(width, int):
-        raise ArgumentError(
-            "text_classifier",
-            "an encoder with config.hidden_size",
-            type(body).__name__,
-            "a BertModel",
-        )
+        expected, actual = "an encoder with config.hidden_size", type(body).__name__
+        raise ArgumentError("text_classifier", expected, actual, "a BertModel")
     head = initialised(nn.utils.skip_init(nn.Linear, width, classes), key)
     return TextClassifier(body, head).train()
 

@@ -12,9 +12,9 @@ from itertools import count
 
 from torch import nn
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import check
 from bayesfed.keys import Key
-from bayesfed.models.nets.building_blocks import as_images, initialised, slimmed
+from bayesfed.models.nets.building_blocks import LARGE, as_images, initialised, slimmed
 from bayesfed.models.nets.norms import Norm, norm_layer
 
 
@@ -56,8 +56,7 @@ def vgg9(
         If the image is too small for three poolings, `width` is not positive, or there is no such
         norm.
     """
-    if min(image[1:]) < 8:
-        raise ArgumentError("vgg9.image", "at least 8 x 8 pixels", image, "femnist_cnn")
+    check("vgg9, image", image, LARGE)
     steps, before = OrderedDict(as_images(image)), image[0]
     for number, size in enumerate((32, 64, 128, 128, 256, 256), start=1):
         after = slimmed(size, width, where="vgg9")
@@ -97,19 +96,12 @@ def femnist_cnn(classes: int, key: Key, *, width: float = 1.0) -> nn.Sequential:
     ArgumentError
         If `width` is not positive.
     """
-    first, second, hidden = (slimmed(size, width, where="femnist_cnn") for size in (32, 64, 512))
+    sizes = [1, *(slimmed(size, width, where="femnist_cnn") for size in (32, 64, 512))]
     steps = OrderedDict(as_images((1, 28, 28)))
-    steps |= {
-        "conv1": nn.Conv2d(1, first, 5, padding=2),
-        "relu1": nn.ReLU(),
-        "pool1": nn.MaxPool2d(2),
-    }
-    steps |= {
-        "conv2": nn.Conv2d(first, second, 5, padding=2),
-        "relu2": nn.ReLU(),
-        "pool2": nn.MaxPool2d(2),
-    }
-    return _headed(steps, [49 * second, hidden, classes], key)
+    for number in (1, 2):
+        steps[f"conv{number}"] = nn.Conv2d(sizes[number - 1], sizes[number], 5, padding=2)
+        steps[f"relu{number}"], steps[f"pool{number}"] = nn.ReLU(), nn.MaxPool2d(2)
+    return _headed(steps, [49 * sizes[2], sizes[3], classes], key)
 
 
 def _headed(steps: OrderedDict[str, nn.Module], widths: list[int], key: Key) -> nn.Sequential:

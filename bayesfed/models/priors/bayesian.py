@@ -17,11 +17,13 @@ from torch.distributions import Distribution
 from torch.func import functional_call
 
 from bayesfed.errors import PriorError
-from bayesfed.errors.checks import NET, Role, checked
+from bayesfed.errors.checks import checked
+from bayesfed.errors.roles import Role
 from bayesfed.models.modules import Predicate, initial_scale
+from bayesfed.models.priors.declared import check_selected
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.models.priors.weights import Gaussian, WeightPrior
-from bayesfed.trees import Tree, running_statistics, trainable
+from bayesfed.trees import Tree, trainable
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,6 @@ class BayesianNet:
 
 
 @checked(
-    net=NET,
     prior=Role(
         lambda prior: not isinstance(prior, type),
         "a prior as a value",
@@ -123,26 +124,16 @@ def bayesian(
         change.
     """
     named = dict(net.named_parameters())
-    names = [name for name, value in named.items() if where or value.requires_grad]
     selected = [
         name
-        for name in names
-        if where is None or where(name, net.get_submodule(name.rpartition(".")[0]))
+        for name, value in named.items()
+        if (
+            value.requires_grad
+            if where is None
+            else where(name, net.get_submodule(name.rpartition(".")[0]))
+        )
     ]
-    if not selected:
-        raise PriorError(
-            "bayesian",
-            "a predicate that chooses a parameter",
-            f"none of {names}",
-            "where=weight_matrices",
-        )
-    if running := running_statistics(net, certain=True):
-        raise PriorError(
-            "bayesian",
-            "a network without running statistics",
-            running,
-            "nn.GroupNorm in place of batch norm",
-        )
+    check_selected("bayesian", net, selected, "where=weight_matrices")
     # A Pyro distribution is callable and has a `sample` too, but with another meaning.
     priors = {
         name: prior(name)

@@ -19,6 +19,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from bayesfed.models.priors.precisions import of_support
+
 
 @dataclass(frozen=True)
 class SiteBelief:
@@ -65,10 +67,7 @@ class SiteBelief:
 
     def given(self, support: Tensor) -> tuple[Tensor, Tensor]:
         """Return the Gamma's (shape, rate) for drawn supports."""
-        on = support.bool()
-        pairs = (pair.expand(2, *self.mean.shape) for pair in (self.shapes, self.rates))
-        shape, rate = (torch.where(on, pair[1], pair[0]) for pair in pairs)
-        return shape, rate
+        return of_support(support, self.shapes), of_support(support, self.rates)
 
 
 Belief = Mapping[str, SiteBelief]

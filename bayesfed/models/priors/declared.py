@@ -8,8 +8,8 @@ passed to the model by value and without a prior.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyro
 import pyro.distributions as dist
@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import PriorError
-from bayesfed.errors.checks import NET, Role, checked, having
+from bayesfed.errors.checks import checked
+from bayesfed.errors.roles import Role
 from bayesfed.models.modules import Dense, Predicate, initial_scale, layer_weights
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.models.priors.precisions import Gammas
-from bayesfed.models.priors.prior import GaussianWeight, Prior
+from bayesfed.models.priors.prior import Prior
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.sampling import ClusteredSupport
@@ -41,8 +42,8 @@ class Site:
         Name and shape of the parameter in the network.
     matrix
         Its shape as a matrix, ``(M, N)``.
-    support, precision, weight
-        The three parts of its prior, lowered to this matrix.
+    support, precision
+        The parts of its prior, lowered to this matrix.
     """
 
     name: str
@@ -50,7 +51,6 @@ class Site:
     matrix: tuple[int, int]
     support: Grid | Ising
     precision: Gammas
-    weight: GaussianWeight
 
     @property
     def module(self) -> str:
@@ -147,40 +147,17 @@ class Declared:
             precision = pyro.sample(
                 f"{name}.rho", dist.Gamma(*site.precision.of(support)).to_event(2)
             )
-            weights[name] = pyro.sample(f"{name}.w", site.weight.given(precision)).reshape(
-                site.shape
-            )
+            gaussian = dist.Normal(0.0, precision.rsqrt()).to_event(2)
+            weights[name] = pyro.sample(f"{name}.w", gaussian).reshape(site.shape)
         output = functional_call(self.net, {**points, **weights}, (inputs,))
         return self.likelihood.observe(output, targets, scale)
 
 
-def tempered(declared: Declared, temperature: float) -> Declared:
-    """Return the declaration with its likelihood at a temperature.
-
-    Raises
-    ------
-    PriorError
-        If the likelihood is no dataclass, which could be copied with another temperature.
-    """
-    if not is_dataclass(declared.likelihood):
-        actual = type(declared.likelihood).__name__
-        raise PriorError(
-            "likelihood", "a temperature, or a dataclass", actual, "a `temperature` of 1.0"
-        )
-    return replace(declared, likelihood=replace(declared.likelihood, temperature=temperature))
-
-
 @checked(
-    net=NET,
     prior=Role(
         lambda prior: not isinstance(prior, type) and (isinstance(prior, Prior) or callable(prior)),
         "a Prior",
         "Prior(), or {'name': Prior()}.get",
-    ),
-    likelihood=having(
-        ("loss", "check", "distribution"),
-        "a likelihood",
-        "Categorical(), or Normal(sd=1.0) for numbers",
     ),
 )
 def declare(
@@ -232,24 +209,21 @@ def declare(
             matrix,
             own.support.lower(matrix),
             own.precision.lower(initial_scale(value)),
-            own.weight,
         )
-    if not sites:
-        names = [name for name, _ in net.named_parameters()]
-        raise PriorError(
-            "declare",
-            "a predicate that chooses a parameter",
-            f"none of {names}",
-            "where=layer_weights",
-        )
-    if running := running_statistics(net, certain=True):
-        raise PriorError(
-            "declare",
-            "a network without running statistics",
-            running,
-            "nn.GroupNorm in place of batch norm",
-        )
+    check_selected("declare", net, list(sites), "where=layer_weights")
     return Declared(net, likelihood or Categorical(), sites)
+
+
+def check_selected(where: str, net: nn.Module, selected: Sequence[str], hint: str) -> None:
+    """Raise `PriorError` if no parameter is selected for a prior, or a draw would change running
+    statistics of the network.
+    """
+    if not selected:
+        actual = f"none of {[name for name, _ in net.named_parameters()]}"
+        raise PriorError(where, "a predicate that chooses a parameter", actual, hint)
+    if running := running_statistics(net, certain=True):
+        expected = "a network without running statistics"
+        raise PriorError(where, expected, running, "nn.GroupNorm in place of batch norm")
 
 
 def _owners(net: nn.Module, parameter: nn.Parameter) -> Iterator[tuple[str, nn.Module]]:

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from bayesfed.errors import DataError
-from bayesfed.models.priors.precisions import positive
+from bayesfed.errors.checks import checked_class
+from bayesfed.models.priors.precisions import SCALE
 
 
 @runtime_checkable
@@ -59,11 +60,16 @@ def temperature_of(likelihood: Likelihood) -> float:
     return 1.0 if likelihood.temperature is None else likelihood.temperature
 
 
-def _check_temperature(where: str, value: float | None) -> None:
-    if value is not None:
-        positive(f"{where}.temperature", value)
+def _observed(
+    likelihood: Likelihood, output: Tensor, targets: Tensor | None, scale: float
+) -> Tensor:
+    scale = scale / temperature_of(likelihood)
+    with pyro.plate("data", len(output)), poutine.scale(scale=scale):
+        value: Tensor = pyro.sample("y", likelihood.distribution(output), obs=targets)
+    return value
 
 
+@checked_class({}, temperature=SCALE)
 @dataclass(frozen=True)
 class Categorical:
     """Classes ``0 .. C-1`` from logits ``(B, C)``.
@@ -85,9 +91,6 @@ class Categorical:
 
     temperature: float | None = None
 
-    def __post_init__(self) -> None:
-        _check_temperature("Categorical", self.temperature)
-
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy."""
         return functional.cross_entropy(output, targets)
@@ -102,9 +105,7 @@ class Categorical:
 
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
         """Sample or observe the site ``y``."""
-        with pyro.plate("data", len(output)), poutine.scale(scale=scale / temperature_of(self)):
-            value: Tensor = pyro.sample("y", self.distribution(output), obs=targets)
-        return value
+        return _observed(self, output, targets, scale)
 
     def check(self, output: Tensor, targets: Tensor) -> None:
         """Raise `DataError` unless outputs are ``(B, C)`` and labels integers below C."""
@@ -124,6 +125,7 @@ class Categorical:
             )
 
 
+@checked_class({}, sd=SCALE, temperature=SCALE)
 @dataclass(frozen=True)
 class Normal:
     """Real targets of the output's shape with independent noise of standard deviation `sd`.
@@ -146,10 +148,6 @@ class Normal:
     sd: float = 1.0
     temperature: float | None = None
 
-    def __post_init__(self) -> None:
-        positive("Normal.sd", self.sd)
-        _check_temperature("Normal", self.temperature)
-
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log density of the rows."""
         return -self.pointwise(output, targets).mean()
@@ -169,9 +167,7 @@ class Normal:
 
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
         """Sample or observe the site ``y``."""
-        with pyro.plate("data", len(output)), poutine.scale(scale=scale / temperature_of(self)):
-            value: Tensor = pyro.sample("y", self.distribution(output), obs=targets)
-        return value
+        return _observed(self, output, targets, scale)
 
     def check(self, output: Tensor, targets: Tensor) -> None:
         """Raise `DataError` unless targets have the output's shape and are floating point."""
@@ -182,53 +178,6 @@ class Normal:
                 f"{tuple(targets.shape)} of {targets.dtype}",
                 _numbers_instead(output, targets),
             )
-
-
-@dataclass(frozen=True)
-class PresentClasses:
-    """A likelihood of classes for a client that has only some of them: logits of absent classes are
-    set to zero in its loss (HeteroFL, 3.3).
-
-    Parameters
-    ----------
-    whole
-        Likelihood of all classes.
-    classes
-        Numbers of the classes that the client has.
-    """
-
-    whole: Likelihood
-    classes: tuple[int, ...]
-
-    @property
-    def temperature(self) -> float | None:
-        """Temperature of the likelihood of all classes."""
-        return self.whole.temperature
-
-    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss at masked logits."""
-        return self.whole.loss(self._masked(output), targets)
-
-    def pointwise(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Return each row's log likelihood at masked logits."""
-        return self.whole.pointwise(self._masked(output), targets)
-
-    def distribution(self, output: Tensor) -> dist.TorchDistribution:
-        """Return the distribution over all classes: the mask is for training only."""
-        return self.whole.distribution(output)
-
-    def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
-        """Sample or observe the site ``y`` at masked logits."""
-        return self.whole.observe(self._masked(output), targets, scale)
-
-    def check(self, output: Tensor, targets: Tensor) -> None:
-        """Check targets as the likelihood of all classes does."""
-        self.whole.check(output, targets)
-
-    def _masked(self, output: Tensor) -> Tensor:
-        present = torch.zeros(output.shape[1], dtype=torch.bool, device=output.device)
-        present[list(self.classes)] = True
-        return output.masked_fill(~present, 0.0)
 
 
 def _labels_instead(output: Tensor, targets: Tensor) -> str:

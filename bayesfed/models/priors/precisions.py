@@ -5,19 +5,16 @@ Source: D-Turbo-VBI (2): Gamma(a, b) if the support is 1, Gamma(a-bar, b-bar) if
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class, number
 
-
-def positive(name: str, value: float) -> None:
-    """Raise `ArgumentError` unless a setting is a positive, finite number."""
-    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-        raise ArgumentError(name, "a positive number", value, "1.0")
+# A standard deviation, a scale, a precision or a temperature.
+SCALE = number("(0, inf)", "1.0")
 
 
 @dataclass(frozen=True)
@@ -31,14 +28,19 @@ class Gammas:
 
     def of(self, support: Tensor) -> tuple[Tensor, Tensor]:
         """Return (shape, rate) for each entry of a 0/1 support."""
-        on = support.bool()
         shape, rate = (
-            torch.tensor(pair, dtype=torch.get_default_dtype(), device=on.device)
+            torch.tensor(pair, dtype=torch.get_default_dtype(), device=support.device)
             for pair in (self.shapes, self.rates)
         )
-        return torch.where(on, shape[1], shape[0]), torch.where(on, rate[1], rate[0])
+        return of_support(support, shape), of_support(support, rate)
 
 
+def of_support(support: Tensor, pair: Tensor) -> Tensor:
+    """Return the first part of a pair where the support is 0, and the second where it is 1."""
+    return torch.where(support.bool(), pair[1], pair[0])
+
+
+@checked_class({}, slab_sd=SCALE, spike_sd=SCALE, slab_shape=SCALE, spike_shape=SCALE)
 @dataclass(frozen=True)
 class BernoulliGamma:
     """Slab and spike as two Gamma priors of the precision, declared by the standard deviations of
@@ -69,8 +71,6 @@ class BernoulliGamma:
     relative: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("slab_sd", "spike_sd", "slab_shape", "spike_shape"):
-            positive(f"BernoulliGamma.{name}", getattr(self, name))
         if self.spike_sd >= self.slab_sd:
             raise ArgumentError(
                 "BernoulliGamma",

@@ -21,9 +21,10 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from bayesfed.errors import ArgumentError, PriorError
+from bayesfed.errors.checks import COUNT, check, checked_class
 from bayesfed.geometry.thin import squared_norm
-from bayesfed.models.priors.precisions import positive
-from bayesfed.models.random_fields.support_priors import probability
+from bayesfed.models.priors.precisions import SCALE
+from bayesfed.models.random_fields.support_priors import PROBABILITY
 
 
 @runtime_checkable
@@ -44,6 +45,7 @@ def _drawn(name: str, entries: Any) -> Tensor:
     return value.reshape(shape)
 
 
+@checked_class({}, sd=SCALE)
 @dataclass(frozen=True)
 class Gaussian:
     """``N(centre, sd^2)``: the site NAME.
@@ -69,7 +71,6 @@ class Gaussian:
     centre: float | Tensor = 0.0
 
     def __post_init__(self) -> None:
-        positive("Gaussian.sd", self.sd)
         if isinstance(self.centre, Tensor):
             # A copy: training the network that the centre came from must not move the prior, nor
             # may the prior fill that network's gradients.
@@ -86,7 +87,7 @@ class Gaussian:
         device's loss with w0 the broadcast model, and the consensus penalty of FedRLR. Where a loss
         is a mean over N rows, `precision` is N times its mu.
         """
-        positive("Gaussian.around, precision", precision)
+        check("Gaussian.around, precision", precision, SCALE)
         return cls(1 / math.sqrt(precision), centre)
 
     def sample(self, name: str, like: Tensor) -> Tensor:
@@ -100,6 +101,7 @@ class Gaussian:
         return _drawn(name, dist.Normal(self.centre.to(like), self.sd))
 
 
+@checked_class({}, scale=SCALE)
 @dataclass(frozen=True)
 class Laplace:
     """Density ``exp(-|w| / scale) / (2 scale)``, as in the lasso (Tibshirani, 1996): the site NAME.
@@ -117,14 +119,12 @@ class Laplace:
 
     scale: float
 
-    def __post_init__(self) -> None:
-        positive("Laplace.scale", self.scale)
-
     def sample(self, name: str, like: Tensor) -> Tensor:
         """Sample the weight."""
         return _drawn(name, dist.Laplace(torch.zeros_like(like), self.scale))
 
 
+@checked_class({}, scale=SCALE)
 @dataclass(frozen=True)
 class Horseshoe:
     """``w = tau * lambda * z``: most entries are shrunk to almost zero, the few large ones hardly
@@ -148,9 +148,6 @@ class Horseshoe:
 
     scale: float
 
-    def __post_init__(self) -> None:
-        positive("Horseshoe.scale", self.scale)
-
     def sample(self, name: str, like: Tensor) -> Tensor:
         """Sample the scales and the standard normal, and record their product."""
         overall = _drawn(f"{name}.tau", dist.HalfCauchy(like.new_tensor(self.scale)))
@@ -166,6 +163,7 @@ class _Mixture(dist.MixtureSameFamily):  # type: ignore[misc]
     support = constraints.real
 
 
+@checked_class({}, inclusion=PROBABILITY, spike=SCALE, slab=SCALE)
 @dataclass(frozen=True)
 class SpikeAndSlab:
     """``(1 - inclusion) N(0, spike^2) + inclusion N(0, slab^2)``: the site NAME (George and
@@ -192,9 +190,6 @@ class SpikeAndSlab:
     slab: float
 
     def __post_init__(self) -> None:
-        probability("SpikeAndSlab.inclusion", self.inclusion)
-        positive("SpikeAndSlab.spike", self.spike)
-        positive("SpikeAndSlab.slab", self.slab)
         if self.spike >= self.slab:
             raise ArgumentError(
                 "SpikeAndSlab",
@@ -222,6 +217,7 @@ class SpikeAndSlab:
         return torch.sigmoid(prior + weight.square() * (self.spike**-2 - self.slab**-2) / 2)
 
 
+@checked_class({}, rank=COUNT, precision=SCALE, sd=SCALE)
 @dataclass(frozen=True)
 class ProductGaussian:
     """``W = U V^T`` of low rank with Frobenius decay, ``exp(-precision / 2 * ||U V^T||_F^2)``
@@ -263,12 +259,6 @@ class ProductGaussian:
     rank: int
     precision: float
     sd: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.rank, int) or self.rank < 1:
-            raise ArgumentError("ProductGaussian.rank", "an integer >= 1", self.rank, "4")
-        positive("ProductGaussian.precision", self.precision)
-        positive("ProductGaussian.sd", self.sd)
 
     def sample(self, name: str, like: Tensor) -> Tensor:
         """Sample both factors, weight them by the decay and record their product."""

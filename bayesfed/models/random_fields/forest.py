@@ -5,7 +5,6 @@ back, and exact draws.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bayesfed.models.random_fields.ising import Ising, components
+from bayesfed.models.random_fields.ising import Ising, breadth_first, components
+from bayesfed.models.random_fields.kept import kept
 
 
 @dataclass(frozen=True)
@@ -38,49 +38,25 @@ class Forest:
     levels: tuple[Tensor, ...]
 
     @staticmethod
+    @kept
     def of(model: Ising) -> Forest:
         """Root every component of a model that `is_forest` at its first variable; computed once for
         each model.
         """
-        if model not in _FORESTS:
-            _FORESTS[model] = Forest._rooted(model)
-        return _FORESTS[model]
-
-    @staticmethod
-    def _rooted(model: Ising) -> Forest:
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import breadth_first_order
-
-        count, (left, right) = model.field.numel(), model.edges.cpu().numpy()
+        count, ends = model.field.numel(), model.edges.cpu().numpy()
+        left, right = ends
         roots = np.unique(components(count, left, right)[1], return_index=True)[1]
-        # One more node above all roots joins the forest into one tree.
-        size, above = count + 1, np.full(len(roots), count)
-        joined = coo_array(
-            (np.ones(len(left) + len(roots)), (np.r_[left, above], np.r_[right, roots])),
-            shape=(size, size),
-        )
-        order, parent = breadth_first_order(joined, count, directed=False)
-        depth = np.zeros(size, dtype=np.int64)
-        for node in order[1:].tolist():
-            depth[node] = depth[parent[node]] + 1
-        order, parent, depth = (
-            order[1:],
-            np.where(parent[:-1] == count, -1, parent[:-1]),
-            depth[:-1],
-        )
+        order, parent, depth = breadth_first(count, ends, roots)
         edge = np.full(count, -1, dtype=np.int64)
         down = parent[right] == left
         edge[np.where(down, right, left)] = np.arange(len(left))
         by_depth = order[np.argsort(depth[order], kind="stable")]
-        levels = np.split(by_depth, np.cumsum(np.bincount(depth)[1:])[:-1])
+        levels = np.split(by_depth, np.cumsum(np.bincount(depth))[:-1])
 
         def tensor(values: NDArray[np.generic]) -> Tensor:
             return torch.from_numpy(values.astype(np.int64)).to(model.edges.device)
 
         return Forest(tensor(order), tensor(parent), tensor(edge), tuple(map(tensor, levels)))
-
-
-_FORESTS: WeakKeyDictionary[Ising, Forest] = WeakKeyDictionary()
 
 
 def sample(model: Ising, count: int) -> Tensor:

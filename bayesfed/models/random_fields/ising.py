@@ -42,6 +42,34 @@ def components(
     return int(number), label.astype(np.int64)
 
 
+def breadth_first(
+    count: int, ends: NDArray[np.int64], roots: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Walk a graph with edges ``(2, E)`` from one root of each component.
+
+    Returns
+    -------
+    The nodes ``(n,)`` in the order of the walk, the parent ``(n,)`` of each node, -1 for roots, and
+    its distance ``(n,)`` from its root.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import breadth_first_order
+
+    # One more node above all roots joins the components into one.
+    left, right = np.concatenate([ends, [np.full_like(roots, count), roots]], axis=1)
+    joined = coo_array((np.ones(len(left)), (left, right)), shape=(count + 1, count + 1))
+    walk = breadth_first_order(joined, count, directed=False)
+    order, parent = (nodes.astype(np.int64) for nodes in walk)
+    up = parent.copy()
+    up[count] = count
+    depth = (np.arange(count + 1) != count).astype(np.int64)
+    # Every round doubles how far up a node points.
+    while bool((up != count).any()):
+        depth += depth[up]
+        up = up[up]
+    return order[1:], np.where(parent[:-1] == count, -1, parent[:-1]), depth[:-1] - 1
+
+
 def check_arrangement(support: Tensor, shape: tuple[int, ...]) -> None:
     """Raise `ArgumentError` unless the last dimensions of a support are `shape`."""
     if tuple(support.shape[support.ndim - len(shape) :]) != tuple(shape):

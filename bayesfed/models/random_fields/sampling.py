@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Self
-from weakref import WeakKeyDictionary
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -15,6 +14,7 @@ from torch.distributions import constraints
 from torch.nn.functional import pad, softplus
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import COUNT, checked_class
 from bayesfed.models.random_fields import forest
 from bayesfed.models.random_fields import transfer_matrix as transfer
 from bayesfed.models.random_fields.clique_tables import CliqueTables, Factor
@@ -22,12 +22,13 @@ from bayesfed.models.random_fields.elimination import CliqueTree, clique_tree
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising, components
 from bayesfed.models.random_fields.junction_tree import JunctionTree
+from bayesfed.models.random_fields.kept import kept
 
 # Most entries of a table, and most variables, of models that are drawn from exactly.
 LARGEST, MANY = 2**16, 2000
-_TREES: WeakKeyDictionary[Ising, CliqueTree | None] = WeakKeyDictionary()
 
 
+@checked_class(sweeps=COUNT)
 class ClusteredSupport(TorchDistribution):
     """A pairwise binary model as a Pyro distribution over ``model.shape``.
 
@@ -107,21 +108,23 @@ def _draw(model: Ising, count: int, sweeps: int) -> Tensor:
     return flat
 
 
+@kept
+def _small_tree(model: Ising) -> CliqueTree | None:
+    size = model.field.numel()
+    scopes = zip(*model.edges.tolist(), strict=True)
+    return clique_tree([2] * size, scopes, LARGEST) if size <= MANY else None
+
+
 def _exactly(model: Ising, count: int) -> Tensor | None:
     """Return exact draws ``(count, n)`` by junction tree; None if its clique tree is large."""
-    size = model.field.numel()
-    if model not in _TREES:
-        scopes = list(zip(*model.edges.tolist(), strict=True))
-        _TREES[model] = clique_tree([2] * size, scopes, LARGEST) if size <= MANY else None
-    tree = _TREES[model]
-    if tree is None:
+    if (tree := _small_tree(model)) is None:
         return None
     tables = pad(model.coupling.double()[:, None, None], (1, 0, 1, 0))
     factors = [
         Factor((left, right), table)
         for left, right, table in zip(*model.edges.tolist(), tables, strict=True)
     ]
-    cliques = CliqueTables.of(tree, [2] * size, factors, model.field.double())
+    cliques = CliqueTables.of(tree, [2] * model.field.numel(), factors, model.field.double())
     unary = torch.stack(
         [torch.zeros_like(model.field, dtype=torch.float64), model.field.double()], dim=1
     )

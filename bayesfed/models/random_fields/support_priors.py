@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import check, checked_class, number
 from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.phase_transition import warn_if_density_differs, warn_if_ordering
@@ -35,18 +36,10 @@ class Support(Protocol):
         ...
 
 
-def probability(name: str, value: float) -> float:
-    """Return `value` if it lies strictly between 0 and 1; raise `ArgumentError` otherwise."""
-    if not (isinstance(value, int | float) and 0 < value < 1):
-        raise ArgumentError(name, "a probability in (0, 1)", value, "0.6")
-    return float(value)
+PROBABILITY, FIELD = number("(0, 1)", "0.6"), number("(-inf, inf)", "0.0")
 
 
-def _finite(name: str, value: float) -> None:
-    if not math.isfinite(value):
-        raise ArgumentError(name, "a finite number", value, "0.0")
-
-
+@checked_class(off=PROBABILITY, on=PROBABILITY)
 @dataclass(frozen=True)
 class Transition:
     """A Markov chain on {0, 1}.
@@ -65,10 +58,6 @@ class Transition:
     off: float
     on: float
 
-    def __post_init__(self) -> None:
-        probability("Transition.off", self.off)
-        probability("Transition.on", self.on)
-
     def terms(self) -> Link:
         """Return the coupling and the fields of source and target, in nats."""
         l00, l01 = math.log(self.off), math.log1p(-self.off)
@@ -80,6 +69,7 @@ class Transition:
         return (1 - self.off) / (2 - self.off - self.on)
 
 
+@checked_class(probability=PROBABILITY)
 @dataclass(frozen=True)
 class Independent:
     """Each weight is active independently with the given probability, strictly between 0 and 1: the
@@ -88,9 +78,6 @@ class Independent:
 
     probability: float = 0.5
 
-    def __post_init__(self) -> None:
-        probability("Independent.probability", self.probability)
-
     def lower(self, shape: Shape) -> Ising:
         """Return a model of one variable, with as many copies as there are weights."""
         odds = math.log(self.probability) - math.log1p(-self.probability)
@@ -98,6 +85,7 @@ class Independent:
         return Ising(torch.tensor([odds]), edges, torch.empty(0), shape, colours)
 
 
+@checked_class(field=FIELD)
 @dataclass(frozen=True)
 class MarkovGrid:
     """Rows and columns of the weight matrix are Markov chains: active weights come in clusters.
@@ -137,8 +125,7 @@ class MarkovGrid:
     def __post_init__(self) -> None:
         for name in ("row", "column"):
             if not isinstance(value := getattr(self, name), Transition):
-                probability(f"MarkovGrid.{name}", value)
-        _finite("MarkovGrid.field", self.field)
+                check(f"MarkovGrid, {name}", value, PROBABILITY)
         if self.patch is not None and (
             len(self.patch) != 2
             or not all(isinstance(side, int) and side > 0 for side in self.patch)
@@ -186,6 +173,7 @@ class MarkovGrid:
         return grid
 
 
+@checked_class(field=FIELD, slip=number("(0, 0.5)", "1e-9"))
 @dataclass(frozen=True)
 class Channels:
     """All weights of an output channel or unit, a row of the matrix, are active or inactive
@@ -212,17 +200,13 @@ class Channels:
     field: float = 0.0
     slip: float = 1e-9
 
-    def __post_init__(self) -> None:
-        _finite("Channels.field", self.field)
-        if not (isinstance(self.slip, int | float) and 0 < self.slip < 0.5):
-            raise ArgumentError("Channels.slip", "a probability in (0, 0.5)", self.slip, "1e-9")
-
     def lower(self, shape: Shape) -> Grid:
         """Return one Markov chain for each row, which is summed exactly."""
         stay = 1 - self.slip
         return Grid((1, shape[1]), Transition(stay, stay).terms(), Link(), self.field, shape)
 
 
+@checked_class(stay=PROBABILITY, field=FIELD)
 @dataclass(frozen=True)
 class Neighbourhood:
     """The inputs of each unit are the nodes of a networkx graph, and neighbours attract each other
@@ -248,10 +232,6 @@ class Neighbourhood:
     graph: nx.Graph[Any]
     stay: float = 0.55
     field: float = 0.0
-
-    def __post_init__(self) -> None:
-        probability("Neighbourhood.stay", self.stay)
-        _finite("Neighbourhood.field", self.field)
 
     def lower(self, shape: Shape) -> Ising:
         """Return one copy of the graph for each unit."""
@@ -288,8 +268,8 @@ class Neighbourhood:
 
 
 def neighbour_share(mask: Tensor) -> float:
-    """Return which share of the 4-neighbours of active entries is active, over all masks
-    ``(..., M, N)``; NaN if no entry is active.
+    """Return the active share of the 4-neighbours of active entries of all masks ``(..., M, N)``;
+    NaN if no entry is active.
     """
     grid = mask.bool()
     upper, lower, left, right = grid[..., :-1, :], grid[..., 1:, :], grid[..., :-1], grid[..., 1:]

@@ -20,6 +20,10 @@ from bayesfed.running.experiments.scope import Scope
 from bayesfed.running.scores import Further, check_further
 
 CLIENTS = 10
+COUNTS = ("rounds", "draws", "save_every", "least")
+PLAIN = (*COUNTS, "on_client_error", "own_rows", "scores", "pool")
+# Sections that belong in the file only if something asks for them.
+UNUSED = {"link": "has its own way up, messages one by one", "net": "builds its own"}
 
 
 @dataclass(frozen=True)
@@ -76,39 +80,26 @@ def build(file: ExperimentFile, seed: int) -> Built:
     """
     scope = Scope(seed)
     reader = Reader(file, scope)
-    counts = {name: reader.section(name) for name in ("rounds", "draws", "save_every", "least")}
-    for name, count in counts.items():
-        if count < 1:
-            raise file.error((name,), "a whole number from 1", count, f"{name} = 10")
-    scope.rounds = counts["rounds"]
+    # What needs nothing else first, so that it is refused at once.
+    plain = {name: reader.section(name) for name in PLAIN}
+    for name in COUNTS:
+        if plain[name] < 1:
+            raise file.error((name,), "a whole number from 1", plain[name], f"{name} = 10")
+    scope.rounds, share, scores = plain["rounds"], plain["own_rows"], tuple(plain["scores"])
+    if not 0 <= share < 1:
+        raise file.error(("own_rows",), "a share from 0 to below 1", share, "own_rows = 0.25")
     rows = reader.section("data")
-    if isinstance(rows, Mapping):
-        hint = 'domain = "column" in the data, and [partition] kind = "by_domain"'
-        raise file.error(
-            ("data",),
-            "rows, which [partition] gives to clients",
-            "rows by client",
-            hint,
-        )
     scope.train, scope.test = (
         split_rows(rows, key=Key(seed, "data")) if isinstance(rows, Dataset) else rows
     )
-    parts = reader.section("partition") or iid(len(scope.rows), CLIENTS, Key(seed, "partition"))
+    parts = reader.section("partition") or iid(len(scope.train), CLIENTS, Key(seed, "partition"))
     scope.net, scope.link = reader.section("net"), reader.section("link")
-    train, test = scope.train, scope.test = _fitted(file, scope, scope.train, scope.test)
+    train, test = scope.train, scope.test = _fitted(file, scope)
     clients = federate(train, parts)
     own: Mapping[str, Dataset] = {}
-    if share := reader.section("own_rows"):
-        if not 0 < share < 1:
-            raise file.error(
-                ("own_rows",),
-                "a share from 0 to below 1",
-                share,
-                "own_rows = 0.25",
-            )
+    if share:
         clients, own = split_rows(clients, share, key=Key(seed, "own rows"))
         train = scope.train = concatenated(list(clients.values()))
-    scores = tuple(reader.section("scores"))
     try:
         check_further(scores, test, own)
     except BayesfedError as problem:
@@ -117,51 +108,38 @@ def build(file: ExperimentFile, seed: int) -> Built:
     devices = {name: device.figures() for name, device in reader.section("devices").items()}
     scope.used.clear()
     algorithm: Algorithm = reader.section("recipe")
-    unused = {"link": "has its own way up, messages one by one", "net": "builds its own"}
-    for name, why in unused.items():
+    for name, why in UNUSED.items():
         if getattr(scope, name) is not None and name not in scope.used:
             hint = "leaving it out" + (
                 ", or fed_avg, d_turbo_vbi, fed_rlr, ..." if name == "link" else ""
             )
             raise file.error((name,), f"no [{name}]: {algorithm.name} {why}", "one", hint)
-    options = {
-        "sampler": reader.section("sampler"),
-        "on_client_error": reader.section("on_client_error"),
+    options = {"sampler": reader.section("sampler")} | {
+        name: plain[name] for name in ("on_client_error", "rounds", "least")
     }
-    pool = _pool(reader, file, clients, devices)
+    made = reader.call(InProcess, plain["pool"], ("pool",), left=POOL)
+    try:
+        pool: InProcess = made(data=clients, devices=devices, secrets=None)
+    except BayesfedError as problem:
+        raise file.error(("pool",), problem=problem) from problem
     likelihood = scope.likelihood or (
         Normal() if train.targets.is_floating_point() else Categorical()
     )
-    options |= {"rounds": counts["rounds"], "least": counts["least"]}
+    draws, every = plain["draws"], plain["save_every"]
     return Built(
-        algorithm,
-        pool,
-        clients,
-        train,
-        test,
-        seed,
-        options,
-        likelihood,
-        counts["draws"],
-        counts["save_every"],
-        own,
-        scores,
+        algorithm, pool, clients, train, test, seed, options, likelihood, draws, every, own, scores
     )
 
 
-def _fitted(
-    file: ExperimentFile, scope: Scope, train: Dataset, test: Dataset
-) -> tuple[Dataset, Dataset]:
+def _fitted(file: ExperimentFile, scope: Scope) -> tuple[Dataset, Dataset]:
     """Try the network on two rows, so that a misfit is told here and not by a client in round 0;
     return the rows in the shape of its outputs.
     """
-    if (net := scope.net) is None:
+    train, test, net = scope.train, scope.test, scope.net
+    if net is None:
         return train, test
-    shape, numbers, training = (
-        tuple(train.inputs.shape[1:]),
-        train.targets.is_floating_point(),
-        net.training,
-    )
+    shape, training = tuple(train.inputs.shape[1:]), net.training
+    numbers = train.targets.is_floating_point()
     wanted = tuple(train.targets.shape[1:]) if numbers else (scope.classes,)
     of = f"with targets of shape {wanted}" if numbers else f"in {scope.classes} classes"
     hint = (
@@ -170,17 +148,17 @@ def _fitted(
     )
     try:
         with torch.no_grad():
-            outputs = tuple(net.eval()(scope.pair).shape[1:])
-    except (RuntimeError, TypeError, ValueError, IndexError, BayesfedError) as problem:
+            rows = train.inputs[[0, min(1, len(train) - 1)]]
+            outputs = tuple(net.eval()(rows).shape[1:])
+    except Exception as problem:
         actual = f"{type(problem).__name__}: {str(problem).splitlines()[0]}"
         raise file.error(("net",), "a network that takes the data", actual, hint) from problem
     finally:
         net.train(training)
     if numbers and (outputs, wanted) == ((1,), ()):
         # A layer of one output makes a column.
-        return replace(train, targets=train.targets[:, None]), replace(
-            test, targets=test.targets[:, None]
-        )
+        columns = [replace(part, targets=part.targets[:, None]) for part in (train, test)]
+        return columns[0], columns[1]
     if outputs != wanted and (numbers or len(outputs) != 1 or outputs[0] < scope.classes):
         raise file.error(("net",), f"outputs {wanted} a row", f"{outputs}", hint)
     return train, test
@@ -188,26 +166,7 @@ def _fitted(
 
 def _sizes(file: ExperimentFile, train: Dataset, wanted: tuple[int, ...]) -> str:
     """Return the widths of an `mlp` that would do: inputs in front and outputs at the end."""
-    table = file.tree.get("net")
-    if (
-        not isinstance(table, dict)
-        or table.get("kind") != "mlp"
-        or not isinstance(table.get("widths"), list)
-        or len(wanted) > 1
-    ):
-        return "other sizes"
-    return f"widths = {[train.inputs[0].numel(), *table['widths'][1:-1], *(wanted or (1,))]}"
-
-
-def _pool(
-    reader: Reader,
-    file: ExperimentFile,
-    clients: Mapping[str, Dataset],
-    devices: Mapping[str, Mapping[str, float]],
-) -> InProcess:
-    made = reader.call(InProcess, reader.section("pool"), ("pool",), left=POOL)
-    try:
-        pool: InProcess = made(clients, devices, None)
-    except BayesfedError as problem:
-        raise file.error(("pool",), problem=problem) from problem
-    return pool
+    match file.tree.get("net"):
+        case {"kind": "mlp", "widths": [_, *hidden, _]} if len(wanted) < 2:
+            return f"widths = {[train.inputs[0].numel(), *hidden, *(wanted or (1,))]}"
+    return "other sizes"

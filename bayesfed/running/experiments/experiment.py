@@ -164,13 +164,11 @@ class ExperimentFile:
         """Digest of the settings and of the user's own files that they name; comments and spaces do
         not count.
         """
-        text = json.dumps(self.tree, sort_keys=True, default=str).encode()
-        return hashlib.blake2b(
-            b"".join(
-                [text, *(path.read_bytes() for path in own.files(self.tree, self.path.parent))]
-            ),
-            digest_size=8,
-        ).hexdigest()
+        found = hashlib.blake2b(digest_size=8)
+        found.update(json.dumps(self.tree, sort_keys=True, default=str).encode())
+        for path in own.files(self.tree, self.path.parent):
+            found.update(path.read_bytes())
+        return found.hexdigest()
 
     def error(
         self,
@@ -194,12 +192,8 @@ class ExperimentFile:
         """
         lines = (line_of(self.text, path[:length]) for length in range(len(path), 0, -1))
         line = next((number for number in lines if number is not None), None)
-        key = "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}" for part in path
-        ).removeprefix(".")
-        where = ", ".join(
-            [self.path.name, *([f"line {line}"] if line else []), *([key] if key else [])]
-        )
+        key = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)[1:]
+        where = ", ".join(filter(None, [self.path.name, f"line {line}" if line else "", key]))
         if problem is not None and (told := problem.complaint) is not None:
             where = f"{where}: {told.where}"
             expected, actual, hint = told.expected, told.actual, hint or told.hint
@@ -243,15 +237,13 @@ def read(path: str | Path) -> ExperimentFile:
     path, expected = Path(path), "an experiment file"
     try:
         text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError) as problem:
+        actual, beside = ("a folder", path / "x") if path.is_dir() else ("no such file", path)
+        text = complain(str(path), expected, actual, _instead(beside))
+        raise ExperimentError(text, path.name) from problem
     except (OSError, UnicodeDecodeError) as problem:
-        missing = isinstance(problem, FileNotFoundError | IsADirectoryError)
-        actual = ("a folder" if path.is_dir() else "no such file") if missing else problem
-        hint = (
-            _instead(path / "x.toml" if path.is_dir() else path)
-            if missing
-            else "a text file in UTF-8 that may be read"
-        )
-        raise ExperimentError(complain(str(path), expected, actual, hint), path.name) from problem
+        text = complain(str(path), expected, problem, "a text file in UTF-8 that may be read")
+        raise ExperimentError(text, path.name) from problem
     file = parse(text, path)
     if not {"data", "recipe", "rounds"} & file.tree.keys():
         actual = "none of them" if file.tree else "nothing in it"
@@ -265,14 +257,11 @@ def _instead(path: Path) -> str:
     first; or how one begins.
     """
     places = dict.fromkeys([path.parent, Path(), Path("experiments"), Path("examples/experiments")])
-    there = dict.fromkeys(
-        one
-        for place in places
-        if place.is_dir()
-        for one in sorted(place.glob("*.toml"))
-        if _is_experiment(one)
+    files = dict.fromkeys(one for place in places for one in sorted(place.glob("*.toml")))
+    close = sorted(
+        filter(_is_experiment, files),
+        key=lambda one: -SequenceMatcher(None, one.stem, path.stem).ratio(),
     )
-    close = sorted(there, key=lambda one: -SequenceMatcher(None, one.stem, path.stem).ratio())
     beginning = (
         "`bayesfed list`, which says what a file may say; at the least rounds, data, [net] and "
         "[recipe]"

@@ -4,6 +4,7 @@ return.
 
 from __future__ import annotations
 
+import collections.abc
 import importlib
 import inspect
 import pkgutil
@@ -170,17 +171,10 @@ def is_a(kind: Any, wanted: Any) -> bool:
 
 def fits(value: Any, wanted: Any) -> bool:
     """Return whether a value is of a type."""
-    if typing.get_origin(wanted) is tuple:
-        parts = typing.get_args(wanted)
-        return (
-            isinstance(value, tuple) and len(value) == len(parts) and all(map(fits, value, parts))
-        )
-    kind = typing.get_origin(wanted) or getattr(wanted, "__supertype__", wanted)
-    return (
-        is_a(type(value), kind)
-        or (typing.get_origin(kind) or kind) in type(value).__mro__
-        or (kind is typing.get_origin(Callable) and callable(value))
-    )
+    kind, parts = typing.get_origin(wanted) or wanted, typing.get_args(wanted)
+    if kind is tuple and isinstance(value, tuple):
+        return len(value) == len(parts) and all(map(fits, value, parts))
+    return callable(value) if kind is collections.abc.Callable else is_a(type(value), kind)
 
 
 def shown(hint: Any) -> str:
@@ -193,8 +187,9 @@ def shown(hint: Any) -> str:
 
 def is_itself(function: Any, wanted: Any) -> bool:
     """Return whether a function is a value of the type ``Callable[[...], ...]``."""
-    if not inspect.isfunction(function) or typing.get_origin(wanted) is not typing.get_origin(
-        Callable[..., Any]
+    if (
+        not inspect.isfunction(function)
+        or typing.get_origin(wanted) is not collections.abc.Callable
     ):
         return False
     given, returned = typing.get_args(wanted)

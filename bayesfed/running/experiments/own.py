@@ -52,20 +52,16 @@ def load(kind: str, folder: Path) -> Callable[..., Any]:
     path, name = located(kind, folder), kind.rpartition(":")[2]
     if not path.is_file():
         there = sorted(one.name for one in path.parent.glob("*.py"))
-        near = get_close_matches(path.name, there, n=1, cutoff=0.3) or [
-            f"a path that begins at {folder.resolve()}"
-        ]
-        raise ArgumentError(kind, "a Python file", f"no file {path}", near[0])
+        near = get_close_matches(path.name, there, n=1, cutoff=0.3)
+        hint = near[0] if near else f"a path that begins at {folder.resolve()}"
+        raise ArgumentError(kind, "a Python file", f"no file {path}", hint)
     module = _module(path, path.read_bytes())
     function: Callable[..., Any] | None = getattr(module, name, None)
-    if function is None or not callable(function):
-        there = [
-            one
-            for one, value in vars(module).items()
-            if inspect.isfunction(value) and value.__module__ == module.__name__
-        ]
-        near = get_close_matches(name, there, n=1, cutoff=0.3) or there[:1] or [f"def {name}(...)"]
-        hint = f'"{kind.rpartition(":")[0]}:{near[0]}"' if there else near[0]
+    if not callable(function):
+        functions = filter(inspect.isfunction, vars(module).values())
+        there = [one.__name__ for one in functions if one.__module__ == module.__name__]
+        near = get_close_matches(name, there, n=1, cutoff=0.3) or there[:1]
+        hint = f'"{kind.rpartition(":")[0]}:{near[0]}"' if near else f"def {name}(...)"
         expected = f"a function of {path.name}: {', '.join(there) or 'it has none'}"
         raise ArgumentError(kind, expected, f"no function `{name}`", hint)
     return function

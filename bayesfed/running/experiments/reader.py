@@ -1,36 +1,44 @@
-"""From the tables of a file to Python values: pydantic checks a table against a signature, and the
+"""From the tables of a file to Python values: a table is checked against a signature, and the
 callable is called with it.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from bayesfed.data.partition import Partition
 from bayesfed.errors import BayesfedError
 from bayesfed.keys import Key
-from bayesfed.models import BayesianNet, Likelihood, Share, channel_graph, shrunk_shares
+from bayesfed.models import Likelihood, Share, channel_graph, shrunk_shares
 from bayesfed.running.experiments import names, own, words
 from bayesfed.running.experiments.experiment import ExperimentError, ExperimentFile, Place, Settings
 from bayesfed.running.experiments.kinds import (
-    Table,
+    LISTS,
+    MAPPINGS,
+    Kinds,
+    forms,
     guides,
     implied,
     keys,
     kinds_of,
-    reader_of,
     said,
 )
 from bayesfed.running.experiments.scope import MISSING, Scope, given
 
-Kinds = Mapping[str, tuple[Any, Any]]
+
+class Misfit(Exception):
+    """A value in a file that is not of the type that belongs there."""
+
+    def __init__(self, path: Place, hint: Any, raw: Any) -> None:
+        self.path, self.hint, self.raw = path, hint, raw
 
 
 class Reader:
@@ -44,7 +52,7 @@ class Reader:
 
     def __init__(self, file: ExperimentFile, scope: Scope) -> None:
         self.file, self.scope = file, scope
-        self.top = self._checked(Settings, file.tree, (), ())
+        self._check_keys(Settings, file.tree, (), list(keys(Settings)))
 
     def section(self, name: str) -> Any:
         """Return the value of a key at the top, or its default.
@@ -54,8 +62,8 @@ class Reader:
         ExperimentError
             If it is missing, or cannot be made.
         """
-        if name in self.top:
-            return self._value(self.top[name], (name,))
+        if name in self.file.tree:
+            return self._read(keys(Settings)[name], self.file.tree[name], (name,))
         default = names.parameters(Settings)[name].default
         if default is inspect.Parameter.empty:
             raise self._missing(name, Settings, ())
@@ -70,75 +78,85 @@ class Reader:
         left: tuple[str, ...] = (),
     ) -> Any:
         """Call a callable with the keys of a table and what the run knows; with parameters `left`
-        open, return it as a function of these.
+        open, return it as a function that takes these by name.
 
         Raises
         ------
         ExperimentError
             If keys are unknown, missing or wrong, or the callable refuses its arguments.
         """
-        checked, arguments = self._checked(made_by, table, path, left), dict[str, Any]()
+        self._check_keys(made_by, table, path, [one for one in keys(made_by) if one not in left])
+        arguments = dict[str, Any]()
         # The likelihood first: what the run works out for other arguments may depend on it.
         for name, one in sorted(
             names.parameters(made_by).items(), key=lambda pair: pair[0] != "likelihood"
         ):
-            value = MISSING if name in left else self._argument(name, one, checked, path)
+            value = MISSING if name in left else self._argument(name, one, table, path)
             if value is not MISSING:
                 arguments[name] = value
             elif one.default is one.empty and name not in left:
                 raise self._missing(name, made_by, path)
         if left:
-            first = [*names.parameters(made_by)][: len(left)] == list(left)
-            return (
-                partial(made_by, **arguments)
-                if first
-                else lambda *rest: made_by(**arguments, **dict(zip(left, rest, strict=True)))
-            )
+            return partial(made_by, **arguments)
         with self._told(path, getattr(made_by, "__name__", "")):
             return made_by(**arguments)
 
-    def _checked(
-        self, made_by: Any, table: Mapping[str, Any], path: Place, left: tuple[str, ...]
-    ) -> dict[str, Any]:
-        """Return the arguments that a table has for a callable; what is named by ``kind`` is not
-        made yet.
-        """
-        reader = reader_of(made_by, left)
-        try:
-            return reader.validate_python(dict(table), context=self.file.path.parent)
-        except ValidationError as problem:
-            errors = problem.errors(include_url=False)
-        if unknown := [
-            str(error["loc"][0]) for error in errors if error["type"] == "extra_forbidden"
-        ]:
-            known = [one for one in keys(made_by) if one not in left]
-            parts = words.unknown(unknown[0], made_by, known, self.file.tree)
-            raise self.file.error((*path, unknown[0]), *parts)
-        at, parts = words.wrong(reader.json_schema()["properties"], errors, table)
-        raise self.file.error((*path, *at), *parts)
+    def _check_keys(
+        self, made_by: Any, table: Mapping[str, Any], path: Place, known: Sequence[str]
+    ) -> None:
+        for name in table:
+            if name not in known:
+                parts = words.unknown(name, made_by, known, self.file.tree)
+                raise self.file.error((*path, name), *parts)
 
-    def _value(self, checked: Any, path: Place) -> Any:
-        """Return a checked value with everything made that is named in it."""
-        if isinstance(checked, Table):
-            return self._made(checked.raw, checked.kinds, path)
-        if isinstance(checked, dict):
-            return {name: self._value(one, (*path, name)) for name, one in checked.items()}
-        if isinstance(checked, list | tuple):
-            return type(checked)(
-                self._value(one, (*path, place)) for place, one in enumerate(checked)
-            )
-        return checked
+    def _read(self, hint: Any, raw: Any, path: Place) -> Any:
+        """Return what a file says as a value of a type; what is named in it is made."""
+        try:
+            return self._value(hint, raw, path)
+        except Misfit as problem:
+            raise self.file.error(problem.path, *words.wrong(problem.hint, problem.raw)) from None
+
+    def _value(self, hint: Any, raw: Any, path: Place) -> Any:
+        if raw == "none" and type(None) in names.members(hint):
+            return None
+        misfits = [Misfit(path, hint, raw)]
+        for form in forms(hint):
+            try:
+                return self._of_form(form, raw, path)
+            except Misfit as problem:
+                misfits.append(problem)
+        # The member of a union that got deepest into the value is meant.
+        raise max(misfits, key=lambda one: len(one.path))
+
+    def _of_form(self, form: Any, raw: Any, path: Place) -> Any:
+        origin, inner = typing.get_origin(form), typing.get_args(form)
+        if form is Any or (origin is Literal and raw in inner):
+            return raw
+        if form is Path and isinstance(raw, str):
+            beside = self.file.path.parent / Path(raw).expanduser()
+            return beside if beside.exists() else raw
+        if type(raw) is form or (form is float and type(raw) is int):
+            return form(raw)
+        if isinstance(form, dict) and isinstance(raw, str | dict):
+            return self._made(raw, form, path)
+        if (
+            isinstance(raw, dict)
+            and origin in MAPPINGS
+            and (inner[0] is str or all(map(str.isdecimal, raw)))
+        ):
+            key = inner[0]
+            return {key(at): self._value(inner[1], one, (*path, at)) for at, one in raw.items()}
+        if isinstance(raw, list) and origin in LISTS:
+            each = (inner[0],) * len(raw) if origin is not tuple or ... in inner else inner
+            if len(each) == len(raw):
+                read = (self._value(each[i], one, (*path, i)) for i, one in enumerate(raw))
+                return tuple(read) if origin is tuple else list(read)
+        raise Misfit(path, form, raw)
 
     def _made(self, raw: Any, kinds: Kinds, path: Place) -> Any:
         made_by, table, kind = self._chosen(raw, kinds, path)
         if kind in kinds and names.is_itself(made_by, kinds[kind][1]):
-            if table:
-                raise self.file.error(
-                    (*path, next(iter(table))),
-                    f"{kind} without keys",
-                    list(table),
-                    f'"{kind}"',
-                )
+            self._check_keys(made_by, table, path, ())
             return made_by
         value = self.call(made_by, table, path)
         if own.is_own(kind) and not any(names.fits(value, hint) for _, hint in kinds.values()):
@@ -158,41 +176,30 @@ class Reader:
         at = (*path, "kind") if isinstance(raw, dict) and "kind" in raw else path
         kind = table.pop("kind", first if len(kinds) == 1 else None)
         if kind is None:
-            raise self.file.error(
-                at,
-                f'kind = "...", one of {listed}',
-                "no `kind`",
-                f'kind = "{first}"',
-            )
+            expected, hint = f'kind = "...", one of {listed}', f'kind = "{first}"'
+            raise self.file.error(at, expected, "no `kind`", hint)
         if own.is_own(kind):
             with self._told(at):
                 return own.load(kind, self.file.path.parent), table, kind
         if not isinstance(kind, str) or kind not in kinds:
-            near, python = (
-                words.nearest(str(kind), kinds),
-                isinstance(kind, str) and kind in names.public(),
-            )
-            hint = (
-                f"one of these; {kind} is for another place, or for Python alone"
-                if python
-                else f'"{near}"'
-                if near
-                else "`bayesfed list`"
-            )
+            near = words.nearest(str(kind), kinds)
+            hint = f'"{near}"' if near else "`bayesfed list`"
+            if kind in list(names.public()):
+                hint = f"one of these; {kind} is for another place, or for Python alone"
             raise self.file.error(at, f"one of {listed}", words.shown(kind), hint)
         return kinds[kind][0], table, kind
 
     def _argument(
-        self, name: str, one: inspect.Parameter, checked: Mapping[str, Any], path: Place
+        self, name: str, one: inspect.Parameter, table: Mapping[str, Any], path: Place
     ) -> Any:
         hint, optional, at = one.annotation, one.default is not one.empty, (*path, name)
-        if name not in checked:
+        if name not in table:
             with self._told(path):
                 known = given(self.scope, name, hint, path, optional=optional)
             way = implied(name, hint) if known is MISSING and not optional else None
             return self.call(way, {}, at) if way else known
-        value = self._value(checked[name], at)
-        if said(name, hint):
+        value = self._read(said(name, hint) or hint, table[name], at)
+        if said(name, hint) and name != "model":
             with self._told(at):
                 value = getattr(self, f"_{name}")(value, at)
         if isinstance(value, list | tuple) and name in ("ratios", "ranks", "nets", "nets_of"):
@@ -201,40 +208,36 @@ class Reader:
             self.scope.likelihood = value
         return value
 
-    # Parameters that a file writes in another way, `kinds.SAID`.
+    # Parameters that a file writes in another way, those of `kinds.said`.
 
     def _sizes(self, alphas: list[float], path: Place) -> tuple[Share, ...]:
         self.scope.used.add("net")
-        net, sample = self.scope.network, self.scope.rows.inputs[:1]
+        net, sample = self.scope.net, self.scope.train.inputs[:1]
+        if net is None:
+            raise self._missing("net", Settings, ())
         return tuple(shrunk_shares(net, channel_graph(net, sample), sample, alphas))
+
+    def _open(self, raw: Any, kinds: Kinds, left: tuple[str, ...], path: Place) -> Any:
+        chosen, table, _ = self._chosen(raw, kinds, path)
+        return self.call(chosen, table, path, left=left)
 
     def _split(self, raw: Any, path: Place) -> Callable[[Tensor, Key], Partition]:
         """Return a partition of a domain's rows: it takes their number, or their classes."""
-        chosen, table, _ = self._chosen(raw, kinds_of(Partition), path)
-        by_class = "labels" in names.parameters(chosen)
-        made, labels = (
-            self.call(chosen, table, path, left=("labels" if by_class else "rows", "key")),
-            self.scope.labels if by_class else None,
-        )
-        return lambda rows, key: made(len(rows) if labels is None else labels[rows], key)
+        kinds = kinds_of(Partition)
+        if "labels" in names.parameters(self._chosen(raw, kinds, path)[0]):
+            made, labels = self._open(raw, kinds, ("labels", "key"), path), self.scope.labels
+            return lambda rows, key: made(labels=labels[rows], key=key)
+        made = self._open(raw, kinds, ("rows", "key"), path)
+        return lambda rows, key: made(rows=len(rows), key=key)
 
     def _guide(self, raw: Any, path: Place) -> Any:
-        chosen, table, _ = self._chosen(
-            raw, {name: (one, object) for name, one in guides().items()}, path
-        )
-        return self.call(chosen, table, path, left=("model",))
+        return self._open(raw, guides(), ("model",), path)
 
     def _make(self, raw: Any, path: Place) -> Any:
-        kinds = {
-            name: pair
-            for name, pair in kinds_of(nn.Module).items()
-            if "key" in names.parameters(pair[0])
-        }
-        chosen, table, _ = self._chosen(raw, kinds, path)
-        return self.call(chosen, table, path, left=("key",))
-
-    def _model(self, raw: Any, path: Place) -> Any:
-        return self._made(raw, kinds_of(BayesianNet), path)
+        nets = kinds_of(nn.Module).items()
+        kinds = {name: pair for name, pair in nets if "key" in names.parameters(pair[0])}
+        made = self._open(raw, kinds, ("key",), path)
+        return lambda key: made(key=key)
 
     # What is wrong, in the words of a file.
 
@@ -254,23 +257,12 @@ class Reader:
                     "command is run"
                 )
             raise self.file.error(path, hint=hint, problem=problem) from problem
-        except (
-            TypeError,
-            ValueError,
-            RuntimeError,
-            ArithmeticError,
-            LookupError,
-            OSError,
-        ) as problem:
+        except Exception as problem:
             if not made_by:
                 raise
-            actual = f"{type(problem).__name__}: {problem}"
-            raise self.file.error(
-                path,
-                "arguments that fit together",
-                actual,
-                f"bayesfed list {made_by}",
-            ) from problem
+            expected, actual = "arguments that fit together", f"{type(problem).__name__}: {problem}"
+            hint = f"bayesfed list {made_by}"
+            raise self.file.error(path, expected, actual, hint) from problem
 
     def _missing(self, name: str, made_by: Any, path: Place) -> ExperimentError:
         return self.file.error((*path, name), *words.missing(name, made_by))

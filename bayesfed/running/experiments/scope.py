@@ -4,7 +4,7 @@ type, never by the recipe it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,16 +13,15 @@ from torch import Tensor, nn
 
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated import Descent, Link, LocalOptions, Sgd
-from bayesfed.federated.training.descent import draws_globally
-from bayesfed.inference import MaximumLikelihood
+from bayesfed.federated import Link, LocalOptions, Training
 from bayesfed.keys import Key
-from bayesfed.models import Categorical, Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.running.experiments.experiment import Place
 from bayesfed.running.experiments.names import of_parameter
 from bayesfed.trees import Tree, parameters
 
 MISSING: Any = object()
+NO_ROWS = Dataset(torch.zeros(0, 1), torch.zeros(0))
 
 
 @dataclass
@@ -40,8 +39,8 @@ class Scope:
 
     seed: int
     rounds: int = 0
-    train: Dataset | None = None
-    test: Dataset | None = None
+    train: Dataset = NO_ROWS
+    test: Dataset = NO_ROWS
     clients: Sequence[str] = ()
     net: nn.Module | None = None
     link: Link | None = None
@@ -50,124 +49,71 @@ class Scope:
     used: set[str] = field(default_factory=set)
 
     @property
-    def rows(self) -> Dataset:
-        """Rows to train on."""
-        if self.train is None:
-            raise DataError("experiment", "data", "none yet", 'data = "digits"')
-        return self.train
-
-    @property
     def labels(self) -> Tensor:
         """Classes of the rows to train on."""
-        if self.rows.targets.is_floating_point():
+        if self.train.targets.is_floating_point():
             raise DataError(
                 "partition by class", "targets that are classes", "real numbers", 'kind = "iid"'
             )
-        return self.rows.targets
+        return self.train.targets
 
     @property
     def domains(self) -> Sequence[str]:
         """Domain of each row to train on."""
-        if not self.rows.domains:
+        if not self.train.domains:
             hint = 'data that know them, such as { kind = "split_texts", ... }, or kind = "iid"'
             raise DataError("partition by domain", "rows with domains", "none", hint)
-        return self.rows.domains
+        return self.train.domains
 
     @property
     def classes(self) -> int:
         """Number of classes, or of numbers in a target."""
-        if self.rows.targets.is_floating_point():
-            return self.rows.targets[0].numel()
-        return 1 + max(
-            int(part.targets.max())
-            for part in (self.train, self.test)
-            if part is not None and len(part)
-        )
+        if self.train.targets.is_floating_point():
+            return self.train.targets[0].numel()
+        return 1 + max(int(part.targets.max()) for part in (self.train, self.test) if len(part))
 
     @property
     def image(self) -> tuple[int, ...]:
         """Channels, height and width of a row."""
-        shape = tuple(self.rows.inputs.shape[1:])
+        shape = tuple(self.train.inputs.shape[1:])
         if len(shape) not in (2, 3):
-            raise DataError(
-                "net",
-                "images (height, width) or (channels, height, width)",
-                f"rows of {shape}",
-                "mlp",
-            )
+            expected = "images (height, width) or (channels, height, width)"
+            raise DataError("net", expected, f"rows of {shape}", "mlp")
         return shape if len(shape) == 3 else (1, *shape)
-
-    @property
-    def network(self) -> nn.Module:
-        """The network."""
-        if self.net is None:
-            raise DataError("experiment", "a network", "none", "[net]")
-        return self.net
 
     @property
     def updates(self) -> list[Tree]:
         """Change of the network that sixteen public rows make, as `public_settings` fits it."""
-        public = self.public
-        objective = MaximumLikelihood(self.network, self.likelihood or Categorical())
-        local = Descent(objective, Sgd(), 20, len(public), "delta", draws_globally(self.network))
-        return [
-            local.fit(
-                parameters(self.network), {}, public, Key(self.seed, "public"), LocalOptions()
-            ).payload
-        ]
-
-    @property
-    def observations(self) -> int:
-        """Number of rows to train on."""
-        return len(self.rows)
-
-    @property
-    def sample(self) -> Tensor:
-        """Inputs of one row."""
-        return self.rows.inputs[:1]
-
-    @property
-    def example(self) -> Dataset:
-        """Two rows."""
-        return self.rows[slice(0, 2)]
-
-    @property
-    def public(self) -> Dataset:
-        """Sixteen rows that are no secret."""
-        return self.rows[slice(0, 16)]
-
-    @property
-    def pair(self) -> Tensor:
-        """Inputs of two rows, to try a network on."""
-        return (
-            self.rows.inputs[:2]
-            if len(self.rows) > 1
-            else torch.cat([self.rows.inputs, self.rows.inputs])
-        )
+        if self.net is None:
+            raise DataError("experiment", "a network", "none", "[net]")
+        work = Training(steps=20, batch_size=None).fitting(self.net, self.likelihood, "delta")
+        start, key = parameters(self.net), Key(self.seed, "public")
+        return [work.fit(start, {}, self.train[:16], key, LocalOptions()).payload]
 
 
-# The property of the scope that a parameter of this name and type is. A file may write those that
-# are numbers; then the file's value counts. A key is that of its place: ``Key(seed, "net")``.
-_GIVEN: dict[tuple[str, Any], str] = {
-    ("net", nn.Module): "net",
-    ("link", Link): "link",
-    ("key", Key): "seed",
-    ("labels", Tensor): "labels",
-    ("domains", Sequence[str]): "domains",
-    ("domains", Sequence[str | int]): "domains",
-    ("rows", int): "observations",
-    ("observations", int): "observations",
-    ("rounds", int): "rounds",
-    ("classes", int): "classes",
-    ("image", tuple[int, int, int]): "image",
-    ("count", int): "sizes",
-    ("clients", Sequence[str]): "clients",
-    ("names", Sequence[str]): "clients",
-    ("sample", Tensor): "sample",
-    ("example", Tensor): "sample",
-    ("example", Dataset): "example",
-    ("public", Dataset): "public",
-    ("updates", Sequence[Mapping[str, Tensor]]): "updates",
+# What a parameter of this name and type is. A file may write those that are numbers; then the
+# file's value counts.
+_GIVEN: Mapping[tuple[str, Any], Callable[[Scope], Any]] = {
+    ("net", nn.Module): lambda scope: scope.net,
+    ("link", Link): lambda scope: scope.link,
+    ("key", Key): lambda scope: scope.seed,
+    ("labels", Tensor): lambda scope: scope.labels,
+    ("domains", Sequence[str]): lambda scope: scope.domains,
+    ("domains", Sequence[str | int]): lambda scope: scope.domains,
+    ("rows", int): lambda scope: len(scope.train),
+    ("observations", int): lambda scope: len(scope.train),
+    ("rounds", int): lambda scope: scope.rounds,
+    ("classes", int): lambda scope: scope.classes,
+    ("image", tuple[int, int, int]): lambda scope: scope.image,
+    ("count", int): lambda scope: scope.sizes,
+    ("clients", Sequence[str]): lambda scope: scope.clients,
+    ("names", Sequence[str]): lambda scope: scope.clients,
+    ("sample", Tensor): lambda scope: scope.train.inputs[:1],
+    ("example", Tensor): lambda scope: scope.train.inputs[:1],
+    ("example", Dataset): lambda scope: scope.train[:2],
+    ("updates", Sequence[Mapping[str, Tensor]]): lambda scope: scope.updates,
+    # Sixteen rows that are no secret.
+    ("public", Dataset): lambda scope: scope.train[:16],
 }
 
 
@@ -181,10 +127,9 @@ def given(scope: Scope, name: str, hint: Any, path: Place, *, optional: bool) ->
     the keys of networks.
     """
     wanted = not optional or name == "link" or (name == "key" and path[:1] == ("net",))
-    if not wanted or (entry := of_parameter(_GIVEN, name, hint)) is None:
+    if not wanted or (known := of_parameter(_GIVEN, name, hint)) is None:
         return MISSING
     scope.used.add(name)
-    if name == "key":
-        return Key(scope.seed, *path)
-    found = getattr(scope, entry)
+    # A key is that of its place: ``Key(seed, "net")``.
+    found = Key(scope.seed, *path) if name == "key" else known(scope)
     return MISSING if found is None else found

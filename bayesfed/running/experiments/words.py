@@ -1,181 +1,112 @@
-"""Words for what a file may say, for what it says and for what is wrong with it: read off the JSON
-schema that pydantic makes of a signature.
+"""Words for what a file may say, for what it says and for what is wrong with it, by the types of
+signatures.
 """
 
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import reduce
-from operator import getitem
-from typing import Any, cast
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from bayesfed.running.experiments import names
-from bayesfed.running.experiments.experiment import Place, Settings
-from bayesfed.running.experiments.kinds import keys, reader_of, ready
+from bayesfed.running.experiments.experiment import Settings
+from bayesfed.running.experiments.kinds import MAPPINGS, POOL, forms, keys, ready
 
-Schema = Mapping[str, Any]
 # What was expected, what was found and what to try.
 Parts = tuple[str, str, str]
 _WORDS = {
-    "boolean": "true or false",
-    "integer": "a whole number",
-    "number": "a number",
-    "string": "text in quotes",
-    "path": "text in quotes or a path in quotes",
-    "value": "any value",
-}
-_EXAMPLES = {
-    "boolean": "true",
-    "integer": "10",
-    "number": "0.1",
-    "string": '"..."',
-    "path": '"data"',
-    "object": "{ ... }",
-}
-_KINDS = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "a table",
+    str: "text in quotes",
+    Path: "text in quotes or a path in quotes",
+    Any: "any value",
 }
+_EXAMPLES = {bool: "true", int: "10", float: "0.1", str: '"..."', Path: '"data"'}
+_SEVERAL = {int: "8, 4", float: "1.0, 0.5"}
+_FOUND = {**_WORDS, str: "text", list: "a list", dict: "a table"}
 
 
-def choices(schema: Schema) -> list[Schema]:
-    """Return the schemas of a union without that of "none", or the schema itself."""
-    return [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
+def words(hint: Any) -> str:
+    """Return what a value of a type looks like in a file."""
+    if typing.get_origin(hint) is Annotated:
+        says = typing.get_args(hint)[1]
+        if isinstance(says, str):
+            return says
+        listed = ", ".join(one for one in keys(says) if one not in POOL)
+        return f"a table with keys of {says.__name__}: {listed}"
+    whole = Path in names.members(hint)
+    return " or ".join(dict.fromkeys(_words(one, whole) for one in forms(hint)))
 
 
-def words(schema: Schema, *, short: bool = False) -> str:
-    """Return what a value looks like in a file."""
-    return " or ".join(dict.fromkeys(_words(one, short) for one in choices(schema)))
+def _words(form: Any, whole: bool) -> str:  # noqa: PLR0911
+    origin, inner = typing.get_origin(form), typing.get_args(form)
+    if isinstance(form, dict):
+        if whole:
+            return " or ".join(f'{{ kind = "{one}" }}' for one in form)
+        if len(form) == 1:
+            return f"a table with the keys of {next(iter(form))}"
+        return _one_of(form) + ", as text or as { kind = ..., ... }"
+    if origin is Literal:
+        return _one_of(inner)
+    if origin in MAPPINGS:
+        return f"a table of names, each {words(inner[1])}"
+    if origin is tuple and ... not in inner:
+        return f"a list of {len(inner)}: " + ", ".join(words(one) for one in inner)
+    return _WORDS[form] if origin is None else f"a list, each {words(inner[0])}"
 
 
-def _words(schema: Schema, short: bool) -> str:  # noqa: PLR0911
-    if "words" in schema:
-        return str(schema["words"])
-    if "enum" in schema or "const" in schema:
-        return "one of " + ", ".join(f'"{one}"' for one in literals(schema))
-    if kinds := schema.get("kinds"):
-        if schema.get("whole"):
-            return " or ".join(f'{{ kind = "{one}" }}' for one in kinds)
-        if len(kinds) == 1 and not short:
-            return f"a table with the keys of {kinds[0]}"
-        return (
-            "one of "
-            + ", ".join(f'"{one}"' for one in kinds)
-            + ("" if short else ", as text or as { kind = ..., ... }")
-        )
-    if parts := schema.get("prefixItems"):
-        return f"a list of {len(parts)}: " + ", ".join(words(one, short=short) for one in parts)
-    if schema.get("type") == "array":
-        return f"a list, each {words(schema['items'], short=short)}"
-    if schema.get("type") == "object":
-        return f"a table of names, each {words(schema['additionalProperties'], short=short)}"
-    return _WORDS[schema["type"]]
+def _one_of(said: Iterable[str]) -> str:
+    return "one of " + ", ".join(f'"{one}"' for one in said)
 
 
-def example(schema: Schema, raw: Any = None) -> str:
+def example(hint: Any, raw: Any = None) -> str:  # noqa: PLR0911
     """Return a value that would do, made of the one that was written where that can be."""
-    one = choices(schema)[0]
-    if said := literals(one):
-        return f'"{said[0]}"'
-    if kinds := one.get("kinds"):
-        number = (
-            next(iter(one["numbers"].items()), None)
-            if isinstance(raw, int | float) and not isinstance(raw, bool)
-            else None
-        )
-        return f'{{ kind = "{number[0]}", {number[1]} = {raw} }}' if number else f'"{kinds[0]}"'
-    if one.get("type") == "array":
-        inner = one["prefixItems"][0] if "prefixItems" in one else one["items"]
-        several = {"integer": "8, 4", "number": "1.0, 0.5"}.get(
-            inner.get("type", ""), example(inner)
-        )
+    form = forms(hint)[0]
+    origin, inner = typing.get_origin(form), typing.get_args(form)
+    if typing.get_origin(hint) is Annotated or form is Any:
+        return "`bayesfed list`"
+    if isinstance(form, dict):
+        number = isinstance(raw, int | float) and not isinstance(raw, bool)
+        for kind, (made_by, _) in form.items() if number else ():
+            first = next(iter(names.parameters(made_by).values()), None)
+            if first is not None and first.annotation is float:
+                return f'{{ kind = "{kind}", {first.name} = {raw} }}'
+        return f'"{next(iter(form))}"'
+    if origin is Literal:
+        return f'"{inner[0]}"'
+    if origin in MAPPINGS:
+        return "{ ... }"
+    if origin is not None:
+        several = _SEVERAL.get(inner[0]) or example(inner[0])
         return f"[{several if raw is None or isinstance(raw, str | dict | list) else raw}]"
-    if one.get("type") == "integer" and isinstance(raw, float):
-        return str(max(1, round(raw)))
-    return _EXAMPLES.get(one.get("type", ""), "`bayesfed list`")
-
-
-def literals(schema: Schema) -> list[Any]:
-    """Return the words that may stand for a value."""
-    return [
-        said
-        for one in choices(schema)
-        for said in one.get("enum", [one["const"]] if "const" in one else [])
-    ]
-
-
-def place(loc: Place, table: Any) -> Place:
-    """Return the place in a table that an error of pydantic is about, without the parts that name a
-    member of a union.
-    """
-    path: Place = ()
-    for part in loc:
-        if part in (
-            table
-            if isinstance(table, dict)
-            else range(len(table))
-            if isinstance(table, list)
-            else ()
-        ):
-            path, table = (*path, part), table[part]
-    return path
-
-
-def inside(schema: Schema, path: Place) -> Schema:
-    """Return the schema of an entry of a list or of a table."""
-    for part in path:
-        inner = [
-            one["prefixItems"][part]
-            if "prefixItems" in one
-            else one.get("items", one.get("additionalProperties"))
-            for one in choices(schema)
-        ]
-        schema = next(one for one in inner if one)
-    return schema
+    return str(max(1, round(raw))) if form is int and isinstance(raw, float) else _EXAMPLES[form]
 
 
 def shown(raw: Any) -> str:
     """Return a value as the file has it, shortened, and what it is."""
     text = (
-        "true"
-        if raw is True
-        else "false"
-        if raw is False
+        str(raw).lower()
+        if isinstance(raw, bool)
         else f'"{raw}"'
         if isinstance(raw, str)
         else str(raw)
     )
-    return (
-        f"{text if len(text) <= 60 else text[:57] + '...'} "
-        f"({_KINDS.get(type(raw), type(raw).__name__)})"
-    )
-
-
-def unquoted(raw: Any) -> str:
-    """Return the hint for a number that was written as text, or nothing."""
-    try:
-        return f"{float(raw):g}, without quotes" if isinstance(raw, str) else ""
-    except ValueError:
-        return ""
+    text = text if len(text) <= 60 else text[:57] + "..."
+    return f"{text} ({_FOUND.get(type(raw), type(raw).__name__)})"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name nearest to one that was written, or nothing."""
-    lower = {one.lower().replace("-", "_"): one for one in known}
-    if same := [
-        one
-        for key, one in lower.items()
-        if key.replace("_", "") == name.lower().replace("-", "").replace("_", "")
-    ]:
-        return same[0]
-    close = get_close_matches(name.lower().replace("-", "_"), list(lower), n=1, cutoff=0.6)
-    return lower[close[0]] if close else ""
+    # A name that differs in its case, or in what joins its words, is nearest.
+    lower = {one.lower(): one for one in known}
+    bare = {key.replace("_", ""): one for key, one in lower.items()}
+    name = name.lower().replace("-", "_")
+    close = get_close_matches(name, lower, n=1)
+    return bare.get(name.replace("_", "")) or (lower[close[0]] if close else "")
 
 
 def in_a_file(hint: str) -> str:
@@ -197,61 +128,56 @@ def in_a_file(hint: str) -> str:
     return f"{hint}, which is {{ {', '.join(said)} }} in a file"
 
 
-def wrong(
-    schemas: Mapping[str, Schema], errors: Sequence[Any], table: Mapping[str, Any]
-) -> tuple[Place, Parts]:
-    """Return the place of a value of another type, and the parts of its error.
-
-    Parameters
-    ----------
-    schemas
-        JSON schemas of the table's keys.
-    errors
-        Pydantic's errors.
-    """
-    # Of the members of a union the one that got deepest into the table is meant. Parts of a place
-    # that name a member are left out.
-    at = max((place(error["loc"], table) for error in errors), key=len)
-    schema, raw = inside(schemas[str(at[0])], at[1:]), reduce(getitem, at, cast(Any, table))
-    near = nearest(raw, map(str, literals(schema))) if isinstance(raw, str) else ""
-    expected = words(schema)
-    hint = "" if expected.startswith("a list") else unquoted(raw)
-    return at, (expected, shown(raw), f'"{near}"' if near else hint or example(schema, raw))
+def wrong(hint: Any, raw: Any) -> Parts:
+    """Return the parts of the error of a value of another type."""
+    expected, hints = words(hint), forms(hint)
+    if isinstance(raw, str):
+        literals = [
+            one
+            for form in hints
+            if typing.get_origin(form) is Literal
+            for one in typing.get_args(form)
+        ]
+        if near := nearest(raw, map(str, literals)):
+            return expected, shown(raw), f'"{near}"'
+        if re.fullmatch(r"-?[\d.]+(e-?\d+)?", raw) and not expected.startswith("a list"):
+            return expected, shown(raw), f"{raw}, without quotes"
+    return expected, shown(raw), example(hint, raw)
 
 
 def unknown(name: str, made_by: Any, known: Sequence[str], file: Mapping[str, Any]) -> Parts:
     """Return the parts of the error of a key that a callable does not have."""
     recipe = file.get("recipe")
     kind = recipe.get("kind") if isinstance(recipe, dict) else recipe
-    expected = "a key" if made_by is Settings else f"a key of {made_by.__name__}"
+    expected, hint = f"a key of {made_by.__name__}", ""
     if made_by is Settings:
-        public = names.public()
-        below = isinstance(kind, str) and kind in public and name in keys(public[kind])
-        place = f"`{name}` below [recipe]" if below else ""
+        expected = "a key"
+        if isinstance(kind, str) and name in keys(names.public().get(kind)):
+            hint = f"`{name}` below [recipe]"
     elif name in (own := names.parameters(made_by)):
-        place = (
+        hint = (
             f"a type of `{name}` in the signature"
             if own[name].annotation is object
             else "leaving it out, or Python: a file cannot write this one"
         )
-    else:
-        top = name in names.parameters(Settings)
-        place = f"`{name}` at the top of the file, above the first [table]" if top else ""
-    near = f"`{nearest(name, known) or known[0]}`" if known else ""
+    elif name in names.parameters(Settings):
+        hint = f"`{name}` at the top of the file, above the first [table]"
+    if known and not hint:
+        hint = f"`{nearest(name, known) or known[0]}`"
     return (
         f"{expected}: {', '.join(known) or 'no more keys'}",
         f"`{name}`",
-        place or near or "`bayesfed list`, which says what there is",
+        hint or "`bayesfed list`, which says what there is",
     )
 
 
 def missing(name: str, made_by: Any) -> Parts:
     """Return the parts of the error of a key that is required."""
-    schema = reader_of(made_by).json_schema()["properties"].get(name)
+    hint = keys(made_by).get(name)
     wanted, near = (
-        (words(schema), f"{name} = {example(schema)}")
-        if schema
-        else ("a Python value, which no file can write", "Python")
+        ("a Python value, which no file can write", "Python")
+        if hint is None
+        else (words(hint), f"{name} = {example(hint)}")
     )
-    hint = {"net": '[net] with kind = "mlp"', "count": "count = 2"}.get(name, near)
-    return f"`{name}`: {wanted}", "nothing", hint
+    near = {"net": '[net] with kind = "mlp"', "count": "count = 2"}.get(name, near)
+    return f"`{name}`: {wanted}", "nothing", near

@@ -7,13 +7,14 @@ from __future__ import annotations
 import csv
 import re
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import Record
+from bayesfed.federated import Record, Row
+from bayesfed.inspect.personal import SCORES
 from bayesfed.running.comparison import Column, filled
-from bayesfed.running.folders import Folder
+from bayesfed.running.folders import Folder, spent
 
 # Heading, figure, factor, digits after the point. Figures that no client has are left out.
 COLUMNS: tuple[Column, ...] = (
@@ -33,7 +34,6 @@ COLUMNS: tuple[Column, ...] = (
 ALWAYS = ("rounds", "left_out", "bits_down", "bits_up")
 # Scores of clients on their own rows, a line for each client, where a run has any.
 OWN = "clients.csv"
-SCORES = ("accuracy", "rmse", "nll", "ece")
 
 
 def client_table(
@@ -42,10 +42,8 @@ def client_table(
     """Return headings and rows, a row for each client: sums over a run, means over seeds.
     `histories` are those of the finished seeds.
     """
-    seeds = [
-        _figures(history, _own(folder, seed))
-        for seed, history in zip(folder.finished, histories, strict=True)
-    ]
+    each = zip(folder.finished, histories, strict=True)
+    seeds = [_figures(history, _own(folder, seed)) for seed, history in each]
     names = sorted({name for one in seeds for name in one}, key=_by_number)
     figures = {name: [one[name] for one in seeds if name in one] for name in names}
     headings, rows = filled(COLUMNS, figures, _text, ALWAYS)
@@ -69,39 +67,22 @@ def _by_number(name: str) -> list[str | int]:
 def _figures(
     history: Sequence[Record], own: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
-    sums: dict[str, Counter[str]] = defaultdict(Counter)
+    found: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(ALWAYS, 0.0))
+    rows: dict[str, list[Row]] = defaultdict(list)
     for record in history:
         for row in record.rows:
-            spent = {
-                f"bits_{row.direction}": row.bits,
-                "seconds": row.seconds,
-                "latency_s": row.cost.latency_s,
-                "energy_j": row.cost.energy_j,
-            }
-            sums[row.client].update(spent)
-        for name in record.clients:
-            sums[name]["rounds"] += 1
+            rows[row.client].append(row)
+        for name, info in record.clients.items():
+            found[name]["rounds"] += 1
+            found[name] |= {key: info[key] for key in ("samples",) if key in info}
         for name in record.refused:
-            sums[name]["left_out"] += 1
-    rows = {
-        name: info["samples"]
-        for record in history
-        for name, info in record.clients.items()
-        if "samples" in info
-    }
-    absent = dict.fromkeys(ALWAYS, 0.0)
-    return {
-        name: {
-            **absent,
-            **figures,
-            **({"samples": rows[name]} if name in rows else {}),
-            **own.get(name, {}),
-        }
-        for name, figures in sums.items()
-    }
+            found[name]["left_out"] += 1
+    for name, messages in rows.items():
+        found[name] |= spent(messages) | {"seconds": sum(row.seconds for row in messages)}
+    return {name: {**figures, **own.get(name, {})} for name, figures in found.items()}
 
 
-def _own(folder: Folder, seed: int) -> Mapping[str, Mapping[str, float]]:
+def _own(folder: Folder, seed: int) -> dict[str, dict[str, float]]:
     path = folder.seed(seed) / OWN
     if not path.is_file():
         return {}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch.nn.functional import adaptive_avg_pool2d
 
 from bayesfed.errors import ArgumentError, needs
 from bayesfed.federated import Record
@@ -18,60 +21,39 @@ from bayesfed.running.folders import Folder
 LAYERS, SIDE = 12, 256
 
 
-@dataclass(frozen=True)
-class Map:
-    """A layer's support: probabilities that weights are active, or the mask of the transmitted
-    model.
-    """
-
-    layer: str
-    units: int
-    inputs: int
-    density: float
-    picture: str
-
-
 def support_maps(
     folder: Folder, seed: int, history: Sequence[Record]
-) -> tuple[str, list[Map], int]:
+) -> tuple[str, list[dict[str, Any]], int]:
     """Return what the maps of a seed show, the maps of the first layers, and the number of layers
     that are left out; none without a support.
     """
-    what, layers = (
-        "inclusion probabilities of the posterior",
-        dict(_inclusions(folder.seed(seed) / "posterior.nc")),
-    )
+    what = "inclusion probabilities of the posterior"
+    layers = dict(_inclusions(folder.seed(seed) / "posterior.nc"))
     if not layers and any("density" in record.server for record in history):
-        what, layers = (
-            "weights that the transmitted model has",
-            dict(_masks(folder.seed(seed) / "model.safetensors")),
-        )
-    shown = list(layers.items())[:LAYERS]
-    return what, [_map(name, shares) for name, shares in shown], len(layers) - len(shown)
-
-
-def _map(layer: str, shares: np.ndarray) -> Map:
-    units, inputs = shares.shape
-    return Map(layer, units, inputs, float(shares.mean()), picture(shares))
+        what = "weights that the transmitted model has"
+        layers = dict(_masks(folder.seed(seed) / "model.safetensors"))
+    shown = [
+        {
+            "layer": name,
+            "units": shares.shape[0],
+            "inputs": shares.shape[1],
+            "density": shares.mean(),
+            "picture": picture(shares),
+        }
+        for name, shares in islice(layers.items(), LAYERS)
+    ]
+    return what, shown, len(layers) - len(shown)
 
 
 def picture(shares: np.ndarray) -> str:
     """Return a matrix of numbers in [0, 1] as the data URI of a PNG, averaged over blocks where it
     is too large.
     """
-    for axis in (0, 1):
-        starts = np.unique(
-            np.linspace(
-                0, shares.shape[axis], min(shares.shape[axis], SIDE), endpoint=False
-            ).astype(int)
-        )
-        lengths = np.diff([*starts, shares.shape[axis]])
-        shares = np.add.reduceat(shares, starts, axis=axis) / (
-            lengths[:, None] if axis == 0 else lengths
-        )
+    height, width = (min(length, SIDE) for length in shares.shape)
+    means = adaptive_avg_pool2d(torch.from_numpy(shares)[None], (height, width))[0].numpy()
     drawn, images = BytesIO(), needs("matplotlib.image", "examples", "matplotlib")
     # Viridis is readable on a dark page and on a light one.
-    images.imsave(drawn, shares, vmin=0, vmax=1, cmap="viridis", format="png")
+    images.imsave(drawn, means, vmin=0, vmax=1, cmap="viridis", format="png")
     return address(drawn)
 
 

@@ -6,20 +6,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayesfed.errors import ArgumentError, needs
 from bayesfed.federated import RoundReport
 from bayesfed.running.settings import Setting
-from bayesfed.running.trackers.tracker import Tracker
+from bayesfed.running.trackers.tracker import Opened, Settings, Tracker
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from torch.utils.tensorboard import SummaryWriter
-    from wandb import Run
-
 
 # The most that MLflow takes in one call.
 METRICS, PARAMETERS = 1000, 100
@@ -64,76 +62,55 @@ def mlflow(
         At the first round, if there is no run `run_id`.
     """
     client = needs("mlflow", "mlflow").MlflowClient(tracking_uri=tracking_uri)
-    return Tracker(_MlflowRun(client, experiment, run_name, run_id), config)
+
+    @contextmanager
+    def opened(report: RoundReport, settings: Settings) -> Iterator[Opened]:
+        from mlflow.entities import Metric, Param
+
+        if run_id is None:
+            known = client.get_experiment_by_name(experiment)
+            home = known.experiment_id if known else client.create_experiment(experiment)
+            run = client.create_run(home, run_name=run_name).info.run_id
+            there = 0
+            parameters = [Param(_allowed(name), str(value)) for name, value in settings.items()]
+            for start in range(0, len(parameters), PARAMETERS):
+                client.log_batch(run, params=parameters[start : start + PARAMETERS])
+        else:
+            run, there = run_id, _gone_on_with(client, run_id)
+
+        def write(step: int, figures: Mapping[str, float]) -> None:
+            now = int(time.time() * 1000)
+            metrics = [Metric(_allowed(name), value, now, step) for name, value in figures.items()]
+            for start in range(0, len(metrics), METRICS):
+                client.log_batch(run, metrics=metrics[start : start + METRICS])
+
+        status = "FINISHED"
+        try:
+            yield run, there, write
+        except BaseException as error:
+            status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
+            raise
+        finally:
+            client.set_terminated(run, status)
+
+    return Tracker(opened, config)
 
 
-class _MlflowRun:
-    """One run of MLflow."""
+def _gone_on_with(client: MlflowClient, run_id: str) -> int:
+    """Open an earlier run again, and return the number of rounds that it has."""
+    from mlflow.exceptions import MlflowException
 
-    def __init__(
-        self, client: MlflowClient, experiment: str, run_name: str | None, run_id: str | None
-    ) -> None:
-        self._client, self._experiment, self._name, self._given = (
-            client,
-            experiment,
-            run_name,
-            run_id,
-        )
-        self._id = ""
-
-    def open(self, report: RoundReport, settings: Mapping[str, Setting]) -> tuple[str, int]:
-        from mlflow.entities import Param
-        from mlflow.exceptions import MlflowException
-
-        if self._given is not None:
-            try:
-                self._client.update_run(self._given, status="RUNNING")
-            except MlflowException as problem:
-                raise ArgumentError(
-                    "mlflow", "an MLflow run to go on with", problem, "run_id=None"
-                ) from problem
-            self._id = self._given
-            return self._id, max(
-                (metric.step for metric in self._client.get_metric_history(self._id, ALWAYS)),
-                default=0,
-            )
-        known = self._client.get_experiment_by_name(self._experiment)
-        home = (
-            self._client.create_experiment(self._experiment)
-            if known is None
-            else known.experiment_id
-        )
-        self._id = self._client.create_run(home, run_name=self._name).info.run_id
-        parameters = [Param(_allowed(name), str(value)) for name, value in settings.items()]
-        for start in range(0, len(parameters), PARAMETERS):
-            self._client.log_batch(self._id, params=parameters[start : start + PARAMETERS])
-        return self._id, 0
-
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        metrics = [Metric(_allowed(name), value, now, step) for name, value in figures.items()]
-        for start in range(0, len(metrics), METRICS):
-            self._client.log_batch(self._id, metrics=metrics[start : start + METRICS])
-
-    def close(self, error: BaseException | None) -> None:
-        status = (
-            "FINISHED"
-            if error is None
-            else "KILLED"
-            if isinstance(error, KeyboardInterrupt)
-            else "FAILED"
-        )
-        self._client.set_terminated(self._id, status)
+    try:
+        client.update_run(run_id, status="RUNNING")
+    except MlflowException as problem:
+        expected = "an MLflow run to go on with"
+        raise ArgumentError("mlflow", expected, problem, "run_id=None") from problem
+    return max((metric.step for metric in client.get_metric_history(run_id, ALWAYS)), default=0)
 
 
 def _allowed(name: str) -> str:
     """Return a name in the characters that MLflow allows."""
     return re.sub(r"[^\w\-./ :]", "_", name)
-
-
-EVENTS = "events.out.tfevents.*"
 
 
 def tensorboard(folder: str | Path, *, config: Mapping[str, Setting] | None = None) -> Tracker:
@@ -158,42 +135,31 @@ def tensorboard(folder: str | Path, *, config: Mapping[str, Setting] | None = No
         At the first round of a run that was not resumed, if the folder has events already.
     """
     needs("tensorboard", "tensorboard")
-    return Tracker(_Events(Path(folder)), config)
+    folder = Path(folder)
 
-
-class _Events:
-    """A folder of event files."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._writer: SummaryWriter | None = None
-
-    def open(self, report: RoundReport, settings: Mapping[str, Setting]) -> tuple[str, int]:
+    @contextmanager
+    def opened(report: RoundReport, settings: Settings) -> Iterator[Opened]:
         from torch.utils.tensorboard import SummaryWriter
 
-        begun = any(self._folder.glob(EVENTS))
+        begun = any(folder.glob("events.out.tfevents.*"))
         if begun and report.round == 0:
             expected, hint = "a folder without events, or a run that is resumed", "another folder"
-            raise ArgumentError("tensorboard", expected, f"events in {self._folder}", hint)
-        there = min(_last_step(self._folder), report.round) if begun else 0
+            raise ArgumentError("tensorboard", expected, f"events in {folder}", hint)
+        there = min(_last_step(folder), report.round) if begun else 0
         # TensorBoard hides what an interrupted run wrote at this step and later.
-        self._writer = SummaryWriter(
-            str(self._folder), purge_step=report.round + 1 if begun else None
-        )
-        if not begun:
-            self._writer.add_text("settings", _markdown(settings), 0)
-        return str(self._folder), there
+        purged = report.round + 1 if begun else None
+        with SummaryWriter(str(folder), purge_step=purged) as writer:
+            if not begun:
+                writer.add_text("settings", _markdown(settings), 0)
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        if self._writer is not None:
-            for name, value in figures.items():
-                self._writer.add_scalar(name, value, step)
-            self._writer.flush()
+            def write(step: int, figures: Mapping[str, float]) -> None:
+                for name, value in figures.items():
+                    writer.add_scalar(name, value, step)
+                writer.flush()
 
-    def close(self, error: BaseException | None) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+            yield str(folder), there, write
+
+    return Tracker(opened, config)
 
 
 def _last_step(folder: Path) -> int:
@@ -209,13 +175,9 @@ def _last_step(folder: Path) -> int:
     )
 
 
-def _markdown(settings: Mapping[str, Setting]) -> str:
-    rows = [
-        f"| {name} | {value} |"
-        for name, value in (
-            (name, str(value).replace("|", "\\|")) for name, value in settings.items()
-        )
-    ]
+def _markdown(settings: Settings) -> str:
+    bare = {name: str(value).replace("|", "\\|") for name, value in settings.items()}
+    rows = [f"| {name} | {value} |" for name, value in bare.items()]
     return "\n".join(["| setting | value |", "|---|---|", *rows])
 
 
@@ -248,43 +210,26 @@ def wandb(
     MissingExtraError
         If wandb is not installed.
     """
-    needs("wandb", "wandb")
-    return Tracker(
-        _WandbRun(
-            {
-                "project": project,
-                "id": run_id,
-                "resume": None if run_id is None else "allow",
-                **options,
-            }
-        ),
-        config,
-    )
+    init = needs("wandb", "wandb").init
+    go_on = None if run_id is None else "allow"
+    # A run that the caller has begun goes on beside this one.
+    options = {"reinit": "create_new", "project": project, "id": run_id, "resume": go_on} | options
 
-
-class _WandbRun:
-    """One run of Weights & Biases."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = options
-        self._run: Run | None = None
-
-    def open(self, report: RoundReport, settings: Mapping[str, Setting]) -> tuple[str, int]:
-        import wandb
-
-        # A run that the caller has begun goes on beside this one.
-        run = self._run = wandb.init(
-            **{"reinit": "create_new", **self._options}, config=dict(settings)
-        )
+    @contextmanager
+    def opened(report: RoundReport, settings: Settings) -> Iterator[Opened]:
+        run = init(**options, config=dict(settings))
         # `run.step` is the step after the last one that the service has; an offline run does not
         # know it.
-        return run.id, max(run.step - 1, 0 if self._options["id"] is None else report.round)
+        there = max(run.step - 1, 0 if options["id"] is None else report.round)
 
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        if self._run is not None:
-            self._run.log(dict(figures), step=step, commit=True)
+        def write(step: int, figures: Mapping[str, float]) -> None:
+            run.log(dict(figures), step=step, commit=True)
 
-    def close(self, error: BaseException | None) -> None:
-        if self._run is not None:
-            self._run.finish(exit_code=0 if error is None else 1)
-            self._run = None
+        failed = 1
+        try:
+            yield run.id, there, write
+            failed = 0
+        finally:
+            run.finish(exit_code=failed)
+
+    return Tracker(opened, config)

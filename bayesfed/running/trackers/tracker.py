@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
-from typing import Protocol
 
-from bayesfed.federated import Record, RoundReport, bits, channel_uses, energy_j, latency_s
-from bayesfed.running.folders import installed
+from bayesfed.federated import Record, RoundReport, bits, energy_j
+from bayesfed.running.folders import installed, spent
 from bayesfed.running.settings import Setting, settings_of
 
-
-class Sink(Protocol):
-    """Where a tracker writes: the door to one library."""
-
-    def open(self, report: RoundReport, settings: Mapping[str, Setting]) -> tuple[str, int]:
-        """Begin a run or go on with one; return its id, and the number of rounds that it has
-        already.
-        """
-        ...
-
-    def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Write the figures after `step` rounds."""
-        ...
-
-    def close(self, error: BaseException | None) -> None:
-        """End the run: finished, or failed with an error."""
-        ...
+Settings = Mapping[str, Setting]
+Opened = tuple[str, int, Callable[[int, Mapping[str, float]], None]]
+"""A run's id, the number of rounds that it has already, and what writes the figures after so many
+rounds."""
+Sink = Callable[[RoundReport, Settings], AbstractContextManager[Opened]]
+"""Where a tracker writes, the door to one library: begins a run or goes on with one. The run ends
+when it is left, as failed if that is with an error."""
 
 
 class Tracker(AbstractContextManager["Tracker"]):
@@ -45,9 +34,8 @@ class Tracker(AbstractContextManager["Tracker"]):
     """
 
     def __init__(self, sink: Sink, config: Mapping[str, Setting] | None = None) -> None:
-        self._sink, self._config = sink, dict(config or {})
+        self._sink, self._config, self._entered = sink, dict(config or {}), ExitStack()
         self._next: int | None = None
-        self._megabytes = self._joules = 0.0
         self.run_id = ""
         """Id of the run that was last written to, with which a later run can go on."""
 
@@ -66,9 +54,8 @@ class Tracker(AbstractContextManager["Tracker"]):
         traceback: TracebackType | None,
     ) -> None:
         """End the run."""
-        if self._next is not None:
-            self._next = None
-            self._sink.close(error)
+        self._next = None
+        self._entered.__exit__(kind, error, traceback)
 
     def _open(self, report: RoundReport) -> None:
         self.__exit__(None, None, None)
@@ -77,8 +64,9 @@ class Tracker(AbstractContextManager["Tracker"]):
             "bayesfed": installed("bayesfed"),
             "torch": installed("torch"),
         }
-        self.run_id, self._there = self._sink.open(
-            report, settings_of(report.algorithm) | own | self._config
+        settings = settings_of(report.algorithm) | own | self._config
+        self.run_id, self._there, self._write = self._entered.enter_context(
+            self._sink(report, settings)
         )
         self._megabytes = self._joules = 0.0
         for record in report.snapshot.history:
@@ -92,7 +80,7 @@ class Tracker(AbstractContextManager["Tracker"]):
             totals = {"total/megabytes": self._megabytes} | (
                 {"total/joules": self._joules} if self._joules else {}
             )
-            self._sink.write(record.round + 1, figures_of(record) | totals)
+            self._write(record.round + 1, figures_of(record) | totals)
 
 
 def figures_of(record: Record) -> dict[str, float]:
@@ -101,16 +89,8 @@ def figures_of(record: Record) -> dict[str, float]:
 
     Channel uses, joules and seconds of devices are there only if the run has a channel or devices.
     """
-    rows = record.rows
-    physical = {
-        "channel_uses": channel_uses(rows),
-        "energy_j": energy_j(rows),
-        "latency_s": latency_s(rows),
-    }
     taken = {
-        "bits_down": bits(rows, "down"),
-        "bits_up": bits(rows, "up"),
-        **{name: value for name, value in physical.items() if value},
+        **spent(record.rows),
         "seconds": record.seconds,
         "clients": len(record.clients),
         "left_out": len(record.refused),

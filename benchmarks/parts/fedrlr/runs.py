@@ -31,11 +31,11 @@ from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
 from bayesfed.federated.engine.callbacks import score
 from bayesfed.federated.engine.reports import RoundReport, channel_uses
-from bayesfed.federated.links.compressed_sensing import Compressed, Plain
+from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.digital import Digital
 from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.federated.training.optimisers import Schedule, constant, inverse
-from bayesfed.models import fixed_rank, layer_matrices
+from bayesfed.models import fixed_rank
 from bayesfed.wireless.power_control import ChannelInversion, Gbma, PowerControl
 
 Settings = Mapping[str, Any]
@@ -252,7 +252,7 @@ def link(settings: Settings) -> Link:
     power: PowerControl = (
         gbma if settings["link"] == "gbma" else ChannelInversion(settings["threshold"])
     )
-    sensing = Compressed(settings["sensing_rows"], 256) if settings["sensing_rows"] else Plain()
+    sensing = Compressed(settings["sensing_rows"], 256) if settings["sensing_rows"] else None
     return OverTheAir(power, snr_db=settings["snr_db"], per=settings["per"], sensing=sensing)
 
 
@@ -269,6 +269,8 @@ def model(settings: Settings, seed: int) -> torch.nn.Module:
     """
     net = network(tuple(settings["widths"]), seed)
     ranks = {
-        name: min(settings["rank"], *matrix.shape) for name, matrix in layer_matrices(net).items()
+        name: min(settings["rank"], layer.in_features, layer.out_features)
+        for name, layer in net.named_modules()
+        if isinstance(layer, torch.nn.Linear)
     }
     return fixed_rank(net, ranks, initial=settings["initial"], key=bf.Key(seed, "fixed rank"))

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Binomial, Poisson
 
 from bayesfed.errors import ArgumentError
-from bayesfed.inference.evaluation.scoring import _whole
+from bayesfed.errors.checks import check, whole
 
 # Largest number of points at which an ECDF is compared with its band.
 POINTS = 100
@@ -71,7 +71,7 @@ def rank_statistics(ranks: Tensor, draws: int, level: float = 0.95) -> RankStati
     ArgumentError
         If ranks are not integers from 0 to draws, draws is below 1, or the level is outside (0, 1).
     """
-    _whole("rank_statistics", "draws", draws)
+    check("rank_statistics, draws", draws, whole(1, "15"))
     if (
         ranks.ndim != 1
         or not ranks.numel()
@@ -117,8 +117,8 @@ def ecdf_band(count: int, draws: int, level: float = 0.95) -> tuple[Tensor, Tens
     chain: independent Poisson steps given their sum n. Counts are whole numbers, so the probability
     of the band is a little above the level.
     """
-    _whole("ecdf_band", "count", count)
-    _whole("ecdf_band", "draws", draws)
+    check("ecdf_band, count", count, whole(1, "15"))
+    check("ecdf_band, draws", draws, whole(1, "15"))
     if not 0 < level < 1:
         raise ArgumentError("ecdf_band", "a level inside (0, 1)", level, "0.95")
     lower, upper = _counts(count, draws, level)

@@ -13,7 +13,7 @@ from parts.fslora.image_runs import Place, Settings, adapted, task_of
 from torch import Tensor, nn
 
 import bayesfed as bf
-from bayesfed.algorithms.lora.sketch_view import Slices
+from bayesfed.algorithms.lora.sketches import Slices
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.models import Drawn, adapters, resized
 from bayesfed.trees import Tree, shapes

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import DataError
-from bayesfed.errors.checks import KEY, a, checked, whole
+from bayesfed.errors.checks import a, checked, whole
 from bayesfed.keys import Key
 
 _DATA = a(Dataset, "a data set", "Dataset(inputs, targets)")
 
 
-@checked(data=_DATA, key=KEY)
+@checked(data=_DATA)
 def dihedral(data: Dataset, key: Key, *, inverted: bool = True) -> Dataset:
     """Return square images under the symmetries of the square: four rotations, each also mirrored,
     and all of them also inverted.
@@ -84,7 +84,7 @@ def dihedral(data: Dataset, key: Key, *, inverted: bool = True) -> Dataset:
     return _dealt(data, names, moved, key)
 
 
-@checked(data=_DATA, count=whole(1, "20"), key=KEY)
+@checked(data=_DATA, count=whole(1, "20"))
 def permutations(data: Dataset, count: int, key: Key) -> Dataset:
     """Return rows under fixed random permutations of their pixels or features. Domains are named
     ``"permutation-00"`` and so on.

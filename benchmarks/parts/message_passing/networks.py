@@ -24,7 +24,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import bayesfed as bf
-from bayesfed.inference import FactorGraph, infer
+from bayesfed.inference import FactorGraph, Tables, infer
+from bayesfed.inference.sum_product.methods.structure import (
+    as_flat,
+    log_tables,
+    structure,
+    unary_weights,
+)
 
 NAMES = ("alarm", "asia", "cancer", "earthquake", "survey", "sachs", "child", "insurance")
 KEY = bf.Key(0, "networks")
@@ -85,15 +91,15 @@ def by_pgmpy(
         from pgmpy.inference import VariableElimination
         from pgmpy.models import DiscreteMarkovNetwork
     logging.getLogger("pgmpy").setLevel(logging.ERROR)
-    drawn, count = graph.to_networkx(), len(graph.variables)
-    model, cards = DiscreteMarkovNetwork(), [drawn.nodes[i].get("card", 2) for i in range(count)]
+    flat = as_flat(graph.model)
+    cards, scopes = structure(flat)
+    count, cpu = len(cards), torch.device("cpu")
+    shape = flat.unary.shape if isinstance(flat, Tables) else flat.field.shape
+    _, own = unary_weights(flat, torch.zeros(1, *shape))
+    model = DiscreteMarkovNetwork()
     model.add_nodes_from(range(count))
-    factors = [([i], torch.zeros(card)) for i, card in enumerate(cards)]
-    factors += [
-        (list(data["scope"]), torch.as_tensor(data["factor"]))
-        for _, data in drawn.nodes(data=True)
-        if data["type"] == "factor"
-    ]
+    factors = [([i], weights[0]) for i, weights in enumerate(own)]
+    factors += list(zip(map(list, scopes), log_tables(flat, cpu), strict=True))
     for scope, logs in factors:
         model.add_edges_from(combinations(scope, 2))
         model.add_factors(

@@ -11,9 +11,10 @@ from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.errors import CheckpointError, CheckpointWarning
-from bayesfed.federated import RoundReport, Snapshot, checkpoint, load, rounds, save
+from bayesfed.federated import RoundReport, Snapshot, checkpoint, load, rounds
 from bayesfed.federated.engine.files.records import to_line
 from tests.support.codecs.damage import damaged
+from tests.support.saving import save
 
 
 def reports(number: int) -> list[RoundReport]:

@@ -17,9 +17,10 @@ from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.errors import CheckpointWarning
-from bayesfed.federated import checkpoint, newest, untimed
+from bayesfed.federated import checkpoint, newest
 from bayesfed.federated.engine.files.records import to_line
 from bayesfed.running.result import Result
+from tests.support.records import untimed
 
 ROUNDS, CLIENTS = 8, 4
 WRITES = ("open", "write", "fsync", "replace", "ftruncate")

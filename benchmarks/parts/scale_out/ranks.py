@@ -23,8 +23,9 @@ from parts.speed.cohorts import bare, federation
 from parts.speed.engine import BATCH, CLIENTS, PEERS, STEPS, WIDTHS, against_peers
 
 import bayesfed as bf
-from bayesfed.federated import rounds, untimed
+from bayesfed.federated import rounds
 from tests.support import recipes
+from tests.support.records import untimed
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLE = (

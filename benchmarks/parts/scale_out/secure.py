@@ -28,7 +28,7 @@ from scipy.stats import chisquare
 import bayesfed as bf
 from bayesfed.algorithms.wrappers.secure_sums import FixedPoint, degree
 from bayesfed.algorithms.wrappers.secure_sums.graphs import neighbours
-from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, Session
+from bayesfed.algorithms.wrappers.secure_sums.sessions import Session
 from bayesfed.errors import UpdateError
 from bayesfed.federated import Algorithm, RoundReport, rounds
 from bayesfed.trees import Tree, without
@@ -127,12 +127,10 @@ def _circle(
 ) -> tuple[list[Session], list[list[bytes]], list[list[int]]]:
     """Return sessions that have shared, the boxes for each, and its neighbours."""
     sessions, graph = [Session.fresh() for _ in range(count)], neighbours(count, number).tolist()
-    shared = [
+    for place, one in enumerate(sessions):
         one.share([sessions[other].public for other in graph[place]], threshold)
-        for place, one in enumerate(sessions)
-    ]
     boxes = [
-        [shared[other].boxes[graph[other].index(place) * BOX :][:BOX] for other in graph[place]]
+        [sessions[other].boxes[graph[other].index(place)] for other in graph[place]]
         for place in range(count)
     ]
     return sessions, boxes, graph

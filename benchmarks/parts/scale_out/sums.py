@@ -32,11 +32,12 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
     """Print the targets of sums, and yield whether each is met."""
     torch.set_num_threads(1)
     update = Update({name: torch.randn(shape) for name, shape in SHAPES.items()}, 3.0, "value")
-    exact, kept = Sum(), [update]
+    exact, kept = Sum(), dict(update.total)
 
     def plain() -> None:
         for _ in range(ADDED):
-            kept[0] = kept[0] + update
+            for name, leaf in update.total.items():
+                kept[name] = kept[name] + leaf
 
     def added() -> None:
         for _ in range(ADDED):

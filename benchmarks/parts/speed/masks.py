@@ -24,10 +24,10 @@ from functools import partial
 import numpy as np
 import torch
 from parts.shared.targets import target
+from parts.speed.clusters import ClusterMask
 
 from bayesfed.compress.leaf import Mask, MaskCode, Reader, Writer
 from bayesfed.compress.masks.cheapest import CheapestMask
-from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.errors import OrderingWarning

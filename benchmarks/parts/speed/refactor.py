@@ -22,8 +22,7 @@ import torch
 from parts.shared.targets import at_least, target
 
 import bayesfed as bf
-from bayesfed.algorithms.fed_hm.server import Refactor
-from bayesfed.algorithms.fed_hm.view import Factored
+from bayesfed.algorithms.fed_hm import Factored, Refactor
 from bayesfed.federated.core.sums import Sum
 from bayesfed.inspect.tables import table
 from bayesfed.models import (

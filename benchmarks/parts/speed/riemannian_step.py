@@ -19,22 +19,14 @@ from typing import Any
 
 import torch
 from parts.shared.targets import interleaved, ratio, target, tiny
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import bayesfed as bf
-from bayesfed.geometry import (
-    FixedRank,
-    apply,
-    apply_tangent,
-    distance,
-    metric_retraction,
-    project,
-    random_point,
-    to_dense,
-    zero_tangent,
-)
+from bayesfed.geometry import FixedRank, distance, metric_retraction, random_point, to_dense
+from bayesfed.models import FixedRankLayer, probes, tangents
 
 ROWS, COLUMNS, RANK, BATCH, STEPS, RATE = 4096, 4096, 16, 64, 20, 1e-3
 THIN, FULL, LOW = "Riemannian", "dense gradient, full SVD", "dense gradient, svd_lowrank"
@@ -91,14 +83,16 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
 
 def riemannian(point: FixedRank, inputs: Tensor, wanted: Tensor) -> Step:
     """Return a step that forms nothing of M x N."""
+    layer = FixedRankLayer(nn.Linear(COLUMNS, ROWS, bias=False, device="meta"), point)
+    layer.requires_grad_(False)
 
     def step() -> FixedRank:
-        probe = zero_tangent(point, requires_grad=True)
-        loss(apply(point, inputs) + apply_tangent(point, probe, inputs), wanted).backward()
-        assert probe.up.grad is not None
-        assert probe.vp.grad is not None
+        probe = probes({"": point})
+        error = loss(functional_call(layer, probe, (inputs,)), wanted)
+        found = torch.autograd.grad(error, list(probe.values()))
         with torch.no_grad():
-            return metric_retraction(point, -RATE * project(point, probe.up.grad, probe.vp.grad))
+            gradients = dict(zip(probe, found, strict=True))
+            return metric_retraction(point, -RATE * tangents({"": point}, gradients)[""])
 
     return step
 

@@ -3,7 +3,7 @@
 import torch
 
 import bayesfed as bf
-from bayesfed.algorithms.fed_rlr import Adapt, RiemannianSgd
+from bayesfed.algorithms.fed_rlr import RiemannianSgd
 from bayesfed.algorithms.fed_rlr.local import free
 from bayesfed.federated import rounds
 from bayesfed.federated.core.owners import owned
@@ -12,7 +12,7 @@ from bayesfed.geometry import (
     orthographic_retraction,
     to_dense,
 )
-from bayesfed.models.low_rank.fixed_rank_trees import points
+from bayesfed.models.low_rank.fixed_rank import points
 
 WORK = bf.Training(steps=3, batch_size=16, optimiser=bf.Sgd(0.05))
 
@@ -107,5 +107,4 @@ SETTINGS = {
     "own tangents": {"reset": False, "consensus": 0.1},
     "points": {"transmission": bf.Points(), "reset": False},
     "air": {"link": bf.OverTheAir(snr_db=25.0, estimate_variance=0.1)},
-    "adapted": {"reset": False, "adapt": Adapt(every=1, loss=1e-3)},
 }

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.fed_rlr import Adapt, Retract, RiemannianSgd
+from bayesfed.algorithms.fed_rlr import Retract, RiemannianSgd
 from bayesfed.algorithms.fed_rlr.local import RiemannianOptions, sent_shapes
 from bayesfed.errors import ArgumentError, ClientError, DataError, UpdateError
 from bayesfed.federated import Digital, Sum, Update, checkpoint, load, rounds
@@ -18,7 +18,7 @@ from bayesfed.geometry import (
     distance,
     orthographic_retraction,
 )
-from bayesfed.models.low_rank.fixed_rank_trees import points
+from bayesfed.models.low_rank.fixed_rank import points
 from bayesfed.testing import check_local
 from bayesfed.trees import is_finite, parameters
 from tests.algorithms.fed_rlr.fed_rlr_pieces import (
@@ -243,8 +243,8 @@ def diverging(clients, name="client-001", size=1e30):
 
 @pytest.mark.parametrize(
     "settings",
-    [s for n, s in SETTINGS.items() if n != "adapted"],
-    ids=[n for n in SETTINGS if n != "adapted"],
+    SETTINGS.values(),
+    ids=SETTINGS,
 )
 @pytest.mark.parametrize("size", [1e12, 1e25, 1e38])
 def test_a_client_that_diverges_is_named_and_the_others_go_on(settings, size, clients, net):
@@ -353,12 +353,12 @@ def test_nobody_on_the_air_is_an_error_in_words(clients, net):
         (0, {}, r"layer '1': expected a rank from 1 to 16, found 0"),
         (17, {}, r"layer '1': expected a rank from 1 to 16, found 17"),
         (True, {}, "a rank from 1 to 16"),
-        (1.5, {}, r"a ratio in \(0, 1\]"),
+        (1.5, {}, r"a number in \(0, 1\]"),
         ({"9": 2}, {}, r"layers among \['1', '3'\]"),
         (None, {}, "layers of fixed rank, found none"),
-        (4, {"consensus": -0.1}, r"consensus: expected a share in \[0, 1\], found -0.1"),
-        (4, {"consensus": 1.1}, r"a share in \[0, 1\]"),
-        (4, {"consensus": math.nan}, r"a share in \[0, 1\]"),
+        (4, {"consensus": -0.1}, r"consensus: expected a number in \[0, 1\], found -0.1"),
+        (4, {"consensus": 1.1}, r"a number in \[0, 1\]"),
+        (4, {"consensus": math.nan}, r"a number in \[0, 1\]"),
         (
             4,
             {"training": bf.Training(optimiser=bf.Adam(0.01))},
@@ -374,19 +374,9 @@ def test_nobody_on_the_air_is_an_error_in_words(clients, net):
             {"training": bf.Training(optimiser=bf.Sgd(0.1, weight_decay=0.1))},
             "Sgd without momentum and decay",
         ),
-        (4, {"clip": 0.0}, "clip: expected a norm above 0"),
-        (4, {"clip": math.nan}, "clip: expected a norm above 0"),
+        (4, {"clip": 0.0}, r"clip: expected a number in \(0, inf\]"),
+        (4, {"clip": math.nan}, r"clip: expected a number in \(0, inf\]"),
         (4, {"transmission": bf.Points(), "link": CLEAR}, "a transmission that adds, found Points"),
-        (
-            4,
-            {"adapt": Adapt(), "retraction": orthographic_retraction},
-            "metric_retraction where ranks grow",
-        ),
-        (
-            4,
-            {"adapt": Adapt(), "transmission": bf.Tangents(orthographic_retraction)},
-            "metric_retraction where ranks grow",
-        ),
     ],
 )
 def test_arguments_are_checked(rank, arguments, words, net):
@@ -405,7 +395,7 @@ def test_running_statistics_are_refused():
 def test_consensus_of_a_round_is_checked_in_that_round(clients, net):
     algorithm = bf.fed_rlr(net, 4, consensus=lambda round: 2.0 * round, training=WORK)
     with pytest.raises(
-        ArgumentError, match=r"consensus, round 1: expected a share in \[0, 1\], found 2.0"
+        ArgumentError, match=r"consensus, round 1: expected a number in \[0, 1\], found 2.0"
     ):
         final(algorithm, clients)
 
@@ -418,11 +408,9 @@ def test_rules_that_need_points_apart_are_refused_by_the_air(clients, net):
 
 
 def test_unknown_precoders_and_snrs_are_refused():
-    with pytest.raises(ArgumentError, match="'rademacher', 'orthogonal' or 'none', found 'haar'"):
+    with pytest.raises(ArgumentError, match="'rademacher', 'orthogonal', 'none', found 'haar'"):
         bf.Factors("haar")
-    with pytest.raises(
-        ArgumentError, match="snr_db: expected a finite number of decibels, found nan"
-    ):
+    with pytest.raises(ArgumentError, match="snr_db: expected a number in .*, found nan"):
         bf.OverTheAir(snr_db=math.nan)
 
 

@@ -14,10 +14,9 @@ from bayesfed.geometry import (
     metric_retraction,
     project,
     random_tangent,
-    tangent_to_dense,
     to_dense,
 )
-from bayesfed.models.low_rank.fixed_rank_trees import points, with_points
+from bayesfed.models.low_rank.fixed_rank import points, with_points
 from bayesfed.trees import parameters
 from tests.algorithms.fed_rlr.fed_rlr_pieces import (
     WORK,
@@ -30,6 +29,7 @@ from tests.algorithms.fed_rlr.fed_rlr_pieces import (
     regressions,
     rlr_local,
 )
+from tests.support.manifold import tangent_to_dense
 
 
 def test_the_pull_is_the_gradient_of_a_gaussian_around_the_broadcast_model(clients):
@@ -155,3 +155,47 @@ def test_consensus_may_be_a_function_of_the_round(clients, net):
 
     final(bf.fed_rlr(net, 4, consensus=share, reset=False, training=WORK), clients, 2)
     assert set(asked) == {0, 1}
+
+
+def test_what_tangents_do_not_carry_is_reported(digits, clients):
+    """Normal to the tangent space is what is of second order: steps of a tenth leave about a tenth
+    of the share.
+    """
+    shares = []
+    for rate in (0.02, 0.2):
+        algorithm = bf.fed_rlr(
+            bf.mlp([64, 16, 10], bf.Key(0, "net")),
+            3,
+            training=bf.Training(steps=5, optimiser=bf.Sgd(rate)),
+        )
+        infos = bf.run(algorithm, clients, rounds=1, progress=False).history[0].clients.values()
+        shares.append(sum(info["off_tangent"] for info in infos) / len(infos))
+    assert 0 < shares[0] < shares[1] / 4 < 0.25
+
+
+def test_long_gradients_are_shortened_and_short_ones_are_not(clients):
+    """A round of one step from the same point: the change is the rate times the gradient, or times
+    the clip.
+    """
+    net, rate = bf.mlp([64, 16, 10], bf.Key(0, "net")), 1e-3
+    name, data = next(iter(clients.items()))
+
+    def moved(clip):
+        algorithm = bf.fed_rlr(
+            net, 3, training=bf.Training(steps=1, optimiser=bf.Sgd(rate)), clip=clip
+        )
+        info = bf.run(algorithm, {name: data}, rounds=1, progress=False)
+        tree, start = info.snapshot.state, algorithm.initial
+        weights = info.history[0].clients[name]["consensus_gap"]
+        return math.sqrt(
+            weights
+            + sum(
+                float((tree[leaf] - start[leaf]).square().sum())
+                for leaf in tree
+                if leaf.endswith("bias")
+            )
+        )
+
+    free = moved(math.inf)
+    assert moved(10 * free / rate) == free
+    assert moved(0.2 * free / rate) == pytest.approx(0.2 * free, rel=1e-2)

@@ -21,7 +21,6 @@ from bayesfed.geometry import (
     difference,
     distance,
     from_dense,
-    inner,
     metric_retraction,
     orthographic_retraction,
     project,
@@ -31,11 +30,12 @@ from bayesfed.geometry import (
     to_dense,
     to_factors,
 )
-from bayesfed.models.low_rank.fixed_rank_trees import points
+from bayesfed.models.low_rank.fixed_rank import points
 from bayesfed.testing import check_view
 from bayesfed.trees import parameters, shapes
 from tests.algorithms.fed_rlr.fed_rlr_pieces import ALL, WORK, final, rlr_local
 from tests.conftest import tree_equal
+from tests.support.manifold import inner
 
 
 def some_point(number, rows=7, columns=5, rank=3):

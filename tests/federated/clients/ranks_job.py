@@ -16,9 +16,10 @@ import torch
 
 import bayesfed as bf
 from bayesfed.errors import BayesfedError
-from bayesfed.federated import Digital, checkpoint, layered, newest, untimed
+from bayesfed.federated import Digital, checkpoint, layered, newest
 from tests.support import recipes
 from tests.support.logged import Logged
+from tests.support.records import untimed
 
 # Methods whose sums are added over ranks, with memories and without, and methods whose replies are
 # sent to rank 0.

@@ -18,9 +18,10 @@ import torch
 import bayesfed as bf
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError
-from bayesfed.federated import ClientMemory, InFolder, Slot, rounds, untimed
+from bayesfed.federated import ClientMemory, Slot, rounds
 from bayesfed.federated.clients.workers import wait_until_gone
 from tests.conftest import tree_equal
+from tests.support.records import untimed
 
 WORK = {"training": bf.Training(steps=1, batch_size=8)}
 BAD = "b"
@@ -354,7 +355,7 @@ def make(tmp_path):
             self.keep = keep
 
         def __getattr__(self, name):
-            return getattr(ClientMemory(InFolder(tmp_path), keep=self.keep), name)
+            return getattr(ClientMemory(tmp_path, keep=self.keep), name)
 
     return Reopened
 
@@ -367,27 +368,27 @@ def value(number):
     return {"x": torch.tensor(float(number))}
 
 
-def test_a_memory_counts_when_it_is_promoted(make):
+def test_a_memory_counts_when_the_server_counts_on_it(make):
     memory = make()
-    assert (memory.read(), memory.accepted, memory.pending) == ({}, None, None)
+    assert (memory.read(), memory.accepted) == ({}, None)
     memory.pend(slot(0), value(0))
-    assert (memory.read(), memory.accepted, memory.pending) == ({}, None, slot(0))
+    assert (memory.read(), memory.accepted) == ({}, None)
     for _ in range(2):
-        memory.promote(slot(0))
-        assert (memory.read(), memory.accepted, memory.pending) == (value(0), slot(0), None)
+        memory.agree(slot(0))
+        assert (memory.read(), memory.accepted) == (value(0), slot(0))
     memory.pend(slot(1), value(1))
     memory.pend(slot(1), value(1.5))
     for _ in range(2):
-        memory.drop(slot(1))
-        assert (memory.read(), memory.accepted, memory.pending) == (value(0), slot(0), None)
-    memory.pend(slot(2, "a b/.é"), {})
-    memory.drop(slot(1))
-    memory.promote(slot(2, "a b/.é"))
-    assert (memory.read(), memory.accepted) == ({}, slot(2, "a b/.é"))
+        memory.agree(slot(0))
+        assert (memory.read(), memory.accepted) == (value(0), slot(0))
     with pytest.raises(CheckpointError, match="memory: expected one of"):
-        memory.promote(slot(1))
-    memory.replace(value(7))
-    assert (memory.read(), memory.accepted, memory.pending) == (value(7), None, None)
+        memory.agree(slot(1))
+    memory.pend(slot(1), value(1))
+    memory.pend(slot(2, "a b/.é"), {})
+    with pytest.raises(CheckpointError, match="memory: expected one of"):
+        memory.agree(slot(1))
+    memory.agree(slot(2, "a b/.é"))
+    assert (memory.read(), memory.accepted) == ({}, slot(2, "a b/.é"))
 
 
 def test_a_client_agrees_with_what_the_server_says(make):
@@ -397,18 +398,14 @@ def test_a_client_agrees_with_what_the_server_says(make):
         memory.pend(slot(number), value(number))
         for _ in range(2):
             memory.agree(slot(number))
-            assert (memory.read(), memory.accepted, memory.pending) == (
-                value(number),
-                slot(number),
-                None,
-            )
+            assert (memory.read(), memory.accepted) == (value(number), slot(number))
     memory.pend(slot(4), value(4))
     for _ in range(2):
         memory.agree(slot(3))
-        assert (memory.read(), memory.pending) == (value(3), None)
+        assert (memory.read(), memory.accepted) == (value(3), slot(3))
     memory.pend(slot(4), value(4))
     memory.agree(slot(2))
-    assert (memory.read(), memory.accepted, memory.pending) == (value(2), slot(2), None)
+    assert (memory.read(), memory.accepted) == (value(2), slot(2))
     for gone in (0, 3, 4):
         with pytest.raises(CheckpointError, match="which the server counts on"):
             memory.agree(slot(gone))
@@ -418,8 +415,9 @@ def test_a_client_agrees_with_what_the_server_says(make):
 
 
 def test_a_damaged_memory_is_refused(tmp_path):
-    memory = ClientMemory(InFolder(tmp_path / "new"))
-    memory.replace(value(1), slot(0))
+    memory = ClientMemory(tmp_path / "new")
+    memory.pend(slot(0), value(1))
+    memory.agree(slot(0))
     (path,) = (tmp_path / "new").iterdir()
     raw = path.read_bytes()
     for damage in (raw[:-1], b"", raw.replace(b"train", b"trail"), bytes([raw[0] ^ 1]) + raw[1:]):
@@ -435,7 +433,7 @@ def test_a_damaged_memory_is_refused(tmp_path):
         memory.read()
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(CheckpointError, match="expected undamaged files"):
-        InFolder(tmp_path / "file")
+        ClientMemory(tmp_path / "file")
 
 
 def test_rows_of_none_are_a_client_too(net, clients):

@@ -12,12 +12,13 @@ import torch
 import bayesfed as bf
 from bayesfed.data.population import Names
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError
-from bayesfed.federated import RecordFile, checkpoint, load, rounds, untimed
+from bayesfed.federated import RecordFile, checkpoint, load, rounds
 from bayesfed.federated.clients.memory import table as memory_table
 from bayesfed.federated.clients.memory.table import Memories, StoredMemories
 from bayesfed.federated.engine.files import snapshots
 from bayesfed.federated.engine.files.records import to_line
 from tests.support.recipes import tiny_recipes
+from tests.support.records import untimed
 
 RECIPES = ["fed_avg", "stc", "scaffold", "federated_svi pvi"]
 
@@ -77,7 +78,6 @@ def check_recipe(name, folder):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_population_has_the_bits_of_a_mapping(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshots, "FEW", 1)
     monkeypatch.setattr(snapshots, "SHORT", 1)
     half = check_recipe(name, tmp_path)
     assert bool(half.snapshot.memories) == (name != "fed_avg")

@@ -85,7 +85,6 @@ def agree(expected, several):
 
 def test_two_ranks_give_the_bits_of_one_process(tmp_path, monkeypatch):
     # Checkpoints of few clients have files as those of many.
-    monkeypatch.setattr(snapshots, "FEW", 1)
     monkeypatch.setattr(snapshots, "SHORT", 1)
     # First of all, so that processes that are forked from this one have imported what they need.
     expected = whole_runs(lambda pool: pool, SAMPLE) | hard_cases(

@@ -12,15 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.compress.quantisers.entries import energy, entries, peak, rounding, spread
-from bayesfed.compress.quantisers.floats import _KINDS, Exact, Float, Uniform
+from bayesfed.compress.quantisers.entries import Reals, energy, entries, peak, rounding, spread
+from bayesfed.compress.quantisers.floats import Exact, Float, Uniform
 from bayesfed.compress.quantisers.lattice import Lattice
 from bayesfed.compress.quantisers.probabilistic import Probabilistic, Qsgd
-from bayesfed.compress.quantisers.sparsify import KernelWise, _Kept
-from bayesfed.compress.quantisers.ternary import Ternary, _choose
+from bayesfed.compress.quantisers.sparsify import Kernels, Signs, _Kept
 
 # Largest coordinate in the cell of a lattice, by dimension.
-REACH = {1: 0.5, 2: 1 / math.sqrt(3), 8: 1.0}
+REACH = {1: 0.5, 2: 1 / math.sqrt(3)}
 
 
 def unbiased(codec: Any) -> bool:
@@ -29,8 +28,8 @@ def unbiased(codec: Any) -> bool:
         return codec.kind == 32
     if isinstance(codec, _Kept):
         return getattr(codec, "share", None) in {1, None} and unbiased(codec.values)
-    if isinstance(codec, Exact | Lattice | Probabilistic | Qsgd | Ternary | Uniform):
-        return not isinstance(codec, Ternary | Uniform)
+    if isinstance(codec, Exact | Lattice | Probabilistic | Qsgd | Signs | Uniform):
+        return not isinstance(codec, Signs | Uniform)
     return bool(codec.unbiased)
 
 
@@ -59,18 +58,16 @@ def _(codec: Exact, leaf: Tensor) -> float:
 @bound.register
 def _(codec: Float, leaf: Tensor) -> float:
     """Half a unit in the last place of the largest entry, at least half the smallest subnormal."""
-    _, _, bits, floor = _KINDS[codec.kind]
     if codec.kind == 32 or not leaf.numel():
         return 0.0
-    return max(2.0**-bits * peak(entries(leaf, "Float")), floor)
+    return max(2.0**-11 * peak(entries(leaf, "Float")), 2.0**-25)
 
 
 @variance.register
 def _(codec: Float, leaf: Tensor) -> float:
-    """``4**-p ||x||**2`` plus the error of subnormal numbers."""
-    _, _, bits, floor = _KINDS[codec.kind]
+    """``4**-11 ||x||**2`` plus the error of subnormal numbers."""
     flat = entries(leaf, "Float")
-    return 0.0 if codec.kind == 32 else 4.0**-bits * energy(flat) + len(flat) * floor**2
+    return 0.0 if codec.kind == 32 else 4.0**-11 * energy(flat) + len(flat) * 4.0**-25
 
 
 @bound.register
@@ -116,19 +113,21 @@ def _(codec: Probabilistic, leaf: Tensor) -> float:
 
 
 @bound.register
-def _(codec: Ternary, leaf: Tensor) -> float:
-    """The largest dropped entry, or the largest distance of a kept magnitude from mu."""
-    flat = entries(leaf, "Ternary")
-    chosen, magnitude = _choose(flat, codec.share)
-    return max(peak(flat[~chosen]), peak(np.abs(flat[chosen]) - np.float64(magnitude)))
+def _(codec: Signs, leaf: Tensor) -> float:
+    """The largest distance of a magnitude from mu."""
+    return peak(_from_mean(leaf))
 
 
 @variance.register
-def _(codec: Ternary, leaf: Tensor) -> float:
+def _(codec: Signs, leaf: Tensor) -> float:
     """``||x||**2 - k mu**2``, summed without cancellation."""
-    flat = entries(leaf, "Ternary")
-    chosen, magnitude = _choose(flat, codec.share)
-    return energy(flat[~chosen]) + energy(np.abs(flat[chosen]) - np.float64(magnitude))
+    return energy(_from_mean(leaf))
+
+
+def _from_mean(leaf: Tensor) -> Reals:
+    magnitudes = np.abs(entries(leaf, "Signs"))
+    mean = magnitudes.mean(dtype=np.float64) if len(magnitudes) else 0.0
+    return magnitudes - np.float64(np.float32(mean))
 
 
 @bound.register
@@ -153,7 +152,7 @@ def _(codec: Lattice, leaf: Tensor) -> float:
 @bound.register
 def _(codec: _Kept, leaf: Tensor) -> float:
     """The largest dropped entry, or the bound of the inner codec if that is larger."""
-    if isinstance(codec, KernelWise) and leaf.ndim < 2:
+    if isinstance(codec, Kernels) and leaf.ndim < 2:
         return bound(codec.values, leaf)
     rows, chosen = codec._parted(leaf)
     return max(peak(rows[~chosen]), bound(codec.values, torch.from_numpy(rows[chosen])))
@@ -162,7 +161,7 @@ def _(codec: _Kept, leaf: Tensor) -> float:
 @variance.register
 def _(codec: _Kept, leaf: Tensor) -> float:
     """The energy of the dropped rows plus the variance of the inner codec."""
-    if isinstance(codec, KernelWise) and leaf.ndim < 2:
+    if isinstance(codec, Kernels) and leaf.ndim < 2:
         return variance(codec.values, leaf)
     rows, chosen = codec._parted(leaf)
     lost = energy(rows[~chosen].reshape(-1))

@@ -13,15 +13,13 @@ from bayesfed.compress.leaf import IntegerCode, LeafCodec, MaskCode
 from bayesfed.compress.lossless.cheapest import STANDARD, Cheapest
 from bayesfed.compress.lossless.ranges import Range
 from bayesfed.compress.masks.cheapest import CheapestMask
-from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.posterior import PosteriorGrid
 from bayesfed.compress.quantisers.floats import Float, Uniform
 from bayesfed.compress.quantisers.lattice import Lattice
 from bayesfed.compress.quantisers.probabilistic import Probabilistic, Qsgd
-from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
-from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.compress.quantisers.sparsify import Sparse, Ternary, TopK
 from bayesfed.compress.wire import MAX_BYTES
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -30,18 +28,15 @@ LEAF_CODECS: dict[str, LeafCodec] = {
     "float32": Float(32),
     "float16": Float(16),
     "float16 range": Float(16, Range()),
-    "bfloat16": Float("bf16"),
     "uniform": Uniform(8),
     "probabilistic": Probabilistic(16),
     "qsgd": Qsgd(7, bucket=512),
     "qsgd max": Qsgd(16, norm="max"),
     "lattice 1": Lattice(bits=3, dimension=1),
     "lattice 2": Lattice(bits=3),
-    "lattice 8": Lattice(bits=3, dimension=8),
     "ternary": Ternary(0.1),
     "top": TopK(0.1),
     "top qsgd": TopK(0.1, Qsgd(16)),
-    "kernels": KernelWise(0.3),
     "sparse": Sparse(),
     "sparse lattice": Sparse(Lattice(bits=4)),
 }
@@ -53,7 +48,6 @@ MASK_CODES: dict[str, MaskCode] = {
     "plain": PlainMask(),
     "runs": RunMask(),
     "contexts": ContextMask(),
-    "clusters": ClusterMask(),
     "cheapest": CheapestMask(),
 }
 

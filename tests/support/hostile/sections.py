@@ -19,15 +19,13 @@ from bayesfed.compress.lossless.bits import Fixed
 from bayesfed.compress.lossless.cheapest import STANDARD
 from bayesfed.compress.lossless.golomb import Golomb
 from bayesfed.compress.lossless.ranges import Range
-from bayesfed.compress.masks.clusters import ClusterMask
 from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import PlainMask, RunMask
 from bayesfed.compress.posterior import PosteriorGrid
 from bayesfed.compress.quantisers.floats import Float, Uniform
 from bayesfed.compress.quantisers.lattice import Lattice
 from bayesfed.compress.quantisers.probabilistic import Probabilistic, Qsgd
-from bayesfed.compress.quantisers.sparsify import KernelWise, Sparse, TopK
-from bayesfed.compress.quantisers.ternary import Ternary
+from bayesfed.compress.quantisers.sparsify import Kernels, Sparse, Ternary, TopK
 from bayesfed.compress.wire import Leaf, seal
 from bayesfed.keys import Key
 
@@ -98,10 +96,9 @@ _LEAVES: dict[str, LeafCodec] = {
     "Probabilistic(4)": Probabilistic(4),
     "Qsgd(4, bucket=1)": Qsgd(4, bucket=1),
     "Lattice(bits=3)": Lattice(bits=3),
-    "Lattice(bits=3, dimension=8)": Lattice(bits=3, dimension=8),
     "Ternary(1)": Ternary(1.0, PlainMask()),
     "TopK(0.5)": TopK(0.5),
-    "KernelWise(0.5)": KernelWise(0.5),
+    "Kernels(Float(32))": Kernels(Float(32)),
     "Sparse()": Sparse(),
 }
 
@@ -132,11 +129,6 @@ def _hostile_masks(count: int) -> list[tuple[str, MaskCode, list[Part]]]:
     return [
         ("nothing", PlainMask(), []),
         ("half of all places", RunMask(), [count // 100 * 100, b"\0", 3 * count // 2]),
-        (
-            "as many rectangles as there may be",
-            ClusterMask(),
-            [count // 100 * 100 // 9, b"\0", 3 * (count // 10)],
-        ),
         ("words without end", ContextMask(), [contexts, 1 << 62]),
         ("more words than a mask has bits", ContextMask(), [contexts, 50_000, b"\x55" * 50_000]),
         ("no words", ContextMask(), [contexts[:5]]),

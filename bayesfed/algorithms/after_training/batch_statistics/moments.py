@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bayesfed.algorithms.surveys import Asked
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated import Fit, Kind, LocalOptions, Reducer
+from bayesfed.federated import Fit, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
 from bayesfed.keys import Key
@@ -32,7 +33,7 @@ class _Reached(Exception):
 
 
 @dataclass(frozen=True)
-class BatchMoments:
+class BatchMoments(Asked):
     """Run all rows up to a batch norm and return the moments about zero of its inputs, for each
     channel: over rows and pixels, in float64.
 
@@ -56,8 +57,6 @@ class BatchMoments:
     norm: str
     channels: int
     batch_size: int
-    kind: Kind = "moments"
-    uses_global_randomness: bool = False
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -85,24 +84,18 @@ class BatchMoments:
             mean += (centre - mean) * (more / total)
             count = total
         square = scatter / max(count, 1) + mean.square()
-        return Fit(
-            {"mean": mean, "square": square},
-            {},
-            {"samples": float(len(data))},
-        )
+        return Fit({"mean": mean, "square": square}, {}, {"samples": float(len(data))})
 
     def _inputs(self, message: Tree, rows: Tensor) -> Tensor:
         def stop(norm: nn.Module, given: tuple[Tensor, ...]) -> None:
             raise _Reached(given[0])
 
-        handle = self.net.get_submodule(self.norm).register_forward_pre_hook(stop)
+        norm = self.net.get_submodule(self.norm)
         try:
-            with torch.no_grad():
+            with norm.register_forward_pre_hook(stop), torch.no_grad():
                 functional_call(self.net, message, (rows,))
         except _Reached as reached:
             return reached.inputs
-        finally:
-            handle.remove()
         raise DataError(
             f"batch norm {self.norm!r}",
             "rows that come to it",
@@ -133,9 +126,8 @@ class PooledStatistics:
         moments = summed(reducer, "moments").mean()
         mean, square = moments["mean"], moments["square"]
         # Rounding may leave a channel that never varies just below 0.
-        statistics = {"running_mean": mean, "running_var": (square - mean.square()).clamp_min(0)}
-        return state | {
-            name: leaf.to(state[name])
-            for part, leaf in statistics.items()
-            for name in [leaf_of(self.norm, part)]
-        }, {}
+        statistics = {
+            leaf_of(self.norm, "running_mean"): mean,
+            leaf_of(self.norm, "running_var"): (square - mean.square()).clamp_min(0),
+        }
+        return state | {name: leaf.to(state[name]) for name, leaf in statistics.items()}, {}

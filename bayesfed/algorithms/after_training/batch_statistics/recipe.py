@@ -18,26 +18,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.algorithms.after_training.batch_statistics.moments import (
     BatchMoments,
     PooledStatistics,
 )
 from bayesfed.algorithms.registry import recipe
+from bayesfed.algorithms.surveys import survey
 from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated import Algorithm, Assignment, Digital, Model, Phase, Profile, Whole
+from bayesfed.errors.checks import whole
+from bayesfed.federated import Algorithm, Model
+from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
-from bayesfed.keys import Key
+from bayesfed.models.modules import noting, outputs
 from bayesfed.models.nets.norms import batch_norms, tracked
 from bayesfed.trees import Tree, check, leaf_of, shapes
 from bayesfed.trees import parameters as parameters_of
 
 
-@recipe(cites=("diao2021heterofl",))
+@recipe(cites=("diao2021heterofl",), batch_size=whole(1, "128"))
 def batch_statistics(
     net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor, *, batch_size: int = 128
 ) -> Algorithm:
@@ -70,8 +71,6 @@ def batch_statistics(
     UpdateError
         In the run, if no client with rows takes part.
     """
-    if batch_size < 1:
-        raise ArgumentError("batch_statistics", "batch_size >= 1", batch_size, "128")
     norms = {
         name: norm.num_features
         for name, norm in batch_norms(net).items()
@@ -92,50 +91,27 @@ def batch_statistics(
         **parameters,
         **{name: value for name, value in twin.named_buffers() if name in queried},
     }
-    down = Cast(64 if any(leaf.dtype == torch.float64 for leaf in initial.values()) else 32)
-
-    def phase(norm: str) -> Phase:
-        view = Whole(dict.fromkeys(("mean", "square"), (norms[norm],)))
-
-        def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-            return Assignment(view, float(profile.samples), down, Cast(64))
-
-        # The squares of a layer's outputs may be larger than a model's parameters.
-        link = Digital(max_norm=1e20)
-        return Phase(
+    phases = [
+        survey(
             norm or "norm",
-            assign,
             BatchMoments(twin, norm, norms[norm], batch_size),
             PooledStatistics(norm),
-            link,
+            dict.fromkeys(("mean", "square"), (norms[norm],)),
+            initial,
+            up=Cast(64),
+            by_rows=True,
+            owner=MODEL,
         )
-
-    order = _order(twin, initial, sorted(norms), sample)
-    return of_core(
-        "batch_statistics",
-        initial,
-        tuple(phase(norm) for norm in order),
-        lambda state: Model(twin, state),
-    )
+        for norm in _order(twin, initial, sorted(norms), sample)
+    ]
+    return of_core("batch_statistics", initial, phases, lambda state: Model(twin, state))
 
 
 def _order(net: nn.Module, state: Tree, norms: list[str], sample: Tensor) -> list[str]:
     """Return the norms in the order in which a forward pass comes to them."""
-    order: list[str] = []
-
-    def note(name: str) -> None:
-        order.append(name)
-
-    handles = [
-        net.get_submodule(name).register_forward_pre_hook(lambda norm, given, name=name: note(name))
-        for name in norms
-    ]
-    try:
-        with torch.no_grad():
-            functional_call(net, state, (sample,))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with noting(net, norms) as calls:
+        outputs(net, state, sample)
+    order = [name for name, _ in calls]
     if sorted(order) != norms:
         odd = {name: order.count(name) for name in norms if order.count(name) != 1}
         raise ArgumentError(

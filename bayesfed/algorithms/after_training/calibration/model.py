@@ -45,23 +45,13 @@ class CalibratedModel:
         """Return the probabilities of the classes, ``(B, C)``."""
         return self(inputs).softmax(1)
 
-    def threshold(
-        self,
-        level: float = 0.9,
-        *,
-        shares: Tensor | Sequence[float] | None = None,
-        cautious: bool = False,
-    ) -> float:
+    def threshold(self, level: float = 0.9, *, cautious: bool = False) -> float:
         """Return the largest ``1 - p`` of a class in a set.
 
         Parameters
         ----------
         level
             Share of the rows whose set shall hold the right class.
-        shares
-            ``(C,)``: shares of the classes where the sets are used, if they are others than those
-            of the held-out rows (label shift). The result is then the largest of the `thresholds`,
-            which all sets may use; those of `sets` are smaller.
         cautious
             Whether every client counts as one more row of an unknown score, ``N + K`` rows for
             ``N + 1``, so that the promise holds for a new row of a client drawn in any shares that
@@ -71,17 +61,10 @@ class CalibratedModel:
         Raises
         ------
         ArgumentError
-            If the level is not in (0, 1), no row was held out, or the shares are not C finite
-            numbers from 0 on, of which one is above 0.
+            If the level is not in (0, 1), or no row was held out.
         """
         extra = self.clients if cautious else 1
-        if shares is None:
-            return conformal.threshold(self.histograms.sum(0), level, clients=extra)
-        return float(
-            conformal.shifted_thresholds(
-                self.histograms, _tensor(shares), level, clients=extra
-            ).max()
-        )
+        return conformal.threshold(self.histograms.sum(0), level, clients=extra)
 
     def thresholds(
         self, level: float = 0.9, *, shares: Tensor | Sequence[float] | None = None
@@ -95,13 +78,15 @@ class CalibratedModel:
             Share of the rows whose set shall hold the right class: without shares of every single
             class, by its own held-out rows.
         shares
-            ``(C,)``: the share is then that of all rows, where the classes have these shares. A
+            ``(C,)``: shares of the classes where the sets are used, if they are others than those
+            of the held-out rows (label shift). The level is then the share of all rows there. A
             class of a share above 0 without held-out rows is in every set.
 
         Raises
         ------
         ArgumentError
-            As for `threshold`.
+            As for `threshold`, or if the shares are not C finite numbers from 0 on, of which one is
+            above 0.
         """
         if shares is None:
             return conformal.class_thresholds(self.histograms, level)
@@ -122,7 +107,7 @@ class CalibratedModel:
         inputs
             ``(B, ...)``.
         level, shares
-            As for `threshold`. With shares every class has a threshold of its own too, by weights
+            As for `thresholds`. With shares every class has a threshold of its own too, by weights
             (Podkopaev and Ramdas, 2021).
         by_class
             Whether every class has a threshold of its own (`thresholds`). Then the sets cover

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -22,25 +23,13 @@ from bayesfed.algorithms.after_training.calibration.sums import (
 )
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress import Cast
+from bayesfed.algorithms.surveys import survey
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, shown, whole
-from bayesfed.federated import (
-    Algorithm,
-    Assignment,
-    Digital,
-    Link,
-    Personal,
-    Phase,
-    Predictor,
-    Profile,
-    Whole,
-)
+from bayesfed.errors.checks import shown, whole
+from bayesfed.federated import Algorithm, Link, Personal, Predictor
 from bayesfed.federated.core import MODEL, of, owned
-from bayesfed.federated.core.algorithm import Assign
 from bayesfed.federated.core.layering import of_core
 from bayesfed.inference.evaluation.conformal import BINS
-from bayesfed.keys import Key
 from bayesfed.models.nets.norms import check_tracked
 from bayesfed.trees import Tree
 
@@ -48,7 +37,11 @@ from bayesfed.trees import Tree
 GRID = tuple(float(one) for one in torch.logspace(-2, 2, 50, base=2, dtype=torch.float64))
 
 
-@recipe(cites=("guo2017calibration", "lu2023federated"))
+@recipe(
+    cites=("guo2017calibration", "lu2023federated"),
+    classes=whole(1, "10"),
+    bins=whole(1, "1000"),
+)
 def calibrated(
     model: nn.Module | Predictor,
     parameters: Mapping[str, Tensor] | None = None,
@@ -109,60 +102,41 @@ def calibrated(
     check_tracked(net, "calibrated")
     grid = GRID if temperatures is None else _grid(temperatures)
     classes = _outputs(net) if classes is None else classes
-    for name, value, hint in (("classes", classes, "10"), ("bins", bins, "1000")):
-        check(f"calibrated, {name}", value, whole(1, hint))
-    wide = Cast(64 if any(leaf.dtype == torch.float64 for leaf in begun.values()) else 32)
     zeros = {
         TEMPERATURE: torch.ones(1, dtype=torch.float64),
         SCORES: torch.zeros(classes, bins, dtype=torch.float64),
         CLIENTS: torch.zeros(1),
     }
 
-    def asking(view: Whole) -> Assign:
-        def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-            return Assignment(view, 1.0, wide, wide)
-
-        return assign
-
-    # Sums over many rows are larger than the parameters of a model.
-    over = link or Digital(max_norm=1e20)
-    first = Phase(
+    first = survey(
         "temperature",
-        asking(Whole({"nll": (len(grid),)})),
         GridOfTemperatures(net, grid),
         BestTemperature(grid),
-        over,
-        owner="",
+        {"nll": (len(grid),)},
+        begun,
+        link,
     )
-    counts = Whole({"scores": (classes, bins), "clients": (1,)})
-    second = Phase(
+    second = survey(
         "scores",
-        asking(counts),
         ScoreHistograms(net, classes, bins),
         SumOfHistograms(),
-        over,
-        owner="",
+        {"scores": (classes, bins), "clients": (1,)},
+        begun,
+        link,
     )
 
     def predictor(state: Tree) -> CalibratedModel:
-        return CalibratedModel(
-            net,
-            owned(state, MODEL),
-            float(state[TEMPERATURE]),
-            state[SCORES],
-            int(state[CLIENTS]),
-        )
+        temperature, clients = float(state[TEMPERATURE]), int(state[CLIENTS])
+        return CalibratedModel(net, owned(state, MODEL), temperature, state[SCORES], clients)
 
     def personal(state: Tree, memory: Tree) -> Personal:
-        shared = predictor(state)
-        return Personal(
-            CalibratedModel(net, shared.parameters, shared.temperature, memory[SCORES], 1)
-            if SCORES in memory
-            else shared
-        )
+        model = predictor(state)
+        if SCORES in memory:
+            model = replace(model, histograms=memory[SCORES], clients=1)
+        return Personal(model)
 
-    phases = first, second
-    return of_core("calibrated", of(MODEL, begun) | zeros, phases, predictor, personal=personal)
+    initial = of(MODEL, begun) | zeros
+    return of_core("calibrated", initial, (first, second), predictor, personal=personal)
 
 
 def _grid(temperatures: Sequence[float]) -> tuple[float, ...]:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from bayesfed.algorithms.surveys import Asked
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError, UndeterminedWarning
-from bayesfed.federated import Fit, Kind, LocalOptions, Model, Reducer
-from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated import Fit, LocalOptions, Model, Reducer
+from bayesfed.federated.aggregation.servers import PublishesModel, summed
 from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.inference.evaluation.conformal import histogram
 from bayesfed.inference.objectives.likelihood import check_data
@@ -29,7 +30,7 @@ TEMPERATURE, SCORES, CLIENTS = (
 
 
 @dataclass(frozen=True)
-class GridOfTemperatures:
+class GridOfTemperatures(Asked):
     """Sum the negative log likelihood of a client's rows at each temperature.
 
     Parameters
@@ -42,8 +43,6 @@ class GridOfTemperatures:
 
     net: nn.Module
     temperatures: tuple[float, ...]
-    kind: Kind = "moments"
-    uses_global_randomness: bool = False
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -69,14 +68,10 @@ class GridOfTemperatures:
 
 
 @dataclass(frozen=True)
-class BestTemperature:
+class BestTemperature(PublishesModel):
     """Take the temperature with the least sum."""
 
     temperatures: tuple[float, ...]
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the network."""
-        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the temperature; with no rows at all it is 1.
@@ -87,13 +82,10 @@ class BestTemperature:
             If the temperature is at an end of the grid, of more than two.
         """
         sums = summed(reducer, "moments").total["nll"]
-        best = self.temperatures[int(sums.argmin())] if float(sums.max()) > 0 else 1.0
-        if (
-            len(self.temperatures) > 2
-            and float(sums.max()) > 0
-            and best in (min(self.temperatures), max(self.temperatures))
-        ):
-            further = best / 4 if best == min(self.temperatures) else 4 * best
+        known, least, most = float(sums.max()) > 0, min(self.temperatures), max(self.temperatures)
+        best = self.temperatures[int(sums.argmin())] if known else 1.0
+        if known and len(self.temperatures) > 2 and best in (least, most):
+            further = best / 4 if best == least else 4 * best
             text = (
                 f"calibrated: the best temperature, {best:g}, is at the end of those that were "
                 "tried"
@@ -109,7 +101,7 @@ class BestTemperature:
 
 
 @dataclass(frozen=True)
-class ScoreHistograms:
+class ScoreHistograms(Asked):
     """Count a client's rows by class and by ``1 - p_y`` at the chosen temperature. The client keeps
     its own counts.
 
@@ -124,8 +116,6 @@ class ScoreHistograms:
     net: nn.Module
     classes: int
     bins: int
-    kind: Kind = "moments"
-    uses_global_randomness: bool = False
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -147,9 +137,9 @@ class ScoreHistograms:
                     "calibrated", f"a network of {self.classes} outputs", found, f"classes={found}"
                 )
             p = (logits / float(message[TEMPERATURE])).softmax(1)
-            rows = [(data.targets == label).nonzero()[:, 0] for label in range(self.classes)]
+            owns = [data.targets == label for label in range(self.classes)]
             counts = torch.stack(
-                [histogram(p[one], data.targets[one], bins=self.bins) for one in rows]
+                [histogram(p[own], data.targets[own], bins=self.bins) for own in owns]
             )
         return Fit(
             {"scores": counts, "clients": torch.tensor([float(len(data) > 0)])},
@@ -176,6 +166,4 @@ class SumOfHistograms:
 
 def _logits(net: nn.Module, parameters: Tree, data: Dataset) -> Tensor:
     model = Model(net, parameters)
-    return torch.cat(
-        [model(data.inputs[start : start + 2000]) for start in range(0, len(data), 2000)]
-    ).double()
+    return torch.cat([model(part) for part in data.inputs.split(2000)]).double()

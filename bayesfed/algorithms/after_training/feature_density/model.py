@@ -29,7 +29,7 @@ from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.federated import Model
-from bayesfed.models.modules import evaluating
+from bayesfed.models.modules import evaluating, last_linear, noting
 from bayesfed.trees import Tree, to
 
 
@@ -126,25 +126,6 @@ class FeatureDensity:
         return distances
 
 
-def last_linear(net: nn.Module) -> tuple[str, nn.Linear]:
-    """Return the path of a network's last linear layer, and the layer.
-
-    Raises
-    ------
-    ArgumentError
-        If it has none.
-    """
-    linear = [
-        (name, module) for name, module in net.named_modules() if isinstance(module, nn.Linear)
-    ]
-    if not linear:
-        actual = type(net).__name__
-        raise ArgumentError(
-            "feature_density", "a network with a linear layer", actual, "mlp([64, 64, 10], key)"
-        )
-    return linear[-1]
-
-
 def features(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
     """Return what the last linear layer of a network gets, ``(B, d)``.
 
@@ -153,21 +134,15 @@ def features(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
     DataError
         If that layer is not used exactly once, on one vector a row.
     """
-    given: list[Tensor] = []
-    handle = last_linear(net)[1].register_forward_pre_hook(
-        lambda module, received: given.append(received[0].detach())
-    )
-    try:
-        with torch.no_grad(), evaluating(net):
-            functional_call(net, to(parameters, inputs.device), (inputs,))
-    finally:
-        handle.remove()
-    if len(given) != 1 or given[0].ndim != 2:
-        actual = f"{len(given)} times, {tuple(given[0].shape) if given else ()}"
+    last, _ = last_linear(net, "feature_density", "mlp([64, 64, 10], key)")
+    with noting(net, [last]) as calls, torch.no_grad(), evaluating(net):
+        functional_call(net, to(parameters, inputs.device), (inputs,))
+    if len(calls) != 1 or calls[0][1].ndim != 2:
+        actual = f"{len(calls)} times, {tuple(calls[0][1].shape) if calls else ()}"
         raise DataError(
             "feature_density",
             "a last linear layer used once, on (B, d)",
             actual,
             "mlp, cnn, resnet18",
         )
-    return given[0]
+    return calls[0][1]

@@ -6,58 +6,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.after_training.feature_density.model import (
-    FeatureDensity,
-    features,
-    last_linear,
-)
+from bayesfed.algorithms.after_training.feature_density.model import FeatureDensity, features
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
+from bayesfed.algorithms.surveys import Asked, survey
 from bayesfed.compress import Cast
 from bayesfed.data import Dataset
-from bayesfed.errors.checks import Role, check
-from bayesfed.federated import (
-    Algorithm,
-    Assignment,
-    Digital,
-    Fit,
-    Kind,
-    Link,
-    LocalOptions,
-    Phase,
-    Predictor,
-    Profile,
-    Reducer,
-    Whole,
-)
-from bayesfed.federated.aggregation.servers import summed
+from bayesfed.errors.checks import number
+from bayesfed.federated import Algorithm, Fit, Link, LocalOptions, Predictor, Reducer
+from bayesfed.federated.aggregation.servers import PublishesModel, summed
 from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.federated.core.layering import of_core
 from bayesfed.inference.laplace.blocks import symmetric, triangle
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
 from bayesfed.models import Categorical
-from bayesfed.models.modules import check_last
+from bayesfed.models.modules import check_last, last_linear
 from bayesfed.models.nets.norms import check_tracked
 from bayesfed.trees import Tree
 
 # Owner of the leaves of the state that are not the network's, and their names.
 OWN, COUNTS, SUMS, PRODUCTS = "density", "counts", "sums", "products"
-SHARE = Role(
-    lambda value: (
-        isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) <= 1
-    ),
-    "a share in [0, 1]",
-    "1e-3",
-)
 
 
-@recipe(cites=("lee2018simple", "mukhoti2023deep"))
+@recipe(cites=("lee2018simple", "mukhoti2023deep"), shrinkage=number("[0, 1]", "1e-3"))
 def feature_density(
     model: nn.Module | Predictor,
     parameters: Mapping[str, Tensor] | None = None,
@@ -101,19 +77,13 @@ def feature_density(
     """
     net, begun = network_and_parameters("feature_density", model, parameters)
     check_tracked(net, "feature_density")
-    check("feature_density, shrinkage", shrinkage, SHARE)
-    _, layer = last_linear(net)
+    last, layer = last_linear(net, "feature_density", "mlp([64, 64, 10], key)")
     classes, size = layer.out_features, layer.in_features
     expected = {
         COUNTS: (classes,),
         SUMS: (classes, size),
         PRODUCTS: (size * (size + 1) // 2,),
     }
-    down = Cast(64 if any(leaf.dtype == torch.float64 for leaf in begun.values()) else 32)
-
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        # The covariance is a small difference of the sums.
-        return Assignment(Whole(expected), 1.0, down, Cast(64))
 
     def predictor(state: Tree) -> FeatureDensity:
         network, own = owned(state, MODEL), owned(state, OWN)
@@ -121,35 +91,30 @@ def feature_density(
         return FeatureDensity(net, network, own[COUNTS], own[SUMS], products, shrinkage)
 
     zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in expected.items()}
-    # Sums over many rows are larger than the parameters of a model.
-    phase = Phase(
-        "moments",
-        assign,
-        ClassMoments(net, classes, size),
-        SumOfMoments(),
-        link or Digital(max_norm=1e20),
-        owner="",
-    )
+    local = ClassMoments(net, last, classes, size)
+    # The covariance is a small difference of the sums.
+    phase = survey("moments", local, SumOfMoments(), expected, begun, link, up=Cast(64))
     return of_core("feature_density", of(MODEL, begun) | of(OWN, zeros), (phase,), predictor)
 
 
 @dataclass(frozen=True)
-class ClassMoments:
+class ClassMoments(Asked):
     """Run all rows through the network and sum what its last layer gets.
 
     Parameters
     ----------
     net
         The network.
+    last
+        Path of the linear layer that it registers last.
     classes, size
         C, and d.
     """
 
     net: nn.Module
+    last: str
     classes: int
     size: int
-    kind: Kind = "moments"
-    uses_global_randomness: bool = False
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -163,18 +128,10 @@ class ClassMoments:
             another layer is the last.
         """
         check_data(self.net, Categorical(), message, data)
-        check_last(
-            self.net, message, last_linear(self.net)[0], data.inputs, where="feature_density"
-        )
-        counts = (
-            torch.bincount(data.targets.cpu(), minlength=self.classes).double()
-            if len(data)
-            else torch.zeros(self.classes, dtype=torch.float64)
-        )
-        sums, products = (
-            torch.zeros(self.classes, self.size, dtype=torch.float64),
-            torch.zeros(self.size, self.size, dtype=torch.float64),
-        )
+        check_last(self.net, message, self.last, data.inputs, where="feature_density")
+        counts = torch.bincount(data.targets.cpu().long(), minlength=self.classes).double()
+        sums = torch.zeros(self.classes, self.size, dtype=torch.float64)
+        products = torch.zeros(self.size, self.size, dtype=torch.float64)
         for start in range(0, len(data), 2000):
             part = data[slice(start, start + 2000)]
             rows = features(self.net, message, part.inputs).double().cpu()
@@ -188,12 +145,8 @@ class ClassMoments:
 
 
 @dataclass(frozen=True)
-class SumOfMoments:
+class SumOfMoments(PublishesModel):
     """Keep the sum of the clients' moments."""
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the network."""
-        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the sums, and the number of rows."""

@@ -15,12 +15,10 @@ Kronecker form, and that theta may not be a maximum.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.after_training.laplace.sums import (
@@ -32,30 +30,20 @@ from bayesfed.algorithms.after_training.laplace.sums import (
     sent_shapes,
 )
 from bayesfed.algorithms.after_training.trained import network_and_parameters
+from bayesfed.algorithms.baselines.ensembles.models import model_of
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress import Cast
+from bayesfed.algorithms.surveys import survey
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check as check_role
-from bayesfed.errors.checks import shown, whole
-from bayesfed.federated import (
-    Algorithm,
-    Assignment,
-    Digital,
-    Link,
-    Model,
-    Phase,
-    Posterior,
-    Predictor,
-    Profile,
-    Whole,
-)
+from bayesfed.errors.checks import POSITIVE, whole
+from bayesfed.errors.roles import Role
+from bayesfed.federated import Algorithm, Link, Model, Posterior, Predictor
 from bayesfed.federated.core import MODEL, of, owned
-from bayesfed.inference.laplace.layers import all_layers, last_layer
+from bayesfed.inference.laplace.layers import Layer, all_layers, last_layer
 from bayesfed.inference.laplace.structures import DiagonalLayers, Flat, Kronecker, Structure, roots
-from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
+from bayesfed.models.modules import tied
 from bayesfed.models.nets.norms import check_tracked
-from bayesfed.trees import Tree, shapes
+from bayesfed.trees import Tree
 
 Subset = Literal["last", "all"]
 Form = Literal["kronecker", "diagonal", "full"]
@@ -64,7 +52,15 @@ Biases = Literal["joint", "apart"]
 LARGEST = 20_000
 
 
-@recipe(cites=("daxberger2021laplace", "mackay1992practical"))
+@recipe(
+    cites=("daxberger2021laplace", "mackay1992practical"),
+    prior_precision=Role(
+        lambda value: value == "evidence" or POSITIVE.fits(value),
+        "a number above 0, or 'evidence'",
+        "'evidence'",
+    ),
+    batch_size=whole(1, "250"),
+)
 def laplace(
     model: nn.Module | Predictor | Algorithm,
     parameters: Mapping[str, Tensor] | None = None,
@@ -130,46 +126,24 @@ def laplace(
         In a round, if the precision is by the evidence and the network's NLL on its own rows is
         below 0.005 nats: such rows hardly bound the weights.
     """
-    for name, value, choices in (
-        ("subset", subset, Subset),
-        ("structure", structure, Form),
-        ("biases", biases, Biases),
-    ):
-        if value not in get_args(choices):
-            expected = f"one of {', '.join(map(repr, get_args(choices)))}"
-            raise ArgumentError(
-                f"laplace, {name}", expected, repr(value), repr(get_args(choices)[0])
-            )
-    number = isinstance(prior_precision, int | float) and not isinstance(prior_precision, bool)
-    if prior_precision != "evidence" and not (number and 0 < float(prior_precision) < math.inf):
-        expected = "a number above 0, or 'evidence'"
-        raise ArgumentError(
-            "laplace, prior_precision", expected, repr(prior_precision), "'evidence'"
-        )
-    check_role("laplace, batch_size", batch_size, whole(1, "250"))
     scored = likelihood or Categorical()
     roots(scored)
     network, begun = _model(model, parameters)
     check_tracked(network, "laplace")
     form = structure_of(network, subset, structure, biases)
-    wide = any(leaf.dtype == torch.float64 for leaf in begun.values())
-    down, up = Cast(64 if wide else 32), Cast(64 if wide else 32)
-    view = Whole(sent_shapes(form))
-
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        return Assignment(view, float(profile.samples), down, up)
-
-    # Squares of a layer's inputs may be larger than the parameters of a model.
     last = last_layer(network).name if subset == "last" else None
-    local, server = (
+    phase = survey(
+        "curvature",
         CurvatureSums(network, scored, form, batch_size, last),
         FitGaussian(network, scored, form, prior_precision),
+        sent_shapes(form),
+        begun,
+        link,
+        by_rows=True,
     )
-    link = link or Digital(max_norm=1e20)
-    phase = Phase("curvature", assign, local, server, link, owner="")
 
     def posterior(state: Tree) -> Posterior:
-        return posterior_of(state, owned(state, MODEL), network, scored, form)
+        return posterior_of(state, network, scored, form)
 
     gaussian = empty(form, prior_precision)
     if isinstance(model, Algorithm):
@@ -187,33 +161,11 @@ def _model(
 ) -> tuple[nn.Module, Tree]:
     """Return the network and the parameters that clients get."""
     if isinstance(given, Algorithm):
-        model, hint = given.predictor(given.initial), "laplace(result.model) after the run"
-        if (
-            parameters is not None
-            or given.posterior is not None
-            or given.personal
-            or given.sizes
-            or not isinstance(model, Model)
-        ):
-            actual = (
-                "parameters besides"
-                if parameters is not None
-                else f"{given.name!r}, with a posterior, sizes or models of its own"
-            )
-            raise ArgumentError(
-                "laplace", "an algorithm with one model and no posterior", actual, hint
-            )
-        core, _ = given.phases[0].scope.parted(given.initial)
-        if shapes(model.parameters) != shapes(core):
-            raise ArgumentError(
-                "laplace", "an algorithm whose state is its model", repr(given.name), hint
-            )
-        return model.net, core
-    if not isinstance(given, nn.Module | Model):
-        hint = "laplace(result.model), laplace(net, parameters)"
-        raise ArgumentError(
-            "laplace, model", "a network, a Model or an algorithm", shown(given), hint
-        )
+        hint = "laplace(result.model) after the run"
+        if parameters is not None:
+            raise ArgumentError("laplace", "an algorithm alone", "parameters besides", hint)
+        model = model_of(given, "laplace", hint)
+        return model.net, model.parameters
     return network_and_parameters("laplace", given, parameters)
 
 
@@ -227,31 +179,29 @@ def structure_of(
     ArgumentError
         If the network does not have the layers, no trained parameters, or too many for all entries.
     """
-    layers = [last_layer(net)] if subset == "last" else all_layers(net)
     own = dict(net.named_parameters())
-    if subset == "last" and layers and (tied := _tied(net, layers[0].parameters)):
-        hint = "subset='all', structure='full'"
-        raise ArgumentError(
-            "laplace, subset='last'", "parameters of the last layer alone", f"tied {tied}", hint
-        )
-    if layers is None and structure == "kronecker":
-        actual, hint = (
-            "trained parameters elsewhere, tied or in a layer of groups",
-            "structure='full' or 'diagonal', subset='last'",
-        )
-        raise ArgumentError("laplace", "linear and convolution layers", actual, hint)
-    if structure == "kronecker" and layers:
+    layers: list[Layer] | None
+    if subset == "last":
+        layers = [last_layer(net)]
+        names = layers[0].parameters
+        if both := tied(net) & set(names):
+            actual, hint = f"tied {sorted(both)}", "subset='all', structure='full'"
+            expected = "parameters of the last layer alone"
+            raise ArgumentError("laplace, subset='last'", expected, actual, hint)
+    else:
+        layers = all_layers(net)
+        names = tuple(name for name, value in own.items() if value.requires_grad)
+        if not names:
+            actual, hint = f"all frozen of {list(own)}", "subset='last'"
+            raise ArgumentError("laplace, subset='all'", "a trained parameter", actual, hint)
+    if structure == "kronecker":
+        if layers is None:
+            actual = "trained parameters elsewhere, tied or in a layer of groups"
+            hint = "structure='full' or 'diagonal', subset='last'"
+            raise ArgumentError("laplace", "linear and convolution layers", actual, hint)
         return Kronecker(tuple(layers), biases == "joint")
     if structure == "diagonal" and layers:
         return DiagonalLayers(tuple(layers))
-    names = (
-        layers[0].parameters
-        if subset == "last" and layers
-        else tuple(name for name, value in own.items() if value.requires_grad)
-    )
-    if not names:
-        actual = f"all frozen of {list(own)}"
-        raise ArgumentError("laplace, subset='all'", "a trained parameter", actual, "subset='last'")
     size = sum(own[name].numel() for name in names)
     if structure == "full" and size > LARGEST:
         actual, hint = f"{size:,}", "structure='kronecker' or 'diagonal'"
@@ -259,11 +209,3 @@ def structure_of(
             "laplace, structure='full'", f"at most {LARGEST:,} parameters", actual, hint
         )
     return Flat(names, size, structure == "diagonal")
-
-
-def _tied(net: nn.Module, names: Sequence[str]) -> list[str]:
-    """Return those of some parameters that have another name besides."""
-    every = list(net.named_parameters(remove_duplicate=False))
-    return [
-        name for name in names if sum(value is net.get_parameter(name) for _, value in every) > 1
-    ]

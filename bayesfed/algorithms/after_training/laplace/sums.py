@@ -11,10 +11,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from bayesfed.algorithms.surveys import Asked, over_rows
 from bayesfed.data import Dataset
 from bayesfed.errors import UndeterminedWarning
-from bayesfed.federated import Fit, Kind, LocalOptions, Reducer
-from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated import Fit, LocalOptions, Reducer
+from bayesfed.federated.aggregation.servers import PublishesModel, summed
 from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.inference.laplace import evidence
 from bayesfed.inference.laplace.posterior import LaplacePosterior
@@ -24,7 +25,7 @@ from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import check_last
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree
+from bayesfed.trees import Shapes, Tree, to
 
 # Owner of the leaves of the state that describe the Gaussian, and the names of those that are
 # numbers.
@@ -39,7 +40,7 @@ FITTED = 0.005
 
 
 @dataclass(frozen=True)
-class CurvatureSums:
+class CurvatureSums(Asked):
     """Run all rows through the network once and return the means of what they add to the GGN, and
     of their negative log likelihood.
 
@@ -62,8 +63,6 @@ class CurvatureSums:
     structure: Structure
     batch_size: int
     last: str | None = None
-    kind: Kind = "moments"
-    uses_global_randomness: bool = False
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -78,19 +77,15 @@ class CurvatureSums:
         check_data(self.net, self.likelihood, message, data)
         if self.last is not None:
             check_last(self.net, message, self.last, data.inputs, where="laplace, subset='last'")
-        device = data.inputs.device
-        sums = {
-            name: torch.zeros(shape, dtype=torch.float64, device=device)
-            for name, shape in sent_shapes(self.structure).items()
-        }
-        columns = roots(self.likelihood)
-        for start in range(0, len(data), self.batch_size):
-            part = data[slice(start, start + self.batch_size)]
+        columns, rows = roots(self.likelihood), max(len(data), 1)
+
+        def of_part(part: Dataset) -> Tree:
             outputs, found = self.structure.sums(self.net, message, part.inputs, columns)
-            more = of(BLOCK, found)
-            more[NLL] = -self.likelihood.pointwise(outputs.double(), part.targets).sum()[None]
-            sums = {name: total + more[name] for name, total in sums.items()}
-        rows = max(len(data), 1)
+            nll = -self.likelihood.pointwise(outputs.double(), part.targets).sum()
+            return of(BLOCK, found) | {NLL: nll[None]}
+
+        zeros = to(zero(sent_shapes(self.structure)), data.inputs.device)
+        sums = over_rows(data, self.batch_size, of_part, zeros)
         return Fit(
             {name: total / rows for name, total in sums.items()},
             {},
@@ -99,7 +94,7 @@ class CurvatureSums:
 
 
 @dataclass(frozen=True)
-class FitGaussian:
+class FitGaussian(PublishesModel):
     """Make the Gaussian of the clients' sums, and choose the precision of its prior.
 
     Parameters
@@ -115,10 +110,6 @@ class FitGaussian:
     structure: Structure
     precision: PriorPrecision
 
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the network."""
-        return owned(state, MODEL)
-
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the Gaussian, and the evidence in nats.
 
@@ -133,30 +124,21 @@ class FitGaussian:
         posterior = LaplacePosterior(
             self.net, self.likelihood, owned(state, MODEL), self.structure, sums, rows, nll, 1.0
         )
-        norm = sum(float(leaf.double().square().sum()) for leaf in posterior.centre.values())
-        chosen = (
-            evidence.best_precision(posterior.values, norm)
-            if self.precision == "evidence"
-            else float(self.precision)
-        )
-        if (
-            self.precision == "evidence"
-            and isinstance(self.likelihood, Categorical)
-            and posterior.nll < FITTED
-        ):
-            _warn_of_no_curvature(posterior.nll, chosen)
-        fit = -rows * posterior.nll / temperature_of(self.likelihood)
+        values, norm = posterior.values, posterior.norm
+        if self.precision == "evidence":
+            chosen = evidence.best_precision(values, norm)
+            if isinstance(self.likelihood, Categorical) and nll < FITTED:
+                _warn_of_no_curvature(nll, chosen)
+        else:
+            chosen = float(self.precision)
+        fit = -rows * nll / temperature_of(self.likelihood)
         info = {
-            "log_evidence": evidence.log_evidence(posterior.values, fit, norm, chosen),
-            "determined": evidence.determined(posterior.values, chosen),
+            "log_evidence": evidence.log_evidence(values, fit, norm, chosen),
+            "determined": evidence.determined(values, chosen),
             "prior_precision": chosen,
-            "nll": posterior.nll,
+            "nll": nll,
         }
-        own = means | {
-            ROWS: torch.tensor([rows]),
-            PRECISION: torch.tensor([chosen], dtype=torch.float64),
-        }
-        return state | of(OWN, own), info
+        return state | gaussian(means, rows, chosen), info
 
 
 def _warn_of_no_curvature(nll: float, chosen: float) -> None:
@@ -182,20 +164,28 @@ def empty(structure: Structure, precision: PriorPrecision) -> Tree:
     """Return the leaves of a Gaussian of no rows: the prior, of precision 1 where the evidence is
     to choose it.
     """
-    zeros = {
-        name: torch.zeros(shape, dtype=torch.float64)
-        for name, shape in {**sent_shapes(structure), ROWS: (1,)}.items()
-    }
     start = 1.0 if precision == "evidence" else float(precision)
-    return of(OWN, zeros | {PRECISION: torch.tensor([start], dtype=torch.float64)})
+    return gaussian(zero(sent_shapes(structure)), 0.0, start)
+
+
+def gaussian(means: Tree, rows: float, precision: float) -> Tree:
+    """Return the leaves of a Gaussian: means over so many rows, and the precision of the prior."""
+    wide = torch.tensor([precision], dtype=torch.float64)
+    return of(OWN, means | {ROWS: torch.tensor([rows]), PRECISION: wide})
+
+
+def zero(shapes: Shapes) -> Tree:
+    """Return zeros in double precision."""
+    return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
 
 
 def posterior_of(
-    state: Tree, parameters: Tree, net: nn.Module, likelihood: Likelihood, structure: Structure
+    state: Tree, net: nn.Module, likelihood: Likelihood, structure: Structure
 ) -> LaplacePosterior:
-    """Return the posterior of a state around some parameters."""
+    """Return the posterior of a state around its model."""
     own = owned(state, OWN)
     rows, nll, precision = (float(own[name]) for name in (ROWS, NLL, PRECISION))
     blocks = owned(own, BLOCK)
     means: dict[str, Tensor] = {name: blocks[name] for name in structure.shapes}
-    return LaplacePosterior(net, likelihood, parameters, structure, means, rows, nll, precision)
+    centre = owned(state, MODEL)
+    return LaplacePosterior(net, likelihood, centre, structure, means, rows, nll, precision)

@@ -18,33 +18,37 @@ products of Laplace approximations.
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
-import torch
 from torch import nn
 
 from bayesfed.algorithms.after_training.laplace.recipe import structure_of
 from bayesfed.algorithms.after_training.laplace.sums import empty, posterior_of, sent_shapes
 from bayesfed.algorithms.after_training.one_round.sums import LINEAR, Expansion, Maximum
-from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
+from bayesfed.algorithms.baselines.drift.plain_sgd import no_prior, sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import Algorithm, Digital, Link, Model, Posterior, Training, Whole
-from bayesfed.federated.core import MODEL, of, owned
+from bayesfed.errors.checks import number
+from bayesfed.federated import Algorithm, Digital, Link, Posterior, Training, Whole
+from bayesfed.federated.core import MODEL, of
 from bayesfed.federated.engine.gate import LEAST, TIMES
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.laplace.layers import last_layer
 from bayesfed.models import Categorical, Likelihood
+from bayesfed.models.modules import wide
 from bayesfed.models.nets.norms import check_tracked
 from bayesfed.trees import Tree, shapes, size
 
 Fusion = Literal["laplace", "fisher", "average"]
 
 
-@recipe(cites=("matena2022merging", "liu2024fedlpa"))
+@recipe(
+    cites=("matena2022merging", "liu2024fedlpa"),
+    prior_precision=number("(0, inf)", "1.0"),
+    floor=number("(0, inf)", "1e-3"),
+)
 def one_round(
     net: nn.Module,
     *,
@@ -90,40 +94,24 @@ def one_round(
         or, for "laplace", its last layer is frozen or the server would refuse its second
         derivatives: more than 1 MiB and 16 times the network.
     """
-    if fusion not in get_args(Fusion):
-        expected = "'laplace', 'fisher' or 'average'"
-        raise ArgumentError("one_round, fusion", expected, repr(fusion), "'laplace'")
-    if not (0 < prior_precision < math.inf and 0 < floor < math.inf):
-        expected = "finite numbers above 0"
-        raise ArgumentError(
-            "one_round, prior_precision and floor", expected, (prior_precision, floor), "1.0, 1e-3"
-        )
     work, scored = training or Training(), likelihood or Categorical()
     if fusion == "average":
         return compose("one_round", net, work.fitting(net, scored), training=work, link=link)
     sgd_of(work, "one_round")
     check_tracked(net, "one_round", 'norm="group"')
     bayes = fusion == "laplace"
-    if bayes and work.prior_precision is not None:
-        actual, hint = (
-            "training.prior_precision as well",
-            "one_round(net, prior_precision=1.0), Training without one",
-        )
-        raise ArgumentError(
-            "one_round, fusion='laplace'", "the prior of this method alone", actual, hint
-        )
+    if bayes:
+        hint = "one_round(net, prior_precision=1.0), Training without one"
+        no_prior(work, "one_round, fusion='laplace'", hint)
     form = structure_of(net, "last", "full") if bayes else structure_of(net, "all", "diagonal")
-    begun, descent = (
-        travelling(net, "static", where="one_round"),
-        work.descent(MaximumLikelihood(net, scored), net),
-    )
+    begun = travelling(net, "static", where="one_round")
     if frozen := [name for name in form.names if name not in begun]:
         raise ArgumentError(
             "one_round", "a last layer that is trained", f"frozen {frozen}", "requires_grad_()"
         )
     last = last_layer(net).name if bayes else None
     local = Expansion(
-        descent,
+        work.likelihood_descent(net, scored, "moments"),
         net,
         scored,
         form,
@@ -133,15 +121,14 @@ def one_round(
         last=last,
     )
     linear = of(LINEAR, form.matrices(begun))
-    wide = any(leaf.dtype == torch.float64 for leaf in begun.values())
-    width = 8 if wide else 4
+    width = 8 if wide(begun) else 4
     answer = width * (sum(math.prod(shape) for shape in form.shapes.values()) + size(linear))
     if answer > (most := LEAST + TIMES * width * size(begun)):
         actual, hint = f"{answer:,}", "a narrower last layer, fusion='fisher'"
         raise ArgumentError("one_round", f"answers of at most {most:,} bytes", actual, hint)
 
     def posterior(state: Tree) -> Posterior:
-        return posterior_of(state, owned(state, MODEL), net, scored, form)
+        return posterior_of(state, net, scored, form)
 
     return compose(
         "one_round",
@@ -150,10 +137,9 @@ def one_round(
         Maximum(form, prior_precision * bayes, bayes),
         training=work,
         initial=of(MODEL, begun) | (empty(form, prior_precision) if bayes else {}),
-        predictor=lambda state: Model(net, owned(state, MODEL)),
         posterior=posterior if bayes else None,
         view=Whole(sent_shapes(form) | shapes(linear)),
-        codec=Cast(64 if wide else 32),
+        codec=Cast(8 * width),
         # Sums of second derivatives are larger than the parameters of a model.
         link=link or Digital(max_norm=1e20),
         owner="",

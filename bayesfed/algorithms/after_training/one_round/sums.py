@@ -10,25 +10,26 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.algorithms.after_training.laplace.sums import BLOCK, NLL, OWN, PRECISION, ROWS
+from bayesfed.algorithms.after_training.laplace.sums import BLOCK, NLL, gaussian
+from bayesfed.algorithms.surveys import curvature, over_rows
 from bayesfed.data import Dataset
-from bayesfed.federated import Descent, Fit, Kind, LocalOptions, Reducer
-from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core import MODEL, Info, of, owned
+from bayesfed.federated import Descent, Fit, LocalOptions, Reducer
+from bayesfed.federated.aggregation.servers import PublishesModel, summed
+from bayesfed.federated.core import MODEL, Around, Info, of, owned
 from bayesfed.inference.laplace.blocks import symmetric
-from bayesfed.inference.laplace.structures import Structure, roots
+from bayesfed.inference.laplace.structures import Structure
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import check_last, evaluating
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, zeros_like
 
 # What the names of the linear terms begin with.
 LINEAR = "linear"
 
 
 @dataclass(frozen=True)
-class Expansion:
+class Expansion(Around):
     """Train some parameters, then expand: ``log p(D | theta) ~ b' theta - theta' H theta / 2``, b =
     H theta_k + g, all as means over rows.
 
@@ -37,7 +38,7 @@ class Expansion:
 
     Parameters
     ----------
-    descent
+    local
         Steps of plain SGD.
     net, likelihood
         Network, and distribution of the targets.
@@ -56,7 +57,7 @@ class Expansion:
         Path of the layer that must be the network's last; None if none must.
     """
 
-    descent: Descent
+    local: Descent
     net: nn.Module
     likelihood: Likelihood
     structure: Structure
@@ -65,12 +66,6 @@ class Expansion:
     gradient: bool
     batch_size: int = 250
     last: str | None = None
-    kind: Kind = "moments"
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.descent.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -94,32 +89,16 @@ class Expansion:
                 elif self.precision:
                     leaf.mul_(rows / (rows + rate * self.precision))
 
-        fit = self.descent.train(message, data, key, options, after_step)
-        trained, columns, device = (
-            fixed | {name: fit.payload[name] for name in names},
-            roots(self.likelihood),
-            data.inputs.device,
-        )
-        sums = {
-            name: torch.zeros(shape, dtype=torch.float64, device=device)
-            for name, shape in self.structure.shapes.items()
-        }
-        for start in range(0, len(data), self.batch_size):
-            more = self.structure.sums(
-                self.net, trained, data.inputs[start : start + self.batch_size], columns
-            )[1]
-            sums = {name: total + more[name] for name, total in sums.items()}
-        at = {
-            name: leaf.double()
-            for name, leaf in self.structure.matrices(
-                {name: trained[name] for name in names}
-            ).items()
-        }
+        fit = self.local.train(message, data, key, options, after_step)
+        trained = fixed | {name: fit.payload[name] for name in names}
+        size = self.batch_size
+        sums = curvature(self.structure, self.net, trained, data, self.likelihood, size)
+        at = self._matrices(trained)
         slopes, nll = self._slopes(trained, data)
         linear: dict[str, Tensor] = {}
-        for (curvature, total), (name, matrix) in zip(sums.items(), at.items(), strict=True):
-            sums[curvature] = total + self.floor * (len(data) > 0)
-            linear[name] = product(sums[curvature], matrix) + (slopes[name] if self.gradient else 0)
+        for (block, total), (name, matrix) in zip(sums.items(), at.items(), strict=True):
+            sums[block] = total + self.floor * (len(data) > 0)
+            linear[name] = product(sums[block], matrix) + (slopes[name] if self.gradient else 0)
         sent = of(BLOCK, sums) | of(LINEAR, linear) | {NLL: nll[None]}
         payload = {name: leaf / rows for name, leaf in sent.items()}
         return fit._replace(payload=payload, memory={})
@@ -131,30 +110,27 @@ class Expansion:
         leaves = {
             name: trained[name].detach().clone().requires_grad_() for name in self.structure.names
         }
-        total, cold = (
-            torch.zeros((), dtype=torch.float64, device=data.inputs.device),
-            1 / temperature_of(self.likelihood),
-        )
-        gradients: Tree = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-        for start in range(0, len(data), self.batch_size):
-            part = data[slice(start, start + self.batch_size)]
+        cold = 1 / temperature_of(self.likelihood)
+
+        def of_part(part: Dataset) -> Tree:
             with evaluating(self.net), torch.enable_grad():
-                score = self.likelihood.pointwise(
-                    functional_call(self.net, trained | leaves, (part.inputs,)), part.targets
-                ).sum()
+                outputs = functional_call(self.net, trained | leaves, (part.inputs,))
+                score = self.likelihood.pointwise(outputs, part.targets).sum()
             slopes = torch.autograd.grad(score, list(leaves.values()))
-            gradients = {
-                name: old + cold * new
-                for (name, old), new in zip(gradients.items(), slopes, strict=True)
-            }
-            total = total - score.detach().double()
-        return {
-            name: leaf.double() for name, leaf in self.structure.matrices(gradients).items()
-        }, total
+            gradients = {name: cold * new for name, new in zip(leaves, slopes, strict=True)}
+            return of(MODEL, gradients) | {NLL: -score.detach().double()}
+
+        begun = of(MODEL, zeros_like(leaves))
+        begun[NLL] = torch.zeros((), dtype=torch.float64, device=data.inputs.device)
+        sums = over_rows(data, self.batch_size, of_part, begun)
+        return self._matrices(owned(sums, MODEL)), sums[NLL]
+
+    def _matrices(self, tree: Tree) -> Tree:
+        return {name: leaf.double() for name, leaf in self.structure.matrices(tree).items()}
 
 
 @dataclass(frozen=True)
-class Maximum:
+class Maximum(PublishesModel):
     """Take the maximum of the sum of clients' log likelihoods and the log prior N(0, 1 /
     precision).
 
@@ -171,10 +147,6 @@ class Maximum:
     structure: Structure
     precision: float
     gaussian: bool
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the network."""
-        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the maximum. A round in which no client has data changes
@@ -195,20 +167,13 @@ class Maximum:
         after = of(MODEL, network | best)
         if not self.gaussian:
             return after, {}
-        kept = {
-            **of(BLOCK, blocks),
-            NLL: means[NLL],
-            ROWS: torch.tensor([rows]),
-            PRECISION: torch.tensor([self.precision], dtype=torch.float64),
-        }
-        return after | of(OWN, kept), {}
+        kept = of(BLOCK, blocks) | {NLL: means[NLL]}
+        return after | gaussian(kept, rows, self.precision), {}
 
 
 def is_diagonal(curvature: Tensor, matrix: Tensor) -> bool:
     """Return whether a curvature is a number for every entry, and not the triangle of a matrix."""
-    return curvature.shape == matrix.shape or (
-        curvature.ndim == 1 and curvature.numel() == matrix.numel() > 1
-    )
+    return curvature.numel() == matrix.numel()
 
 
 def product(curvature: Tensor, matrix: Tensor) -> Tensor:

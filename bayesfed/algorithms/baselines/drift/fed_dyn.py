@@ -21,70 +21,58 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
-from bayesfed.algorithms.baselines.drift.plain_sgd import check_share, sgd_of
+from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError
 from bayesfed.federated import (
     Algorithm,
     Average,
     Descent,
     Fit,
-    Kind,
     Link,
     LocalOptions,
-    Model,
     Reducer,
     Training,
     Whole,
 )
-from bayesfed.federated.core import MODEL, Info, of, owned
+from bayesfed.federated.aggregation.servers import PublishesModel
+from bayesfed.federated.core import MODEL, Around, Info, of, owned
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models import Categorical, Likelihood
-from bayesfed.trees import Tree, shapes, to
+from bayesfed.models import Likelihood
+from bayesfed.trees import Tree, shapes, to, zeros_like
 
 # Owners of the server's h / alpha in its state, and of the linear term in a client's memory.
 LAG, SLOPE = "lag", "slope"
 
 
 @dataclass(frozen=True)
-class DynamicLocal:
+class DynamicLocal(Around):
     """Minimise a client's regularised loss, and keep the slope that makes its minimum that of all
     clients.
 
     Parameters
     ----------
-    descent
+    local
         Steps of plain SGD on the client's loss.
     strength
         alpha.
     """
 
-    descent: Descent
+    local: Descent
     strength: float
-    kind: Kind = "value"
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.descent.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
         """Train from the message, and update the slope. A client without rows changes nothing."""
         if not len(data) or not self.strength:
-            return self.descent.fit(message, memory, data, key, options)._replace(memory=memory)
-        slope = to(owned(memory, SLOPE), data.inputs.device) or {
-            name: torch.zeros_like(leaf) for name, leaf in message.items()
-        }
+            return self.local.fit(message, memory, data, key, options)._replace(memory=memory)
+        slope = to(owned(memory, SLOPE), data.inputs.device) or zeros_like(message)
         pull = {name: leaf + self.strength * message[name] for name, leaf in slope.items()}
 
         def after_step(trained: Tree, rate: float, left: int) -> None:
@@ -93,7 +81,7 @@ class DynamicLocal:
             for name, leaf in trained.items():
                 leaf.add_(pull[name], alpha=rate).div_(1 + rate * self.strength)
 
-        fit = self.descent.train(message, data, key, options, after_step)
+        fit = self.local.train(message, data, key, options, after_step)
         after = {
             name: leaf - self.strength * (fit.payload[name] - message[name])
             for name, leaf in slope.items()
@@ -102,7 +90,7 @@ class DynamicLocal:
 
 
 @dataclass(frozen=True)
-class Dynamic:
+class Dynamic(PublishesModel):
     """Average models, and go on by the sum of all earlier averages' changes.
 
     Parameters
@@ -115,10 +103,6 @@ class Dynamic:
 
     strength: float
     participation: float = 1.0
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the model alone."""
-        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the next model and the next lag. A round in which no client has data changes
@@ -172,22 +156,15 @@ def fed_dyn(
         If the strength is negative, `participation` is no share, or the optimiser is not `Sgd`
         without momentum.
     """
-    if not strength >= 0:
-        raise ArgumentError("fed_dyn", "strength >= 0", strength, "0.01")
-    check_share(participation, "fed_dyn")
     work, model = training or Training(), travelling(net, "static", where="fed_dyn")
     sgd_of(work, "fed_dyn")
-    zeros = {name: torch.zeros_like(leaf) for name, leaf in model.items()}
     return compose(
         "fed_dyn",
         net,
-        DynamicLocal(
-            work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), strength
-        ),
+        DynamicLocal(work.likelihood_descent(net, likelihood), strength),
         Dynamic(strength, participation),
         training=work,
-        initial=of(MODEL, model) | of(LAG, zeros),
-        predictor=lambda state: Model(net, owned(state, MODEL)),
+        initial=of(MODEL, model) | of(LAG, zeros_like(model)),
         view=Whole(shapes(model)),
         codec=codec,
         link=link,

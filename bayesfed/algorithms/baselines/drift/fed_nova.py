@@ -32,7 +32,6 @@ from bayesfed.federated import (
     Algorithm,
     Descent,
     Fit,
-    Kind,
     Link,
     LocalOptions,
     Reducer,
@@ -40,11 +39,10 @@ from bayesfed.federated import (
     Whole,
 )
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core import MODEL, Info, of
+from bayesfed.federated.core import MODEL, Around, Info, of
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models import Categorical, Likelihood
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree, shapes
 
 # Leaf of a payload: the client's steps over the reference.
@@ -63,35 +61,29 @@ def accumulated(steps: int, momentum: float) -> float:
 
 
 @dataclass(frozen=True)
-class NormalisedLocal:
+class NormalisedLocal(Around):
     """Gradient steps, whose change is sent as that of a reference number of steps.
 
     Parameters
     ----------
-    descent
+    local
         Steps of SGD.
     momentum
         Momentum of these steps.
     """
 
-    descent: Descent
+    local: Descent
     momentum: float = 0.0
-    kind: Kind = "value"
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.descent.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
         """Train from the message, and send the normalised model with the number of steps."""
         fit, (_, steps) = (
-            self.descent.fit(message, memory, data, key, options),
-            self.descent.asked(options),
+            self.local.fit(message, memory, data, key, options),
+            self.local.asked(options),
         )
-        times = accumulated(steps, self.momentum) / accumulated(self.descent.steps, self.momentum)
+        times = accumulated(steps, self.momentum) / accumulated(self.local.steps, self.momentum)
         # `lerp` with weight 1 returns its end exactly.
         normalised = {
             name: message[name].lerp(leaf, 1 / times) for name, leaf in fit.payload.items()
@@ -150,18 +142,14 @@ def fed_nova(
     work = training or Training()
     momentum = sgd_of(work, "fed_nova", momentum=True).momentum
     model = travelling(net, "static", where="fed_nova")
-    local = NormalisedLocal(
-        work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), momentum
-    )
-    view = Whole({**shapes(of(MODEL, model)), STEPS: ()})
     return compose(
         "fed_nova",
         net,
-        local,
+        NormalisedLocal(work.likelihood_descent(net, likelihood), momentum),
         Normalised(),
         training=work,
         initial=model,
-        view=view,
+        view=Whole({**shapes(of(MODEL, model)), STEPS: ()}),
         codec=codec,
         link=link,
     )

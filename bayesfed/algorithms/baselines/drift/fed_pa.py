@@ -22,7 +22,6 @@ those of `server_optimised`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,14 +33,19 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.federated import Algorithm, Descent, Fit, Kind, Link, LocalOptions, Training
-from bayesfed.inference import MaximumLikelihood
+from bayesfed.errors.checks import number
+from bayesfed.federated import Algorithm, Descent, Fit, Link, LocalOptions, Training
+from bayesfed.federated.core import Around
 from bayesfed.keys import Key
-from bayesfed.models import Categorical, Likelihood
-from bayesfed.trees import Tree
+from bayesfed.models import Likelihood
+from bayesfed.trees import Tree, flat, unflat, zeros_like
 
 
-@recipe(cites=("alshedivat2021federated",))
+@recipe(
+    cites=("alshedivat2021federated",),
+    shrinkage=number("[0, inf)", "0.01"),
+    burn_in=number("[0, 1)", "0.5"),
+)
 def fed_pa(
     net: nn.Module,
     *,
@@ -79,10 +83,6 @@ def fed_pa(
         If a number is outside its domain, or there are fewer steps after the burn-in than samples.
     """
     work = training or Training()
-    if samples < 1 or not 0 <= shrinkage < math.inf or not 0 <= burn_in < 1 or begin < 0:
-        actual, hint = (samples, shrinkage, burn_in, begin), "5, 0.01, 0.5, 0"
-        expected = "samples >= 1, shrinkage >= 0, burn_in in [0, 1), begin >= 0"
-        raise ArgumentError("fed_pa", expected, actual, hint)
     if work.epochs is None and _window(work.steps, burn_in, samples) < 1:
         found, hint = (
             f"{work.steps} steps, {samples} samples",
@@ -95,7 +95,7 @@ def fed_pa(
             Windows, turn.round, turn.profile.samples, windows=samples if turn.round >= begin else 0
         )
 
-    descent = work.descent(MaximumLikelihood(net, likelihood or Categorical()), net, "delta")
+    descent = work.likelihood_descent(net, likelihood, "delta")
     return compose(
         "fed_pa",
         net,
@@ -121,28 +121,22 @@ class Windows(LocalOptions):
 
 
 @dataclass(frozen=True)
-class PosteriorAverage:
+class PosteriorAverage(Around):
     """Gradient steps whose iterates give mean and covariance of a client's posterior; the change
     that is sent is ``Sigma^-1 (mu - theta)``.
 
     Parameters
     ----------
-    descent
+    local
         Gradient steps that send changes.
     shrinkage, burn_in
         As of `fed_pa`.
     """
 
-    descent: Descent
+    local: Descent
     shrinkage: float
     burn_in: float
-    kind: Kind = "delta"
     options: ClassVar[type[LocalOptions]] = Windows
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.descent.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -157,8 +151,8 @@ class PosteriorAverage:
         """
         count = options.windows if isinstance(options, Windows) else 0
         if not count or not len(data):
-            return self.descent.train(message, data, key, options)
-        _, steps = self.descent.asked(options)
+            return self.local.train(message, data, key, options)
+        _, steps = self.local.asked(options)
         window = _window(steps, self.burn_in, count)
         if window < 1:
             raise DataError(
@@ -171,21 +165,13 @@ class PosteriorAverage:
             if place < 0:
                 return
             if place % window == 0:
-                sums.append({name: torch.zeros_like(leaf) for name, leaf in trained.items()})
+                sums.append(zeros_like(trained))
             for name, leaf in trained.items():
                 sums[-1][name].add_(leaf, alpha=1 / window)
 
-        fit = self.descent.train(message, data, key, options, after_step)
-        change = posterior_change(
-            torch.stack([_flat(one) for one in sums]), _flat(message), self.shrinkage
-        )
-        parts = change.split([leaf.numel() for leaf in message.values()])
-        return fit._replace(
-            payload={
-                name: part.reshape(leaf.shape)
-                for (name, leaf), part in zip(message.items(), parts, strict=True)
-            }
-        )
+        fit = self.local.train(message, data, key, options, after_step)
+        change = posterior_change(torch.stack([*map(flat, sums)]), flat(message), self.shrinkage)
+        return fit._replace(payload=unflat(change, message))
 
 
 def posterior_change(samples: Tensor, start: Tensor, shrinkage: float) -> Tensor:
@@ -218,8 +204,3 @@ def posterior_change(samples: Tensor, start: Tensor, shrinkage: float) -> Tensor
 def _window(steps: int, burn_in: float, samples: int) -> int:
     """Return the number of steps of a window."""
     return (steps - math.floor(burn_in * steps)) // samples
-
-
-def _flat(tree: Tree | dict[str, Tensor]) -> Tensor:
-    leaves: Sequence[Tensor] = list(tree.values())
-    return torch.cat([leaf.flatten() for leaf in leaves])

@@ -1,4 +1,4 @@
-"""Checks that methods against client drift share."""
+"""Checks of the local work that methods with equations of their own for its steps share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,8 @@ def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:
     return optimiser
 
 
-def check_share(participation: float, where: str) -> None:
-    """Raise `ArgumentError` unless `participation` is a share of the clients, above 0."""
-    if not 0 < participation <= 1:
-        raise ArgumentError(
-            f"{where}, participation",
-            "a share in (0, 1]",
-            participation,
-            "1.0, or that of `fraction`",
-        )
+def no_prior(work: Training, where: str, hint: str) -> None:
+    """Raise `ArgumentError` if local work has a prior, for methods that have one of their own."""
+    if work.prior_precision is not None:
+        actual = "training.prior_precision as well"
+        raise ArgumentError(where, "the prior of this method alone", actual, hint)

@@ -23,59 +23,49 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from bayesfed.algorithms.baselines.drift.plain_sgd import check_share, sgd_of
+from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import number
 from bayesfed.federated import (
     Algorithm,
     Average,
     Descent,
     Fit,
-    Kind,
     Link,
     LocalOptions,
-    Model,
     Reducer,
     Training,
 )
-from bayesfed.federated.core import MODEL, Info, of, owned
+from bayesfed.federated.core import MODEL, Around, Info, of, owned
 from bayesfed.federated.core.owners import owner_of
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
-from bayesfed.models import Categorical, Likelihood
-from bayesfed.trees import Tree
+from bayesfed.models import Likelihood
+from bayesfed.trees import Tree, to, zeros_like
 
 # Owner of control variates in states, messages, payloads and memories.
 CONTROL = "control"
 
 
 @dataclass(frozen=True)
-class ControlledLocal:
+class ControlledLocal(Around):
     """Gradient steps, each followed by a step against the client's drift.
 
     Parameters
     ----------
-    descent
+    local
         Steps of plain SGD.
     strength
         Factor on the correction.
     """
 
-    descent: Descent
+    local: Descent
     strength: float = 1.0
-    kind: Kind = "value"
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.descent.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -84,10 +74,7 @@ class ControlledLocal:
         neither.
         """
         model, shared = owned(message, MODEL), owned(message, CONTROL)
-        own = owned(memory, CONTROL) or {
-            name: torch.zeros_like(leaf) for name, leaf in shared.items()
-        }
-        own = {name: leaf.to(shared[name].device) for name, leaf in own.items()}
+        own = to(owned(memory, CONTROL), data.inputs.device) or zeros_like(shared)
         drift = {name: leaf - own[name] for name, leaf in shared.items()}
         passed = 0.0
 
@@ -98,25 +85,20 @@ class ControlledLocal:
                 for name, leaf in trained.items():
                     leaf.sub_(drift[name], alpha=rate * self.strength)
 
-        fit = self.descent.train(model, data, key, options, after_step)
+        fit = self.local.train(model, data, key, options, after_step)
         if not passed:
-            return fit._replace(
-                payload=of(MODEL, fit.payload) | of(CONTROL, shared),
-                memory=memory,
-            )
+            payload = of(MODEL, fit.payload) | of(CONTROL, shared)
+            return fit._replace(payload=payload, memory=memory)
+        # The mean gradient of the steps is what the model moved by, less the corrections that were
+        # applied.
         after = {
-            name: self._control(leaf, drift[name], model[name] - fit.payload[name], passed)
-            for name, leaf in own.items()
+            name: (model[name] - fit.payload[name]) / passed - self.strength * leaf
+            for name, leaf in drift.items()
         }
         proposed = {name: shared[name] + (leaf - own[name]) for name, leaf in after.items()}
         return fit._replace(
             payload=of(MODEL, fit.payload) | of(CONTROL, proposed), memory=of(CONTROL, after)
         )
-
-    def _control(self, own: Tensor, drift: Tensor, moved: Tensor, passed: float) -> Tensor:
-        # The mean gradient of the steps is what the model moved by, less the corrections that were
-        # applied.
-        return moved / passed - self.strength * drift
 
 
 @dataclass(frozen=True)
@@ -146,7 +128,11 @@ class Controlled:
         }, info
 
 
-@recipe(cites=("karimireddy2020scaffold",))
+@recipe(
+    cites=("karimireddy2020scaffold",),
+    strength=number("[0, 1]", "1.0"),
+    server_rate=number("(0, inf)", "1.0"),
+)
 def scaffold(
     net: nn.Module,
     *,
@@ -186,23 +172,14 @@ def scaffold(
     """
     work = training or Training()
     sgd_of(work, "scaffold")
-    check_share(participation, "scaffold")
-    if not (0 <= strength <= 1 and server_rate > 0):
-        expected = "strength in [0, 1] and server_rate > 0"
-        raise ArgumentError("scaffold", expected, (strength, server_rate), "1.0")
     model = travelling(net, "static", where="scaffold")
-    zeros = {name: torch.zeros_like(leaf) for name, leaf in model.items()}
-    local = ControlledLocal(
-        work.descent(MaximumLikelihood(net, likelihood or Categorical()), net), strength
-    )
     return compose(
         "scaffold",
         net,
-        local,
+        ControlledLocal(work.likelihood_descent(net, likelihood), strength),
         Controlled(participation, server_rate),
         training=work,
-        initial=of(MODEL, model) | of(CONTROL, zeros),
-        predictor=lambda state: Model(net, owned(state, MODEL)),
+        initial=of(MODEL, model) | of(CONTROL, zeros_like(model)),
         codec=codec,
         link=link,
         owner="",

@@ -15,8 +15,8 @@ prediction into one network, all networks are kept.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -25,16 +25,17 @@ from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.baselines.ensembles.langevin import Langevin
 from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.registry import recipe
+from bayesfed.algorithms.surveys import Asked
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import number
 from bayesfed.federated import (
     Algorithm,
     Assignment,
     Digital,
     Fit,
     Keep,
-    Kind,
     Link,
     LocalOptions,
     Phase,
@@ -43,12 +44,11 @@ from bayesfed.federated import (
     Training,
     Whole,
 )
-from bayesfed.federated.aggregation.servers import summed
+from bayesfed.federated.aggregation.servers import PublishesModel, summed
 from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.held_out_scores import split_held
-from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.ensembles.consensus import Consensus, by_client, interpolated
 from bayesfed.inference.ensembles.networks import together
 from bayesfed.keys import Key
@@ -61,7 +61,7 @@ NETWORKS, SHARE = "networks", "beta/share"
 SHARES = tuple(number / 20 for number in range(21))
 
 
-@recipe(cites=("hasan2024calibrated",))
+@recipe(cites=("hasan2024calibrated",), temperature=number("[0, inf)", "1.0"))
 def beta_pred_bayes(
     net: nn.Module,
     *,
@@ -100,11 +100,6 @@ def beta_pred_bayes(
     """
     work = training or Training()
     sgd_of(work, "beta_pred_bayes")
-    if samples < 1 or not 0 <= temperature < math.inf:
-        actual = (samples, temperature)
-        raise ArgumentError(
-            "beta_pred_bayes", "samples >= 1 and temperature >= 0", actual, "3, 1.0"
-        )
     if work.epochs is None and work.steps < 2 * samples:
         hint = f"Training(steps={2 * samples})"
         raise ArgumentError(
@@ -123,11 +118,11 @@ def beta_pred_bayes(
     def score(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(scores, 1.0, sent, Cast(32))
 
-    local = Langevin(work.descent(MaximumLikelihood(net, Categorical()), net), samples, temperature)
+    local = Langevin(work.likelihood_descent(net), samples, temperature)
     over = link or Digital()
 
     def consensus(state: Tree) -> Consensus:
-        return Consensus(net, owned(state, NETWORKS), float(state[SHARE]))
+        return Consensus(net, Categorical(), owned(state, NETWORKS), float(state[SHARE]))
 
     return of_core(
         "beta_pred_bayes",
@@ -142,12 +137,8 @@ def beta_pred_bayes(
 
 
 @dataclass(frozen=True)
-class NetworksKept:
+class NetworksKept(PublishesModel):
     """Keep the networks that clients drew."""
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the network from which all begin."""
-        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with the networks, ``(K, S, ...)``. With no rows at all it stays as it
@@ -161,7 +152,7 @@ class NetworksKept:
 
 
 @dataclass(frozen=True)
-class GridOfShares:
+class GridOfShares(Asked):
     """Sum the negative log likelihood of the rows that a client held out at every value of beta.
 
     Parameters
@@ -171,8 +162,6 @@ class GridOfShares:
     """
 
     net: nn.Module
-    kind: Kind = "moments"
-    uses_global_randomness: bool = False
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -188,12 +177,11 @@ class GridOfShares:
 
 
 @dataclass(frozen=True)
-class BestShare:
+class BestShare(PublishesModel):
     """Take the beta with the least sum."""
 
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the networks of all clients."""
-        return owned(state, NETWORKS)
+    # Held-out rows are scored by the networks of all clients.
+    shown: ClassVar[str] = NETWORKS
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state with beta; without held-out rows it is 0, the mean."""

@@ -4,22 +4,23 @@ estimation using deep ensembles", 2017).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
-from bayesfed.algorithms.registry import ALGORITHM, recipe
+from bayesfed.algorithms.registry import recipe
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, shown
+from bayesfed.errors.checks import shown
 from bayesfed.federated import Algorithm, Posterior
 from bayesfed.federated.core import of, owned
-from bayesfed.inference.ensembles.networks import Members, apart, outputs, together
+from bayesfed.inference.ensembles.consensus import mean_of
+from bayesfed.inference.ensembles.networks import Members, apart, together
 from bayesfed.models import Categorical, Likelihood
-from bayesfed.trees import Tree
+from bayesfed.models.modules import outputs
+from bayesfed.trees import Tree, shapes
 
 
 @recipe(cites=("lakshminarayanan2017simple",))
@@ -52,13 +53,8 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
             "[fed_avg(mlp([64, 64, 10], Key(number, 'net'))) for number in range(5)]",
         )
         raise ArgumentError("ensemble", "two algorithms or more", actual, hint)
-    for member in algorithms:
-        check("ensemble, member", member, ALGORITHM)
     models = [model_of(member, "ensemble") for member in algorithms]
-    shapes = [
-        {name: tuple(leaf.shape) for name, leaf in model.parameters.items()} for model in models
-    ]
-    if any(one != shapes[0] for one in shapes):
+    if any(shapes(one.parameters) != shapes(models[0].parameters) for one in models):
         raise ArgumentError(
             "ensemble", "networks of one architecture", "others", "one `mlp` with several keys"
         )
@@ -74,10 +70,13 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
     def posterior(state: Tree) -> Posterior:
         return Members(net, scored, stacked(state))
 
-    def lacks(state: Tree, rounds: int) -> Iterator[str]:
-        for number, member in enumerate(algorithms):
-            if member.unfinished:
-                yield member.unfinished(owned(state, _member(number)), rounds)
+    def unfinished(state: Tree, rounds: int) -> str:
+        lacks = (
+            member.unfinished(owned(state, _member(number)), rounds)
+            for number, member in enumerate(algorithms)
+            if member.unfinished
+        )
+        return next(filter(None, lacks), "")
 
     return Algorithm(
         "ensemble",
@@ -94,7 +93,7 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
         lambda state: Averaged(net, stacked(state), isinstance(scored, Categorical)),
         posterior,
         checks=tuple(one for member in algorithms for one in member.checks),
-        unfinished=lambda state, rounds: next(filter(None, lacks(state, rounds)), ""),
+        unfinished=unfinished,
     )
 
 
@@ -125,7 +124,5 @@ class Averaged:
         given = [outputs(self.net, one, inputs) for one in apart(self.parameters)]
         if self.classes:
             # In logarithms, so that members that are all sure do not add up to log 0.
-            return torch.stack([one.log_softmax(1) for one in given]).logsumexp(0) - math.log(
-                len(given)
-            )
+            return mean_of(torch.stack([one.log_softmax(1) for one in given]))
         return sum(given[1:], given[0]) / len(given)

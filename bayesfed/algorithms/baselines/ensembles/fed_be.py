@@ -15,17 +15,19 @@ itself.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import reduce
 
+import torch
 from torch import nn
 
 from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
-from bayesfed.errors import ArgumentError
-from bayesfed.federated import Algorithm, Keep, Link, Model, Posterior, Reducer, Training, Whole
+from bayesfed.errors.checks import number
+from bayesfed.federated import Algorithm, Keep, Link, Posterior, Reducer, Training, Whole
+from bayesfed.federated.aggregation.servers import PublishesModel
 from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.inference.ensembles.networks import together
@@ -38,7 +40,7 @@ from bayesfed.trees import Tree, shapes
 CLIENTS = "clients"
 
 
-@recipe(cites=("chen2021fedbe",))
+@recipe(cites=("chen2021fedbe",), spread=number("[0, inf)", "0.1"))
 def fed_be(
     net: nn.Module,
     *,
@@ -73,13 +75,8 @@ def fed_be(
     ArgumentError
         If `draws` or `spread` is negative, or the network has running statistics.
     """
-    if draws < 0 or not 0 <= spread < math.inf:
-        raise ArgumentError("fed_be", "draws >= 0 and spread >= 0", (draws, spread), "10, 0.1")
-    work, scored, named = (
-        training or Training(),
-        likelihood or Categorical(),
-        key or Key(0, "fed_be"),
-    )
+    work, scored = training or Training(), likelihood or Categorical()
+    named = key or Key(0, "fed_be")
     begin = travelling(net, "static", where="fed_be")
 
     def posterior(state: Tree) -> Posterior:
@@ -93,7 +90,6 @@ def fed_be(
         ClientsKept(),
         training=work,
         initial=of(MODEL, begin) | of(CLIENTS, {n: leaf[None] for n, leaf in begin.items()}),
-        predictor=lambda state: Model(net, owned(state, MODEL)),
         posterior=posterior,
         view=Whole(shapes(begin)),
         codec=codec,
@@ -104,12 +100,8 @@ def fed_be(
 
 
 @dataclass(frozen=True)
-class ClientsKept:
+class ClientsKept(PublishesModel):
     """Average the clients' models, and keep them."""
-
-    def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the mean."""
-        return owned(state, MODEL)
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the mean and the models of this round. A round in which no client has rows changes
@@ -118,9 +110,11 @@ class ClientsKept:
         updates = updates_of(reducer, "value")
         if not updates:
             return state, {}
-        total = updates[0]
-        for update in updates[1:]:
-            total = total + update
+        rows = sum(update.number() for update in updates)
+        mean = {
+            name: reduce(torch.add, [update.total[name] for update in updates]) / rows
+            for name in updates[0].total
+        }
         kept = together([update.mean() for update in updates])
-        after = of(MODEL, total.mean()) | of(CLIENTS, kept)
+        after = of(MODEL, mean) | of(CLIENTS, kept)
         return after, {"models": float(len(updates))}

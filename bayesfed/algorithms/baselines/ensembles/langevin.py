@@ -11,7 +11,8 @@ import torch
 
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated import Descent, Fit, Kind, LocalOptions
+from bayesfed.federated import Descent, Fit, LocalOptions
+from bayesfed.federated.core import Around
 from bayesfed.federated.training.held_out_scores import split_held
 from bayesfed.inference.ensembles.networks import together
 from bayesfed.keys import Key
@@ -19,7 +20,7 @@ from bayesfed.trees import Tree
 
 
 @dataclass(frozen=True)
-class Langevin:
+class Langevin(Around):
     """Steps of plain SGD on the mean loss, each followed by noise of variance
     ``2 rate temperature / N_k``; the later half of them is drawn from.
 
@@ -28,7 +29,7 @@ class Langevin:
 
     Parameters
     ----------
-    descent
+    local
         Steps of plain SGD.
     samples
         S, the number of networks that are sent, equally spaced, the last step's among them.
@@ -36,15 +37,9 @@ class Langevin:
         Temperature of the posterior; 0: no noise.
     """
 
-    descent: Descent
+    local: Descent
     samples: int
     temperature: float
-    kind: Kind = "value"
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.descent.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -63,7 +58,7 @@ class Langevin:
             return Fit(
                 together([message] * self.samples), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0}
             )
-        _, steps = self.descent.asked(options)
+        _, steps = self.local.asked(options)
         if steps < 2 * self.samples:
             hint = f"Training(steps={2 * self.samples})"
             raise DataError(
@@ -75,12 +70,9 @@ class Langevin:
         def after_step(trained: Tree, rate: float, left: int) -> None:
             sd = math.sqrt(2 * rate * self.temperature / len(rows))
             for leaf in trained.values() if sd else ():
-                leaf.add_(
-                    torch.randn(leaf.shape, generator=noise, device=leaf.device, dtype=leaf.dtype),
-                    alpha=sd,
-                )
+                leaf.add_(torch.empty_like(leaf).normal_(generator=noise), alpha=sd)
             if left % spacing == 0 and left < spacing * self.samples:
                 drawn.append({name: leaf.detach().clone() for name, leaf in trained.items()})
 
-        fit = self.descent.train(message, rows, key, options, after_step)
+        fit = self.local.train(message, rows, key, options, after_step)
         return fit._replace(payload=together(drawn))

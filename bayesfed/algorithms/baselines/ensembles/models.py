@@ -15,7 +15,9 @@ from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import shapes
 
 
-def model_of(algorithm: Algorithm, where: str) -> Model:
+def model_of(
+    algorithm: Algorithm, where: str, hint: str = "fed_avg(net), fed_prox(net, strength=0.1)"
+) -> Model:
     """Return the model of an algorithm before round 0.
 
     Raises
@@ -24,10 +26,7 @@ def model_of(algorithm: Algorithm, where: str) -> Model:
         If it has a posterior, several sizes or personal models, or its state is more than its
         model.
     """
-    model, hint = (
-        algorithm.predictor(algorithm.initial),
-        "fed_avg(net), fed_prox(net, strength=0.1)",
-    )
+    model = algorithm.predictor(algorithm.initial)
     if (
         algorithm.posterior is not None
         or algorithm.personal

@@ -15,14 +15,13 @@ The clients know nothing of it: messages are those of the method inside.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
 
 from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
 from bayesfed.algorithms.registry import recipe
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import number, whole
 from bayesfed.federated import Algorithm, Layer, Moment, Posterior, Update, layered
 from bayesfed.federated.core import Info, Inner, of, owned
 from bayesfed.inference.ensembles.weight_clouds import SwagPosterior
@@ -32,7 +31,7 @@ from bayesfed.trees import Tree
 MEAN, SQUARE, DEVIATION, COUNT = "mean", "square", "deviation", "count"
 
 
-@recipe(cites=("maddox2019simple",))
+@recipe(cites=("maddox2019simple",), rank=whole(2, "20"), scale=number("(0, inf)", "1.0"))
 def swag(
     algorithm: Algorithm,
     *,
@@ -71,11 +70,6 @@ def swag(
         If a number is outside its domain, or the method has a posterior, several models, or a state
         that is more than its model.
     """
-    if begin < 0 or every < 1 or rank < 2 or not 0 < scale < math.inf:
-        actual = (begin, every, rank, scale)
-        raise ArgumentError(
-            "swag", "begin >= 0, every >= 1, rank >= 2 and scale > 0", actual, "20, 1, 20, 1.0"
-        )
     net = model_of(algorithm, "swag").net
     scored = likelihood or likelihood_of([algorithm], "swag")
     final = len(algorithm.phases) - 1
@@ -106,7 +100,7 @@ def swag(
     return replace(made, name="swag", posterior=posterior, unfinished=unfinished)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Collecting(Layer):
     """The first moments, and the last deviations from the mean, of the models after some rounds.
 
@@ -121,9 +115,9 @@ class Collecting(Layer):
     """
 
     owner: str = "swag"
-    begin: int = 0
-    every: int = 0
-    rank: int = 2
+    begin: int
+    every: int
+    rank: int
 
     def start(self, moment: Moment) -> Tree:
         """Return moments of no models."""
@@ -135,7 +129,7 @@ class Collecting(Layer):
         return count | of(MEAN, means) | of(SQUARE, squares) | of(DEVIATION, deviations)
 
     def step(
-        self, own: Tree, moment: Moment, total: Update | None, told: Tree, inner: Inner
+        self, own: Tree, moment: Moment, total: Update | None, inner: Inner
     ) -> tuple[Tree, Tree, Info]:
         """Take the step; take in the model in a round that counts."""
         model, info = inner(total)

@@ -1,3 +1,3 @@
-"""Sparse and low-rank training by penalties: `proximal_descent` has the steps and the server, the
-other files a recipe each.
+"""Sparse and low-rank training by penalties: `proximal_descent` has the steps and the server,
+`penalties` the recipes.
 """

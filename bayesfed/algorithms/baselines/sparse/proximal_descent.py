@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated import Descent, Fit, Kind, LocalOptions, Reducer
+from bayesfed.federated import Descent, Fit, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core import Info
+from bayesfed.federated.core import Around, Info
 from bayesfed.federated.training.optimisers import Schedule
 from bayesfed.inference.objectives.proximal_operators import ProximalOperator, density
 from bayesfed.keys import Key
 from bayesfed.models import weight_matrices
-from bayesfed.models.modules import Predicate
+from bayesfed.models.modules import Predicate, selected
 from bayesfed.trees import Tree
 
 
@@ -97,7 +97,7 @@ def penalise(
         adapters.
     """
     named = dict(net.named_parameters())
-    names = tuple(name for name in named if where(name, net.get_submodule(name.rpartition(".")[0])))
+    names = tuple(selected(net, named, where))
     if not names:
         raise ArgumentError(
             f"{caller}, where",
@@ -118,7 +118,7 @@ def penalise(
 
 
 @dataclass(frozen=True)
-class ProximalDescent:
+class ProximalDescent(Around):
     """Proximal gradient steps: those of a `Descent`, each followed by ``prox_{eta psi}`` at the
     rate eta of the step.
 
@@ -127,25 +127,15 @@ class ProximalDescent:
 
     Parameters
     ----------
-    descent
+    local
         The gradient steps: objective, optimiser and batches.
     once
         Apply the operator only after the last step, to prune densely trained weights.
     """
 
-    descent: Descent
+    local: Descent
     penalised: Penalised
     once: bool = False
-
-    @property
-    def kind(self) -> Kind:
-        """As the descent."""
-        return self.descent.kind
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """As the descent."""
-        return self.descent.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -160,7 +150,7 @@ class ProximalDescent:
             If a penalised leaf is not trained.
         """
         figures: Info = (
-            {} if len(data) else self.penalised.figures(self.descent.objective.start(message)[0])
+            {} if len(data) else self.penalised.figures(self.local.objective.start(message)[0])
         )
 
         def after_step(trained: Tree, rate: float, left: int) -> None:
@@ -170,7 +160,7 @@ class ProximalDescent:
             if not left:
                 figures.update(self.penalised.figures(trained))
 
-        fit = self.descent.train(message, data, key, options, after_step)
+        fit = self.local.train(message, data, key, options, after_step)
         return fit._replace(info=fit.info | figures)
 
 

@@ -4,19 +4,18 @@ one by one, `Ensemble` averages their outputs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.data import Dataset
 from bayesfed.federated import Fit, Kind, LocalOptions, Update, Whole
 from bayesfed.federated.core import Around
 from bayesfed.keys import Key
-from bayesfed.models.modules import evaluating
-from bayesfed.trees import Shapes, Tree, to
+from bayesfed.models.modules import outputs
+from bayesfed.trees import Shapes, Tree
 
 
 def joined(trees: Mapping[int, Tree]) -> Tree:
@@ -109,9 +108,5 @@ class Ensemble:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return mean outputs, without gradients."""
-        with torch.no_grad(), evaluating(self.net):
-            outputs: Sequence[Tensor] = [
-                functional_call(self.net, to(tree, inputs.device), (inputs,))
-                for tree in parted(self.parameters).values()
-            ]
-            return torch.stack(list(outputs)).mean(0)
+        trees = parted(self.parameters).values()
+        return torch.stack([outputs(self.net, tree, inputs) for tree in trees]).mean(0)

@@ -1,3 +1,1 @@
-"""pFedBayes: the `objective` of a client, the `posterior` over a network's weights, and the
-`recipe`.
-"""
+"""pFedBayes: the `objective` of a client, and the `recipe`."""

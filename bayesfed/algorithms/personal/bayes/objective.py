@@ -4,10 +4,11 @@ the shared distribution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import get_args
 
 import torch
 from torch import Generator, Tensor, nn
@@ -15,46 +16,42 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from bayesfed.data import Dataset
+from bayesfed.federated.core import owned
+from bayesfed.federated.core.owners import owner_of
 from bayesfed.inference.objectives.likelihood import Terms, check_data
 from bayesfed.inference.objectives.sampled_outputs import VarianceOf, sampled_outputs, through
 from bayesfed.models import Likelihood
-from bayesfed.trees import Tree, has_ties, under
+from bayesfed.models.modules import Dense
+from bayesfed.trees import Tree, flat, has_ties, leaf_of, unflat
 
-# Prefixes of the two parameters of an entry's normal distribution: its mean, and rho with sd =
+# Owners of the two parameters of an entry's normal distribution: its mean, and rho with sd =
 # log(1 + exp(rho)).
-MEAN, RHO = "mean/", "rho/"
-# Prefix of the client's own posterior.
-OWN = "own/"
+MEAN, RHO = "mean", "rho"
+# Owner of the client's own posterior.
+OWN = "own"
 
 
 def sds(tree: Tree) -> Tree:
     """Return the standard deviations of a tree of means and rhos, by the names of the
     parameters.
     """
-    return {name: functional.softplus(leaf) for name, leaf in under(tree, RHO).items()}
+    return {name: functional.softplus(leaf) for name, leaf in owned(tree, RHO).items()}
 
 
-def divergence(left: Tree, right: Tree) -> Tensor:
-    """Return KL(left || right) of independent normals, in nats, over all entries."""
-    return between(*flat(left), *flat(right, list(left)))
-
-
-def between(mean: Tensor, sd: Tensor, theirs: Tensor, wide: Tensor) -> Tensor:
-    """Return the divergence of normals with the first mean and sd from those with the second."""
+def divergence(mean: Tensor, sd: Tensor, theirs: Tensor, wide: Tensor) -> Tensor:
+    """Return the Kullback-Leibler divergence, in nats, of independent normals with the first means
+    and sds from those with the second.
+    """
     return (wide / sd).log().sum() + (
         (sd.square() + (mean - theirs).square()) / (2 * wide.square()) - 0.5
     ).sum()
 
 
-def flat(tree: Tree, order: Sequence[str] | None = None) -> tuple[Tensor, Tensor]:
-    """Return the means and the standard deviations of all entries as two vectors, in the order of
-    the tree or of other names.
+def vectors(tree: Tree, names: Iterable[str]) -> tuple[Tensor, Tensor]:
+    """Return the means and the standard deviations of all entries of some parameters as two
+    vectors.
     """
-    names = order or list(tree)
-    mean, rho = (
-        torch.cat([tree[name].flatten() for name in names if name.startswith(prefix)])
-        for prefix in (MEAN, RHO)
-    )
+    mean, rho = (flat({name: tree[f"{part}/{name}"] for name in names}) for part in (MEAN, RHO))
     return mean, functional.softplus(rho)
 
 
@@ -88,7 +85,7 @@ class PersonalElbo:
         trained = {
             name: leaf.clone()
             for name, leaf in message.items()
-            if name.startswith(OWN) or not self.hold_shared
+            if owner_of(name) == OWN or not self.hold_shared
         }
         return trained, {name: leaf for name, leaf in message.items() if name not in trained}
 
@@ -100,42 +97,31 @@ class PersonalElbo:
         self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
     ) -> Terms:
         """Return the loss of a batch with one draw of the weights."""
-        own = under(trained, OWN)
-        shared = {
-            name: leaf for name, leaf in (trained | fixed).items() if not name.startswith(OWN)
-        }
-        weights, (mean, sd) = under(own, MEAN), flat(own)
-        parts = sd.split([leaf.numel() for leaf in weights.values()])
-        spread = {
-            name: part.view_as(leaf)
-            for (name, leaf), part in zip(weights.items(), parts, strict=True)
-        }
+        own = owned(trained, OWN)
+        weights = owned(own, MEAN)
+        shared = vectors(trained | fixed, list(weights))
+        mean, sd = vectors(own, list(weights))
+        spread = unflat(sd, weights)
         variances, concerned = self._variances(spread)
         for name in (one for one in spread if one not in concerned):
             leaf = weights[name]
-            weights[name] = leaf + spread[name] * torch.randn(
-                leaf.shape, generator=noise, device=leaf.device, dtype=leaf.dtype
-            )
+            weights[name] = leaf + spread[name] * torch.empty_like(leaf).normal_(generator=noise)
         with sampled_outputs(self.net, variances, noise):
             nll = self.likelihood.loss(
                 functional_call(self.net, weights, (batch.inputs,)), batch.targets
             )
         # The gradient of the divergence reaches both distributions, each with the other held.
-        return Terms(
-            nll + self.strength / observations * between(mean, sd, *flat(shared, list(own))), nll
-        )
+        apart = divergence(mean, sd, *shared)
+        return Terms(nll + self.strength / observations * apart, nll)
 
     @cached_property
     def _layers(self) -> list[str]:
         """Names of the layers at whose outputs noise is drawn. Subclasses may use their weights in
         other ways.
         """
-        kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-        return (
-            []
-            if has_ties(self.net)
-            else [name for name, layer in self.net.named_modules() if type(layer) in kinds]
-        )
+        if has_ties(self.net):
+            return []
+        return [name for name, one in self.net.named_modules() if type(one) in get_args(Dense)]
 
     def _variances(self, spread: Tree) -> tuple[dict[str, VarianceOf], set[str]]:
         """Return, by layer, how the variances of its outputs follow from its inputs, and the names
@@ -144,7 +130,7 @@ class PersonalElbo:
         variances: dict[str, VarianceOf] = {}
         concerned: set[str] = set()
         for layer in self._layers:
-            weight, bias = (f"{layer}.{leaf}".removeprefix(".") for leaf in ("weight", "bias"))
+            weight, bias = leaf_of(layer, "weight"), leaf_of(layer, "bias")
             if weight in spread:
                 variances[layer] = partial(
                     through,
@@ -160,4 +146,4 @@ class PersonalElbo:
 
     def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
         """Check the data with the means."""
-        check_data(self.net, self.likelihood, under(trained, OWN + MEAN), data)
+        check_data(self.net, self.likelihood, owned(trained, f"{OWN}/{MEAN}"), data)

@@ -23,25 +23,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, PersonalElbo, sds
-from bayesfed.algorithms.personal.bayes.posterior import WeightPosterior
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import number
 from bayesfed.federated import (
     Adam,
     Algorithm,
     Average,
     Descent,
     Fit,
-    Kind,
     Link,
     LocalOptions,
     Model,
@@ -50,65 +48,56 @@ from bayesfed.federated import (
     Training,
 )
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core import Info
+from bayesfed.federated.core import Around, Info, Server, of, owned
 from bayesfed.federated.training.batch_norm import travelling
+from bayesfed.inference.ensembles.networks import Networks, figures
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
-from bayesfed.trees import Tree, under
+from bayesfed.trees import Tree
 
 PriorUpdate = Literal["gradient", "moments"]
-# Prefix of an entry's second moment about the mean that the client received, in what is sent: a
+# Owner of an entry's second moment about the mean that the client received, in what is sent: a
 # payload has the names of the message.
 SQUARE = RHO
 
 
 @dataclass(frozen=True)
-class OwnPosterior:
+class OwnPosterior(Around):
     """Steps on a client's own posterior, which stays in its memory.
 
     Parameters
     ----------
-    descent
-        Steps on `PersonalElbo`.
-    kind
-        What is sent: "value", the client's copy of the shared distribution, trained along with the
-        posterior; "moments", the first two moments of the posterior.
+    local
+        Steps on `PersonalElbo`. Their kind says what is sent: "value", the client's copy of the
+        shared distribution, trained along with the posterior; "moments", the first two moments of
+        the posterior.
     """
 
-    descent: Descent
-    kind: Kind = "value"
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.descent.uses_global_randomness
+    local: Descent
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
         """Train from the message. A client without rows keeps no posterior of its own."""
-        fit = self.descent.train(
-            message | {OWN + name: leaf for name, leaf in message.items()}, data, key, options
-        )
-        kept = {name: leaf for name, leaf in fit.payload.items() if name.startswith(OWN)}
+        fit = self.local.train(message | of(OWN, message), data, key, options)
+        own = owned(fit.payload, OWN)
         sent = (
-            moments(under(kept, OWN), message)
+            moments(own, message)
             if self.kind == "moments"
             else {name: fit.payload[name] for name in message}
         )
-        return fit._replace(payload=sent, memory=kept if len(data) else {})
+        return fit._replace(payload=sent, memory=of(OWN, own) if len(data) else {})
 
 
 def moments(own: Tree, message: Tree) -> Tree:
     """Return a posterior's means, and its second moments about the means of the message, which lose
     less to rounding than those about zero.
     """
-    mean = under(own, MEAN)
+    mean, centre = owned(own, MEAN), owned(message, MEAN)
     squares = {
-        SQUARE + name: sd.square() + (mean[name] - message[MEAN + name]).square()
-        for name, sd in sds(own).items()
+        name: sd.square() + (mean[name] - centre[name]).square() for name, sd in sds(own).items()
     }
-    return {MEAN + name: leaf for name, leaf in mean.items()} | squares
+    return of(MEAN, mean) | of(SQUARE, squares)
 
 
 @dataclass(frozen=True)
@@ -147,17 +136,50 @@ class Matching:
         total = summed(reducer, "moments")
         if not total.weighs:
             return state, {}
-        mean = total.mean()
-        result: dict[str, Tensor] = {}
-        for name, old in under(state, MEAN).items():
-            new = mean[MEAN + name]
+        means, squares = owned(total.mean(), MEAN), owned(total.mean(), SQUARE)
+        rhos = dict[str, Tensor]()
+        for name, old in owned(state, MEAN).items():
             # Coarse codecs can leave less than nothing.
-            sd = (mean[SQUARE + name] - (new - old).square()).clamp_min(1e-8).sqrt()
-            result |= {MEAN + name: new, RHO + name: sd.expm1().log()}
+            variance = (squares[name] - (means[name] - old).square()).clamp_min(1e-8)
+            rhos[name] = variance.sqrt().expm1().log()
+        result = of(MEAN, means) | of(RHO, rhos)
         return {name: leaf.lerp(result[name], self.rate) for name, leaf in state.items()}, {}
 
 
-@recipe(cites=("zhang2022personalized",))
+@dataclass(frozen=True, eq=False)
+class WeightPosterior(Networks):
+    """Independent normals over the parameters of a network: a `Posterior`, whose prior is what all
+    clients share.
+
+    Parameters
+    ----------
+    mean, sd
+        Mean and standard deviation of every entry, by the names of the parameters.
+    """
+
+    mean: Tree
+    sd: Tree
+
+    @property
+    def constants(self) -> Tree:
+        """Mean and sd of every parameter, as ``NAME.mean`` and ``NAME.sd``."""
+        return figures(self.mean, self.sd)
+
+    def draw(self, key: Key) -> Tree:
+        """Return one draw of every parameter."""
+        noise = key.generator()
+        return {
+            name: leaf + self.sd[name] * torch.randn(leaf.shape, generator=noise, dtype=leaf.dtype)
+            for name, leaf in self.mean.items()
+        }
+
+
+@recipe(
+    cites=("zhang2022personalized",),
+    strength=number("(0, inf)", "1.0"),
+    initial_sd=number("(0, inf)", "0.02"),
+    server_rate=number("(0, 1]", "1.0"),
+)
 def p_fed_bayes(
     net: nn.Module,
     *,
@@ -202,40 +224,34 @@ def p_fed_bayes(
     ArgumentError
         If a number is outside its domain, or `prior_update` is neither of the two.
     """
-    if prior_update not in get_args(PriorUpdate):
-        raise ArgumentError(
-            "p_fed_bayes, prior_update", "'gradient' or 'moments'", repr(prior_update), "'gradient'"
-        )
-    if not (strength > 0 and 0 < initial_sd < math.inf and 0 < server_rate <= 1):
-        expected = "strength > 0, initial_sd > 0 and server_rate in (0, 1]"
-        raise ArgumentError(
-            "p_fed_bayes", expected, (strength, initial_sd, server_rate), "1.0, 0.02, 1.0"
-        )
     work, scored = training or Training(), likelihood or Categorical()
-    by_moments = prior_update == "moments"
-    descent = work.descent(PersonalElbo(net, scored, strength, by_moments), net, default=Adam(1e-3))
-    model, rho = travelling(net, "static", where="p_fed_bayes"), math.log(math.expm1(initial_sd))
+    by_moments, rho = prior_update == "moments", math.log(math.expm1(initial_sd))
+    server: Server = Matching(server_rate) if by_moments else Partly(server_rate)
+    if server == Partly(1):
+        server = Average()
+    objective = PersonalElbo(net, scored, strength, by_moments)
+    descent = work.descent(objective, net, "moments" if by_moments else "value", Adam(1e-3))
+    model = travelling(net, "static", where="p_fed_bayes")
+    rhos = {name: torch.full_like(leaf, rho) for name, leaf in model.items()}
 
     def posterior(tree: Tree) -> WeightPosterior:
-        return WeightPosterior(net, scored, under(tree, MEAN), sds(tree))
+        return WeightPosterior(net, scored, owned(tree, MEAN), sds(tree))
+
+    def predictor(tree: Tree) -> Model:
+        return Model(net, owned(tree, MEAN))
 
     def personal(state: Tree, memory: Tree) -> Personal:
-        own = under(memory, OWN) or state
-        return Personal(Model(net, under(own, MEAN)), posterior(own))
+        own = owned(memory, OWN) or state
+        return Personal(predictor(own), posterior(own))
 
     return compose(
         "p_fed_bayes",
         net,
-        OwnPosterior(descent, "moments" if by_moments else "value"),
-        Matching(server_rate)
-        if by_moments
-        else Average()
-        if server_rate == 1
-        else Partly(server_rate),
+        OwnPosterior(descent),
+        server,
         training=work,
-        initial={MEAN + name: leaf for name, leaf in model.items()}
-        | {RHO + name: torch.full_like(leaf, rho) for name, leaf in model.items()},
-        predictor=lambda state: Model(net, under(state, MEAN)),
+        initial=of(MEAN, model) | of(RHO, rhos),
+        predictor=predictor,
         posterior=posterior,
         codec=codec,
         link=link,

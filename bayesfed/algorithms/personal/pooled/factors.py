@@ -80,6 +80,13 @@ class FactorLayer(nn.Module):
         return outputs
 
 
+def is_factor(name: str, module: nn.Module) -> bool:
+    """Return whether a parameter holds a client's factors; that of another layer may have the same
+    name.
+    """
+    return isinstance(module, FactorLayer) and name.rpartition(".")[2] == FACTORS
+
+
 def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
     """Return a copy of a network whose first linear or convolution layer has factors.
 
@@ -89,19 +96,9 @@ def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
         If the number is below 1, or the network has no such layer, or another module has its
         parameters too.
     """
-    if isinstance(factors, bool) or not isinstance(factors, int) or factors < 1:
-        raise ArgumentError("pooled, factors", "a whole number >= 1", repr(factors), "2")
     first = next((module for module in net.modules() if isinstance(module, Dense)), None)
-    held = (
-        []
-        if first is None
-        else [
-            module
-            for module in net.modules()
-            if any(value is first.weight for value in module.parameters(recurse=False))
-        ]
-    )
-    if first is None or len(held) > 1:
+    weights = [value for module in net.modules() for value in module.parameters(recurse=False)]
+    if first is None or sum(value is first.weight for value in weights) > 1:
         expected, actual = (
             "a linear or convolution layer whose weight no other module uses",
             type(net).__name__,

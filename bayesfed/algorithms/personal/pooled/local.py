@@ -5,36 +5,44 @@ of the own ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.personal.bayes.objective import MEAN, sds
+from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, sds
 from bayesfed.algorithms.personal.pooled.newton import maximum
-from bayesfed.algorithms.personal.pooled.posterior import flat, in_widths, unflat
+from bayesfed.algorithms.personal.pooled.posterior import in_widths
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE
 from bayesfed.algorithms.personal.pooled.variational import nearest
+from bayesfed.algorithms.surveys import curvature
 from bayesfed.data import Dataset
-from bayesfed.federated import Descent, Fit, Kind, LocalOptions
-from bayesfed.federated.core import MODEL, of, owned
+from bayesfed.errors import ArgumentError
+from bayesfed.federated import Descent, Fit, LocalOptions
+from bayesfed.federated.core import MODEL, Around, of, owned
+from bayesfed.federated.training.descent import holding
 from bayesfed.inference.laplace.blocks import symmetric
 from bayesfed.inference.laplace.layers import jacobian
-from bayesfed.inference.laplace.structures import FLAT, Flat, roots, unit
+from bayesfed.inference.laplace.structures import FLAT, Flat, unit
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import check_last
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, to, under
+from bayesfed.trees import Tree, flat, to, unflat, zeros_like
 
-# Prefix of a client's own leaves in its memory, and the name of the root of its covariance there.
-OWN, ROOT = "own/", "covariance/root"
+# The root of a client's covariance in its memory, beside its own leaves.
+ROOT = "covariance/root"
+# Most own parameters of a posterior with all covariances, by default and at all: each client keeps
+# their root.
+LEAST, LARGEST = 700, 2_000
 # Entries of Jacobians that are held at a time.
 ENTRIES = 10_000_000
 
+Covariance = Literal["full", "diagonal"]
+
 
 @dataclass(frozen=True)
-class PooledParts:
+class PooledParts(Around):
     """Steps to the maximum of the own parameters' posterior, a Gaussian approximation of it, and
     then steps on the shared parameters.
 
@@ -45,7 +53,7 @@ class PooledParts:
 
     Parameters
     ----------
-    descent
+    local
         Steps of plain SGD, as many on the own parameters as on the shared ones. The normal prior of
         the own ones is a proximal step after each, which is stable at any width.
     net, likelihood
@@ -62,7 +70,7 @@ class PooledParts:
         Path of the layer that must be the network's last; None if none must.
     """
 
-    descent: Descent
+    local: Descent
     net: nn.Module
     likelihood: Likelihood
     structure: Flat
@@ -70,12 +78,6 @@ class PooledParts:
     variational: bool = False
     newton: bool = False
     last: str | None = None
-    kind: Kind = "moments"
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.descent.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -86,135 +88,105 @@ class PooledParts:
         Raises
         ------
         DataError
-            If the rows do not fit the network, or another layer is the last.
+            If another layer is the last.
         """
-        rows = len(data)
-        shared = owned(message, MODEL)
-        mean, variance = (
-            under(message, MEAN),
-            {name: sd.square() for name, sd in sds(message).items()},
-        )
-        own = mean | {
-            name: leaf
-            for name, leaf in to(under(memory, OWN), data.inputs.device).items()
-            if name in mean
-        }
+        rows, shared = len(data), owned(message, MODEL)
+        centres, widths = owned(message, MEAN), sds(message)
+        mean = {name: centres[name] for name in self.structure.names}
+        variance = {name: widths[name].square() for name in mean}
+        kept = owned(memory, OWN)
+        own = to({name: kept.get(name, leaf) for name, leaf in mean.items()}, data.inputs.device)
         if self.last is not None:
             check_last(self.net, shared | own, self.last, data.inputs, where="pooled, local='head'")
 
+        held = holding(shared)
+
         def drawn(trained: Tree, rate: float, left: int) -> None:
-            _hold(trained, shared)
+            held(trained, rate, left)
             # The proximal step of (theta - mu)^2 / (2 n s^2). It is theta = mu for s = 0.
             for name, centre in mean.items():
                 trained[name].lerp_(centre, rate / (rate + rows * variance[name]))
 
         fit = None
         if own:
-            fit = self.descent.train(shared | own, data, key.child("own"), options, drawn)
+            fit = self.local.train(shared | own, data, key.child("own"), options, drawn)
             own = {name: fit.payload[name] for name in own}
             if self.newton and rows:
                 own = maximum(
-                    self.net,
-                    self.likelihood,
-                    shared | own,
-                    self.structure.names,
-                    data,
-                    *self.population(mean, variance),
+                    self.net, self.likelihood, shared, own, data, *_population(mean, variance)
                 )
         if fit is None or (self.shared and shared):
-            fit = self.descent.train(
-                shared | own, data, key, options, partial(_held, own) if own else None
-            )
-        sent = of(MODEL, {name: fit.payload[name] for name in shared}) | {
-            MEAN + name: leaf for name, leaf in own.items()
-        }
+            fit = self.local.train(shared | own, data, key, options, holding(own))
+        sent = of(MODEL, {name: fit.payload[name] for name in shared})
         if not rows or not own:
-            zeros = {
-                prefix + name: torch.zeros_like(leaf)
-                for name, leaf in own.items()
-                for prefix in (SQUARE, VARIANCE)
-            }
-            return fit._replace(payload=sent | zeros, memory={})
+            zeros = zeros_like(own)
+            sent |= of(MEAN, own) | of(SQUARE, zeros) | of(VARIANCE, zeros)
+            return fit._replace(payload=sent, memory={})
         if self.variational and isinstance(self.likelihood, Categorical):
-            own, root = self.nearest(shared | own, data, mean, variance, key.child("nearest"))
-            sent |= {MEAN + name: leaf for name, leaf in own.items()}
+            population = _population(mean, variance)
+            own, root = self._nearest(shared, own, data, *population, key.child("nearest"))
         else:
-            root = self.root(shared | own, data, variance)
+            root = self._root(shared | own, data, flat(variance).double())
+        squares = {name: (leaf - mean[name]).square() for name, leaf in own.items()}
         spread = unflat(root.square() if root.ndim == 1 else root.square().sum(1), own)
-        sent |= {SQUARE + name: (leaf - mean[name]).square() for name, leaf in own.items()} | {
-            VARIANCE + name: leaf for name, leaf in spread.items()
-        }
-        kept = {OWN + name: leaf for name, leaf in own.items()} | {
-            ROOT: root.to(next(iter(own.values())))
-        }
-        return fit._replace(payload=sent, memory=kept)
+        sent |= of(MEAN, own) | of(SQUARE, squares) | of(VARIANCE, spread)
+        return fit._replace(
+            payload=sent, memory=of(OWN, own) | {ROOT: root.to(own[self.structure.names[0]])}
+        )
 
-    def nearest(
-        self, parameters: Tree, data: Dataset, mean: Tree, variance: Tree, key: Key
+    def _nearest(
+        self, shared: Tree, own: Tree, data: Dataset, centre: Tensor, sd: Tensor, key: Key
     ) -> tuple[Tree, Tensor]:
         """Return the means of the Gaussian nearest to the posterior, begun at its maximum, and the
         root of its covariance.
         """
-        own = {name: parameters[name] for name in self.structure.names}
-        centre, sd = self.population(mean, variance)
-        outputs, columns = jacobian(self.net, parameters, self.structure.names, data.inputs, unit)
-        begun = in_widths(own, centre, sd)
+        parameters, names = shared | own, self.structure.names
+        outputs, columns = jacobian(self.net, parameters, names, data.inputs, unit)
         u, root = nearest(
             columns.transpose(0, 1) * sd,
             outputs.double(),
             data.targets,
-            begun,
+            in_widths(own, centre, sd),
             key,
             temperature_of(self.likelihood),
         )
         return unflat(centre + sd * u, own), sd[:, None] * root
 
-    def population(self, mean: Tree, variance: Tree) -> tuple[Tensor, Tensor]:
-        """Return means and widths of the population as vectors, in the order of the own
-        parameters.
-        """
-        names = self.structure.names
-        return flat({name: mean[name] for name in names}), flat(
-            {name: variance[name].sqrt() for name in names}
-        )
-
-    def root(self, parameters: Tree, data: Dataset, variance: Tree) -> Tensor:
+    def _root(self, parameters: Tree, data: Dataset, variance: Tensor) -> Tensor:
         """Return the root of the covariance ``(H + 1 / s^2)^-1``, in double precision: its sds
-        ``(P,)`` or a matrix ``(P, P)``.
+        ``(P,)``, if entries are independent, else ``(P, P)``.
         """
-        columns, rows = roots(self.likelihood), len(data)
         step = max(1, ENTRIES // (self.structure.size * 16))
-        sums = [
-            self.structure.sums(self.net, parameters, data.inputs[start : start + step], columns)[
-                1
-            ][FLAT]
-            for start in range(0, rows, step)
-        ]
-        total, prior = (
-            torch.stack(sums).sum(0),
-            flat({name: variance[name] for name in self.structure.names}),
-        )
+        sums = curvature(self.structure, self.net, parameters, data, self.likelihood, step)
+        total = sums[FLAT]
         if self.structure.diagonal:
-            return (prior / (1 + prior * total)).sqrt()
+            return (variance / (1 + variance * total)).sqrt()
         # S (1 + S H S)^-1 S with S = diag(s), which needs no inverse of s.
-        sd = prior.sqrt()
-        inner = (
-            torch.eye(len(sd), dtype=torch.float64, device=sd.device)
-            + sd[:, None] * symmetric(total) * sd
-        )
-        inverse = torch.linalg.solve_triangular(
-            torch.linalg.cholesky(inner),
-            torch.eye(len(sd), dtype=torch.float64, device=sd.device),
-            upper=False,
-        )
-        root: Tensor = sd[:, None] * inverse.mT
-        return root
+        sd, eye = variance.sqrt(), torch.eye(len(variance)).to(variance)
+        factor = torch.linalg.cholesky(eye + sd[:, None] * symmetric(total) * sd)
+        inverse: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
+        return sd[:, None] * inverse.mT
 
 
-def _hold(trained: Tree, leaves: Tree) -> None:
-    for name, leaf in leaves.items():
-        trained[name].copy_(leaf)
+def _population(mean: Tree, variance: Tree) -> tuple[Tensor, Tensor]:
+    """Return means and widths of the population as vectors."""
+    return flat(mean).double(), flat(variance).sqrt().double()
 
 
-def _held(leaves: Tree, trained: Tree, rate: float, left: int) -> None:
-    _hold(trained, leaves)
+def diagonal_of(count: int, covariance: Covariance | None, variational: bool) -> bool:
+    """Return whether the entries of a posterior of so many own parameters are independent.
+
+    Raises
+    ------
+    ArgumentError
+        If they have to be and must not, or are too many not to be.
+    """
+    diagonal = count > LEAST if covariance is None else covariance == "diagonal"
+    hint = "covariance='full'"
+    if diagonal and variational:
+        actual = f"{covariance!r} for {count:,} own parameters"
+        raise ArgumentError("pooled, approximation='variational'", hint, actual, hint)
+    if not diagonal and count > LARGEST:
+        expected = f"at most {LARGEST:,} own parameters"
+        raise ArgumentError(f"pooled, {hint}", expected, f"{count:,}", "covariance='diagonal'")
+    return diagonal

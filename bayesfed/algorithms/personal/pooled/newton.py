@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.algorithms.personal.pooled.posterior import in_widths, unflat
+from bayesfed.algorithms.personal.pooled.posterior import in_widths
 from bayesfed.data import Dataset
 from bayesfed.inference.laplace.structures import roots
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import evaluating
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, unflat
 
 # Steps, and most that an entry moves in one, in sds of the population.
 STEPS, LONGEST = 2, 1.0
@@ -26,8 +26,8 @@ STEPS, LONGEST = 2, 1.0
 def maximum(
     net: nn.Module,
     likelihood: Likelihood,
-    parameters: Tree,
-    names: tuple[str, ...],
+    shared: Tree,
+    own: Tree,
     data: Dataset,
     centre: Tensor,
     sd: Tensor,
@@ -38,27 +38,19 @@ def maximum(
     ----------
     net, likelihood
         Network, and distribution of the targets.
-    parameters
-        All parameters; those of `names` are where the steps begin.
-    names
-        Names of the own parameters.
+    shared, own
+        Shared parameters, and the own ones where the steps begin.
     data
         The client's rows.
     centre, sd
         ``(P,)``, in double precision: mean and widths of the population.
     """
-    own, columns, temperature = (
-        {name: parameters[name] for name in names},
-        roots(likelihood),
-        temperature_of(likelihood),
-    )
+    columns, temperature = roots(likelihood), temperature_of(likelihood)
     # Steps are taken in u with theta = mu + s u, whose prior is N(0, I).
     u = in_widths(own, centre, sd)
 
     def outputs(u: Tensor) -> Tensor:
-        result: Tensor = functional_call(
-            net, dict(parameters) | unflat(centre + sd * u, own), (data.inputs,)
-        )
+        result: Tensor = functional_call(net, shared | unflat(centre + sd * u, own), (data.inputs,))
         return result
 
     for _ in range(STEPS):

@@ -20,51 +20,49 @@ conjugate population instead (`shares.py`).
 
 from __future__ import annotations
 
-import math
 from typing import Literal, get_args
 
 import torch
 from torch import nn
 
-from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
+from bayesfed.algorithms.baselines.drift.plain_sgd import no_prior, sgd_of
 from bayesfed.algorithms.composing import alike, compose
-from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
+from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, sds
 from bayesfed.algorithms.personal.parts import head_of, last_layer
-from bayesfed.algorithms.personal.pooled.by_classes import by_classes
 from bayesfed.algorithms.personal.pooled.covariates import (
     CENTRE,
     DIRECTIONS,
     SKETCH,
+    GivenInputs,
     GivenInputsModel,
+    PopulationGivenInputs,
+    unknown,
 )
-from bayesfed.algorithms.personal.pooled.factors import FACTORS, FactorLayer, with_factors
-from bayesfed.algorithms.personal.pooled.given import GivenInputs, PopulationGivenInputs, unknown
-from bayesfed.algorithms.personal.pooled.local import OWN, ROOT, PooledParts
-from bayesfed.algorithms.personal.pooled.posterior import PartPosterior, flat
+from bayesfed.algorithms.personal.pooled.factors import is_factor, with_factors
+from bayesfed.algorithms.personal.pooled.local import ROOT, Covariance, PooledParts, diagonal_of
+from bayesfed.algorithms.personal.pooled.posterior import PartPosterior
 from bayesfed.algorithms.personal.pooled.server import SQUARE, VARIANCE, Population, rho_of
+from bayesfed.algorithms.personal.pooled.shares import by_classes
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import number, whole
+from bayesfed.errors.roles import Role
 from bayesfed.federated import Algorithm, Link, Model, Personal, Training, Whole
 from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.inference import MaximumLikelihood
 from bayesfed.inference.laplace.structures import Flat, roots
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
-from bayesfed.models.modules import Predicate
+from bayesfed.models.modules import Predicate, selected
 from bayesfed.models.nets.norms import check_tracked
-from bayesfed.trees import Tree, shapes, under
+from bayesfed.trees import Tree, flat, shapes, size
 
 Part = Literal["head", "offsets", "factors", "classes"]
 Prior = Literal["layer", "entry", "fixed"]
-Covariance = Literal["full", "diagonal"]
 Shared = Literal["trained", "fixed"]
 Approximation = Literal["laplace", "variational"]
 Covariates = Literal["inputs"]
-# Most own parameters of a posterior with all covariances, by default and at all: each client keeps
-# their root.
-LEAST, LARGEST = 700, 2_000
 
 
 @recipe(
@@ -79,7 +77,14 @@ LEAST, LARGEST = 700, 2_000
         "hastie1993varying",
         "blanchard2011generalizing",
         "tropp2017fixed",
-    )
+    ),
+    local=Role(
+        lambda local: callable(local) or local in get_args(Part),
+        "'head', 'offsets', 'factors', 'classes' or a predicate",
+        "'head', lambda name, module: ...",
+    ),
+    factors=whole(1, "2"),
+    initial_sd=number("[0, inf)", "0.3"),
 )
 def pooled(
     net: nn.Module,
@@ -186,114 +191,76 @@ def pooled(
     >>> result.personal_scores(held_out).mean("nll")
     >>> result.posterior  # the population, for clients that were never seen
     """
-    by_factors = local == "factors"
-    _covariates(covariates, by_factors)
+    by_factors, variational = local == "factors", approximation == "variational"
+    if covariates and not by_factors:
+        hint = "local='factors', covariates='inputs'"
+        raise ArgumentError(
+            "pooled, covariates", "None, or 'inputs' with local='factors'", repr(covariates), hint
+        )
     if by_factors:
         net = with_factors(net, factors, key or Key(0, "factors"))
     begun = travelling(net, "static", where="pooled")
-    if approximation not in get_args(Approximation):
-        raise ArgumentError(
-            "pooled, approximation",
-            "'laplace' or 'variational'",
-            repr(approximation),
-            "'variational' for classes",
-        )
-    if shared not in get_args(Shared):
-        raise ArgumentError("pooled, shared", "'trained' or 'fixed'", repr(shared), "'trained'")
+    scored, work = likelihood or Categorical(), training or Training()
     if local == "classes":
-        if (
-            covariance is not None
-            or approximation != "laplace"
-            or not isinstance(likelihood or Categorical(), Categorical)
-        ):
+        if covariance is not None or variational or not isinstance(scored, Categorical):
             expected = "no covariance, no approximation and a likelihood of classes"
             actual = f"{covariance!r}, {approximation!r}, {type(likelihood).__name__}"
             raise ArgumentError("pooled, local='classes'", expected, actual, "local='head'")
-        _prior(prior)
-        return by_classes(
-            net,
-            begun,
-            prior != "fixed",
-            shared == "trained",
-            likelihood or Categorical(),
-            training or Training(),
-            codec,
-            link,
-        )
+        learned, trained = prior != "fixed", shared == "trained"
+        return by_classes(net, begun, learned, trained, scored, work, codec, link)
     if initial_sd is None:
         initial_sd = 0.1 if covariates else 1.0 if by_factors else 0.3
     own = _own(net, begun, local)
-    size = sum(leaf.numel() for leaf in own.values())
-    diagonal = _diagonal(size, prior, initial_sd, covariance)
-    if diagonal and approximation == "variational":
-        expected, actual = "covariance='full'", f"{covariance!r} for {size:,} own parameters"
-        raise ArgumentError(
-            "pooled, approximation='variational'", expected, actual, "covariance='full'"
-        )
-    scored, work = likelihood or Categorical(), _checked(training or Training(), own)
+    diagonal = diagonal_of(size(own), covariance, variational)
+    sgd_of(work, "pooled")
+    if own:
+        no_prior(work, "pooled", "prior='layer', initial_sd=0.3, Training without one")
     roots(scored)
-    descent, variational = (
-        work.descent(MaximumLikelihood(net, scored), net),
-        approximation == "variational",
-    )
-    last = head_of(net) if local == "head" else None
     part = PooledParts(
-        descent,
+        work.likelihood_descent(net, scored, "moments"),
         net,
         scored,
-        Flat(tuple(own), size, diagonal),
+        Flat(tuple(own), size(own), diagonal),
         shared == "trained",
         variational,
         by_factors,
-        last,
+        head_of(net) if local == "head" else None,
     )
     # The mean and the widths of factors are in the weights and the loadings: learned twice, they
     # drift.
     server = Population(
         prior == "layer", prior != "fixed" and not by_factors, variational, not by_factors
     )
-    initial = of(MODEL, {name: leaf for name, leaf in begun.items() if name not in own}) | {
-        MEAN + name: leaf for name, leaf in own.items()
-    }
-    initial |= {RHO + name: rho_of(torch.full_like(leaf, initial_sd)) for name, leaf in own.items()}
-    sent = {name: leaf for name, leaf in initial.items() if not name.startswith(RHO)}
-    sent |= {prefix + name: leaf for name, leaf in own.items() for prefix in (SQUARE, VARIANCE)}
+    rhos = {name: rho_of(torch.full_like(leaf, initial_sd)) for name, leaf in own.items()}
+    rest = {name: leaf for name, leaf in begun.items() if name not in own}
+    initial = of(MODEL, rest) | of(MEAN, own)
+    sent = initial | of(SQUARE, own) | of(VARIANCE, own)
+    initial |= of(RHO, rhos)
     of_factors = next(iter(own), "")
     if covariates:
         initial |= (given := unknown(factors, own[of_factors]))
         sent |= {name: given[name] for name in (CENTRE, SKETCH)}
 
-    def common(state: Tree) -> Tree:
-        return owned(state, MODEL)
-
     def predictor(state: Tree) -> Model:
-        parameters = common(state) | under(state, MEAN)
+        parameters = owned(state, MODEL) | owned(state, MEAN)
         if not covariates:
             return Model(net, parameters)
-        return GivenInputsModel(
-            net, parameters, of_factors, {CENTRE: state[CENTRE], DIRECTIONS: state[DIRECTIONS]}
-        )
+        known = {name: state[name] for name in (CENTRE, DIRECTIONS)}
+        return GivenInputsModel(net, parameters, of_factors, known)
 
     def population(state: Tree) -> PartPosterior:
+        widths = flat(sds(state)).double()
         # Covariates have a variance of 1 among clients.
-        widths = flat(sds(state))
-        return PartPosterior(
-            net,
-            scored,
-            common(state),
-            under(state, MEAN),
-            (1 + widths.square()).sqrt() if covariates else widths,
-        )
+        root = (1 + widths.square()).sqrt() if covariates else widths
+        return PartPosterior(net, scored, owned(state, MODEL), owned(state, MEAN), root)
 
     def personal(state: Tree, memory: Tree) -> Personal:
-        kept = under(memory, OWN)
         if ROOT not in memory:
             return Personal(predictor(state), population(state) if own else None)
+        common, kept = owned(state, MODEL), owned(memory, OWN)
         mean = {name: kept[name] for name in own}
-        return Personal(
-            Model(net, common(state) | mean),
-            PartPosterior(net, scored, common(state), mean, memory[ROOT]),
-        )
+        posterior = PartPosterior(net, scored, common, mean, memory[ROOT])
+        return Personal(Model(net, common | mean), posterior)
 
     return compose(
         "pooled",
@@ -313,26 +280,12 @@ def pooled(
     )
 
 
-def _checked(work: Training, own: Tree) -> Training:
-    sgd_of(work, "pooled")
-    if own and work.prior_precision is not None:
-        actual, hint = (
-            "training.prior_precision as well",
-            "prior='layer', initial_sd=0.3, Training without one",
-        )
-        raise ArgumentError("pooled", "the prior of this method alone", actual, hint)
-    return work
-
-
 def _own(net: nn.Module, begun: Tree, local: Part | Predicate) -> Tree:
     """Return the own parameters of a client among those that are trained."""
     check_tracked(net, "pooled", 'norm="group"')
-    chosen = _chosen(net, local)
-    own = {
-        name: leaf
-        for name, leaf in begun.items()
-        if chosen(name, net.get_submodule(name.rpartition(".")[0]))
-    }
+    known = {"head": last_layer(net), "offsets": _is_bias, "factors": is_factor}
+    chosen = local if callable(local) else known[local]
+    own = {name: begun[name] for name in selected(net, begun, chosen)}
     if not own and not callable(local):
         actual = f"none that is trained, of {list(begun)}"
         raise ArgumentError(
@@ -341,48 +294,5 @@ def _own(net: nn.Module, begun: Tree, local: Part | Predicate) -> Tree:
     return own
 
 
-def _chosen(net: nn.Module, local: Part | Predicate) -> Predicate:
-    if callable(local):
-        return local
-    if local not in get_args(Part):
-        actual, expected = repr(local), "'head', 'offsets', 'factors', 'classes' or a predicate"
-        raise ArgumentError("pooled, local", expected, actual, "'head', lambda name, module: ...")
-    if local == "head":
-        return last_layer(net)
-    if local == "offsets":
-        return lambda name, module: name.rpartition(".")[2] == "bias"
-    # A parameter of another layer may have the same name.
-    return lambda name, module: (
-        isinstance(module, FactorLayer) and name.rpartition(".")[2] == FACTORS
-    )
-
-
-def _covariates(covariates: Covariates | None, by_factors: bool) -> None:
-    if covariates is not None and (covariates not in get_args(Covariates) or not by_factors):
-        expected = "None, or 'inputs' with local='factors'"
-        raise ArgumentError(
-            "pooled, covariates", expected, repr(covariates), "local='factors', covariates='inputs'"
-        )
-
-
-def _diagonal(size: int, prior: Prior, initial_sd: float, covariance: Covariance | None) -> bool:
-    """Check the settings of the distributions; return whether the entries of a posterior are
-    independent.
-    """
-    _prior(prior)
-    if covariance is not None and covariance not in get_args(Covariance):
-        raise ArgumentError("pooled, covariance", "'full' or 'diagonal'", repr(covariance), "None")
-    if not 0 <= initial_sd < math.inf:
-        raise ArgumentError("pooled, initial_sd", "a finite number >= 0", initial_sd, "0.3")
-    diagonal = size > LEAST if covariance is None else covariance == "diagonal"
-    if not diagonal and size > LARGEST:
-        expected = f"at most {LARGEST:,} own parameters"
-        raise ArgumentError(
-            "pooled, covariance='full'", expected, f"{size:,}", "covariance='diagonal'"
-        )
-    return diagonal
-
-
-def _prior(prior: Prior) -> None:
-    if prior not in get_args(Prior):
-        raise ArgumentError("pooled, prior", "'layer', 'entry' or 'fixed'", repr(prior), "'layer'")
+def _is_bias(name: str, module: nn.Module) -> bool:
+    return name.rpartition(".")[2] == "bias"

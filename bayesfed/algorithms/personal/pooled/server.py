@@ -20,11 +20,11 @@ from bayesfed.algorithms.personal.bayes.objective import MEAN, RHO, sds
 from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import MODEL, Info, of, owned
-from bayesfed.trees import Tree, under
+from bayesfed.trees import Tree
 
-# Prefixes in what is sent: squared distance of an entry's mean from the population's that the
+# Owners in what is sent: squared distance of an entry's mean from the population's that the
 # client received, and the entry's variance.
-SQUARE, VARIANCE = "square/", "variance/"
+SQUARE, VARIANCE = "square", "variance"
 # Least share of an entry that rows determine at which its width is learned.
 LEAST = 1e-3
 
@@ -55,23 +55,19 @@ class Population:
         total = summed(reducer, "moments")
         if not total.weighs:
             return state, {}
-        mean, old, learned = (
-            total.mean(),
-            sds(state),
-            1 / total.number() if self.restricted else 0.0,
+        shared, means, squares, variances = (
+            owned(total.mean(), part) for part in (MODEL, MEAN, SQUARE, VARIANCE)
         )
-        result = dict(state) | of(MODEL, owned(mean, MODEL))
-        for name, centre in under(state, MEAN).items():
-            if self.means:
-                result[MEAN + name] = mean[MEAN + name]
-            if self.widths:
+        result = dict(state) | of(MODEL, shared)
+        if self.means:
+            result |= of(MEAN, means)
+        if self.widths:
+            learned, old = 1 / total.number() if self.restricted else 0.0, sds(state)
+            for name, centre in owned(state, MEAN).items():
                 # About the new mean; coarse codecs can leave less than nothing.
-                spread = (mean[SQUARE + name] - (mean[MEAN + name] - centre).square()).clamp_min(0)
-                result[RHO + name] = rho_of(
-                    self._variance(
-                        spread, mean[VARIANCE + name], old[name].square(), learned
-                    ).sqrt()
-                )
+                spread = (squares[name] - (means[name] - centre).square()).clamp_min(0)
+                variance = self._variance(spread, variances[name], old[name].square(), learned)
+                result[f"{RHO}/{name}"] = rho_of(variance.sqrt())
         return result, {}
 
     def _variance(self, spread: Tensor, variance: Tensor, old: Tensor, learned: float) -> Tensor:

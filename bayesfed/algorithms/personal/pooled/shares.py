@@ -24,18 +24,33 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.personal.pooled.local import OWN
+from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.personal.pooled.unlabelled import SharesModel, UnseenModel
+from bayesfed.compress import Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.federated import Descent, Fit, Kind, LocalOptions, Model, Reducer
+from bayesfed.federated import (
+    Algorithm,
+    Descent,
+    Fit,
+    Link,
+    LocalOptions,
+    Model,
+    Personal,
+    Reducer,
+    Training,
+    Whole,
+)
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.core import MODEL, Info, of, owned
+from bayesfed.federated.core import MODEL, Around, Info, of, owned
+from bayesfed.inference.laplace.layers import last_layer as output_layer
 from bayesfed.keys import Key
-from bayesfed.trees import Tree
+from bayesfed.models import Likelihood
+from bayesfed.trees import Tree, shapes
 
 # Leaves of the state; what a client sends of the log likelihood of its counts; its counts in its
 # memory.
-BASE, TOTAL, EVIDENCE, COUNTS = "shares/base", "shares/total", "shares/evidence", OWN + "counts"
+BASE, TOTAL, EVIDENCE, COUNTS = "shares/base", "shares/total", "shares/evidence", "own/counts"
 # Totals a of pseudo-counts that are compared.
 TOTALS = 2.0 ** torch.arange(-6, 14.1, 0.5, dtype=torch.float64)
 
@@ -53,13 +68,13 @@ def log_evidence(counts: Tensor, base: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SharesAndNetwork:
+class SharesAndNetwork(Around):
     """Steps on the network, and the client's shares of classes with their likelihood under the
     population.
 
     Parameters
     ----------
-    descent
+    local
         Steps on the network.
     net
         The network.
@@ -67,15 +82,9 @@ class SharesAndNetwork:
         Whether the network is trained. If not, it is not sent.
     """
 
-    descent: Descent
+    local: Descent
     net: nn.Module
     trained: bool = True
-    kind: Kind = "moments"
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the descent draws from torch's global generator."""
-        return self.trained and self.descent.uses_global_randomness
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -90,26 +99,21 @@ class SharesAndNetwork:
             fit it.
         """
         network, base = owned(message, MODEL), message[BASE]
-        self._check(network, len(base), data.inputs)
-        fit = self.descent.train(network, data, key, options) if self.trained else Fit({}, {}, {})
-        trained = of(MODEL, fit.payload)
+        if len(data):
+            self._check(network, len(base), data.inputs)
+        fit = self.local.train(network, data, key, options) if self.trained else Fit({}, {}, {})
+        sent = of(MODEL, fit.payload)
         if not len(data):
-            return fit._replace(
-                payload=trained | {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(base)},
-                memory={},
-            )
-        self.descent.objective.check(network, {}, data)
+            sent |= {BASE: base, EVIDENCE: torch.zeros_like(TOTALS).to(base)}
+            return fit._replace(payload=sent, memory={})
+        self.local.objective.check(network, {}, data)
         counts = torch.bincount(data.targets, minlength=len(base)).to(base)
         # Divided by the rows, by which the client is weighed.
-        sent = {
-            BASE: counts / len(data),
-            EVIDENCE: (log_evidence(counts, base) / len(data)).to(base),
-        }
-        return fit._replace(payload=trained | sent, memory={COUNTS: counts})
+        evidence = (log_evidence(counts, base) / len(data)).to(base)
+        sent |= {BASE: counts / len(data), EVIDENCE: evidence}
+        return fit._replace(payload=sent, memory={COUNTS: counts})
 
     def _check(self, network: Tree, classes: int, inputs: Tensor) -> None:
-        if not len(inputs):
-            return
         # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
         outputs = Model(self.net, network)(inputs[:1].expand(2, *inputs.shape[1:]))
         if tuple(outputs.shape) != (2, classes):
@@ -149,31 +153,60 @@ class SharesOfClasses:
         return result, {}
 
 
-@dataclass(frozen=True)
-class SharesModel:
-    """A network where classes have the shares of one client: a `Predictor`.
+def by_classes(
+    net: nn.Module,
+    begun: Tree,
+    learned: bool,
+    trained: bool,
+    likelihood: Likelihood,
+    work: Training,
+    codec: Codec | None,
+    link: Link | None,
+) -> Algorithm:
+    """Return the method whose own parameters are the shares of classes.
 
     Parameters
     ----------
-    net, parameters
-        Network and its parameters.
-    base
-        ``(C,)``: shares of the classes among all rows.
-    concentration
-        ``(C,)``: parameters of the Dirichlet posterior of the client's shares.
+    net, begun
+        Network, and the parameters that it begins with.
+    learned
+        Whether the pseudo-counts of the population are learned.
+    trained
+        Whether the network is trained.
+    likelihood, work, codec, link
+        As in `pooled`.
     """
+    first, classes = next(iter(begun.values())), output_layer(net).outputs
+    base = torch.full((classes,), 1 / classes).to(first)
+    unknown = torch.zeros_like(TOTALS).to(first)
+    sent = of(MODEL, begun if trained else {}) | {BASE: base, EVIDENCE: unknown}
 
-    net: nn.Module
-    parameters: Tree
-    base: Tensor
-    concentration: Tensor
+    def network(state: Tree) -> Tree:
+        return owned(state, MODEL)
 
-    @property
-    def shares(self) -> Tensor:
-        """Posterior mean of the client's shares, ``(C,)``."""
-        return self.concentration / self.concentration.sum()
+    def unseen(state: Tree) -> UnseenModel:
+        return UnseenModel(net, network(state), state[BASE], state[TOTAL] * state[BASE])
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the logits, ``(B, C)``."""
-        outputs = Model(self.net, self.parameters)(inputs)
-        return outputs + (self.shares.log() - self.base.log()).to(outputs)
+    def personal(state: Tree, memory: Tree) -> Personal:
+        if COUNTS not in memory:
+            return Personal(unseen(state))
+        return Personal(
+            SharesModel(
+                net, network(state), state[BASE], memory[COUNTS] + state[TOTAL] * state[BASE]
+            )
+        )
+
+    return compose(
+        "pooled",
+        net,
+        SharesAndNetwork(work.likelihood_descent(net, likelihood, "moments"), net, trained),
+        SharesOfClasses(learned),
+        training=work,
+        initial=of(MODEL, begun) | {BASE: base, TOTAL: torch.ones(1).to(first)},
+        predictor=unseen,
+        view=Whole(shapes(sent)),
+        codec=codec,
+        link=link,
+        personal=personal,
+        owner="",
+    )

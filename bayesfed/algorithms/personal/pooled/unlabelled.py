@@ -12,13 +12,43 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from bayesfed.algorithms.personal.pooled.shares import SharesModel
 from bayesfed.errors import ArgumentError, ConvergenceWarning
 from bayesfed.federated import Model
+from bayesfed.trees import Tree
 
 STEPS, TOLERANCE = 1000, 1e-6
+
+
+@dataclass(frozen=True)
+class SharesModel:
+    """A network where classes have the shares of one client: a `Predictor`.
+
+    Parameters
+    ----------
+    net, parameters
+        Network and its parameters.
+    base
+        ``(C,)``: shares of the classes among all rows.
+    concentration
+        ``(C,)``: parameters of the Dirichlet posterior of the client's shares.
+    """
+
+    net: nn.Module
+    parameters: Tree
+    base: Tensor
+    concentration: Tensor
+
+    @property
+    def shares(self) -> Tensor:
+        """Posterior mean of the client's shares, ``(C,)``."""
+        return self.concentration / self.concentration.sum()
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return the logits, ``(B, C)``."""
+        outputs = Model(self.net, self.parameters)(inputs)
+        return outputs + (self.shares.log() - self.base.log()).to(outputs)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 no single update.
 
 From the bottom: `graphs` (who shares masks with whom), `primitives` (the cryptography),
-`fixed_point` (numbers as integers of one limb), `sessions` (what a client knows in one round) and
-`vaults` (where it keeps that), `unmasking` (the server's part), `locals`, `servers` and
-`collecting` (the four phases as seams of the engine), and `recipe`, which is `secure`.
+`fixed_point` (numbers as integers of one limb), `sums` (sums of them without masks), `sessions`
+(what a client knows in one round), `locals` (what it answers in the four phases, and where it
+keeps its sessions), `unmasking` and `phases` (the server's part), and `recipe`, which is
+`secure`.
 """
 
 import lazy_loader

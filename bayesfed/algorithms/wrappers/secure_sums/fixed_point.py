@@ -8,7 +8,6 @@ What lies outside is an error, not a number.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,8 @@ import numpy as np
 import torch
 
 from bayesfed.algorithms.wrappers.secure_sums.primitives import LIMBS, Bits
-from bayesfed.errors import ArgumentError, UpdateError, complain
+from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import checked_class, number, whole
 from bayesfed.federated import Kind, Slice, Update, Whole
 from bayesfed.trees import Tree, shapes
 
@@ -26,6 +26,12 @@ SIGNED: dict[Bits, np.dtype[Any]] = {32: np.dtype("<i4"), 64: np.dtype("<i8")}
 WIRE: dict[Bits, torch.dtype] = {32: torch.int32, 64: torch.int64}
 
 
+@checked_class(
+    {},
+    participants=whole(1, "100"),
+    largest=number("(0, inf)", "4.0"),
+    heaviest=number("(0, inf)", "1.0"),
+)
 @dataclass(frozen=True)
 class FixedPoint:
     """What all clients and the server agree on: how a weighted update is written as integers.
@@ -52,7 +58,7 @@ class FixedPoint:
     Raises
     ------
     ArgumentError
-        If a number is not positive and finite, or the range leaves too few levels.
+        If a number is out of its domain, or the range leaves too few levels.
     """
 
     bits: Bits
@@ -65,17 +71,6 @@ class FixedPoint:
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        ranges = (self.largest, self.heaviest)
-        if (
-            self.bits not in LIMBS
-            or self.participants < 1
-            or not all(0 < one < math.inf for one in ranges)
-        ):
-            expected = "bits 32 or 64, participants >= 1, largest > 0 and heaviest > 0, both finite"
-            given = (self.bits, self.participants, *ranges)
-            raise ArgumentError(
-                "secure", expected, given, "participants=100, largest=4.0, heaviest=1.0"
-            )
         if self.levels < COARSEST:
             actual = f"{self.levels}: 2**{self.bits - 1} for {self.participants} participants"
             raise ArgumentError(
@@ -110,25 +105,16 @@ class FixedPoint:
             If names or shapes differ, or an entry or the weight is outside of the range.
         """
         if not 0 <= weight <= self.heaviest:
-            raise UpdateError(
-                _outside(
-                    "weight",
-                    f"0 to {self.heaviest:g}",
-                    weight,
-                    "a larger heaviest, or equal_weights(algorithm)",
-                )
-            )
+            hint = "a larger heaviest, or equal_weights(algorithm)"
+            raise _outside("weight", f"0 to {self.heaviest:g}", weight, hint)
         for name, leaf in payload.items():
             largest = float(leaf.abs().max()) if leaf.numel() else 0.0
             if not largest <= self.largest:
-                raise UpdateError(
-                    _outside(
-                        f"leaf {name!r}",
-                        f"entries of at most {self.largest:g}",
-                        f"{largest:g}",
-                        "a larger largest, or bits=64",
-                    )
+                expected, hint = (
+                    f"entries of at most {self.largest:g}",
+                    "a larger largest, or bits=64",
                 )
+                raise _outside(f"leaf {name!r}", expected, f"{largest:g}", hint)
         whole = dict(self.leaves)
         view = Slice(whole, shapes(payload)) if self.by_entry else Whole(whole)
         update = view.lift(
@@ -139,14 +125,9 @@ class FixedPoint:
             if self.by_entry
             else [torch.tensor([weight], dtype=torch.float64)]
         )
-        entries = (
-            torch.cat([update.total[name].flatten() for name in whole]).numpy() / self.resolution
-        )
-        scaled = np.concatenate([entries, torch.cat(weights).numpy() / self._weight_step])
-        integers: np.ndarray = (
-            np.rint(scaled).astype(np.int64).astype(SIGNED[self.bits]).view(LIMBS[self.bits])
-        )
-        return integers
+        entries = torch.cat([update.total[name].flatten() for name in whole])
+        scaled = torch.cat([entries / self.resolution, torch.cat(weights) / self._weight_step])
+        return scaled.round().to(WIRE[self.bits]).numpy().view(LIMBS[self.bits])
 
     def decode(self, total: np.ndarray) -> Update:
         """Return the sum of clients' updates from the sum of their integers modulo
@@ -172,20 +153,11 @@ class FixedPoint:
         return _step(self.levels, self.heaviest)
 
 
-def listed(leaves: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Return names and shapes in the order in which they are written."""
-    return tuple((name, tuple(leaves[name])) for name in sorted(leaves))
-
-
 def _step(levels: int, largest: float) -> float:
     # A little above, so that rounding in double precision cannot pass the last level.
     return 2.0 ** math.ceil(math.log2(largest / levels * (1 + 2.0**-20)))
 
 
-def _outside(what: str, expected: str, actual: object, hint: str) -> str:
-    return complain(
-        f"secure sums, {what}",
-        expected=f"the range agreed for the run, {expected}",
-        actual=actual,
-        hint=f"{hint} in secure(...)",
-    )
+def _outside(what: str, expected: str, actual: object, hint: str) -> UpdateError:
+    expected = f"the range agreed for the run, {expected}"
+    return UpdateError(f"secure sums, {what}", expected, actual, f"{hint} in secure(...)")

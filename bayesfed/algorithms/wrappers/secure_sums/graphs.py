@@ -106,15 +106,9 @@ def neighbours(clients: int, number: int) -> np.ndarray:
     number
         Number of neighbours of each: even, or one less than there are clients.
     """
-    order = list(range(clients))
-    secrets.SystemRandom().shuffle(order)
-    near = number // 2
-    steps = (
-        [*range(1, near + 1), *range(clients - near, clients)]
-        if number < clients - 1
-        else [*range(1, clients)]
-    )
-    graph = np.zeros((clients, number), np.int64)
-    for place, client in enumerate(order):
-        graph[client] = [order[(place + step) % clients] for step in steps]
+    order = np.array(secrets.SystemRandom().sample(range(clients), clients))
+    before = number // 2
+    steps = np.array([*range(1, number - before + 1), *range(clients - before, clients)])
+    graph = np.empty((clients, number), np.int64)
+    graph[order] = order[(np.arange(clients)[:, None] + steps) % clients]
     return graph

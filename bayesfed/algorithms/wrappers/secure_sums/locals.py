@@ -1,49 +1,128 @@
-"""The local steps of the four phases: what a client answers. Its keys are in a vault; only what the
-wrapped step keeps is in its memory.
+"""The local steps of the four phases: what a client answers.
+
+Its sessions are in a `Vault`, a folder of its own, apart from its memory, which a server can set
+back and which checkpoints contain. Only what the wrapped step keeps is in its memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field, fields, make_dataclass
-from typing import Any
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.algorithms.wrappers.secure_sums.fixed_point import SIGNED, WIRE, FixedPoint
-from bayesfed.algorithms.wrappers.secure_sums.primitives import SECRET
-from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, PAIR, refusal, session_name
-from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
+from bayesfed.algorithms.wrappers.secure_sums.primitives import LIMBS, SECRET, Bits, digest
+from bayesfed.algorithms.wrappers.secure_sums.sessions import (
+    BOX,
+    KEYS,
+    PAIR,
+    Session,
+    refusal,
+    session_name,
+)
 from bayesfed.data import Dataset
+from bayesfed.data.files import write_whole
+from bayesfed.errors import CheckpointError
 from bayesfed.federated import Fit, LocalOptions
-from bayesfed.federated.core import Around, options_of, unwired
+from bayesfed.federated.core import Around
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, under
 
+# Sessions of a client that are kept: some for a server that asks again, few since the keys of
+# clients that dropped out are in them.
+KEEP = 4
+NAME = re.compile("[0-9a-f]{32}")
 # Names in a client's memory: what the wrapped step keeps if the round is not lost, and the number
 # of that round.
 PENDING, SINCE = "secure/pending/", "secure/since"
 
 
-# Records that were extended, by the method's own.
-_extended: dict[type[LocalOptions], type[Any]] = {}
+class Vault:
+    """A folder of sessions, which only its owner can read.
+
+    Parameters
+    ----------
+    folder
+        Folder on the client's machine, which lasts as long as a round does. Default: a temporary
+        one, removed with the process that made it, for simulations in one process or with its
+        workers.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self._lasting = folder is not None
+        self.folder = (
+            Path(folder).expanduser()
+            if folder is not None
+            else Path(tempfile.gettempdir()) / f"bayesfed-{secrets.token_hex(16)}"
+        )
+        if not self._lasting:
+            # A copy, in a thread or a worker process, uses the same folder and does not remove it.
+            weakref.finalize(self, _remove, self.folder, os.getpid())
+
+    def add(self, client: str) -> Session:
+        """Return a new session of a client. Its oldest sessions are removed."""
+        session, folder = Session.fresh(), self._of(client)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        old = sorted(folder.glob("*.session"), key=lambda path: path.stat().st_mtime_ns)
+        for path in old[: len(old) + 1 - KEEP]:
+            path.unlink(missing_ok=True)
+        self._write(folder / f"{session.name}.session", session)
+        return session
+
+    @contextmanager
+    def opened(self, client: str, name: str) -> Iterator[Session]:
+        """Let the block use a session of a client. What the block changed is kept when it ends
+        without an error, before anything is answered.
+
+        Raises
+        ------
+        CheckpointError
+            If there is no such session, or it is damaged.
+        """
+        path = self._of(client) / f"{name}.session"
+        try:
+            # A server says the name.
+            content = path.read_bytes() if NAME.fullmatch(name) else b""
+            session = Session.model_validate_json(content)
+        except (OSError, ValueError) as problem:
+            where, expected = (
+                f"secure sums, client {client!r}",
+                f"the keys of this round in {self.folder}",
+            )
+            hint = "secure(..., vault=FOLDER) where each question has a process of its own"
+            raise CheckpointError(where, expected, type(problem).__name__, hint) from problem
+        before = session.model_copy()
+        yield session
+        if session != before:
+            self._write(path, session)
+
+    def _of(self, client: str) -> Path:
+        return self.folder / quote(client, safe="")
+
+    def _write(self, path: Path, session: Session) -> None:
+        content = session.model_dump_json().encode()
+        if self._lasting:
+            write_whole(path, content)
+            return
+        # No crash of the machine needs to be survived, so nothing waits for the disk.
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(content)
+        partial.replace(path)
 
 
-def told(record: type[LocalOptions]) -> type[Any]:
-    """Return a method's record of options with what a client needs to weigh and to mask."""
-    if record in _extended:
-        return _extended[record]
-    extra: list[tuple[str, type, Any]] = [
-        ("secure_weight", float, field(default=-1.0)),
-        ("secure_session", str, field(default="")),
-        ("secure_partners", str, field(default="")),
-    ]
-    _extended[record] = made = make_dataclass(
-        f"Secure{record.__name__}", extra, bases=(record,), frozen=True
-    )
-    return made
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def settled(memory: Tree, lost: Collection[int]) -> Tree:
@@ -57,47 +136,6 @@ def settled(memory: Tree, lost: Collection[int]) -> Tree:
         for name, leaf in memory.items()
         if name != SINCE and not name.startswith(PENDING)
     }
-
-
-@dataclass(frozen=True)
-class FixedPointLocal(Around):
-    """A local step around another, whose payload is weighed, lifted and written as integers at the
-    client. It returns no figures.
-
-    Parameters
-    ----------
-    local
-        The wrapped local step.
-    point
-        How numbers are written.
-    """
-
-    point: FixedPoint
-
-    @property
-    def options(self) -> type[LocalOptions]:
-        """The options of the wrapped step, and those of secure sums."""
-        return told(options_of(self.local))
-
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Fit, weigh, lift and round."""
-        vector, kept = self._vector(message, memory, data, key, options)
-        return Fit({"vector": self._written(vector)}, kept, {})
-
-    def _vector(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> tuple[np.ndarray, Tree]:
-        record = options_of(self.local)
-        own = record(**{item.name: getattr(options, item.name) for item in fields(record)})
-        fit = self.local.fit(message, memory, data, key, own)
-        payload, _ = unwired(fit.payload)
-        weight: float = options.secure_weight  # type: ignore[attr-defined]
-        return self.point.encode(payload, weight), fit.memory
-
-    def _written(self, vector: np.ndarray) -> Tensor:
-        return torch.from_numpy(vector.view(SIGNED[self.point.bits])).to(WIRE[self.point.bits])
 
 
 @dataclass(frozen=True)
@@ -125,8 +163,9 @@ class KeysLocal(Around):
 
 
 @dataclass(frozen=True)
-class SharesLocal(Around):
-    """The second phase: share the secrets among the neighbours.
+class SessionLocal(Around):
+    """The second and the fourth phase: answer a question for shares, which leaves the memory as it
+    is.
 
     Parameters
     ----------
@@ -134,93 +173,79 @@ class SharesLocal(Around):
         The wrapped local step.
     vault
         Where clients keep their sessions.
+    answer
+        What a session answers to a message.
     """
 
     vault: Vault
+    answer: Callable[[Session, Tree], Tree]
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
-        """Return a sealed pair of shares for each neighbour, and digests."""
-        own, others = _rows(message, "session", KEYS)[0], _rows(message, "neighbours", KEYS)
+        """Let the session that the message names answer."""
+        own = _rows(message, "session", KEYS)[0]
         with self.vault.opened(client_of(key), session_name(own)) as session:
-            sent = session.share(others, int(message["threshold"]))
-        boxes, digests = (
-            _tensor(sent.boxes).reshape(-1, BOX),
-            _tensor(sent.digests).reshape(-1, PAIR),
-        )
-        return Fit({"boxes": boxes, "digests": digests, "seed": _tensor(sent.seed)}, memory, {})
+            return Fit(self.answer(session, message), memory, {})
+
+
+def shares(session: Session, message: Tree) -> Tree:
+    """Share the secrets of a session: a sealed pair of shares for each neighbour, and digests."""
+    session.share(_rows(message, "neighbours", KEYS), int(message["threshold"]))
+    return {
+        "boxes": _tensor(b"".join(session.boxes)).reshape(-1, BOX),
+        "digests": _tensor(session.digests).reshape(-1, PAIR),
+        "seed": _tensor(digest(session.seed)),
+    }
+
+
+def opened(session: Session, message: Tree) -> Tree:
+    """Give the shares that take the masks off the sum, zeros where there is none to give."""
+    active, dropped = message["active"].tolist(), message["dropped"].tolist()
+    given = session.open(active, dropped, _rows(message, "boxes", BOX))
+    return {"shares": _tensor(b"".join(given)).reshape(-1, SECRET)}
 
 
 @dataclass(frozen=True)
-class MaskedLocal(FixedPointLocal):
-    """The third phase: the wrapped step, whose integers are masked. What it keeps counts only once
+class MaskedLocal(Around):
+    """The third phase: the integers of a `FixedPointLocal`, masked. What it keeps counts only once
     the round is known not to be lost.
 
     Parameters
     ----------
     local
-        The wrapped local step.
+        The local step in fixed point.
     vault
         Where clients keep their sessions.
+    bits
+        Bits of an integer.
     """
 
     vault: Vault
+    bits: Bits
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
-        """Fit, weigh, lift, round and mask."""
-        vector, kept = self._vector(message, memory, data, key, options)
+        """Run the step, and mask."""
+        fit = self.local.fit(message, memory, data, key, options)
+        vector = fit.payload["vector"].numpy()
         partners: str = options.secure_partners  # type: ignore[attr-defined]
-        number: str = options.secure_session  # type: ignore[attr-defined]
-        with self.vault.opened(client_of(key), number) as session:
-            masked = session.mask(vector, [flag == "1" for flag in partners], self.point.bits)
-        pending = {f"{PENDING}{name}": leaf for name, leaf in kept.items()}
-        since = {SINCE: torch.tensor(round_of(key))} if kept or memory else {}
-        return Fit({"vector": self._written(masked)}, memory | pending | since, {})
-
-
-@dataclass(frozen=True)
-class OpenLocal(Around):
-    """The fourth phase: give the shares that take the masks off the sum.
-
-    Parameters
-    ----------
-    local
-        The wrapped local step.
-    vault
-        Where clients keep their sessions.
-    """
-
-    vault: Vault
-
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Return one share for each neighbour, zeros where there is none to give."""
-        own, boxes = _rows(message, "session", KEYS)[0], _rows(message, "boxes", BOX)
-        with self.vault.opened(client_of(key), session_name(own)) as session:
-            shares = session.open(message["active"].tolist(), message["dropped"].tolist(), boxes)
-        return Fit(
-            {
-                "shares": _tensor(b"".join(share or bytes(SECRET) for share in shares)).reshape(
-                    -1, SECRET
-                )
-            },
-            memory,
-            {},
-        )
+        name: str = options.secure_session  # type: ignore[attr-defined]
+        with self.vault.opened(client_of(key), name) as session:
+            flags = [flag == "1" for flag in partners]
+            masked = session.mask(vector.view(LIMBS[self.bits]), flags, self.bits)
+        payload = {"vector": torch.from_numpy(masked.view(vector.dtype))}
+        if not (fit.memory or memory):
+            return Fit(payload, {}, {})
+        pending = {f"{PENDING}{name}": leaf for name, leaf in fit.memory.items()}
+        since = {SINCE: torch.tensor(int(key.path[1]))}
+        return Fit(payload, memory | pending | since, {})
 
 
 def client_of(key: Key) -> str:
     """Return the name of the client whose turn has this key."""
     return str(key.path[2])
-
-
-def round_of(key: Key) -> int:
-    """Return the number of the round of a turn."""
-    return int(key.path[1])
 
 
 def _rows(message: Tree, name: str, length: int) -> list[bytes]:
@@ -234,8 +259,4 @@ def _rows(message: Tree, name: str, length: int) -> list[bytes]:
 
 
 def _tensor(content: bytes) -> Tensor:
-    return (
-        torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        if content
-        else torch.zeros(0, dtype=torch.uint8)
-    )
+    return torch.tensor(list(content), dtype=torch.uint8)

@@ -7,18 +7,14 @@ never come from a `Key`: a key of this package can be rebuilt by whoever knows t
 
 from __future__ import annotations
 
-import importlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from bayesfed.errors import MissingExtraError, UpdateError
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from bayesfed.errors import UpdateError, needs
 
 Bits = Literal[32, 64]
 # Lengths in bytes: of a secret, of a public key, of what authenticates a sealed text, of a digest.
@@ -28,14 +24,8 @@ LIMBS: dict[Bits, np.dtype[Any]] = {32: np.dtype("<u4"), 64: np.dtype("<u8")}
 
 def check_installed() -> None:
     """Raise `MissingExtraError` unless both libraries are there."""
-    for module, package in (
-        ("cryptography", "cryptography"),
-        ("Crypto.Protocol.SecretSharing", "pycryptodome"),
-    ):
-        try:
-            importlib.import_module(module)
-        except ImportError as problem:
-            raise MissingExtraError(package, "secure") from problem
+    needs("cryptography", "secure")
+    _shamir()
 
 
 def fresh() -> bytes:
@@ -48,13 +38,9 @@ def digest(content: bytes) -> bytes:
     return sha256(content).digest()[:DIGEST]
 
 
-def public_key(secret: bytes, purpose: str) -> bytes:
-    """Return the X25519 public key of a secret for one purpose."""
-    return bytes(_private_key(secret, purpose).public_key().public_bytes_raw())
-
-
 class Agreement:
-    """The private key of a secret for one purpose, which agrees on a key with each of many others.
+    """The X25519 key pair of a secret for one purpose, which agrees on a key with each of many
+    others.
 
     Parameters
     ----------
@@ -62,10 +48,18 @@ class Agreement:
         The secret, 16 bytes.
     purpose
         What the key is for: keys for different purposes are independent.
+
+    Attributes
+    ----------
+    public
+        The public key, 32 bytes.
     """
 
     def __init__(self, secret: bytes, purpose: str) -> None:
-        self._private, self._purpose = _private_key(secret, purpose), purpose
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        derived = _derived(secret, f"X25519 {purpose}")
+        self._private, self._purpose = X25519PrivateKey.from_private_bytes(derived), purpose
         self.public: bytes = self._private.public_key().public_bytes_raw()
 
     def key(self, other: bytes, *context: bytes) -> bytes:
@@ -90,6 +84,13 @@ class Agreement:
                 field="values",
             ) from problem
         return _derived(shared, self._purpose, *context)
+
+    def mask(self, other: bytes, count: int, bits: Bits) -> np.ndarray:
+        """Return the mask that this owner adds for the owner of another public key, who adds its
+        negative.
+        """
+        drawn = stream(self.key(other, *sorted([self.public, other])), count, bits)
+        return drawn if self.public < other else np.negative(drawn, out=drawn)
 
 
 def sealed(key: bytes, text: bytes, context: bytes) -> bytes:
@@ -134,28 +135,17 @@ def split(secret: bytes, shares: int, threshold: int) -> list[bytes]:
     """Return Shamir's shares of a secret, of which `threshold` open it. The place of a share, from
     1, belongs to it.
     """
-    from Crypto.Protocol.SecretSharing import Shamir
-
-    return [share for _, share in Shamir.split(threshold, shares, secret, ssss=False)]
+    return [share for _, share in _shamir().split(threshold, shares, secret, ssss=False)]
 
 
 def combine(shares: Iterable[tuple[int, bytes]]) -> bytes:
     """Return the secret of as many shares as are needed, each with its place."""
-    from Crypto.Protocol.SecretSharing import Shamir
-
-    secret: bytes = Shamir.combine(list(shares), ssss=False)
+    secret: bytes = _shamir().combine(list(shares), ssss=False)
     return secret
 
 
-def pairwise(one: bytes, other: bytes) -> Sequence[bytes]:
-    """Return two public keys in the order on which both owners agree."""
-    return (one, other) if one < other else (other, one)
-
-
-def _private_key(secret: bytes, purpose: str) -> X25519PrivateKey:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
-    return X25519PrivateKey.from_private_bytes(_derived(secret, f"X25519 {purpose}"))
+def _shamir() -> Any:
+    return needs("Crypto.Protocol.SecretSharing", "secure", "pycryptodome").Shamir
 
 
 def _derived(secret: bytes, purpose: str, *context: bytes) -> bytes:

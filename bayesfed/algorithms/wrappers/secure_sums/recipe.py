@@ -16,48 +16,41 @@ k, t                    `Degree`, from gamma (`colluding`) and delta (`dropouts`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
-from bayesfed.algorithms.registry import ALGORITHM
-from bayesfed.algorithms.wrappers.conditions import Promise
-from bayesfed.algorithms.wrappers.secure_sums import collecting
+from bayesfed.algorithms.wrappers.private import Promise
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.graphs import degree
-from bayesfed.algorithms.wrappers.secure_sums.locals import (
-    FixedPointLocal,
-    KeysLocal,
-    MaskedLocal,
-    OpenLocal,
-    SharesLocal,
-    settled,
-)
-from bayesfed.algorithms.wrappers.secure_sums.plans import Plans
+from bayesfed.algorithms.wrappers.secure_sums.locals import Vault, settled
+from bayesfed.algorithms.wrappers.secure_sums.phases import LOST, masked_phases
 from bayesfed.algorithms.wrappers.secure_sums.primitives import Bits, check_installed
 from bayesfed.algorithms.wrappers.secure_sums.refusals import check_method, check_plan, first_plan
-from bayesfed.algorithms.wrappers.secure_sums.servers import (
-    LOST,
+from bayesfed.algorithms.wrappers.secure_sums.sums import (
     PREFIX,
-    FixedPointServer,
-    KeysServer,
-    MaskedServer,
-    OpenServer,
-    SharesServer,
+    FixedPointLocal,
+    FixedPointPlan,
+    Gather,
+    ModularSum,
+    SummedServer,
 )
-from bayesfed.algorithms.wrappers.secure_sums.vaults import Vault
 from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked, whole
-from bayesfed.federated import Algorithm, Personal, Phase, Profile
+from bayesfed.errors.checks import checked
+from bayesfed.federated import Algorithm, Phase, Profile
 from bayesfed.federated.core import Conditions
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.trees import Tree, without
 
+Served = TypeVar("Served")
 
-@checked(algorithm=ALGORITHM, participants=whole(1, "100"))
+
+@checked()
 def secure(
     algorithm: Algorithm,
     *,
@@ -148,58 +141,20 @@ def secure(
     ranges = bits, participants, largest, heaviest
     point = FixedPoint(*ranges, leaves, flat.local.kind, by_entry, dtype)
     flat = assembled(_clipped_for(phase, point, where))
-    plans = Plans(flat, point, where)
+    plan = FixedPointPlan(flat, point, where)
+    local, server = FixedPointLocal(flat.local, point), SummedServer(flat.server, point)
+    reducer = partial(ModularSum, bits)
+    summed = Phase(flat.name, plan, local, server, Gather(), reducer, owner="")
     if masks:
-        phases = _phases(flat, plans, Vault(vault), dropouts, colluding)
-        made = _with_lost_rounds(algorithm, phases)
+        choose = partial(degree, dropouts=dropouts, colluding=colluding)
+        made = _with_lost_rounds(algorithm, masked_phases(summed, plan, Vault(vault), choose))
     else:
-        reducer, link = partial(collecting.ModularSum, bits), collecting.Gather()
-        local, server = FixedPointLocal(flat.local, point), FixedPointServer(flat.server, point)
-        one = Phase(flat.name, plans.fixed_point, local, server, link, reducer, owner="")
-        made = replace(algorithm, phases=(one,))
+        made = replace(algorithm, phases=(summed,))
     promises = tuple(
-        Kept(check, algorithm, made.phases) if isinstance(check, Promise) else check
+        partial(_kept, check, algorithm, made.phases) if isinstance(check, Promise) else check
         for check in algorithm.checks
     )
     return replace(made, checks=promises)
-
-
-def _phases(
-    phase: Phase, plans: Plans, vault: Vault, dropouts: float, colluding: float
-) -> tuple[Phase, ...]:
-    name, local, point, gather = phase.name, phase.local, plans.point, collecting.Gather()
-    keys = KeysServer(point, partial(degree, dropouts=dropouts, colluding=colluding))
-    masked, total = MaskedServer(phase.server, point), partial(collecting.ModularSum, point.bits)
-    return (
-        Phase(
-            f"{name}-keys",
-            plans.keys,
-            KeysLocal(local, vault),
-            keys,
-            gather,
-            collecting.GatheredKeys,
-            owner="",
-        ),
-        Phase(
-            f"{name}-shares",
-            plans.shares,
-            SharesLocal(local, vault),
-            SharesServer(),
-            gather,
-            collecting.Gathered,
-            owner="",
-        ),
-        Phase(name, plans.masked, MaskedLocal(local, point, vault), masked, gather, total, ""),
-        Phase(
-            f"{name}-open",
-            plans.open,
-            OpenLocal(local, vault),
-            OpenServer(phase.server, point),
-            collecting.Open(),
-            partial(collecting.Unmasked, bits=point.bits),
-            owner="",
-        ),
-    )
 
 
 def _with_lost_rounds(algorithm: Algorithm, phases: tuple[Phase, ...]) -> Algorithm:
@@ -208,24 +163,23 @@ def _with_lost_rounds(algorithm: Algorithm, phases: tuple[Phase, ...]) -> Algori
     """
     posterior, personal = algorithm.posterior, algorithm.personal
 
-    def own(state: Tree, memory: Tree) -> Personal:
-        if personal is None:
-            raise ArgumentError(
-                algorithm.name, "personal models", "none", "personalised(algorithm)"
-            )
-        return personal(without(state, PREFIX), settled(memory, state[LOST].tolist()))
+    def plain(served: Callable[[Tree], Served]) -> Callable[[Tree], Served]:
+        return lambda state: served(without(state, PREFIX))
 
     return replace(
         algorithm,
         phases=phases,
         initial=algorithm.initial | {LOST: torch.zeros(0, dtype=torch.int64)},
-        predictor=lambda state: algorithm.predictor(without(state, PREFIX)),
-        posterior=(lambda state: posterior(without(state, PREFIX))) if posterior else None,
-        sizes={
-            name: lambda state, size=size: size(without(state, PREFIX))  # type: ignore[misc]
-            for name, size in algorithm.sizes.items()
-        },
-        personal=own if personal else None,
+        predictor=plain(algorithm.predictor),
+        posterior=plain(posterior) if posterior else None,
+        sizes={name: plain(size) for name, size in algorithm.sizes.items()},
+        personal=(
+            lambda state, memory: personal(
+                without(state, PREFIX), settled(memory, state[LOST].tolist())
+            )
+        )
+        if personal
+        else None,
     )
 
 
@@ -242,32 +196,15 @@ def _clipped_for(phase: Phase, point: FixedPoint, where: str) -> Phase:
     return replace(phase, layers=tuple(layer.tightened(slack) for layer in phase.layers))
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The check of a private method before each round, under secure sums.
-
-    Parameters
-    ----------
-    promise
-        The check.
-    algorithm
-        The method that it is for.
-    phases
-        The phases that secure sums made of it.
+def _kept(
+    promise: Promise, algorithm: Algorithm, phases: tuple[Phase, ...], run: Conditions
+) -> None:
+    """Check one round of a private method under secure sums: the promise is for the method, and
+    holds for the phases that were made of it. Raises `ArgumentError` if the reported epsilon would
+    not hold.
     """
-
-    promise: Promise
-    algorithm: Algorithm
-    phases: tuple[Phase, ...]
-
-    def __call__(self, run: Conditions) -> None:
-        """Check one round. Raises `ArgumentError` if the reported epsilon would not hold."""
-        phases = run.algorithm.phases
-        if len(phases) != len(self.phases) or any(
-            one is not made for one, made in zip(phases, self.phases, strict=True)
-        ):
-            expected, hint = "the phases that `secure` made", "`secure` as the last step"
-            raise ArgumentError(
-                f"secure, {run.algorithm.name!r}: epsilon would not hold", expected, "others", hint
-            )
-        self.promise(replace(run, algorithm=self.algorithm))
+    if [*map(id, run.algorithm.phases)] != [*map(id, phases)]:
+        where = f"secure, {run.algorithm.name!r}: epsilon would not hold"
+        expected, hint = "the phases that `secure` made", "`secure` as the last step"
+        raise ArgumentError(where, expected, "others", hint)
+    promise(replace(run, algorithm=algorithm))

@@ -29,12 +29,11 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
         names = [phase.name for phase in algorithm.phases]
         raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")
     (phase,) = algorithm.phases
-    if not seams.one_by_one(phase.link):
-        raise ArgumentError(
-            where, "the link Digital()", "OverTheAir", "one of the two: the channel adds by itself"
-        )
     if type(phase.link) is not Digital:
-        hint = "Digital(): late clients drop out, and nothing else is known of a single update"
+        hint = (
+            "Digital(): late clients drop out, nothing else is known of a single update, and no "
+            "channel adds by itself"
+        )
         raise ArgumentError(where, "the link Digital()", type(phase.link).__name__, hint)
     if phase.link.max_norm is not None and phase.link.max_norm < USUAL_NORM:
         hint = (
@@ -74,15 +73,14 @@ def first_plan(
     ArgumentError
         If the method has none for such a client.
     """
+    expected, hint = "a plan for a client", "profile=Profile('client-000', 100), of one of the run"
     try:
         key = Key(0, phase.name, 0, "example", "assign")
         planned = phase.assign(algorithm.initial, 0, profile or Profile("example", 1), key)
     except Exception as problem:
-        hint = "profile=Profile('client-000', 100), of a client of the run"
-        raise ArgumentError(where, "a plan for a client", problem, hint) from problem
+        raise ArgumentError(where, expected, problem, hint) from problem
     if isinstance(planned, Skip):
-        hint = "profile=Profile('client-000', 100), of a client that takes part"
-        raise ArgumentError(where, "a plan for a client", f"left out: {planned.reason}", hint)
+        raise ArgumentError(where, expected, f"left out: {planned.reason}", hint)
     return planned
 
 

@@ -9,11 +9,11 @@ shares: the same question has the same answer, another one is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
+from pydantic import BaseModel
 
 from bayesfed.algorithms.wrappers.secure_sums import primitives
 from bayesfed.algorithms.wrappers.secure_sums.graphs import LEAST
@@ -34,18 +34,7 @@ KEYS, BOX, PAIR = 2 * PUBLIC, 2 * SECRET + TAG, 2 * DIGEST
 BOXES, MASKS = "shares", "masks"
 
 
-class Shared(NamedTuple):
-    """What a client sends to be passed on: for each neighbour a sealed pair of shares and their
-    digests; and the digest of its seed.
-    """
-
-    boxes: bytes
-    digests: bytes
-    seed: bytes
-
-
-@dataclass
-class Session:
+class Session(BaseModel, ser_json_bytes="hex", val_json_bytes="hex"):
     """One client's part in one round.
 
     Parameters
@@ -56,13 +45,14 @@ class Session:
         The secrets of the two keys and of the client's own mask; empty once the session has
         answered for its neighbours.
     neighbours
-        Public keys of all neighbours, one after another.
+        Public keys of each neighbour, 64 bytes.
     threshold
         Number of shares that open a secret.
-    shared
-        What was sent to be passed on.
+    boxes, digests
+        What is sent to be passed on: a sealed pair of shares for each neighbour, and the digests of
+        all pairs.
     partners
-        For each neighbour 1 if its mask was added, else 0.
+        For each neighbour whether its mask was added.
     vector
         Digest of what was masked.
     question, answer
@@ -73,31 +63,28 @@ class Session:
     boxing: bytes
     masking: bytes
     seed: bytes
-    neighbours: bytes = b""
+    neighbours: tuple[bytes, ...] = ()
     threshold: int = 0
-    shared: bytes = b""
-    partners: bytes = b""
+    boxes: tuple[bytes, ...] = ()
+    digests: bytes = b""
+    partners: tuple[bool, ...] = ()
     vector: bytes = b""
     question: bytes = b""
-    answer: bytes = b""
+    answer: tuple[bytes, ...] = ()
 
     @classmethod
     def fresh(cls) -> Self:
         """Return a session with new secrets from the operating system."""
-        boxing, masking = primitives.fresh(), primitives.fresh()
-        return cls(
-            primitives.public_key(boxing, BOXES) + primitives.public_key(masking, MASKS),
-            boxing,
-            masking,
-            primitives.fresh(),
-        )
+        boxing, masking, seed = (primitives.fresh() for _ in range(3))
+        public = Agreement(boxing, BOXES).public + Agreement(masking, MASKS).public
+        return cls(public=public, boxing=boxing, masking=masking, seed=seed)
 
     @property
     def name(self) -> str:
         """The name of the session."""
         return session_name(self.public)
 
-    def share(self, neighbours: Sequence[bytes], threshold: int) -> Shared:
+    def share(self, neighbours: Sequence[bytes], threshold: int) -> None:
         """Split the secret of the masks and the seed into shares, and seal a pair for each
         neighbour.
 
@@ -114,44 +101,32 @@ class Session:
             If the session has shared with others before, a key occurs twice or is unsound, or the
             threshold is not 2 to the number of neighbours.
         """
-        joined = b"".join(neighbours)
+        others, count = tuple(neighbours), len(neighbours)
         if self.neighbours:
-            if (joined, threshold) != (self.neighbours, self.threshold):
+            if (others, threshold) != (self.neighbours, self.threshold):
                 raise refusal("the neighbours of this session", "others", "duplicate")
-            return self._shared()
-        keys = [key for one in (self.public, *neighbours) for key in (one[:PUBLIC], one[PUBLIC:])]
-        if any(len(one) != KEYS for one in neighbours) or len(set(keys)) != len(keys):
+            return
+        keys = [key for one in (self.public, *others) for key in (one[:PUBLIC], one[PUBLIC:])]
+        if any(len(one) != KEYS for one in others) or len(set(keys)) != len(keys):
             raise refusal(
                 "public keys that differ, 64 bytes of each neighbour",
                 "the same key twice, or another length",
             )
-        if not LEAST <= threshold <= len(neighbours):
-            raise refusal(
-                f"a threshold of {LEAST} to {len(neighbours)}, the number of neighbours", threshold
-            )
-        boxing, count = Agreement(self.boxing, BOXES), len(neighbours)
-        pairs = [
-            *zip(
-                *(
-                    primitives.split(secret, count, threshold)
-                    for secret in (self.masking, self.seed)
-                ),
-                strict=True,
-            )
+        if not LEAST <= threshold <= count:
+            raise refusal(f"a threshold of {LEAST} to {count}, the number of neighbours", threshold)
+        boxing = Agreement(self.boxing, BOXES)
+        secrets = [
+            primitives.split(secret, count, threshold) for secret in (self.masking, self.seed)
         ]
-        boxes = [
+        pairs = [*zip(*secrets, strict=True)]
+        self.boxes = tuple(
             primitives.sealed(
                 boxing.key(other[:PUBLIC], self.public, other), b"".join(pair), self.public + other
             )
-            for other, pair in zip(neighbours, pairs, strict=True)
-        ]
-        digests = [digest(share) for pair in pairs for share in pair]
-        self.neighbours, self.threshold, self.shared = (
-            joined,
-            threshold,
-            b"".join([*boxes, *digests, digest(self.seed)]),
+            for other, pair in zip(others, pairs, strict=True)
         )
-        return self._shared()
+        self.digests = b"".join(digest(share) for pair in pairs for share in pair)
+        self.neighbours, self.threshold = others, threshold
 
     def mask(self, vector: np.ndarray, partners: Sequence[bool], bits: Bits) -> np.ndarray:
         """Add the client's own mask and one for each partner, which cancel in the sum.
@@ -171,37 +146,27 @@ class Session:
             If the session has masked another vector or for other partners before, has not shared,
             or has fewer partners than the threshold.
         """
-        flags, content = (
-            bytes(map(bool, partners)),
-            digest(bytes(map(bool, partners)) + vector.tobytes()),
-        )
+        flags, count = tuple(map(bool, partners)), len(self.neighbours)
+        content = digest(bytes(flags) + vector.tobytes())
         if self.vector and content != self.vector:
             raise refusal(
                 "one vector and one set of partners a session",
                 "another one, which would reveal their difference",
                 "duplicate",
             )
-        if (
-            not self.neighbours
-            or not self.masking
-            or len(flags) != self._count
-            or sum(flags) < self.threshold
-        ):
+        ready = self.neighbours and self.masking
+        if not ready or len(flags) != count or sum(flags) < self.threshold:
             expected = (
-                f"{self.threshold} or more partners among {self._count} neighbours, before any "
-                "share is given"
+                f"{self.threshold} or more partners among {count} neighbours, before any share is "
+                "given"
             )
             raise refusal(expected, f"{sum(flags)} among {len(flags)}")
         self.vector, self.partners = content, flags
         total: np.ndarray = vector + primitives.seed_stream(self.seed, vector.size, bits)
-        masking, own = Agreement(self.masking, MASKS), self.public[PUBLIC:]
-        for place, partner in enumerate(flags):
+        masking = Agreement(self.masking, MASKS)
+        for other, partner in zip(self.neighbours, flags, strict=True):
             if partner:
-                other = self._neighbour(place)[PUBLIC:]
-                drawn = primitives.stream(
-                    masking.key(other, *primitives.pairwise(own, other)), vector.size, bits
-                )
-                (np.add if own < other else np.subtract)(total, drawn, out=total)
+                total += masking.mask(other[PUBLIC:], vector.size, bits)
         return total
 
     def open(
@@ -222,7 +187,7 @@ class Session:
         Returns
         -------
         tuple
-            A share of 16 bytes for each neighbour; empty for one in neither set, or whose box
+            A share of 16 bytes for each neighbour; zeros for one in neither set, or whose box
             cannot be opened.
 
         Raises
@@ -239,59 +204,21 @@ class Session:
                     "another one, which would unmask a single update",
                     "duplicate",
                 )
-            return self._answer()
+            return self.answer
         self._check_sets(active, dropped)
-        boxing, shares = Agreement(self.boxing, BOXES), [b""] * self._count
+        boxing, shares = Agreement(self.boxing, BOXES), [bytes(SECRET)] * len(self.neighbours)
         for place in (*active, *dropped):
-            other = self._neighbour(place)
-            pair = primitives.opened(
-                boxing.key(other[:PUBLIC], other, self.public), boxes[place], other + self.public
-            )
+            other = self.neighbours[place]
+            key = boxing.key(other[:PUBLIC], other, self.public)
+            pair = primitives.opened(key, boxes[place], other + self.public)
             if pair is not None:
                 shares[place] = pair[SECRET:] if place in active else pair[:SECRET]
-        self.question, self.answer = asked, json.dumps([share.hex() for share in shares]).encode()
-        self.boxing = self.masking = self.seed = self.shared = b""
-        return self._answer()
+        self.question, self.answer = asked, tuple(shares)
+        self.boxing = self.masking = self.seed = self.digests = b""
+        self.boxes = ()
+        return self.answer
 
-    def write(self) -> bytes:
-        """Return the session as JSON."""
-        return json.dumps(
-            {
-                name: value.hex() if isinstance(value, bytes) else value
-                for name, value in asdict(self).items()
-            }
-        ).encode()
-
-    @classmethod
-    def read(cls, content: bytes) -> Self:
-        """Return the session that `write` wrote. Raises ValueError, TypeError or AttributeError for
-        anything else.
-        """
-        fields: dict[str, Any] = {
-            name: bytes.fromhex(value) if isinstance(value, str) else int(value)
-            for name, value in json.loads(content).items()
-        }
-        return cls(**fields)
-
-    @property
-    def _count(self) -> int:
-        return len(self.neighbours) // KEYS
-
-    def _neighbour(self, place: int) -> bytes:
-        return self.neighbours[place * KEYS : (place + 1) * KEYS]
-
-    def _shared(self) -> Shared:
-        boxes, digests = self._count * BOX, self._count * PAIR
-        return Shared(
-            self.shared[:boxes],
-            self.shared[boxes : boxes + digests],
-            self.shared[boxes + digests :],
-        )
-
-    def _answer(self) -> tuple[bytes, ...]:
-        return tuple(map(bytes.fromhex, json.loads(self.answer)))
-
-    def _check_sets(self, active: Collection[int], dropped: Collection[int]) -> None:
+    def _check_sets(self, active: Sequence[int], dropped: Sequence[int]) -> None:
         partners = [place for place, partner in enumerate(self.partners) if partner]
         if not self.vector or sorted([*active, *dropped]) != partners:
             expected = (

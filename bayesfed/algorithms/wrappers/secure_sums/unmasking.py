@@ -1,13 +1,13 @@
-"""What the server knows of a round of secure sums, `Roster`, and how it takes the masks off the
-sum.
+"""What the server knows of a round of secure sums, `Roster`, how it gathers what clients answer,
+and how it takes the masks off the sum.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -15,12 +15,19 @@ import torch
 from bayesfed.algorithms.wrappers.secure_sums import primitives
 from bayesfed.algorithms.wrappers.secure_sums.primitives import (
     DIGEST,
+    LIMBS,
     PUBLIC,
     Agreement,
     Bits,
     digest,
+    fresh,
 )
-from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, MASKS, PAIR
+from bayesfed.algorithms.wrappers.secure_sums.sessions import MASKS
+from bayesfed.algorithms.wrappers.secure_sums.sums import Gather, Letter, ModularSum
+from bayesfed.errors import UpdateError
+from bayesfed.federated import Arrival, Reducer, Update
+from bayesfed.federated.core import seams
+from bayesfed.keys import Key
 from bayesfed.trees import Tree, under
 
 # Prefix of the leaves of the server's state that the phases of a round pass on. None is left at the
@@ -30,6 +37,11 @@ ROUND = "secure/round/"
 
 class LostRoundError(Exception):
     """A sum that cannot be unmasked, with the reason."""
+
+
+def nothing() -> np.ndarray:
+    """Return what has not been sent yet."""
+    return np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -47,13 +59,13 @@ class Roster:
         Public keys, ``(n, 64)``.
     neighbours
         Neighbours of each client, ``(n, k)``.
-    boxes, digests, seeds
+    boxes, digests, seed
         Sealed shares ``(n, k, 48)``, digests of the shares ``(n, k, 32)`` and digests of the seeds
         ``(n, 16)``; zeros for clients that sent none.
     sharing, active
         ``(n,)``: who sent shares, and whose masked vector is in the sum.
     total
-        Sum of the masked vectors; empty before there is one.
+        Sum of the masked vectors; empty if there is none.
     reason
         Why the round is lost; empty if it is not.
     """
@@ -62,45 +74,13 @@ class Roster:
     threshold: int
     keys: np.ndarray
     neighbours: np.ndarray
-    boxes: np.ndarray
-    digests: np.ndarray
-    seeds: np.ndarray
-    sharing: np.ndarray
-    active: np.ndarray
-    total: np.ndarray
     reason: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        keys: Mapping[str, np.ndarray],
-        neighbours: np.ndarray,
-        threshold: int,
-        reason: str = "",
-    ) -> Self:
-        """Return the roster of clients that have sent nothing but their keys."""
-        names, (count, degree) = tuple(sorted(keys)), neighbours.shape
-        boxes, digests, seeds = (
-            np.zeros((count, *shape), np.uint8)
-            for shape in ((degree, BOX), (degree, PAIR), (DIGEST,))
-        )
-        sharing, active = np.zeros((2, count), bool)
-        stacked = (
-            np.stack([keys[name] for name in names]) if names else np.zeros((0, KEYS), np.uint8)
-        )
-        return cls(
-            names,
-            threshold,
-            stacked,
-            neighbours,
-            boxes,
-            digests,
-            seeds,
-            sharing,
-            active,
-            np.zeros(0, np.uint8),
-            reason,
-        )
+    boxes: np.ndarray = field(default_factory=nothing)
+    digests: np.ndarray = field(default_factory=nothing)
+    seed: np.ndarray = field(default_factory=nothing)
+    sharing: np.ndarray = field(default_factory=nothing)
+    active: np.ndarray = field(default_factory=nothing)
+    total: np.ndarray = field(default_factory=nothing)
 
     def write(self) -> Tree:
         """Return the roster as leaves of the server's state."""
@@ -152,45 +132,26 @@ class Roster:
         LostRoundError
             If too few shares of a secret are there, or they are not those of the secret.
         """
-        total = np.zeros(length, primitives.LIMBS[bits])
+        total = np.zeros(length, LIMBS[bits])
         for place in np.flatnonzero(self.active).tolist():
             seed = self._opened(place, answers, 1, "the seed")
-            if digest(seed) != self.seeds[place].tobytes():
+            if digest(seed) != self.seed[place].tobytes():
                 raise LostRoundError(
                     f"client {self.names[place]!r} shared another seed than its own"
                 )
             total += primitives.seed_stream(seed, length, bits)
         for place in np.flatnonzero(self.sharing & ~self.active).tolist():
-            for neighbour, drawn in self._left(place, answers, length, bits):
-                own, other = (
-                    self.keys[neighbour][PUBLIC:].tobytes(),
-                    self.keys[place][PUBLIC:].tobytes(),
-                )
-                # As the neighbour added it.
-                (np.add if own < other else np.subtract)(total, drawn, out=total)
+            # Active neighbours have added what this client would have taken away.
+            others = [other for other in self.neighbours[place] if self.active[other]]
+            if not others:
+                continue
+            masking = Agreement(self._opened(place, answers, 0, "the key"), MASKS)
+            if masking.public != self.keys[place][PUBLIC:].tobytes():
+                text = f"client {self.names[place]!r} shared another key than its own"
+                raise LostRoundError(text)
+            for other in others:
+                total -= masking.mask(self.keys[other][PUBLIC:].tobytes(), length, bits)
         return total
-
-    def _left(
-        self, place: int, answers: Mapping[int, np.ndarray], length: int, bits: Bits
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the masks that active neighbours share with a client that dropped out."""
-        others = [int(other) for other in self.neighbours[place] if self.active[other]]
-        if not others:
-            return
-        masking, public = (
-            Agreement(self._opened(place, answers, 0, "the key"), MASKS),
-            self.keys[place][PUBLIC:].tobytes(),
-        )
-        if masking.public != public:
-            raise LostRoundError(f"client {self.names[place]!r} shared another key than its own")
-        for other in others:
-            key = self.keys[other][PUBLIC:].tobytes()
-            yield (
-                other,
-                primitives.stream(
-                    masking.key(key, *primitives.pairwise(public, key)), length, bits
-                ),
-            )
 
     def _opened(
         self, place: int, answers: Mapping[int, np.ndarray], which: int, what: str
@@ -210,3 +171,104 @@ class Roster:
                 f"{self.names[place]!r} came"
             )
         return primitives.combine(shares)
+
+
+@dataclass
+class Gathered:
+    """A reducer that keeps the answers of all clients. They are keys and sealed shares, no updates.
+
+    Parameters
+    ----------
+    answers
+        By client: its answer, as arrays.
+    """
+
+    answers: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+
+    def add(self, client: str, update: Update) -> None:
+        """Keep one client's answer."""
+        self.answers[client] = {name: leaf.numpy() for name, leaf in update.total.items()}
+
+
+@dataclass
+class GatheredKeys(Gathered):
+    """A reducer of public keys, which must be sound and not those of another client: others would
+    fail over them.
+    """
+
+    def add(self, client: str, update: Update) -> None:
+        """Keep one client's keys.
+
+        Raises
+        ------
+        UpdateError
+            If a key is unsound, or was sent before.
+        """
+        keys = [half.tobytes() for half in update.total["keys"].numpy().reshape(2, PUBLIC)]
+        for key in keys:
+            Agreement(fresh(), "trial").key(key)
+        others = {
+            half.tobytes()
+            for answer in self.answers.values()
+            for half in answer["keys"].reshape(2, PUBLIC)
+        }
+        if keys[0] == keys[1] or others & set(keys):
+            raise UpdateError(
+                "public keys",
+                "two keys of its own",
+                "one that was sent before",
+                "keys drawn at random",
+                field="values",
+            )
+        super().add(client, update)
+
+
+@dataclass
+class Unmasked(ModularSum):
+    """A sum that masks are taken off once all shares have come.
+
+    Parameters
+    ----------
+    shares
+        By client: what it gave.
+    reason
+        Why there is no sum.
+    """
+
+    shares: dict[str, np.ndarray] = field(default_factory=dict)
+    reason: str = "no client gave its shares"
+
+    def add(self, client: str, update: Update) -> None:
+        """Keep one client's shares."""
+        self.shares[client] = update.total["shares"].numpy()
+
+    def finish(self, roster: Roster) -> None:
+        """Unmask the total of a round, or say why that is not possible."""
+        places = {name: place for place, name in enumerate(roster.names)}
+        answers = {places[name]: given for name, given in self.shares.items()}
+        total = roster.total.view(LIMBS[self.bits])
+        try:
+            self.total, self.reason = total - roster.masks(answers, total.size, self.bits), ""
+        except LostRoundError as problem:
+            self.reason = f"the round is lost: {problem}"
+        self.clients = [name for name, place in places.items() if roster.active[place]]
+
+
+@dataclass(frozen=True)
+class Open(Gather):
+    """The link of the last phase, which unmasks the sum. If that is not possible, nobody is heard,
+    and the reason is given for each client.
+    """
+
+    one_by_one: ClassVar[bool] = False
+
+    def collect(self, arrivals: Iterable[Arrival], reducer: Reducer, key: Key) -> Iterator[Arrival]:
+        """Gather all answers, then unmask."""
+        came = [*super().collect(arrivals, reducer, key)]
+        sums = seams.gathered(reducer, Unmasked)
+        if sums and came and (roster := cast(Letter, came[0].assignment.view).roster):
+            sums.finish(roster)
+        for arrival in came:
+            if sums and not arrival.refusal:
+                arrival.silence = sums.reason
+            yield arrival

@@ -70,11 +70,7 @@ class MemoryLog:
         """Return the log of an existing file, to be read."""
         return cls(os.open(path, os.O_RDONLY), path.stat().st_size)
 
-    def append(self, client: str, tree: Tree) -> int:
-        """Write one memory, and return its offset."""
-        return self.append_raw(entry(client, tree))
-
-    def append_raw(self, content: bytes) -> int:
+    def append(self, content: bytes) -> int:
         """Write the bytes of an entry, and return its offset."""
         try:
             os.lseek(self._file, self.length, os.SEEK_SET)
@@ -178,6 +174,11 @@ class StoredMemories(Mapping[str, Tree]):
         return f"StoredMemories({len(self)} clients, {len(self._held)} of them not on disk)"
 
 
+def _size(tree: Tree) -> int:
+    """Return the bytes of a memory."""
+    return TREE + sum(LEAF + leaf.numel() * leaf.element_size() for leaf in tree.values())
+
+
 def _unwritable(problem: OSError) -> CheckpointError:
     hint = "room there, or memory_folder= on a larger disk"
     return CheckpointError("memories on disk", "a folder that can be written to", problem, hint)
@@ -212,7 +213,7 @@ class Memories:
     def read(self, client: str) -> Tree:
         """Return what a client keeps, by its last accepted answer; empty if it keeps nothing."""
         if client in self._held:
-            return dict(self._held[client][0])
+            return dict(self._held[client])
         if self._disk and client in self._disk[1]:
             return self._disk[0].read(self._disk[1][client])
         return {}
@@ -229,7 +230,7 @@ class Memories:
 
     def taken(self) -> Mapping[str, Tree]:
         """Return all memories as they are now. Later rounds do not change them."""
-        held = {client: dict(self._held[client][0]) for client in sorted(self._held)}
+        held = {client: dict(tree) for client, tree in sorted(self._held.items())}
         if self._disk is None or not self._on_disk:
             return held
         log, offsets = self._disk
@@ -245,7 +246,7 @@ class Memories:
             self._accept(client, dict(tree))
 
     def _clear(self) -> None:
-        self._held: OrderedDict[str, tuple[Tree, int]] = OrderedDict()
+        self._held: OrderedDict[str, Tree] = OrderedDict()
         self._bytes = self._on_disk = 0
         self._disk: tuple[MemoryLog, Numbers] | None = None
 
@@ -253,15 +254,14 @@ class Memories:
         self._forget(client)
         if not tree:
             return
-        size = TREE + sum(LEAF + leaf.numel() * leaf.element_size() for leaf in tree.values())
-        self._held[client] = (tree, size)
-        self._bytes += size
+        self._held[client] = tree
+        self._bytes += _size(tree)
         while self._bytes > self._bound:
             self._store(next(iter(self._held)))
 
     def _forget(self, client: str) -> None:
         if client in self._held:
-            self._bytes -= self._held.pop(client)[1]
+            self._bytes -= _size(self._held.pop(client))
         elif self._disk and client in self._disk[1]:
             log, offsets = self._disk
             self._on_disk -= log.size(offsets.pop(client))
@@ -274,12 +274,11 @@ class Memories:
         elif self._disk[0].length > max(WASTE, 2 * self._on_disk):
             self._disk = self._rewritten(*self._disk)
         log, offsets = self._disk
-        tree, size = self._held[client]
-        before = log.length
-        offsets[client] = log.append(client, tree)
+        tree = self._held[client]
+        offsets[client] = log.append(entry(client, tree))
         del self._held[client]
-        self._bytes -= size
-        self._on_disk += log.length - before
+        self._bytes -= _size(tree)
+        self._on_disk += log.size(offsets[client])
 
     def _rewritten(self, old: MemoryLog, offsets: Numbers) -> tuple[MemoryLog, Numbers]:
         """Copy what is still needed to a new file. The old one stays for as long as a snapshot
@@ -287,5 +286,5 @@ class Memories:
         """
         new, moved = MemoryLog.temporary(self._folder), offsets.updated({})
         for client, offset in offsets.items():
-            moved[client] = new.append_raw(old.raw(offset))
+            moved[client] = new.append(old.raw(offset))
         return new, moved

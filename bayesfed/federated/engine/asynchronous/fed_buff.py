@@ -6,20 +6,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 import torch
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked_class, choice, whole
+from bayesfed.errors.checks import checked_class, whole
 from bayesfed.federated.clients import ClientPool, Ranks
-from bayesfed.federated.core import Algorithm, Cost, Info, Phase, Profile, Update, seams
+from bayesfed.federated.core import Algorithm, Cost, Info, Profile, Update, of, owned, seams
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.reports import Row
 from bayesfed.federated.engine.samplers import Sampler, everyone
-from bayesfed.trees import Tree, under
+from bayesfed.trees import Tree
 
 Seconds = Callable[[Profile, Cost], float]
 """``(profile, cost of the answer) -> seconds`` from the moment a client is asked until its answer
@@ -31,7 +31,6 @@ arrives.
     {},
     size=whole(1, "10"),
     concurrency=whole(1, "100"),
-    staleness=choice("polynomial", "constant"),
 )
 @dataclass(frozen=True)
 class FedBuff:
@@ -126,7 +125,8 @@ class FedBuff:
         stale = seams.stale(phase.server)
         if stale is None:
             expected = "a server that adds changes of single clients, old ones too"
-            actual = described(algorithm.phases[0])
+            layers = (repr(layer.owner) for layer in reversed(algorithm.phases[0].layers))
+            actual = " in ".join([type(algorithm.phases[0].server).__name__, *layers])
             hint = "fed_avg, fed_prox, stc, federated_svi with PVI"
             raise ArgumentError(where, expected, actual, hint)
         if stale == "as sent" and self.staleness != "constant":
@@ -144,12 +144,6 @@ class FedBuff:
             raise ArgumentError(
                 where, "answers that arrive one by one", actual, "the link Digital()"
             )
-
-
-def described(phase: Phase) -> str:
-    """Return the server of a phase and the layers around it, in words."""
-    names = [type(phase.server).__name__, *(repr(layer.owner) for layer in reversed(phase.layers))]
-    return " in ".join(names)
 
 
 ABOUT = "about"
@@ -171,6 +165,9 @@ class Flight:
         What it adds to the sum.
     memory
         What the client keeps once the answer has arrived.
+    base
+        What the server published when the client was asked, if it takes values as the change from
+        that; else empty.
     """
 
     due: float
@@ -178,14 +175,10 @@ class Flight:
     info: Info
     update: Update
     memory: Tree
-
-    @property
-    def order(self) -> tuple[float, str, int]:
-        """Its place among all flights: by time, then by name."""
-        return self.due, self.row.client, self.row.round
+    base: Tree
 
 
-def to_tree(clock: float, flights: Sequence[Flight], bases: Mapping[int, Tree]) -> Tree:
+def to_tree(clock: float, flights: Sequence[Flight]) -> Tree:
     """Return flights as tensors by name.
 
     Parameters
@@ -194,48 +187,39 @@ def to_tree(clock: float, flights: Sequence[Flight], bases: Mapping[int, Tree]) 
         Simulated seconds so far.
     flights
         The flights.
-    bases
-        By round: what the server published then.
     """
-    about = {"clock": clock, "flights": [_about(flight) for flight in flights]}
+    entries = [
+        {
+            "due": flight.due,
+            "row": asdict(flight.row),
+            "info": flight.info,
+            "kind": flight.update.kind,
+            "weight": None if flight.update.by_entry else flight.update.weight,
+        }
+        for flight in flights
+    ]
+    about = {"clock": clock, "flights": entries}
     tree = {ABOUT: torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)}
     for number, flight in enumerate(flights):
-        weights = flight.update.weight if isinstance(flight.update.weight, dict) else {}
-        for part, leaves in (
-            ("total", flight.update.total),
-            ("weight", weights),
-            ("memory", flight.memory),
-        ):
-            tree |= {f"{number}/{part}/{name}": leaf for name, leaf in leaves.items()}
-    return tree | {
-        f"base/{round}/{name}": leaf for round, base in bases.items() for name, leaf in base.items()
-    }
+        update = flight.update
+        tree |= of(f"{number}/total", update.total) | of(f"{number}/memory", flight.memory)
+        if isinstance(update.weight, dict):
+            tree |= of(f"{number}/weight", update.weight)
+        # Those of one round are the same.
+        tree |= of(f"base/{flight.row.round}", flight.base)
+    return tree
 
 
-def from_tree(tree: Tree) -> tuple[float, list[Flight], dict[int, Tree]]:
-    """Return clock, flights and bases that `to_tree` made a tree of."""
+def from_tree(tree: Tree) -> tuple[float, list[Flight]]:
+    """Return clock and flights that `to_tree` made a tree of."""
     if not tree:
-        return 0.0, [], {}
-    about = json.loads(tree[ABOUT].numpy().tobytes())
-    flights, bases = [], dict[int, Tree]()
+        return 0.0, []
+    about, flights = json.loads(tree[ABOUT].numpy().tobytes()), []
     for number, entry in enumerate(about["flights"]):
-        leaves = under(tree, f"{number}/")
-        weight = under(leaves, "weight/") if entry["weight"] is None else entry["weight"]
+        leaves = owned(tree, f"{number}")
+        weight = owned(leaves, "weight") if entry["weight"] is None else entry["weight"]
         row = Row(**{**entry["row"], "cost": Cost(**entry["row"]["cost"])})
-        update = Update(under(leaves, "total/"), weight, entry["kind"])
-        flights.append(Flight(entry["due"], row, entry["info"], update, under(leaves, "memory/")))
-    for name, leaf in under(tree, "base/").items():
-        round, _, rest = name.partition("/")
-        bases.setdefault(int(round), {})[rest] = leaf
-    return about["clock"], flights, bases
-
-
-def _about(flight: Flight) -> dict[str, object]:
-    weight = None if isinstance(flight.update.weight, dict) else flight.update.weight
-    return {
-        "due": flight.due,
-        "row": asdict(flight.row),
-        "info": flight.info,
-        "kind": flight.update.kind,
-        "weight": weight,
-    }
+        update = Update(owned(leaves, "total"), weight, entry["kind"])
+        memory, base = owned(leaves, "memory"), owned(tree, f"base/{row.round}")
+        flights.append(Flight(entry["due"], row, entry["info"], update, memory, base))
+    return about["clock"], flights

@@ -20,7 +20,7 @@ from bayesfed.federated.core import Info, Update, seams
 from bayesfed.federated.engine.assembly import ServerSide
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff, Flight, from_tree, to_tree
 from bayesfed.federated.engine.entries import Entries, Occasion
-from bayesfed.federated.engine.exchange import Plan, collect
+from bayesfed.federated.engine.exchange import Plan, collect, stepped
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -51,7 +51,7 @@ class Window:
     begun: Tree = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self.clock, self._flights, self._bases = from_tree(self.begun)
+        self.clock, self._flights = from_tree(self.begun)
         # A pool has no unsettled answers of an earlier run, and nobody at work reads its memory. So
         # it gets the new memories now, and snapshots have the old ones until the answers arrive.
         self._before: dict[str, Tree] = {}
@@ -72,7 +72,7 @@ class Window:
 
     def in_flight(self) -> Tree:
         """Return everything that is on its way as tensors, for a snapshot."""
-        return to_tree(self.clock, self._flights, self._bases)
+        return to_tree(self.clock, self._flights)
 
     def step(
         self, occasion: Occasion, versions: Mapping[str, int]
@@ -95,8 +95,7 @@ class Window:
         entries, taken, asked, draws = Entries(occasion), list[Flight](), set[str](), 0
         phase, state = occasion.phase, occasion.state
         current = cast(ServerSide, phase.server).shown(state, occasion.round)
-        if seams.stale(phase.server) == "rebased":
-            self._bases[occasion.round] = current
+        base = current if seams.stale(phase.server) == "rebased" else {}
         while len(taken) < self.buffer.size:
             # Whoever arrived and is still in the line is at the server already.
             free = self.buffer.concurrency - sum(
@@ -106,7 +105,7 @@ class Window:
                 free, asked, Key(occasion.seed, "sample", occasion.round), draws
             ):
                 draws, asked = draws + 1, asked | set(chosen)
-                self._ask(chosen, occasion, versions, entries)
+                self._ask(chosen, occasion, versions, entries, base)
             elif not self._flights:
                 break
             if self._flights:
@@ -117,7 +116,8 @@ class Window:
                 taken += arrived
                 self._flights = self._flights[len(arrived) :]
                 for flight in arrived:
-                    self._settle(flight)
+                    if self._before.pop(flight.row.client, None) is None:
+                        self.pool.settle(flight.row.client, True)
         # In the order of the names, as in every sum.
         taken.sort(key=lambda flight: (flight.row.client, flight.row.round))
         reducer = phase.reducer()
@@ -125,13 +125,14 @@ class Window:
             entries.rows.append(flight.row)
             entries.infos[flight.row.client] = flight.info
             reducer.add(flight.row.client, self._counted(flight, occasion, current))
-        needed = {flight.row.round for flight in self._flights}
-        self._bases = {round: base for round, base in self._bases.items() if round in needed}
-        if not entries.enough() and not seams.steps_alone(phase.server):
-            return state, self._figures(taken, occasion.round), entries, {}
-        state, info = phase.server.step(state, reducer, occasion.round)
-        heard = {flight.row.client: flight.row.round for flight in taken}
-        return state, info | self._figures(taken, occasion.round), entries, heard
+        state, info = stepped(occasion, reducer, entries)
+        late = [float(occasion.round - flight.row.round) for flight in taken]
+        info |= {
+            "simulated_s": self.clock,
+            "staleness": sum(late) / max(len(late), 1),
+            "at_work": float(len(self._flights)),
+        }
+        return state, info, entries, {flight.row.client: flight.row.round for flight in taken}
 
     def _drawn(self, count: int, asked: set[str], key: Key, draws: int) -> list[str]:
         """Draw clients that are not at work and were not asked for this step, as `fraction` does if
@@ -151,7 +152,12 @@ class Window:
         return chosen
 
     def _ask(
-        self, chosen: list[str], occasion: Occasion, versions: Mapping[str, int], entries: Entries
+        self,
+        chosen: list[str],
+        occasion: Occasion,
+        versions: Mapping[str, int],
+        entries: Entries,
+        base: Tree,
     ) -> None:
         """Let clients compute their answers, and note when they arrive."""
         asked = [(self.roster[name], versions.get(name)) for name in sorted(chosen)]
@@ -177,34 +183,24 @@ class Window:
                 continue
             due = self.clock + self.buffer.took(self.roster[row.client], row.cost)
             info, update = own.infos[row.client], gathered.updates[row.client]
-            self._flights.append(Flight(due, row, info, update, kept[row.client]))
-        self._flights.sort(key=lambda flight: flight.order)
-
-    def _settle(self, flight: Flight) -> None:
-        if self._before.pop(flight.row.client, None) is None:
-            self.pool.settle(flight.row.client, True)
+            self._flights.append(Flight(due, row, info, update, kept[row.client], base))
+        # By time, then by name.
+        self._flights.sort(key=lambda flight: (flight.due, flight.row.client, flight.row.round))
 
     def _counted(self, flight: Flight, occasion: Occasion, current: Tree) -> Update:
         """Return an answer as it counts now: unchanged, bit for bit, if the server took no step
         since it was asked.
         """
         steps, update = occasion.round - flight.row.round, flight.update
-        factor, rebased = self.buffer.factor(steps), seams.stale(occasion.phase.server) == "rebased"
-        if not steps or (factor == 1 and not rebased):
+        factor = self.buffer.factor(steps)
+        if not steps or (factor == 1 and not flight.base):
             return update
-        if not rebased:
-            scaled = {name: factor * leaf for name, leaf in update.total.items()}
-            return replace(update, total=scaled)
-        base, total = self._bases[flight.row.round], dict(update.total)
+        total = dict(update.total)
         for name, leaf in update.total.items():
             weight = update.weight_of(name)
-            total[name] = weight * current[name] + factor * (leaf - weight * base[name])
+            total[name] = (
+                weight * current[name] + factor * (leaf - weight * flight.base[name])
+                if flight.base
+                else factor * leaf
+            )
         return replace(update, total=total)
-
-    def _figures(self, taken: list[Flight], round: int) -> Info:
-        steps = [float(round - flight.row.round) for flight in taken]
-        return {
-            "simulated_s": self.clock,
-            "staleness": sum(steps) / max(len(steps), 1),
-            "at_work": float(len(self._flights)),
-        }

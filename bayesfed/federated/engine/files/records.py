@@ -10,9 +10,8 @@ import json
 import os
 import weakref
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -49,14 +48,6 @@ def from_line(line: bytes) -> Record:
     content = json.loads(line)
     rows = tuple(Row(**{**row, "cost": Cost(**row["cost"])}) for row in content.pop("rows"))
     return Record(rows=rows, **content)
-
-
-def untimed(record: Record) -> Record:
-    """Return a record without measured times, so that two runs with the same bits have equal
-    records.
-    """
-    rows = tuple(replace(row, seconds=0.0) for row in record.rows)
-    return replace(record, seconds=0.0, rows=rows)
 
 
 def _changed(value: DataclassInstance) -> dict[str, Any]:
@@ -137,17 +128,12 @@ class RecordFile(Sequence[Record]):
     def __getitem__(self, place: int | slice) -> Record | tuple[Record, ...]:
         numbers = range(len(self))[place]
         if isinstance(numbers, range):
-            return tuple(self._records(numbers))
-        return next(self._records([numbers]))
-
-    def __iter__(self) -> Iterator[Record]:
-        first = 0
-        while first < len(self):
-            # As many lines as are in a block, but at least one.
-            last = max(first + 1, bisect_right(self._ends, self._ends[first] + BLOCK) - 1)
-            for line in self._bytes(self._ends[first], self._ends[last]).splitlines():
-                yield self._record(line)
-            first = last
+            return tuple(self[number] for number in numbers)
+        line = self._bytes(self._ends[numbers], self._ends[numbers + 1])
+        try:
+            return from_line(line)
+        except (ValueError, TypeError, KeyError) as problem:
+            raise self._error(problem) from problem
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -162,24 +148,12 @@ class RecordFile(Sequence[Record]):
         return f"RecordFile({str(self.path)!r}, {len(self)} records)"
 
     def _index(self, length: int | None) -> None:
-        size = os.fstat(self._file).st_size
-        end = size if length is None else min(length, size)
-        for start in range(0, end, BLOCK):
-            block, place = os.pread(self._file, min(BLOCK, end - start), start), -1
-            while (place := block.find(b"\n", place + 1)) >= 0:
-                self._ends.append(start + place + 1)
-
-    def _records(self, numbers: Iterable[int]) -> Iterator[Record]:
-        return (
-            self._record(self._bytes(self._ends[number], self._ends[number + 1]))
-            for number in numbers
-        )
-
-    def _record(self, line: bytes) -> Record:
-        try:
-            return from_line(line)
-        except (ValueError, TypeError, KeyError) as problem:
-            raise self._error(problem) from problem
+        with open(self._file, "rb", closefd=False) as file:
+            for line in file:
+                end = self._ends[-1] + len(line)
+                if not line.endswith(b"\n") or (length is not None and end > length):
+                    break
+                self._ends.append(end)
 
     def _bytes(self, start: int, end: int) -> bytes:
         content = os.pread(self._file, end - start, start)

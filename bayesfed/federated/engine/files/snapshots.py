@@ -28,18 +28,17 @@ from bayesfed.data.files import digest, digest_of_file, write_whole
 from bayesfed.errors import BayesfedError, CheckpointError
 from bayesfed.federated.clients import Numbers, from_safetensors, to_safetensors
 from bayesfed.federated.clients.memory.table import StoredMemories
+from bayesfed.federated.core import of
 from bayesfed.federated.engine.files.records import RecordFile
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.trees import Tree
 
-# Of a snapshot with answers in flight, whose memories are in a file of their own, or whose versions
-# are among the tensors, the format is LARGE. Formats 1 and 2 are those of 0.2, whose leaves have no
-# owners.
-FORMAT, LARGE = 3, 4
-# Most versions that are written as JSON, and longest history in bytes that is read as a whole.
-FEW, SHORT = 10_000, 1 << 24
+# Formats 1 and 2 are those of 0.2, whose leaves have no owners; in 1 to 3 the versions may be JSON.
+FORMAT = 4
+# Longest history in bytes that is read as a whole.
+SHORT = 1 << 24
 # Fields of a snapshot that are not written as JSON beside the digests.
-APART = ("state", "memories", "history", "in_flight", "owned")
+APART = ("state", "versions", "memories", "history", "in_flight", "owned")
 
 
 def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path]:
@@ -56,19 +55,18 @@ def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path
         Number of the history file, and the length and digest of the part of it that belongs to this
         checkpoint.
     """
-    number, memories, many = snapshot.round, snapshot.memories, len(snapshot.versions) > FEW
+    number, memories = snapshot.round, snapshot.memories
     stored = isinstance(memories, StoredMemories)
-    tensors = to_safetensors(_flat(snapshot) | (_versions(snapshot.versions) if many else {}))
+    tensors = to_safetensors(_flat(snapshot))
     tensors_digest = digest(tensors)
     path = _file(folder, number, tensors_digest, "safetensors")
     write_whole(path, tensors)
-    apart = (*APART, "versions") if many else APART
     content: dict[str, Any] = {
-        "format": LARGE if stored or many or snapshot.in_flight else FORMAT,
+        "format": FORMAT,
         "snapshot": {
             part.name: getattr(snapshot, part.name)
             for part in fields(snapshot)
-            if part.name not in apart
+            if part.name not in APART
         },
         "clients": [] if stored else list(memories),
         "tensors": {"bytes": len(tensors), "blake2b": tensors_digest},
@@ -126,7 +124,7 @@ def read(folder: Path, number: int) -> Snapshot:
             memories=known,
             history=tuple(history) if past["bytes"] <= SHORT else history,
             in_flight=parts["flight"],
-            owned=content["format"] >= FORMAT,
+            owned=content["format"] > 2,
         )
     except (OSError, BayesfedError, LookupError, ValueError, TypeError, RecursionError) as problem:
         expected, hint = "an undamaged checkpoint", "an older one"
@@ -190,16 +188,6 @@ def _file(folder: Path, number: int, found: str, suffix: str) -> Path:
     return folder / f"{number:08d}-{bytes.fromhex(found).hex()[:16]}.{suffix}"
 
 
-def _versions(versions: Mapping[str, int]) -> Tree:
-    """Return versions as two leaves: the names as JSON, and the rounds."""
-    names = json.dumps(list(versions)).encode()
-    rounds = np.fromiter(versions.values(), dtype=np.int32, count=len(versions))
-    return {
-        "versions/names": torch.frombuffer(bytearray(names), dtype=torch.uint8),
-        "versions/rounds": torch.from_numpy(rounds),
-    }
-
-
 def _versions_of(leaves: Tree) -> Numbers:
     names: list[str] = json.loads(leaves["names"].numpy().tobytes())
     if names != sorted(names):
@@ -208,12 +196,17 @@ def _versions_of(leaves: Tree) -> Numbers:
 
 
 def _flat(snapshot: Snapshot) -> Tree:
-    tree = {f"state/{name}": leaf for name, leaf in snapshot.state.items()}
-    tree |= {f"flight/{name}": leaf for name, leaf in snapshot.in_flight.items()}
+    tree = of("state", snapshot.state) | of("flight", snapshot.in_flight)
+    # The names as JSON, and the rounds.
+    names = sorted(snapshot.versions)
+    text = bytearray(json.dumps(names).encode())
+    tree["versions/names"] = torch.frombuffer(text, dtype=torch.uint8)
+    rounds = (snapshot.versions[name] for name in names)
+    tree["versions/rounds"] = torch.from_numpy(np.fromiter(rounds, np.int32, len(names)))
     if isinstance(snapshot.memories, StoredMemories):
         return tree
     for index, memory in enumerate(snapshot.memories.values()):
-        tree |= {f"memory/{index}/{name}": leaf for name, leaf in memory.items()}
+        tree |= of(f"memory/{index}", memory)
     return tree
 
 
@@ -241,6 +234,6 @@ def _unsealed(raw: bytes) -> dict[str, Any]:
     content = {name: value for name, value in record.items() if name != "blake2b"}
     if _sealed(content) != raw:
         raise ValueError("another digest of itself")
-    if content["format"] not in range(1, LARGE + 1):
-        raise ValueError(f"format {content['format']}, not one of 1 to {LARGE}")
+    if content["format"] not in range(1, FORMAT + 1):
+        raise ValueError(f"format {content['format']}, not one of 1 to {FORMAT}")
     return content

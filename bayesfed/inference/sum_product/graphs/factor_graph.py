@@ -11,28 +11,27 @@ import math
 import numbers
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class
 from bayesfed.inference.sum_product.graphs.flat import Tables
-from bayesfed.inference.sum_product.graphs.generating import Rule, lattice
-from bayesfed.inference.sum_product.graphs.lowering import group, lower
+from bayesfed.inference.sum_product.graphs.lowering import lower
 from bayesfed.inference.sum_product.graphs.networks import collector_paused
 from bayesfed.inference.sum_product.graphs.pairwise import read_pairs
 from bayesfed.inference.sum_product.graphs.reading import read
 from bayesfed.inference.sum_product.graphs.recognise import recognise
-from bayesfed.inference.sum_product.graphs.writing import write
 from bayesfed.models.random_fields.grid import Grid, Link, Number
 from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models.random_fields.support_priors import Transition
 
 if TYPE_CHECKING:
     import networkx as nx
 
+Rule = float | Transition | Link
 
+
+@checked_class()
 @dataclass(frozen=True, eq=False)
 class FactorGraph:
     """A flat model with the user's names and order of its variables. Immutable.
@@ -43,21 +42,17 @@ class FactorGraph:
         A binary grid, a binary pairwise model, or tables.
     names
         The user's names of the variables; None for the numbers 0 to n - 1.
-    order
-        ``(n,)``, for a grid that was recognised in a graph numbered otherwise: the user's index of
-        the variable at each position, row by row. None if the two orders agree.
     log_constant
         In nats: the log partition function of the graph is the model's plus this.
 
     Raises
     ------
     ArgumentError
-        If names or order do not fit the model.
+        If the names do not fit the model.
     """
 
     model: Grid | Ising | Tables
     names: tuple[Hashable, ...] | None = None
-    order: Tensor | None = None
     log_constant: float = 0.0
 
     def __post_init__(self) -> None:
@@ -68,15 +63,6 @@ class FactorGraph:
                 f"{count} names, one a variable",
                 len(self.names),
                 "names=None",
-            )
-        if self.order is not None and not torch.equal(
-            self.order.sort().values, torch.arange(count)
-        ):
-            raise ArgumentError(
-                "FactorGraph.order",
-                f"a permutation of {count} variables",
-                self.order,
-                "order=None",
             )
 
     @property
@@ -110,8 +96,8 @@ class FactorGraph:
         Returns
         -------
         FactorGraph
-            Variables in node order. Full binary grids are recognised in any order. Tables are
-            copied: they get no gradients.
+            Variables in node order. Full binary grids whose variables stand row by row, or column
+            by column, are recognised. Tables are copied: they get no gradients.
 
         Raises
         ------
@@ -122,8 +108,7 @@ class FactorGraph:
             variable has no possible state.
         """
         with collector_paused():
-            names, cards, nodes = read(graph)
-            groups = group(nodes, cards)
+            names, cards, groups = read(graph)
         constant = graph.graph.get("log_constant", 0.0)
         if not isinstance(constant, numbers.Real) or not math.isfinite(constant):
             raise ArgumentError(
@@ -180,85 +165,22 @@ class FactorGraph:
             If a side is below 1, a probability outside (0, 1), or a tensor not finite or of the
             wrong shape.
         """
-        model, constant = lattice(size, row, column, field, None)
+        (along, first), (across, second) = _link(row), _link(column)
+        model, (rows, columns) = Grid(size, along, across, field), size
+        constant = rows * (columns - 1) * first + (rows - 1) * columns * second
         return FactorGraph(model, log_constant=constant)
-
-    @classmethod
-    def chain(cls, length: int, transition: Rule, *, field: Number = 0.0) -> FactorGraph:
-        """Return a Markov chain of bits, a grid of one row.
-
-        Parameters
-        ----------
-        length
-            Number of variables; evidence is ``(length,)``.
-        transition
-            Table of a variable with the next, as `row` of `grid`.
-        field
-            As in `grid`.
-        """
-        model, constant = lattice((1, length), transition, Link(), field, (length,))
-        return FactorGraph(model, log_constant=constant)
-
-    @classmethod
-    def kernel_grid(
-        cls,
-        shape: tuple[int, int],
-        kernel: tuple[int, int],
-        row: Rule,
-        column: Rule,
-        *,
-        field: Number = 0.0,
-    ) -> FactorGraph:
-        """Return independent grids for the weight matrix ``(out, in * kh * kw)`` of a convolution,
-        one for each kernel.
-
-        Parameters
-        ----------
-        shape
-            Shape of the weight matrix.
-        kernel
-            (kh, kw).
-        row, column, field
-            As in `grid`; tensors have the kernel's size.
-
-        Raises
-        ------
-        ArgumentError
-            If the rows of the matrix are not made of such kernels, or as in `grid`.
-        """
-        if len(shape) != 2 or min(*shape, *kernel) < 1 or shape[1] % math.prod(kernel):
-            raise ArgumentError(
-                "kernel_grid.shape",
-                f"(out, in * {math.prod(kernel)}) for a kernel of {kernel}",
-                shape,
-                "weight.flatten(1).shape",
-            )
-        model, constant = lattice(kernel, row, column, field, tuple(shape))
-        return FactorGraph(model, log_constant=constant)
-
-    def to_networkx(self) -> nx.Graph[int]:
-        """Return a graph that `from_networkx` can read: variables 0 to n - 1 in the order of the
-        evidence, then the factors.
-
-        It is built once, with every copy of a grid, and the same object is returned every time:
-        copy it before changing it.
-
-        Raises
-        ------
-        ArgumentError
-            If it would have more than two million nodes.
-        """
-        return self._network
-
-    @cached_property
-    def _network(self) -> nx.Graph[int]:
-        return write(self.model, self.order, self.log_constant)
 
 
 def _recognised(model: Ising | Tables, nodes: Sequence[Hashable], constant: float) -> FactorGraph:
     plain = all(type(node) is int and node == i for i, node in enumerate(nodes))
     names = None if plain else tuple(nodes)
-    if isinstance(model, Ising) and (recognised := recognise(model)) is not None:
-        grid, order = recognised
-        return FactorGraph(grid, names, order, constant)
-    return FactorGraph(model, names, None, constant)
+    grid = recognise(model) if isinstance(model, Ising) else None
+    return FactorGraph(model if grid is None else grid, names, constant)
+
+
+def _link(rule: Rule) -> tuple[Link, float]:
+    """Return the link of a rule, and the log weight of two zeros, which links leave out."""
+    if isinstance(rule, Link):
+        return rule, 0.0
+    chain = rule if isinstance(rule, Transition) else Transition(rule, rule)
+    return Link(*chain.terms()), math.log(chain.off)

@@ -1,6 +1,4 @@
-"""Shared by reading and writing networkx graphs: errors, the check of a graph's kind, and a pause
-of the garbage collector.
-"""
+"""The check of a networkx graph, and a pause of the garbage collector while one is read."""
 
 from __future__ import annotations
 

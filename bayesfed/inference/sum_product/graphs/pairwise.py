@@ -59,13 +59,8 @@ def read_pairs(
 
 
 def _finite(values: list[Any], where: Callable[[int], str], hint: str) -> NDArray[np.float64]:
-    kinds = {type(value) for value in values}
-    good = all(issubclass(kind, numbers.Real) for kind in kinds)
-    array = (
-        np.array(values, dtype=np.float64)
-        if good
-        else np.array([value if isinstance(value, numbers.Real) else np.nan for value in values])
-    )
+    real = [value if isinstance(value, numbers.Real) else np.nan for value in values]
+    array = np.array(real, dtype=np.float64)
     if not np.isfinite(array).all():
         wrong = int(np.flatnonzero(~np.isfinite(array))[0])
         raise ArgumentError(where(wrong), "a finite number", values[wrong], hint)

@@ -6,77 +6,56 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.inference.sum_product.graphs.flat import TableGroup
+from bayesfed.inference.sum_product.graphs.grouping import (
+    MAX_ENTRIES,
+    Attributes,
+    Kind,
+    group,
+    log_table,
+    refuse_shape,
+)
 from bayesfed.inference.sum_product.graphs.networks import check_simple
 
 if TYPE_CHECKING:
     import networkx as nx
 
-MAX_ENTRIES = 2**16
 ORDERED = (tuple, list)
-Attributes = Mapping[str, Any]
 
 
-class Nodes(NamedTuple):
-    """F factor nodes as read.
-
-    Attributes
-    ----------
-    factors
-        Names of the factors.
-    tables
-        Name and attributes of the first factor with each table object.
-    which
-        ``(F,)``, index into `tables`.
-    members
-        Variables of all scopes, one scope after the other.
-    arities
-        ``(F,)``, lengths of the scopes.
-    unordered
-        ``(F,)``, true for factors without a scope: their variables are in the order of the edges.
-    """
-
-    factors: list[Hashable]
-    tables: list[tuple[Hashable, Attributes]]
-    which: NDArray[np.int64]
-    members: NDArray[np.int64]
-    arities: NDArray[np.int64]
-    unordered: NDArray[np.bool_]
-
-
-def read(graph: nx.Graph[Any]) -> tuple[list[Hashable], Tensor, Nodes]:
+def read(graph: nx.Graph[Any]) -> tuple[list[Hashable], Tensor, list[TableGroup]]:
     """Return the variables in node order, their cardinalities ``(n,)``, and the factors, unary ones
-    included.
+    included, grouped by the shape of their table; equal tables are shared.
 
     Raises
     ------
     ArgumentError
-        If a node or an edge is not as `FactorGraph.from_networkx` documents.
+        If the graph is not as `FactorGraph.from_networkx` documents.
     """
     check_simple("from_networkx", graph)
-    cards, factors = _sort(graph)
-    nodes = _wire(graph, {node: i for i, node in enumerate(cards)}, factors)
-    return list(cards), torch.from_numpy(np.array(list(cards.values()), dtype=np.int64)), nodes
-
-
-def _dictionaries(
-    graph: Any,
-) -> tuple[Mapping[Hashable, Attributes], Mapping[Hashable, Mapping[Hashable, Any]]]:
     # Private, since networkx's views of them are too slow for graphs with a million nodes.
-    return graph._node, graph._adj
+    private: Any = graph
+    nodes: Mapping[Hashable, Attributes] = private._node
+    cards, factors = _sort(nodes)
+    # Zero weights become -inf and negative ones NaN, which `group` looks for in all tables of a
+    # shape at once.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kinds = _wire(nodes, private._adj, cards, factors)
+    states = np.array(list(cards.values()), dtype=np.int64)
+    return list(cards), torch.from_numpy(states), [group(kind, states, nodes) for kind in kinds]
 
 
-def _sort(graph: nx.Graph[Any]) -> tuple[dict[Hashable, int], list[Hashable]]:
+def _sort(nodes: Mapping[Hashable, Attributes]) -> tuple[dict[Hashable, int], list[Hashable]]:
     cards: dict[Hashable, int] = {}
     factors: list[Hashable] = []
-    for node, data in _dictionaries(graph)[0].items():
+    for node, data in nodes.items():
         kind = data.get("type")
         if kind == "variable":
             cards[node] = data.get("card", 2)
@@ -89,13 +68,8 @@ def _sort(graph: nx.Graph[Any]) -> tuple[dict[Hashable, int], list[Hashable]]:
             )
             raise ArgumentError(f"node {node!r}", "type 'variable' or 'factor'", kind, hint)
     for node, card in cards.items():
-        if type(card) is int and 1 <= card <= MAX_ENTRIES:
-            continue
-        if (
-            not isinstance(card, numbers.Integral)
-            or isinstance(card, bool)
-            or not 1 <= card <= MAX_ENTRIES
-        ):
+        whole = isinstance(card, numbers.Integral) and not isinstance(card, bool)
+        if not whole or not 1 <= card <= MAX_ENTRIES:
             raise ArgumentError(
                 f"variable {node!r}",
                 f"a whole number card from 1 to {MAX_ENTRIES}",
@@ -105,20 +79,19 @@ def _sort(graph: nx.Graph[Any]) -> tuple[dict[Hashable, int], list[Hashable]]:
     return cards, factors
 
 
-def _wire(graph: nx.Graph[Any], index: dict[Hashable, int], factors: list[Hashable]) -> Nodes:
-    nodes, adjacency = _dictionaries(graph)
-    which: list[int] = []
-    members: list[int] = []
-    arities: list[int] = []
-    unordered: list[bool] = []
-    tables: list[tuple[Hashable, Attributes]] = []
-    seen: dict[int, int] = {}
-    number_of = index.__getitem__
+def _wire(
+    nodes: Mapping[Hashable, Attributes],
+    adjacency: Mapping[Hashable, Mapping[Hashable, Any]],
+    cards: dict[Hashable, int],
+    factors: list[Hashable],
+) -> list[Kind]:
+    index = {node: i for i, node in enumerate(cards)}
+    kinds: dict[tuple[int, ...], Kind] = {}
+    seen: dict[int, tuple[Kind, int]] = {}
     for node in factors:
         data, neighbours = nodes[node], adjacency[node]
         scope = data.get("scope")
-        unordered.append(scope is None)
-        if scope is None:
+        if unordered := scope is None:
             scope = tuple(neighbours)
         try:
             if (
@@ -127,10 +100,9 @@ def _wire(graph: nx.Graph[Any], index: dict[Hashable, int], factors: list[Hashab
                 or neighbours.keys() != set(scope)
             ):
                 _refuse_wiring(node, scope, neighbours, index)
-            members.extend(map(number_of, scope))
+            members = [index[name] for name in scope]
         except (KeyError, TypeError):
             _refuse_wiring(node, scope, neighbours, index)
-        arities.append(len(scope))
         table, weights = data.get("factor"), data.get("table")
         if (table is None) == (weights is None):
             actual = "neither" if table is None else "both"
@@ -140,24 +112,30 @@ def _wire(graph: nx.Graph[Any], index: dict[Hashable, int], factors: list[Hashab
                 actual,
                 "factor=[[0.0, 0.0], [0.0, 1.0]]",
             )
-        # By object here, by value in `lowering.group`. One object may be logs of one factor and
-        # weights of another: hence the sign.
-        which.append(seen.setdefault(id(table) if weights is None else -id(weights), len(tables)))
-        if which[-1] == len(tables):
-            tables.append((node, data))
-    if sum(len(adjacency[node]) for node in index) != len(members):
+        # By object first, then by value. One object may be logs of one factor and weights of
+        # another: hence the sign.
+        object_ = id(table) if weights is None else -id(weights)
+        if object_ not in seen:
+            array = log_table(node, data)
+            if array.shape not in kinds:
+                kinds[array.shape] = Kind(array.shape)
+            kind = kinds[array.shape]
+            seen[object_] = kind, kind.distinct.setdefault(array.tobytes(), len(kind.distinct))
+        kind, number = seen[object_]
+        if len(members) != len(kind.shape):
+            raise refuse_shape(node, tuple(cards[name] for name in scope), kind.shape)
+        if unordered:
+            kind.unordered.append(len(kind.names))
+        kind.names.append(node)
+        kind.which.append(number)
+        kind.members += members
+    wired = sum(len(kind.members) for kind in kinds.values())
+    if sum(len(adjacency[node]) for node in index) != wired:
         left, right = next((node, end) for node in index for end in adjacency[node] if end in index)
         actual = "a self loop" if left == right else "two variables"
         hint = "a factor between them, or FactorGraph.pairwise for a graph without factor nodes"
         raise ArgumentError(f"edge {left!r}-{right!r}", "a variable and a factor", actual, hint)
-    return Nodes(
-        factors,
-        tables,
-        np.array(which, dtype=np.int64),
-        np.array(members, dtype=np.int64),
-        np.array(arities, dtype=np.int64),
-        np.array(unordered, dtype=bool),
-    )
+    return list(kinds.values())
 
 
 def _refuse_wiring(

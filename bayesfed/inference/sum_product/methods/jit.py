@@ -25,7 +25,7 @@ _MOST = numba.get_num_threads()
 EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True}
 
 
-def both(kernel: Callable[..., None], **options: Any) -> dict[bool, Any]:
+def both(kernel: Callable[..., None]) -> dict[bool, Any]:
     """Compile a kernel for one core (False) and for all of them (True).
 
     Numba's cache identifies a kernel by name and line, not by options: each variant gets its own
@@ -35,8 +35,6 @@ def both(kernel: Callable[..., None], **options: Any) -> dict[bool, Any]:
     ----------
     kernel
         The function to compile.
-    options
-        Further options of `numba.njit`.
     """
     code, variants = kernel.__code__, {}
     for parallel in (False, True):
@@ -49,7 +47,7 @@ def both(kernel: Callable[..., None], **options: Any) -> dict[bool, Any]:
             kernel.__closure__,
         )
         twin.__qualname__, twin.__module__ = name, kernel.__module__
-        variants[parallel] = numba.njit(parallel=parallel, **EXACT, **options)(twin)
+        variants[parallel] = numba.njit(parallel=parallel, **EXACT)(twin)
     return variants
 
 

@@ -16,7 +16,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome
-from bayesfed.inference.sum_product.methods.structure import log_tables, structure, unary_weights
+from bayesfed.inference.sum_product.methods.structure import (
+    by_group,
+    learned,
+    log_tables,
+    structure,
+    unary_weights,
+)
 from bayesfed.models.random_fields.clique_tables import CliqueTables, Factor
 from bayesfed.models.random_fields.elimination import CliqueTree, clique_tree
 from bayesfed.models.random_fields.ising import Ising
@@ -125,7 +131,7 @@ def sum_junction(model: Ising | Tables, evidence: Tensor, tree: CliqueTree) -> O
 
     def pairs() -> tuple[Tensor, ...]:
         with _threads(alone):
-            return _pairs(model, junction)
+            return _pairs(model, junction, evidence)
 
     return Outcome(belief, extrinsic, evidence.new_zeros(0), 1, 0.0, True, pairs, lambda: log_z)
 
@@ -172,21 +178,18 @@ def _tables(model: Ising | Tables, tree: CliqueTree, device: torch.device) -> Cl
     if device in known and known[device].tree is tree:
         return known[device]
     cards, scopes = structure(model)
-    learned = (
-        [model.coupling] if isinstance(model, Ising) else [group.tables for group in model.groups]
-    )
     factors = [
         Factor(scope, table) for scope, table in zip(scopes, log_tables(model, device), strict=True)
     ]
     cliques = CliqueTables.of(
         tree, cards, factors, torch.zeros(0, dtype=torch.float64, device=device)
     )
-    if tree.total <= ALONE and not any(logs.requires_grad for logs in learned):
+    if tree.total <= ALONE and not learned(model):
         known[device] = cliques
     return cliques
 
 
-def _pairs(model: Ising | Tables, junction: JunctionTree) -> tuple[Tensor, ...]:
+def _pairs(model: Ising | Tables, junction: JunctionTree, evidence: Tensor) -> tuple[Tensor, ...]:
     """Return the probabilities of the factors' joint states, ``(B, F, *cards)`` for each group;
     Ising: ``(B, E, 2, 2)``.
     """
@@ -195,11 +198,4 @@ def _pairs(model: Ising | Tables, junction: JunctionTree) -> tuple[Tensor, ...]:
     # By clique, each of which is normalised once.
     for number in sorted(range(len(scopes)), key=junction.home.__getitem__):
         tables[number] = junction.joint(scopes[number], junction.home[number])
-    if isinstance(model, Ising):
-        return (
-            torch.stack(tables, dim=1)
-            if tables
-            else junction.unary[0].new_zeros(junction.batch, 0, 2, 2),
-        )
-    rest = iter(tables)
-    return tuple(torch.stack([next(rest) for _ in group.which], dim=1) for group in model.groups)
+    return by_group(model, tables, evidence)

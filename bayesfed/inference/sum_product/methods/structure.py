@@ -26,6 +26,17 @@ def structure(model: Ising | Tables) -> tuple[list[int], list[tuple[int, ...]]]:
     ]
 
 
+def learned(model: Grid | Ising | Tables) -> bool:
+    """Return whether a weight of the model requires a gradient."""
+    if isinstance(model, Tables):
+        leaves = [model.unary, *(group.tables for group in model.groups)]
+    elif isinstance(model, Grid):
+        leaves = [torch.as_tensor(value) for value in (*model.row, *model.column, model.field)]
+    else:
+        leaves = [model.field, model.coupling]
+    return any(leaf.requires_grad for leaf in leaves)
+
+
 def log_tables(model: Ising | Tables, device: torch.device) -> list[Tensor]:
     """Return the log tables ``(*cards)`` of these factors, in float64."""
     if isinstance(model, Ising):
@@ -39,6 +50,17 @@ def log_tables(model: Ising | Tables, device: torch.device) -> list[Tensor]:
         for group in model.groups
         for table in group.tables.double().to(device)[group.which.to(device)].unbind(0)
     ]
+
+
+def by_group(model: Ising | Tables, tables: list[Tensor], like: Tensor) -> tuple[Tensor, ...]:
+    """Return tables ``(B, *cards)`` of all factors as ``(B, F, *cards)`` for each group; of a
+    pairwise model as one group. `like` ``(B, ...)`` has the batch if there are no factors.
+    """
+    if isinstance(model, Ising):
+        empty = like.new_zeros(len(like), 0, 2, 2, dtype=torch.float64)
+        return (torch.stack(tables, dim=1) if tables else empty,)
+    rest = iter(tables)
+    return tuple(torch.stack([next(rest) for _ in group.which], dim=1) for group in model.groups)
 
 
 def unary_weights(model: Ising | Tables, evidence: Tensor) -> tuple[list[Tensor], list[Tensor]]:

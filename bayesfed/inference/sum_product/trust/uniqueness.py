@@ -16,46 +16,36 @@ Inf. Theory 53 (2007), Corollary 3 and Theorem 5.
 from __future__ import annotations
 
 import math
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
+from bayesfed.inference.sum_product.methods.structure import learned
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models.random_fields.kept import kept
 
 Model = Grid | Ising | Tables
 # Power iterations, and for graphs with many messages.
 STEPS, FEW, LARGE = 60, 4, 50_000
 
-_RADII: WeakKeyDictionary[Model, float] = WeakKeyDictionary()
-
 
 def spectral_bound(model: Model) -> float:
     """Return an upper bound on the spectral radius of A: below 1, there is one fixed point.
-    Computed once for each model that is not learned.
+    Computed once for each model that is not learned: what is learned changes in place.
     """
-    if model in _RADII:
-        return _RADII[model]
-    with torch.no_grad():
-        bound = (
-            _on_grid(model)
-            if isinstance(model, Grid) and model.is_even()
-            else _radius(*_links(model))
-        )
-    # What is learned changes in place.
-    leaves = (
-        model.groups
-        if isinstance(model, Tables)
-        else (model,)
-        if isinstance(model, Ising)
-        else (model.row, model.column)
-    )
-    tables = [leaf.tables if isinstance(leaf, TableGroup) else leaf.coupling for leaf in leaves]
-    if not any(isinstance(values, Tensor) and values.requires_grad for values in tables):
-        _RADII[model] = bound
-    return bound
+    return _bound(model) if learned(model) else _kept_bound(model)
+
+
+@torch.no_grad()
+def _bound(model: Model) -> float:
+    if isinstance(model, Grid) and model.is_even():
+        return _on_grid(model)
+    return _radius(*_links(model))
+
+
+_kept_bound = kept(_bound)
 
 
 def _on_grid(grid: Grid) -> float:

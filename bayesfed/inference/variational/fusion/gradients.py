@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from bayesfed.errors import ArgumentError, PosteriorError
+from bayesfed.errors import PosteriorError
+from bayesfed.errors.checks import POSITIVE, checked_class
 from bayesfed.inference.variational.fusion.rule import (
     VALUE,
     Fused,
@@ -21,6 +22,7 @@ from bayesfed.trees import Tree, under, without
 MOMENTS, FIRST, SECOND, COUNT = "adam/", "adam/first/", "adam/second/", "adam/steps"
 
 
+@checked_class({}, learning_rate=POSITIVE)
 @dataclass(frozen=True)
 class SummedGradients:
     """FedSVI: clients send gradients of their terms of the ELBO at the server's parameters, and the
@@ -47,12 +49,6 @@ class SummedGradients:
     adds: ClassVar[bool] = True
 
     learning_rate: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            raise ArgumentError(
-                "SummedGradients.learning_rate", "a positive number", self.learning_rate, "0.01"
-            )
 
     def check(self, fused: Fused) -> None:
         """Refuse a guide without shared parameters; serve any other."""

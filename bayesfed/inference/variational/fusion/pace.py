@@ -64,13 +64,13 @@ def moved(fused: Fused, before: Tree, after: Tree) -> Tensor:
     """
     parts = list[Tensor]()
     for block in fused.layout.blocks:
-        old, new = block.read(fused.pair, before), block.read(fused.pair, after)
-        if "loc" in new:
-            sd = old["scale"] if "scale" in old else old["scale_tril"].square().sum(-1).sqrt()
-            parts.append(((new["loc"] - old["loc"]) / sd).reshape(-1))
+        old, new = block.moments(fused.pair, before), block.moments(fused.pair, after)
+        if old and new:
+            parts.append(((new.mean - old.mean) / old.sd).reshape(-1))
         else:
+            usual = block.read(fused.pair, after)
             parts += [
-                ((new[name] - leaf) / leaf.abs().clamp_min(1e-12)).reshape(-1)
-                for name, leaf in old.items()
+                ((usual[name] - leaf) / leaf.abs().clamp_min(1e-12)).reshape(-1)
+                for name, leaf in block.read(fused.pair, before).items()
             ]
     return torch.cat(parts)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked_class
+from bayesfed.errors.checks import POSITIVE, SHARE, checked_class, number
+from bayesfed.errors.roles import Role
 from bayesfed.inference.variational.fusion.pace import Pace, moved
 from bayesfed.inference.variational.fusion.rule import (
     Fused,
@@ -28,6 +29,7 @@ from bayesfed.inference.variational.fusion.rule import (
 from bayesfed.trees import Tree, under, without, zip_map
 
 SITE = "site/"
+DAMPING = number("(0, 1]", "1.0")
 # Server's leaves: the sum of all sites, where the posterior is not that sum.
 SUM = "sum/"
 
@@ -39,22 +41,7 @@ class _Sites:
     kind: ClassVar[FusionKind] = "natural"
     adds: ClassVar[bool] = True
 
-    # Whether the damping may be "auto".
-    paced: ClassVar[bool] = False
-
     damping: float | Literal["auto"] = 1.0
-
-    def __post_init__(self) -> None:
-        chosen = (
-            self.damping != "auto"
-            and isinstance(self.damping, int | float)
-            and not isinstance(self.damping, bool)
-            and 0 < self.damping <= 1
-        )
-        if not chosen and not (self.paced and self.damping == "auto"):
-            hint = '1 / clients, or "auto"' if self.paced else "1.0"
-            where = f"{type(self).__name__}.damping"
-            raise ArgumentError(where, "0 < damping <= 1", self.damping, hint)
 
     def check(self, fused: Fused) -> None:
         """Refuse guides without natural parameters."""
@@ -118,7 +105,7 @@ class _Sites:
         }
 
 
-@checked_class({})
+@checked_class({}, damping=DAMPING)
 @dataclass(frozen=True)
 class ProductOfExperts(_Sites):
     """Multiply posteriors that each saw one client's rows and its share of the prior (Hinton, 2002;
@@ -153,7 +140,17 @@ class ProductOfExperts(_Sites):
         )
 
 
-@checked_class({})
+@checked_class(
+    {},
+    damping=Role(
+        lambda value: value == "auto" or DAMPING.fits(value),
+        'a number in (0, 1] or "auto"',
+        '1 / clients, or "auto"',
+    ),
+    proximal=POSITIVE,
+    mixing=SHARE,
+    clip=number("(0, inf]", "1.0"),
+)
 @dataclass(frozen=True)
 class PVI(_Sites):
     """Partitioned variational inference (Ashman et al., 2022): each client improves its own factor,
@@ -209,8 +206,6 @@ class PVI(_Sites):
     expectation propagation approach" (2023).
     """
 
-    paced: ClassVar[bool] = True
-
     damping: float | Literal["auto"] = "auto"
     proximal: float = 1.0
     mixing: float = 1.0
@@ -218,13 +213,6 @@ class PVI(_Sites):
     tied: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 < self.proximal < math.inf and 0 < self.mixing <= 1 and self.clip > 0):
-            actual = (self.proximal, self.mixing, self.clip)
-            raise ArgumentError(
-                "PVI", "proximal and clip > 0, 0 < mixing <= 1", actual, "PVI(proximal=1, mixing=1)"
-            )
-
         if self.damping == "auto" and (self.mixing < 1 or self.tied):
             expected = "a damping in numbers with mixing < 1 or tied factors"
             raise ArgumentError("PVI", expected, "'auto'", "PVI(0.3, mixing=0.5)")

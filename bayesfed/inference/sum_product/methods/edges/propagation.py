@@ -122,19 +122,14 @@ def pass_forest(model: Ising, evidence: Tensor) -> Outcome:
     """Sum a model without cycles exactly, in float64, from the leaves to the roots and back;
     evidence ``(B, n)`` in log-odds.
     """
-    from bayesfed.inference.sum_product.methods.edges.propagation_jit import two_passes
+    from bayesfed.inference.sum_product.methods.edges.propagation_jit import PARALLEL, TWO_PASSES
+    from bayesfed.inference.sum_product.methods.jit import chosen
 
     wiring, forest = Wiring.of(model), Forest.of(model)
-    unary = evidence.double() + wiring.field
-    messages = unary.new_zeros(len(unary), len(wiring.source))
-    count = len(wiring.source) // 2
-    # Edge e runs left to right: it carries the message up if its source is the child.
-    edge, child = forest.edge, torch.arange(len(forest.edge), device=unary.device)
-    rises = (
-        wiring.source[edge.clamp(min=0)] == child
-        if count
-        else torch.zeros_like(child, dtype=torch.bool)
+    belief = evidence.double() + wiring.field
+    messages = belief.new_zeros(len(belief), len(wiring.source))
+    graph = (forest.order, forest.parent, forest.edge, wiring.source, wiring.half)
+    chosen(TWO_PASSES, belief.numel() if len(belief) > 1 else 0, PARALLEL)(
+        *(values.numpy() for values in (*graph, belief, messages))
     )
-    up, down = torch.where(rises, edge, edge + count), torch.where(rises, edge + count, edge)
-    two_passes(forest, up, down, wiring.half, unary, messages)
     return outcome(model, evidence.double(), messages, 1, 0.0, True)

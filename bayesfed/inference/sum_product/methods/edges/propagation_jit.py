@@ -14,7 +14,6 @@ from torch import Tensor
 from bayesfed.inference.sum_product.methods.edges.wiring import Wiring
 from bayesfed.inference.sum_product.methods.jit import both, chosen
 from bayesfed.inference.sum_product.methods.settle import Damper
-from bayesfed.models.random_fields.forest import Forest
 from bayesfed.models.random_fields.ising import Ising
 
 # Updates of one call from which threads pay: measured on colours of 256 to 16384 variables with
@@ -81,30 +80,28 @@ def _softplus(x: float) -> float:
 
 
 def _two_passes(
-    order: Any, parent: Any, up: Any, down: Any, half: Any, belief: Any, m: Any
+    order: Any, parent: Any, edge: Any, source: Any, half: Any, belief: Any, m: Any
 ) -> None:
+    """Write log messages ``(B, 2 E)``, from the leaves to the roots, then back."""
+    count = len(half) // 2
     for b in numba.prange(len(belief)):
         for number in range(len(order) - 1, -1, -1):
             v = order[number]
             if parent[v] >= 0:
-                h, x = half[up[v]], belief[b, v]
-                m[b, up[v]] = _softplus(x + h) - _softplus(x - h) - h
-                belief[b, parent[v]] += m[b, up[v]]
+                # An edge runs from left to right: it carries the message up if it starts at the
+                # child.
+                e = edge[v]
+                up = e if source[e] == v else e + count
+                h, x = half[e], belief[b, v]
+                m[b, up] = _softplus(x + h) - _softplus(x - h) - h
+                belief[b, parent[v]] += m[b, up]
         for v in order:
             if parent[v] >= 0:
-                h, x = half[down[v]], belief[b, parent[v]] - m[b, up[v]]
-                m[b, down[v]] = _softplus(x + h) - _softplus(x - h) - h
-                belief[b, v] += m[b, down[v]]
+                e = edge[v]
+                up, down = (e, e + count) if source[e] == v else (e + count, e)
+                h, x = half[e], belief[b, parent[v]] - m[b, up]
+                m[b, down] = _softplus(x + h) - _softplus(x - h) - h
+                belief[b, v] += m[b, down]
 
 
-_TWO_PASSES = both(_two_passes)
-
-
-def two_passes(
-    forest: Forest, up: Tensor, down: Tensor, half: Tensor, unary: Tensor, messages: Tensor
-) -> None:
-    """Write log messages ``(B, 2 E)``, from leaves to roots along `up`, then back along `down`."""
-    index = [values.numpy() for values in (forest.order, forest.parent, up, down)]
-    chosen(_TWO_PASSES, unary.numel() if len(unary) > 1 else 0, PARALLEL)(
-        *index, half.numpy(), unary.clone().numpy(), messages.numpy()
-    )
+TWO_PASSES = both(_two_passes)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models.random_fields.kept import kept
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,14 @@ class Wiring:
     groups: tuple[Tensor, ...]
 
     @staticmethod
+    @kept
     def of(model: Ising) -> Wiring:
         """Return the wiring of a model."""
-        if model not in _WIRINGS:
-            (left, right), half = model.edges, model.coupling.double() / 2
-            source, target = torch.cat([left, right]), torch.cat([right, left])
-            colour = model.colours[source]
-            groups = tuple(
-                (colour == number).nonzero(as_tuple=True)[0] for number in colour.unique()
-            )
-            _WIRINGS[model] = Wiring(
-                source, target, torch.cat([half, half]), model.symmetric_field(), groups
-            )
-        return _WIRINGS[model]
+        (left, right), half = model.edges, model.coupling.double() / 2
+        source, target = torch.cat([left, right]), torch.cat([right, left])
+        colour = model.colours[source]
+        groups = tuple((colour == number).nonzero(as_tuple=True)[0] for number in colour.unique())
+        return Wiring(source, target, torch.cat([half, half]), model.symmetric_field(), groups)
 
     def reverse(self, edges: Tensor) -> Tensor:
         """Return the edges that run the other way."""
@@ -60,21 +55,14 @@ class Wiring:
         )
 
 
-_WIRINGS: WeakKeyDictionary[Ising, Wiring] = WeakKeyDictionary()
-_ELSEWHERE: WeakKeyDictionary[Ising, dict[torch.device, Ising]] = WeakKeyDictionary()
-
-
 def placed(model: Ising, device: torch.device) -> Ising:
     """Return the model with its tensors on a device, the same object every time."""
-    if model.field.device == device:
-        return model
-    there = _ELSEWHERE.setdefault(model, {})
-    if device not in there:
-        there[device] = Ising(
-            model.field.to(device),
-            model.edges.to(device),
-            model.coupling.to(device),
-            model.shape,
-            model.colours.to(device),
-        )
-    return there[device]
+    return model if model.field.device == device else _moved(model, device)
+
+
+@kept
+def _moved(model: Ising, device: torch.device) -> Ising:
+    field, edges, coupling, colours = (
+        values.to(device) for values in (model.field, model.edges, model.coupling, model.colours)
+    )
+    return Ising(field, edges, coupling, model.shape, colours)

@@ -1,6 +1,5 @@
 """Belief propagation on binary grids.
 
 `parity` stores a grid as the two colours of a checkerboard; `checkerboard` updates one colour at a
-time (`checkerboard_jit` has the kernel); `chains` solves whole rows and columns exactly (kernel in
-`chains_jit`).
+time (`checkerboard_jit` has the kernel).
 """

@@ -78,23 +78,18 @@ def start(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None
     """Return the first messages: a copy of `state`, neutral ones, or the largest or smallest
     possible.
     """
+    rows, columns = grid.size
+    shape = (2, 4, len(evidence), rows + 2, (columns + 1) // 2 + 2)
     if state is not None:
         most = LIMITS[evidence.dtype][1]
-        rows, columns = grid.size
-        shape = (2, 4, len(evidence), rows + 2, (columns + 1) // 2 + 2)
         return parity.cleared(
             resumed(state, shape, state).clamp_(1 / most, most).to(evidence), grid.size
         )
     if settings.init == "zero":
-        return parity.neutral(len(evidence), grid.size, evidence)
-    most, sign = math.log(LIMITS[evidence.dtype][1]), 1 if settings.init == "hi" else -1
-    along, across = (
-        (sign * value.abs() / 2).clamp(-most, most).exp()
-        for value in grid.couplings(torch.float64, evidence.device)
-    )
-    return parity.extreme(
-        len(evidence), grid.size, evidence, along.to(evidence), across.to(evidence)
-    )
+        return evidence.new_ones(shape)
+    largest = [max(a, 1 / a) for a in odds(grid, evidence.dtype)]
+    sent = largest if settings.init == "hi" else [1 / a for a in largest]
+    return parity.extreme(len(evidence), grid.size, evidence, *sent)
 
 
 def outcome(
@@ -109,22 +104,15 @@ def outcome(
     belief = evidence + extrinsic
 
     def log_z() -> Tensor:
-        degree = 4 - torch.stack(border(*grid.size, belief.device)).sum(0)
+        degree = belief.new_full(grid.size, 4)
+        for side in (degree[0], degree[-1], degree[:, 0], degree[:, -1]):
+            side.sub_(1)
         return bethe(belief, degree, edges(grid, belief, messages))
 
     def pairs() -> tuple[Tensor, ...]:
         return tuple(pair_tables(*edge) for edge in edges(grid, belief, messages))
 
     return Outcome(belief, extrinsic, messages, sweeps, residual, converged, pairs, log_z)
-
-
-def border(rows: int, columns: int, device: torch.device) -> list[Tensor]:
-    """Return for each of the four sides whether a variable ``(K, M)`` lies on it."""
-    i, j = torch.arange(rows, device=device)[:, None], torch.arange(columns, device=device)[None]
-    return [
-        (side.expand(rows, columns)).long()
-        for side in (i == 0, i == rows - 1, j == 0, j == columns - 1)
-    ]
 
 
 def symmetric_field(grid: Grid, like: Tensor) -> Tensor:

@@ -70,16 +70,8 @@ def unpack_messages(messages: Tensor, columns: int) -> tuple[Tensor, Tensor, Ten
     return torch.where(odd, partner, other), torch.where(odd, other, partner), up, down
 
 
-def neutral(batch: int, size: tuple[int, int], like: Tensor) -> Tensor:
-    """Return neutral messages."""
-    rows, columns = size
-    return like.new_ones(2, 4, batch, rows + 2, (columns + 1) // 2 + 2)
-
-
-def extreme(batch: int, size: tuple[int, int], like: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Return messages of odds `row` ``(K, M - 1)`` along rows and `column` ``(K - 1, M)`` along
-    columns.
-    """
+def extreme(batch: int, size: tuple[int, int], like: Tensor, row: float, column: float) -> Tensor:
+    """Return messages of odds `row` along rows and `column` along columns."""
     left, right, up, down = (like.new_ones(batch, *size) for _ in range(4))
     left[..., 1:], right[..., :-1], up[..., 1:, :], down[..., :-1, :] = row, row, column, column
     return pack_messages(left, right, up, down)

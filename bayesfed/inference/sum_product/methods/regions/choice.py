@@ -89,7 +89,7 @@ def _check_count(regions: set[Scope]) -> None:
         )
 
 
-def blocks(size: tuple[int, int], order: Sequence[int], rows: int) -> list[Scope]:
+def blocks(size: tuple[int, int], rows: int) -> list[Scope]:
     """Return blocks of `rows` rows and two columns that cover a grid; neighbouring strips share a
     row.
 
@@ -102,7 +102,7 @@ def blocks(size: tuple[int, int], order: Sequence[int], rows: int) -> list[Scope
         tops.append(height - rows)
     return [
         frozenset(
-            order[row * width + column]
+            row * width + column
             for row in range(top, min(top + rows, height))
             for column in (left, left + 1)
         )

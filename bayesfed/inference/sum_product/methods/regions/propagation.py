@@ -28,7 +28,12 @@ from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, re
 from bayesfed.inference.sum_product.methods.regions.choice import Scope, region_graph
 from bayesfed.inference.sum_product.methods.regions.wiring import Batch, Part, RegionWiring
 from bayesfed.inference.sum_product.methods.settle import Damper, settle
-from bayesfed.inference.sum_product.methods.structure import log_tables, structure, unary_weights
+from bayesfed.inference.sum_product.methods.structure import (
+    by_group,
+    log_tables,
+    structure,
+    unary_weights,
+)
 from bayesfed.models.random_fields.clique_tables import shape_of
 from bayesfed.models.random_fields.ising import Ising
 
@@ -236,16 +241,7 @@ def _outcome(
 
     def pairs() -> tuple[Tensor, ...]:
         joint = [marginal(home).exp() for home in problem.factors]
-        if isinstance(model, Ising):
-            return (
-                torch.stack(joint, dim=1)
-                if joint
-                else beliefs[0].new_zeros(len(evidence), 0, 2, 2),
-            )
-        rest = iter(joint)
-        return tuple(
-            torch.stack([next(rest) for _ in group.which], dim=1) for group in model.groups
-        )
+        return by_group(model, joint, evidence)
 
     def log_z() -> Tensor:
         total = beliefs[0].new_zeros(len(evidence))

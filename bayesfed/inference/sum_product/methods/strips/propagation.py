@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -73,6 +74,13 @@ class Cut:
         ``(..., strips, rows - lacking, M)``.
         """
         return values.unfold(-2, self.rows - lacking, self.rows - 1).mT
+
+    def inbox(self, messages: Tensor, down: bool) -> Tensor:
+        """Return a copy of the messages to the first strip of each block of a pass,
+        ``(2, B, blocks, M)``.
+        """
+        first = slice(0, -1, self.size) if down else slice(self.size, None, self.size)
+        return messages[0 if down else 1, :, :, first].clone()
 
 
 @dataclass(frozen=True)
@@ -137,8 +145,6 @@ def pass_strips(
         Messages of an earlier run on this grid, ``(2, 2, B, n + 1, M)``: from above and below; of
         variables and of pairs.
     """
-    from bayesfed.inference.sum_product.methods.strips.propagation_jit import sweep_strips
-
     rows = grid.size[0]
     field = symmetric_field(grid, evidence.double())
     cut = Cut.of(rows, min(settings.strip_rows, rows))
@@ -157,26 +163,13 @@ def pass_strips(
     messages = messages if state is None else resumed(state, tuple(messages.shape), own)
     odds = torch.ones_like(problem.own)
 
-    def go(down: bool) -> float:
-        first = slice(0, -1, cut.size) if down else slice(cut.size, None, cut.size)
-        inbox = messages[0 if down else 1, :, :, first].clone()
-        return sweep_strips(
-            problem.own,
-            problem.pair,
-            problem.across,
-            messages,
-            inbox,
-            odds,
-            down,
-            cut.rows,
-            cut.size,
-            settings.damping,
-        )
-
     def step(count: int) -> float:
         change = 0.0
         for _ in range(count):
-            change = max(go(True), go(False))
+            change = max(
+                sweep_strips(problem, messages, odds, down, settings.damping)
+                for down in (True, False)
+            )
         return math.log1p(change)
 
     sweeps, residual = settle(step, settings, every=1)
@@ -205,6 +198,45 @@ def pass_strips(
         log_z,
         whole,
     )
+
+
+def sweep_strips(
+    problem: Problem, messages: Tensor, odds: Tensor, down: bool, damping: float
+) -> float:
+    """Send every strip's message downwards or upwards, all blocks in parallel.
+
+    Parameters
+    ----------
+    problem
+        The grid.
+    messages
+        ``(2, 2, B, n + 1, M)``, changed in place.
+    odds
+        ``(B, H, M)``; the marginal odds are written into it.
+    down
+        Whether messages go down.
+    damping
+        Share of the old message that is kept.
+
+    Returns
+    -------
+    The largest ratio of a new message to the old one, less 1.
+    """
+    from bayesfed.inference.sum_product.methods.jit import chosen
+    from bayesfed.inference.sum_product.methods.strips.propagation_jit import SWEEP
+
+    inbox = problem.cut.inbox(messages, down)
+    change = np.zeros(inbox.shape[1] * inbox.shape[2])
+    arrays = (problem.own, problem.pair, problem.across, messages, inbox, odds)
+    chosen(SWEEP, len(change), 2)(
+        *(values.numpy() for values in arrays),
+        down,
+        (0,) * problem.cut.rows,
+        problem.cut.size,
+        damping,
+        change,
+    )
+    return float(change.max())
 
 
 def _initial(problem: Problem, init: str) -> Tensor:

@@ -11,9 +11,8 @@ from typing import Any
 
 import numba
 import numpy as np
-from torch import Tensor
 
-from bayesfed.inference.sum_product.methods.jit import EXACT, both, chosen
+from bayesfed.inference.sum_product.methods.jit import EXACT, both
 
 
 @numba.njit(inline="always")
@@ -242,45 +241,4 @@ def _sweep(
         )
 
 
-_SWEEP = both(_sweep)
-
-
-def sweep_strips(
-    own: Tensor,
-    own_pair: Tensor,
-    across: Tensor,
-    messages: Tensor,
-    inbox: Tensor,
-    odds: Tensor,
-    down: bool,
-    rows: int,
-    size: int,
-    damping: float,
-) -> float:
-    """Send every strip's message downwards or upwards, all blocks in parallel.
-
-    Parameters
-    ----------
-    own, own_pair, across
-        `own`, `pair` and `across` of the `Problem`.
-    messages
-        ``(2, 2, B, n + 1, M)``, changed in place.
-    inbox
-        Messages to the first strip of each block before this pass, ``(2, B, blocks, M)``.
-    odds
-        ``(B, H, M)``; the marginal odds are written into it.
-    down
-        Whether messages go down.
-    rows, size
-        Rows of a strip, and strips of a block.
-    damping
-        Share of the old message that is kept.
-
-    Returns
-    -------
-    The largest ratio of a new message to the old one, less 1.
-    """
-    change = np.zeros(inbox.shape[1] * inbox.shape[2])
-    arrays = [values.numpy() for values in (own, own_pair, across, messages, inbox, odds)]
-    chosen(_SWEEP, len(change), 2)(*arrays, down, (0,) * rows, size, damping, change)
-    return float(change.max())
+SWEEP = both(_sweep)

@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -21,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesfed.inference.sum_product.graphs.flat import TableGroup, Tables
-from bayesfed.inference.sum_product.graphs.recognise import adjacency, depths
+from bayesfed.models.random_fields.ising import breadth_first, components
+from bayesfed.models.random_fields.kept import kept
 
 Ints = NDArray[np.int64]
 
@@ -86,23 +86,9 @@ class Program:
     degree: Tensor
 
 
-_programs: WeakKeyDictionary[Tables, dict[tuple[torch.dtype, torch.device], Program]] = (
-    WeakKeyDictionary()
-)
-
-
-def compile_tables(
-    model: Tables, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
-) -> Program:
+@kept
+def compile_tables(model: Tables, dtype: torch.dtype, device: torch.device) -> Program:
     """Return the schedule of a model; it is kept as long as the model exists."""
-    known = _programs.setdefault(model, {})
-    key = dtype, torch.device(device)
-    if key not in known:
-        known[key] = _compile(model, *key)
-    return known[key]
-
-
-def _compile(model: Tables, dtype: torch.dtype, device: torch.device) -> Program:
     count, scopes = (
         model.cards.numel(),
         [group.scope.cpu().numpy().astype(np.int64) for group in model.groups],
@@ -220,8 +206,6 @@ def _depths(scopes: list[Ints], count: int) -> list[Ints] | None:
     """Return the distance of each factor from the root, in the middle of its tree; None if there is
     a cycle.
     """
-    from scipy.sparse.csgraph import connected_components
-
     borders = np.cumsum([0, *map(len, scopes)])
     total, none = int(borders[-1]), np.zeros(0, np.int64)
     variable = np.concatenate([none, *(scope.reshape(-1) for scope in scopes)])
@@ -235,15 +219,12 @@ def _depths(scopes: list[Ints], count: int) -> list[Ints] | None:
         ]
     )
     ends = np.stack([variable, factor])
-    parts, part = connected_components(adjacency(count + total, ends), directed=False)
+    parts, part = components(count + total, *ends)
     if variable.size != count + total - parts:
         return None
 
     def distances(roots: Ints) -> Ints:
-        # One more node, joined to all roots, makes the forest one tree.
-        top = count + total
-        joined = np.concatenate([ends, np.stack([roots, np.full_like(roots, top)])], axis=1)
-        return depths(adjacency(top + 1, joined), top)[:top]
+        return breadth_first(count + total, ends, roots)[2]
 
     def extreme(values: Ints) -> Ints:
         """Return the variable with the smallest value in each tree."""

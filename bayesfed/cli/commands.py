@@ -1,0 +1,77 @@
+"""The commands: each is a function of its arguments, and returns what is to be said at its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from bayesfed.cli import doctor as installation
+from bayesfed.cli import listing, runs
+from bayesfed.running import Folder, comparison
+from bayesfed.running import report as page
+from bayesfed.running.experiments import experiment
+from bayesfed.running.experiments.build import build, seeds
+
+
+def say(text: str) -> None:
+    """Write a line on standard output, at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def run(arguments: Namespace) -> str:
+    """Run an experiment, or build it alone."""
+    file = experiment.read(arguments.experiment)
+    if arguments.check:
+        built = [build(file, seed) for seed in seeds(file)]
+        first, tried = built[0], [one.seed for one in built]
+        rows = (
+            f"{len(first.train):,} rows to train on, {len(first.test):,} to test on, "
+            f"{len(first.clients)} clients"
+        )
+        return (
+            f"{file.name}: {first.algorithm.name}, {rows}, {first.options['rounds']} "
+            f"rounds, seeds {tried}: fits together"
+        )
+    folder = runs.run_file(
+        file, arguments.out, say=say, progress=not arguments.quiet, ranks=arguments.ranks
+    )
+    if arguments.ranks and int(os.environ.get("RANK", "0")):
+        # Rank 0 says and draws what there is to see.
+        return ""
+    say(comparison({folder.path.name: folder}))
+    try:
+        pictures = ", ".join(path.name for path in runs.draw(folder))
+    except ImportError as problem:
+        pictures = f"no pictures: {problem}"
+    return f"results: {folder.path} ({pictures})"
+
+
+def compare(arguments: Namespace) -> str:
+    """Run what has not run, and compare."""
+    into = runs.compare(arguments.experiments, arguments.out, say=say, progress=not arguments.quiet)
+    return f"table, curves and picture: {into}"
+
+
+def plot(arguments: Namespace) -> str:
+    """Draw the pictures of a folder of results again."""
+    return "\n".join(map(str, runs.draw(Folder(arguments.result))))
+
+
+def report(arguments: Namespace) -> str:
+    """Write a page on folders of results."""
+    first: Path = arguments.results[0]
+    default = first if len(arguments.results) == 1 else first.resolve().parent
+    return str(page(arguments.results, arguments.out or default / "report.html"))
+
+
+def names(arguments: Namespace) -> str:
+    """Say what an experiment file can name."""
+    return listing.one(arguments.name) if arguments.name else listing.everything()
+
+
+def doctor(arguments: Namespace) -> str:
+    """Say what is installed and what is missing."""
+    return installation.report()

@@ -1,0 +1,143 @@
+"""Which layers of a network can be replaced by thin ones, and the copy of a network in which they
+are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import a, check
+from bayesfed.geometry.thin import check_rank
+from bayesfed.keys import Key
+from bayesfed.models.low_rank.thin_layers import ThinLayer
+from bayesfed.models.low_rank.unrolling import Split, Unrolling
+from bayesfed.models.modules import Dense, Predicate, is_plain, swapped
+from bayesfed.trees import leaf_of
+
+Initial = Literal["spectral", "random"]
+
+
+def chosen(
+    net: nn.Module,
+    where: Predicate,
+    named: Collection[str] | None = None,
+    *,
+    caller: str,
+    kinds: tuple[type[nn.Module], ...],
+) -> dict[str, Dense]:
+    """Return the layers to replace, by name, checked.
+
+    Parameters
+    ----------
+    net
+        Network, never changed.
+    where
+        ``(parameter name, owning module) -> bool``: selects the weights.
+    named
+        Names of layers; only these of the selected ones are returned. Default: all.
+    caller
+        Name of the calling function, for error messages.
+    kinds
+        Classes of layers that may be selected.
+
+    Raises
+    ------
+    ArgumentError
+        If nothing is selected, or anything but the weight of an ungrouped layer of exactly these
+        classes, without hooks and not shared with another layer; or if a named layer is not among
+        the selected ones.
+    """
+    owners = Counter(
+        id(value) for module in net.modules() for value in module.parameters(recurse=False)
+    )
+    layers, among = dict[str, Any](), list[str]()
+    for path, module in net.named_modules():
+        for leaf, value in module.named_parameters(recurse=False):
+            if not where(leaf_of(path, leaf), module):
+                continue
+            among.append(path)
+            if named is not None and path not in named:
+                continue
+            if leaf != "weight" or not is_plain(module, *kinds):
+                allowed = " or ".join(f"nn.{kind.__name__}" for kind in kinds)
+                expected = f"the weight of an {allowed} itself, without hooks"
+                actual = f"{leaf} of {type(module).__name__}"
+            elif getattr(module, "groups", 1) > 1:
+                expected = "a convolution of one group"
+                actual = f"{module.groups} groups, whose matrix is block diagonal"
+            elif owners[id(value)] > 1:
+                expected, actual = "a weight of its own", "one of several layers"
+            else:
+                layers[path] = module
+                continue
+            hint = "a predicate that leaves it out, or ranks by name"
+            raise ArgumentError(f"{caller}, layer {path!r}", expected, actual, hint)
+    if unknown := sorted(set(named or ()) - set(among)):
+        raise ArgumentError(caller, f"layers among {among}", unknown, "net.named_modules()")
+    if not layers:
+        names = [name for name, _ in net.named_parameters()]
+        raise ArgumentError(
+            caller, "a layer to replace", f"none of {names}", "a predicate that selects some"
+        )
+    return layers
+
+
+def thinned(
+    net: nn.Module,
+    layers: Mapping[str, Dense],
+    ranks: Mapping[str, int],
+    make: Callable[[Dense, Tensor, int, Key | None], ThinLayer],
+    *,
+    split: Split,
+    initial: Initial,
+    key: Key | None,
+    caller: str,
+) -> nn.Module:
+    """Return a copy of a network in which layers are replaced by thin ones.
+
+    Parameters
+    ----------
+    net
+        Network, never changed.
+    layers
+        Layers by name, as `chosen` returns them.
+    ranks
+        Ranks of the layers to replace, by name.
+    make
+        ``(layer, its matrix, rank, key of a random start) -> thin layer``; without a key it starts
+        at the best approximation of the matrix.
+    split
+        How a kernel becomes a matrix.
+    initial, key
+        How the thin layers start; each draws from the child of the key with its name.
+    caller
+        Name of the calling function, for error messages.
+
+    Raises
+    ------
+    ArgumentError
+        If a rank is not from 1 to the full one, there is no key to draw from, or as `make`, with
+        the name of the layer.
+    """
+    if initial == "random":
+        check(f"{caller}, key", key, a(Key, "a Key", "Key(0, 'fixed_rank')"))
+    matrices: dict[str, Tensor] = {}
+    # Check every rank first: the SVD of a layer may take minutes.
+    for name, rank in ranks.items():
+        weight = layers[name].weight.detach()
+        layout = Unrolling(tuple(weight.shape), split)
+        check_rank(f"{caller}, layer {name!r}", rank, layout.full)
+        matrices[name] = layout.matrix(weight)
+    swaps: dict[nn.Module, nn.Module] = {}
+    for name, matrix in matrices.items():
+        own = key.child(name) if key and initial == "random" else None
+        try:
+            swaps[layers[name]] = make(layers[name], matrix, ranks[name], own)
+        except ArgumentError as error:
+            raise ArgumentError(f"{caller}, layer {name!r}: {error}") from None
+    return swapped(net, swaps)

@@ -1,0 +1,60 @@
+"""The temperature of a likelihood that leaves it open: the one that is given, or one by the number
+of rows for each weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass, replace
+
+from bayesfed.errors import ArgumentError, PriorError
+from bayesfed.errors.checks import check
+from bayesfed.models.priors.likelihoods import Likelihood
+from bayesfed.models.priors.precisions import SCALE
+
+# Default temperature, in rows for each weight.
+ROWS_A_WEIGHT = 0.1
+
+
+def tempered(
+    likelihood: Likelihood,
+    temperature: float | str | None,
+    observations: int,
+    weights: int,
+    *,
+    where: str,
+) -> Likelihood:
+    """Return the likelihood with the temperature that holds, or with which "auto" begins.
+
+    Parameters
+    ----------
+    likelihood
+        The likelihood; one that has a temperature keeps it.
+    temperature
+        What is asked for: a number, or "auto" or None for the default, a tenth of the number of
+        rows for each weight, at most 1.
+    observations, weights
+        Numbers of rows of all clients, and of weights with a prior.
+    where
+        The method, for errors.
+
+    Raises
+    ------
+    ArgumentError
+        If the temperature is no positive number, or the likelihood has one already.
+    PriorError
+        If the likelihood is no dataclass, which could be copied with another temperature.
+    """
+    own = likelihood.temperature
+    if temperature is not None and own is not None:
+        actual = f"{temperature!r} and {own} of the likelihood"
+        hint = "Categorical(), which leaves it open"
+        raise ArgumentError(f"{where}, temperature", "one temperature", actual, hint)
+    if own is not None:
+        return likelihood
+    if temperature is None or temperature == "auto":
+        temperature = min(1.0, ROWS_A_WEIGHT * observations / weights)
+    check(f"{where}, temperature", temperature, SCALE)
+    if not is_dataclass(likelihood):
+        expected, actual = "a temperature, or a dataclass", type(likelihood).__name__
+        raise PriorError("likelihood", expected, actual, "a `temperature` of 1.0")
+    return replace(likelihood, temperature=float(temperature))

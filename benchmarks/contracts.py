@@ -1,0 +1,44 @@
+"""Whether wrong calls are refused: the product of doors.
+
+    python benchmarks/contracts.py [--check]
+
+Every public callable on `bayesfed` is called wrongly in one argument, as its signature says:
+another type, shape or range, a misspelt keyword, two arguments swapped (`tests.support.doors`).
+Each call must end in an error of the package, or have a documented meaning
+(`tests.support.doors.meanings`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+from parts.shared.parts import command_line
+from parts.shared.targets import at_least, target
+from tqdm import tqdm
+
+from tests.support.doors.calls import outcome, wrong_calls
+
+LEAST = 2000
+
+
+def main() -> int:
+    """Make the calls, and print what came of them and the targets; return the exit status."""
+    command_line(__doc__).parse_args()
+    ends: Counter[str] = Counter()
+    for call in tqdm([*wrong_calls()], desc="wrong calls", leave=False):
+        end = outcome(call)
+        if end not in ("refused", "meant"):
+            print(f"{call}: {end}")
+        ends[end if end in ("refused", "meant", "silent") else "raw"] += 1
+    print(f"{ends['refused']} calls refused, {ends['meant']} with a documented meaning")
+    met = [
+        at_least("generated wrong calls", sum(ends.values()), LEAST),
+        target("raw errors", ends["raw"], 0),
+        target("silent calls without a documented meaning", ends["silent"], 0),
+    ]
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

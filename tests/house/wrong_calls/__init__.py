@@ -1,0 +1,1 @@
+"""Tables of wrong calls, one a room of the package."""

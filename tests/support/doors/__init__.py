@@ -1,0 +1,1 @@
+"""Wrong calls of every public callable, generated from its signature."""
