@@ -110,7 +110,7 @@ def recipe(
             raise ArgumentError("recipe", "a name of its own", actual, "another name")
         # Methods of others may use the names of `ROLES` for something else.
         every = ROLES | roles if _is_shipped(make) else roles
-        entry = checked(None, **every)(make) if every else make
+        entry = checked(**every)(make) if every else make
         _REGISTERED[name] = Method(name, entry, cites, bibtex)
         return entry
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayesfed.data.readers.labels import class_numbers
 from bayesfed.errors import DataError
+from bayesfed.errors.roles import an
 
 
 def as_tensor(values: object, where: str) -> Tensor:
@@ -34,9 +35,7 @@ def as_tensor(values: object, where: str) -> Tensor:
     frame = hasattr(values, "to_numpy") and hasattr(values, "columns")
     if not isinstance(values, np.ndarray) and not hasattr(values, "to_numpy"):
         hint = "torch.tensor(rows), np.array(rows), or a reader (from_csv, from_npz, from_torch)"
-        raise DataError(
-            where, "a tensor, an array or a frame", _article(type(values).__name__), hint
-        )
+        raise DataError(where, "a tensor, an array or a frame", an(type(values).__name__), hint)
     _check_columns(values, where)
     array = _array(values)
     if array.dtype.kind not in "biuf":
@@ -128,7 +127,3 @@ def _check_columns(values: Any, where: str) -> None:
         raise DataError(
             where, "a number in every cell", actual, "frame.dropna(), or frame.fillna(frame.mean())"
         )
-
-
-def _article(name: str) -> str:
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -2,9 +2,9 @@
 not where it first does harm.
 
 A `Role` says what an argument must be and what to pass instead; `checked` makes a function check
-its arguments by the roles of their names, else by their annotations, and name the nearest keyword
-if it has none of that name. An argument that may be None by its default or its annotation has no
-role then.
+its arguments by the roles of their names and by their annotations, and name the nearest keyword if
+it has none of that name. An argument that may be None, by its default or its annotation, is not
+checked if it is.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import wraps
-from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, KeywordError
-from bayesfed.errors.roles import Role, annotated
+from bayesfed.errors.roles import Role, an, annotated, role_of
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
 LONGEST = 60
+WHOLE, NUMBER = role_of(int), role_of(float)
 # What a keyword of other libraries is called here.
 ELSEWHERE = {
     **dict.fromkeys(
@@ -66,8 +67,8 @@ HINTS = {
     "Schedule": "cosine(0.1, rounds)",
     "Server": "Average(), or an instance of its class",
     "ServerOptimiser": "FedAdam(0.01), FedAvgM()",
-    "WeightPrior": "Gaussian(1.0), or declare for a Prior",
     "Training": "Training(steps=50, batch_size=64)",
+    "WeightPrior": "Gaussian(1.0), or declare for a Prior",
 }
 OF_TRAINING = {
     **dict.fromkeys(
@@ -78,21 +79,14 @@ OF_TRAINING = {
 
 
 def a(kind: type | tuple[type, ...], expected: str, hint: str) -> Role:
-    """Return the role of an instance of a class; NumPy's numbers are numbers."""
-    kind = Integral if kind is int else Real if kind == (int, float) else kind
-    return Role(
-        lambda value: isinstance(value, kind) and not isinstance(value, bool), expected, hint
-    )
+    """Return the role of an instance of a class."""
+    return Role(lambda value: isinstance(value, kind), expected, hint)
 
 
 def whole(least: int, hint: str, most: float = math.inf) -> Role:
     """Return the role of a whole number from `least` to `most`."""
     return Role(
-        lambda value: (
-            isinstance(value, Integral)
-            and not isinstance(value, bool)
-            and least <= int(value) <= most
-        ),
+        lambda value: WHOLE.fits(value) and least <= int(value) <= most,
         f"a whole number >= {least}" if most == math.inf else f"an integer from {least} to {most}",
         hint,
     )
@@ -108,11 +102,10 @@ def one_of(words: Any, hint: str = "") -> Role:
 def number(interval: str, hint: str) -> Role:
     """Return the role of a number in an interval: ``"(0, 1]"``, ``"[0, inf)"``."""
     low, high = map(float, interval[1:-1].split(","))
-    a_number = a((int, float), "a number", hint)
 
     def fits(value: Any) -> bool:
         return (
-            a_number.fits(value)
+            NUMBER.fits(value)
             and (low < value or (interval[0] == "[" and low == value))
             and (value < high or (interval[-1] == "]" and value == high))
         )
@@ -161,8 +154,15 @@ def checked(
             if parameter.default is None or "None" in str(parameter.annotation)
         }
 
-        # Read at the first call: annotations may name what is imported later.
-        by_annotation = functools.cache(lambda: annotated(function))
+        @functools.cache
+        def every() -> list[tuple[str, Role]]:
+            # Read at the first call: annotations may name what is imported later.
+            by_annotation = [
+                (name, replace(role, hint=hint_of(signature.parameters[name])))
+                for name, role in annotated(function).items()
+                if roles.get(name) is not ITSELF
+            ]
+            return [*roles.items(), *by_annotation]
 
         @wraps(function)
         def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
@@ -174,13 +174,9 @@ def checked(
             except TypeError as problem:
                 known = ELSEWHERE if said is None else said
                 raise wrong_call(where, signature, kwargs, known, problem) from None
-            for name, role in roles.items():
+            for name, role in every():
                 if name in given and not (given[name] is None and name in optional):
                     check(f"{where}, {name}", given[name], role)
-            for name, role in by_annotation().items():
-                if name in given and roles.get(name) is not ITSELF and not role.fits(given[name]):
-                    hint = hint_of(signature.parameters[name])
-                    raise ArgumentError(f"{where}, {name}", role.expected, shown(given[name]), hint)
             return function(*args, **kwargs)
 
         return called
@@ -258,9 +254,4 @@ def shown(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor {tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
     text = repr(value) if isinstance(value, list | tuple | dict) else ""
-    name = type(value).__name__
-    return (
-        text
-        if text and len(text) <= LONGEST
-        else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-    )
+    return text if text and len(text) <= LONGEST else an(type(value).__name__)

@@ -50,10 +50,7 @@ def annotated(function: Callable[..., Any]) -> dict[str, Role]:
             hint = typing.get_type_hints(one, inner.__globals__)[name]
         except NameError:
             continue
-        many: Any = {
-            parameter.VAR_POSITIONAL: _sequence,
-            parameter.VAR_KEYWORD: _mapping,
-        }
+        many: Any = {parameter.VAR_POSITIONAL: _sequence, parameter.VAR_KEYWORD: _mapping}
         make = many.get(parameter.kind)
         found[name] = make((hint, hint)) if make else role_of(hint)
     return found
@@ -67,8 +64,7 @@ def role_of(annotation: Any) -> Role:
         return FORMS[origin](inside)
     if origin is Any or not isinstance(origin, type):
         return Role(lambda value: True, "anything")
-    name = origin.__name__
-    words = f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+    words = an(origin.__name__)
     if not getattr(origin, "_is_protocol", False):
         return Role(lambda value: isinstance(value, origin), words)
     wanted = _members(origin)
@@ -79,6 +75,11 @@ def role_of(annotation: Any) -> Role:
         return not plain and all(hasattr(value, one) for one in wanted)
 
     return Role(has_members, words)
+
+
+def an(name: str) -> str:
+    """Return a name with its article."""
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _members(protocol: type) -> set[str]:

@@ -145,7 +145,8 @@ def test_a_strength_is_finite_and_not_negative(operator, strength):
 def test_a_rate_is_finite_and_not_negative(operator):
     for rate in (-1.0, float("nan"), float("inf")):
         with pytest.raises(
-            ArgumentError, match=rf"{type(operator).__name__}, rate: expected a finite number"
+            ArgumentError,
+            match=rf"{type(operator).__name__}, rate: expected a finite number from 0 up",
         ):
             operator(torch.ones(2, 2), rate)
 

@@ -258,7 +258,10 @@ def test_bad_arguments_are_refused(net, clients, call, error, words):
 
 def test_recipes_refuse_bad_arguments(net, declared):
     for call, words in (
-        (lambda: bf.fed_prox(net, strength=-1.0), "strength: expected a number in"),
+        (
+            lambda: bf.fed_prox(net, strength=-1.0),
+            r"fed_prox, strength: expected a number in \[0, inf\), found -1.0",
+        ),
         (
             lambda: bf.fed_avg(torch.nn.Sequential(torch.nn.BatchNorm1d(3))),
             "without running statistics",

@@ -83,12 +83,14 @@ def test_regions_are_checked():
     with pytest.raises(ArgumentError, match="'gbp': expected init='zero', found 'hi'"):
         infer(ring, method="gbp", init="hi")
     assert infer(ring, method="gbp", certify=True).multistable_share == 0
-    for regions in ([(0, 5)], [()], [], [("a",)]):
+    for regions in ([(0, 5)], [()], []):
         with pytest.raises(
-            ArgumentError,
-            match="regions: expected (sequences of variables|a sequence, each a sequence)",
+            ArgumentError, match="infer regions: expected sequences of variables from 0 to 4"
         ):
             infer(ring, method="gbp", regions=regions)
+    words = "infer, regions: expected a sequence, each a sequence, each a whole number"
+    with pytest.raises(ArgumentError, match=words):
+        infer(ring, method="gbp", regions=[("a",)])
     with pytest.raises(ArgumentError, match="at most 20000 cycles of three or four"):
         infer(machine(40, 40, 0.1), method="gbp")
     tables = [(edge, {"factor": np.eye(9)}) for edge in nx.grid_2d_graph(3, 3).edges]

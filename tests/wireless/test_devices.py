@@ -33,11 +33,10 @@ def test_a_device_travels_in_a_profile_without_loss():
 
 def test_impossible_devices_are_refused():
     for name in Device().figures():
-        for wrong in (math.nan, math.inf):
-            with pytest.raises(
-                ArgumentError, match=f"Device.{{1,2}}{name}: expected a (finite|number)"
-            ):
-                Device(**{name: wrong})
+        with pytest.raises(ArgumentError, match=f"Device, {name}: expected a number, found nan"):
+            Device(**{name: math.nan})
+        with pytest.raises(ArgumentError, match=rf"Device\.{name}: expected a finite"):
+            Device(**{name: math.inf})
     for name in (
         "bandwidth_hz",
         "power_w",
@@ -56,7 +55,9 @@ def test_impossible_devices_are_refused():
         Device(min_frequency_hz=2e9)
     with pytest.raises(ArgumentError, match="min_distance_m: expected at most max_distance_m"):
         Device(min_distance_m=600.0)
-    with pytest.raises(ArgumentError, match="distance_m: expected a number in"):
+    with pytest.raises(
+        ArgumentError, match=r"Device.gain, distance_m: expected a number in \(0, inf\)"
+    ):
         Device().gain(0.0)
 
 
@@ -146,9 +147,11 @@ def test_bad_figures_of_costs_are_refused():
         lambda wrong: plan(Device(), 1e-13, **{**CNN, "cycles": wrong}),
         lambda wrong: plan(Device(), 1e-13, **{**CNN, "size_bits": wrong}),
     ):
-        for wrong in (0.0, -1.0, math.nan, math.inf):
-            with pytest.raises(ArgumentError, match="a positive finite number|a number, found nan"):
+        for wrong in (0.0, -1.0, math.inf):
+            with pytest.raises(ArgumentError, match="a positive finite number"):
                 call(wrong)
+        with pytest.raises(ArgumentError, match="expected a (positive finite )?number, found nan"):
+            call(math.nan)
     for cycles, bits in ((-1.0, 1.0), (1.0, math.nan)):
         with pytest.raises(ArgumentError, match="from 0 up"):
             round_cost(Device(), 1e-13, cycles=cycles, bits=bits, frequency_hz=1.0)

@@ -320,20 +320,20 @@ def test_bad_budgets_and_bounds_are_errors():
         {"alpha_min": 0.0},
         {"alpha_min": 0.5, "alpha_max": 0.4},
         {"alpha_max": 1.1},
-        {"alpha_min": math.nan},
     ):
-        words = "0 < alpha_min <= alpha_max <= 1|alpha_min: expected a number, found nan"
-        with pytest.raises(ArgumentError, match=words):
+        with pytest.raises(ArgumentError, match="0 < alpha_min <= alpha_max <= 1"):
             plan(Device(), 1e-13, **CNN, **bounds)
     for bounds in (
         {"beta_min": 0.1},
         {"beta_max": 1.1},
         {"beta_max": 0.0},
         {"beta_min": -0.1},
-        {"beta_max": math.nan},
     ):
-        with pytest.raises(ArgumentError, match="beta_min <= beta_max <= 1|found nan"):
+        with pytest.raises(ArgumentError, match="0 <= beta_min <= beta_max <= 1"):
             plan(Device(), 1e-13, **CNN, **bounds)
+    for name in ("alpha_min", "beta_max"):
+        with pytest.raises(ArgumentError, match=f"plan, {name}: expected a number, found nan"):
+            plan(Device(), 1e-13, **{**CNN, name: math.nan})
 
 
 def test_the_papers_settings_are_neither_too_hard_nor_too_easy():

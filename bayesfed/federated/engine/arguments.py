@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesfed.data import Dataset, Population
 from bayesfed.errors import ArgumentError, PosteriorError
-from bayesfed.errors.checks import a, check, shown
+from bayesfed.errors.checks import WHOLE, a, check, shown
 from bayesfed.errors.roles import Role, role_of
 from bayesfed.federated.clients import ClientPool
 from bayesfed.federated.core import Algorithm
@@ -34,7 +34,7 @@ def check_call(algorithm: object, rounds: object, sampler: object, resume: objec
         algorithm,
         a(Algorithm, "an algorithm", "fed_avg(net): a recipe called with a network"),
     )
-    check("rounds", rounds, a(int, "a whole number", "rounds=10"))
+    check("rounds", rounds, Role(WHOLE.fits, "a whole number", "rounds=10"))
     check("sampler", sampler, Role(callable, "a function that chooses clients", SAMPLER))
     if resume is not None:
         check("resume", resume, a(Snapshot, "a snapshot", "result.snapshot, or newest(folder)"))
