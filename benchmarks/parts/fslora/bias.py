@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import bayesfed as bf
 from bayesfed.algorithms.lora.sketches import Slices
+from bayesfed.federated.core import MODEL, owned
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.models import Drawn, adapters, resized
 from bayesfed.trees import Tree, shapes
@@ -56,9 +57,8 @@ def biases(settings: Settings, place: Place) -> Iterator[tuple[str | float | int
     work = bf.Training(
         settings["steps"], settings["batch_size"], bf.Adam(settings["learning_rate"])
     )
-    state = bf.run(
-        bf.fed_lora(net, training=work), clients, rounds=BEGUN, progress=False
-    ).snapshot.state
+    begun = bf.run(bf.fed_lora(net, training=work), clients, rounds=BEGUN, progress=False)
+    state = owned(begun.snapshot.state, MODEL)
     data = max(clients.values(), key=len)
     for anchored in (False, True):
         for name, optimiser in (

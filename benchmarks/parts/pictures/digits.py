@@ -33,7 +33,7 @@ def measure_quickstart() -> None:
         clients,
         rounds=30,
         test=test,
-        callbacks=[keep("1.weight.log_odds", frames, every=10)],
+        callbacks=[keep("log_odds/1.weight", frames, every=10)],
         progress=False,
     )
     masks = {
