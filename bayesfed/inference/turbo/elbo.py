@@ -123,6 +123,7 @@ class MeanFieldElbo:
             trained[f"mean/{name}"] = mean
             if not bool(mask.all()):
                 fixed[f"mask/{name}"] = mask.to(mean.dtype)
+            fixed[f"active/{name}"] = mask.sum().to(mean.dtype)
             leaf = spread_leaf(name, self.spread)
             sd = message[leaf]
             if self.spread == "weight":
@@ -141,9 +142,9 @@ class MeanFieldElbo:
                     self.blocks.start(belief, site.precision), prior.expand_as(mean), site.precision
                 )
                 belief = replace(belief, log_odds=own.log_odds.clamp(min=0.0).to(mean))
-            fixed[f"precision/{name}"] = torch.where(
-                mask, self.blocks.start(belief, site.precision).expected_precision, 0.0
-            )
+            precision = self.blocks.start(belief, site.precision).expected_precision
+            fixed[f"precision/{name}"] = torch.where(mask, precision, 0.0)
+            fixed[f"total/{name}"] = fixed[f"precision/{name}"].sum()
         if TEMPERATURE in message:
             fixed[TEMPERATURE] = message[TEMPERATURE]
         points = {n: leaf.clone() for n, leaf in message.items() if n.startswith(f"{POINT}/")}
@@ -186,8 +187,8 @@ class MeanFieldElbo:
                 second = (precision * variance).sum()
                 logs = (log_sd if mask is None else log_sd * mask).sum()
             else:
-                second = precision.sum() * variance
-                logs = log_sd * (mean.numel() if mask is None else mask.sum())
+                second = fixed[f"total/{name}"] * variance
+                logs = log_sd * fixed[f"active/{name}"]
             parts.append((squares + second) / 2 - logs)
         return torch.stack(parts).sum()
 
@@ -213,17 +214,13 @@ class MeanFieldElbo:
             count = (
                 1
                 if self.spread == "weight"
-                else max(1.0, sum(self._active(site, trained, fixed) for site in owners[name]))
+                else max(1.0, sum(float(fixed[f"active/{site}"]) for site in owners[name]))
             )
             # Target over present precision, less 1. A step in logarithms keeps the sd positive and
             # has no bias by the noise of the draws.
             excess = gradient * observations / (self._temperature(fixed) * count)
             log_sd.sub_((RATE * excess).clamp(-LONGEST, LONGEST) / 2)
             log_sd.grad = None
-
-    def _active(self, name: str, trained: Tree, fixed: Tree) -> float:
-        mask = fixed.get(f"mask/{name}")
-        return float(trained[f"mean/{name}"].numel() if mask is None else mask.sum())
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
         """Send active means, sds and points."""
