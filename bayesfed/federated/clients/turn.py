@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -57,7 +58,7 @@ class Task:
         """Return the failure of this client at a stage."""
         return ClientError(self.client, self.round, stage, reason, field)
 
-    @property
+    @cached_property
     def key(self) -> Key:
         """The stream of this client, round and phase; both ends can rebuild it."""
         return Key(self.seed, self.phase, self.round, self.client)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from mmap import mmap
 
 import numpy as np
 import torch
@@ -59,7 +60,9 @@ def zeros(number: int, size: int) -> Tensor:
     """Return limbs of zeros, ``(number, size)`` int64. They take no memory until they are written
     to.
     """
-    return torch.from_numpy(np.zeros((number, size), np.int64))
+    # Fresh pages: those that were freed before have to be written with zeros.
+    pages = mmap(-1, max(8, 8 * number * size))
+    return torch.frombuffer(pages, dtype=torch.int64)[: number * size].view(number, size)
 
 
 def floats_for(limbs: Tensor) -> Tensor | None:
