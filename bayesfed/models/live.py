@@ -147,13 +147,21 @@ def check_modes(value: object, where: str) -> None:
 
 
 def reads_mode(module: nn.Module) -> bool:
-    """Return whether the class of a module has code that asks for its mode."""
-    return any(
-        "training" in one.__code__.co_names
-        for kind in type(module).__mro__[: type(module).__mro__.index(nn.Module)]
-        for one in vars(kind).values()
+    """Return whether the `forward` of a module, or a method that it calls, asks for its mode."""
+    kinds = type(module).__mro__
+    methods = {
+        name: one
+        for kind in reversed(kinds[: kinds.index(nn.Module)])
+        for name, one in vars(kind).items()
         if isinstance(one, FunctionType)
-    )
+    }
+    todo, known = {"forward"}, set[str]()
+    while todo := {*methods} & todo - known:
+        known |= todo
+        todo = {used for name in todo for used in methods[name].__code__.co_names}
+        if "training" in todo:
+            return True
+    return False
 
 
 def drawing(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) -> list[nn.Module]:

@@ -53,7 +53,6 @@ class Dies:
     """A local that takes its process down where the data say so."""
 
     kind = "value"
-    uses_global_randomness = False
 
     def __init__(self, honest):
         self.honest = honest

@@ -171,7 +171,7 @@ def counting(net):
     (phase,) = bf.fed_avg(net, training=WORK).phases
 
     class Counting:
-        kind, uses_global_randomness = phase.local.kind, False
+        kind = phase.local.kind
 
         def fit(self, message, memory, data, key, options):
             count = memory.get("count", torch.zeros(())) + 1

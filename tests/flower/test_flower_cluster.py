@@ -77,7 +77,7 @@ def slow():
     (phase,) = algorithm.phases
 
     class Hanging:
-        kind, uses_global_randomness = phase.local.kind, False
+        kind = phase.local.kind
 
         def fit(self, message, memory, data, key, options):
             named = os.environ.get("BAYESFED_TEST_MARKER")

@@ -113,7 +113,7 @@ def together(local: Descent, members: Sequence[Member]) -> list[Fit | ClientErro
         drew = streams() != state
     if drew or changed:
         # Each client has random numbers of its own, or is refused by name.
-        raise RuntimeError("the network draws random numbers, or changes its buffers")
+        raise RuntimeError("the network draws random numbers (dropout), or changes its buffers")
     return [start if isinstance(start, ClientError) else next(ended) for start in begun]
 
 

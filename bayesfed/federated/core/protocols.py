@@ -86,8 +86,8 @@ class Fit(NamedTuple):
 
 
 class Local(Protocol):
-    """What a client computes. It is deterministic given the key: the global generators are seeded
-    by client, phase and round while it runs, and put back afterwards.
+    """What a client computes. It is deterministic given the key and changes no global state. The
+    global generators are seeded by client, phase and round during a client's turn.
     """
 
     @property
