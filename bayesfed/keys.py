@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.random import mtrand
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import ITSELF, checked
@@ -80,17 +84,78 @@ def _check(seed: int, path: tuple[Name, ...]) -> None:
             raise ArgumentError("Key", f"an integer {what}", repr(value), "Key(0, 'fit', 3)")
 
 
+class _Thread(threading.local):
+    """Whether this thread works on copies of its own, and draws from no global generator."""
+
+    apart = False
+
+
+_THREAD, _ONE = _Thread(), threading.RLock()
+# NumPy's state is slow to copy, so a block gets a generator that no other block has.
+_SPARE = list[np.random.MT19937]()
+if hasattr(os, "register_at_fork"):
+    # A process that is forked has no thread that would let go, and nothing that was half done.
+    os.register_at_fork(
+        before=_ONE.acquire, after_in_parent=_ONE.release, after_in_child=_ONE.release
+    )
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let no other thread into such a block: it lends what a process has once, such as the global
+    generators, or the tensors and modes of a network.
+    """
+    if _THREAD.apart:
+        yield
+        return
+    with _ONE:
+        yield
+
+
+def stay_apart() -> None:
+    """Say that this thread works on copies of its own and draws from no global generator: it waits
+    for no other, and `forked` does nothing in it.
+    """
+    _THREAD.apart = True
+
+
+def streams() -> tuple[object, ...]:
+    """Return the states of the global generators, which are equal if nothing was drawn between."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    devices = [bytes(state.numpy()) for state in (torch.get_rng_state(), *cuda)]
+    return devices, random.getstate(), repr(np.random.get_state(legacy=False))
+
+
 @contextmanager
 def forked(key: Key) -> Iterator[None]:
-    """Run a block with torch's global generators seeded by `key`, and restore their states
-    afterwards.
+    """Run a block with the global generators of torch, Python and NumPy seeded by `key`, and
+    restore their states afterwards. Other threads wait.
 
-    For code that draws from the global generator and takes no other: Pyro's `sample`, dropout,
-    module initialisers. Do not use it in threads: they share the global generator.
+    For code that draws from a global generator and takes no other: Pyro's `sample`, dropout, module
+    initialisers, whatever a user's network does.
     """
-    # Named, since torch warns of several GPUs otherwise, and touches each of them.
-    with torch.random.fork_rng(
-        range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    ):
-        torch.manual_seed(key.integer())
+    if _THREAD.apart:
         yield
+        return
+    with _ONE:
+        seed, before, python = key.integer(), torch.get_rng_state(), random.getstate()
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        numpy, own = mtrand.get_bit_generator(), _SPARE.pop() if _SPARE else np.random.MT19937()
+        try:
+            # Not `torch.manual_seed`, which takes as long as a small step.
+            torch.default_generator.manual_seed(seed)
+            random.seed(seed)
+            mtrand.set_bit_generator(own)
+            np.random.seed(seed % 2**32)
+            if cuda:
+                torch.cuda.manual_seed_all(seed)
+            if torch.backends.mps.is_available():
+                torch.mps.manual_seed(seed)
+            yield
+        finally:
+            torch.set_rng_state(before)
+            random.setstate(python)
+            mtrand.set_bit_generator(numpy)
+            _SPARE.append(own)
+            if cuda:
+                torch.cuda.set_rng_state_all(cuda)

@@ -86,14 +86,16 @@ def running_statistics(module: nn.Module, *, certain: bool = False) -> list[str]
         Any module.
     certain
         Leave out buffers that only a look at a forward pass can tell from constants: name those of
-        batch and instance norm, and those called ``running_...``.
+        batch and instance norm, and those called ``running_...``, of modules in training mode.
     """
     names = []
     for path, owner in module.named_modules():
         for leaf, value in owner.named_buffers(recurse=False):
-            known = isinstance(owner, _NormBase) or leaf.startswith("running_")
+            named = isinstance(owner, _NormBase) or leaf.startswith("running_")
+            # In evaluation mode norms leave their statistics as they are.
+            known = named and owner.training
             saved = leaf not in owner._non_persistent_buffers_set
-            if value.is_floating_point() and (known if certain else known or saved):
+            if value.is_floating_point() and (known if certain else named or saved):
                 names.append(leaf_of(path, leaf))
     shared = {name for name, _ in module.named_buffers()}
     return [name for name in names if name in shared]

@@ -44,7 +44,7 @@ from bayesfed.federated import (
 from bayesfed.federated.core import MODEL, check_order, owned
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.seams import inner_codec
-from bayesfed.federated.training.batch_norm import constant, predicting, travelling
+from bayesfed.federated.training.batch_norm import predicting, travelling
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, shapes
 
@@ -178,8 +178,6 @@ def compose(
             chosen(turn) if callable(chosen) else chosen, weight(profile, turn.size), down, up, told
         )
 
-    if buffers == "static":
-        step = constant(step, net)
     phase = Phase(
         "train",
         assign,

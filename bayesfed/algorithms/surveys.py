@@ -26,7 +26,6 @@ class Asked:
     """
 
     kind: ClassVar[Kind] = "moments"
-    uses_global_randomness: ClassVar[bool] = False
 
 
 def survey(

@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
+from bayesfed.models.live import untouched
 from bayesfed.trees import to
 
 Predicate = Callable[[str, nn.Module], bool]
@@ -60,16 +61,11 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     """Put a network in evaluation mode inside the block: dropout drops nothing, batch norm
     normalises by its running statistics.
 
-    Every module's own mode is restored when the block ends.
+    Every module's own mode, and whatever else a pass changes, is put back when the block ends.
     """
-    modes = [(module, module.training) for module in net.modules()]
-    try:
+    with untouched([net]):
         net.eval()
         yield
-    finally:
-        for module, mode in modes:
-            # Not `train`: a module may override it and pass the mode on to its children.
-            module.training = mode
 
 
 def outputs(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:

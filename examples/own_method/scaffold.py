@@ -27,7 +27,6 @@ class Controlled:
 
     descent: Descent
     kind: Kind = "value"
-    uses_global_randomness: bool = False
 
     def fit(
         self,

@@ -55,7 +55,6 @@ class Pulling:
 
     local: object
     kind = "value"
-    uses_global_randomness = False
     options = PullOptions
 
     def fit(self, message, memory, data, key, options):

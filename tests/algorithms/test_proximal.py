@@ -95,7 +95,7 @@ def test_figures_say_what_is_left():
 def test_locals_obey_the_laws(operator, kind, net, three):
     descent = Descent(MaximumLikelihood(net, Categorical()), Sgd(), 3, 8, kind)
     local = ProximalDescent(descent, penalise(net, operator), once=kind == "delta")
-    assert (local.kind, local.uses_global_randomness) == (kind, False)
+    assert local.kind == kind
     message, data = parameters(net), three["client-000"]
     check_local(local, message, data, bf.federated.LocalOptions(rate_factor=0.5))
     empty = local.fit(message, {}, data[slice(0, 0)], Key(0), bf.federated.LocalOptions())
@@ -104,11 +104,8 @@ def test_locals_obey_the_laws(operator, kind, net, three):
 
 def test_dropout_keeps_its_own_stream(net, three):
     noisy = nn.Sequential(net, nn.Dropout(0.5))
-    descent = Descent(
-        MaximumLikelihood(noisy, Categorical()), Sgd(), 3, 8, uses_global_randomness=True
-    )
+    descent = Descent(MaximumLikelihood(noisy, Categorical()), Sgd(), 3, 8)
     local = ProximalDescent(descent, penalise(noisy, SoftThreshold(0.01)))
-    assert local.uses_global_randomness
     check_local(local, parameters(noisy), three["client-000"])
 
 

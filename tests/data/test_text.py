@@ -18,7 +18,6 @@ from bayesfed.data import Texts, by_domain
 from bayesfed.errors import ArgumentError, CacheWarning, DataError, MissingExtraError
 from bayesfed.federated import score
 from bayesfed.federated.core.owners import owned
-from bayesfed.federated.training.descent import draws_globally
 from bayesfed.models import TextClassifier, adapters
 from bayesfed.trees import parameters, trainable
 from tests.conftest import tree_equal
@@ -234,7 +233,6 @@ def test_minilms_absence_names_the_command(monkeypatch):
 def test_a_folders_encoder_is_loaded_whole(folder, tokens):
     net = bf.models.text_classifier(folder, 3, KEY)
     assert net.training
-    assert not draws_globally(net)
     assert not any("pooler" in name for name in parameters(net))
     whole = load_file(folder / "model.safetensors")
     assert all(torch.equal(value, whole[name]) for name, value in parameters(net.encoder).items())
@@ -242,7 +240,6 @@ def test_a_folders_encoder_is_loaded_whole(folder, tokens):
     assert torch.equal(net(tokens.inputs), net(tokens.inputs))
     assert tree_equal(parameters(net), parameters(bf.models.text_classifier(folder, 3, KEY)))
     noisy = bf.models.text_classifier(folder, 3, KEY, dropout=0.5)
-    assert draws_globally(noisy)
     assert not torch.equal(noisy(tokens.inputs), noisy(tokens.inputs))
     assert torch.allclose(noisy.eval()(tokens.inputs), net(tokens.inputs), atol=1e-6)
 

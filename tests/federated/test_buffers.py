@@ -275,11 +275,11 @@ def test_statistics_of_other_widths_begin_anew(clients):
 def test_the_local_obeys_the_laws(kind, travels, clients):
     net = nn.Sequential(normed(), nn.Dropout(0.5))
     local = Buffered(
-        Descent(MaximumLikelihood(net, Categorical()), bf.Sgd(), 3, 8, kind, True), net, travels
+        Descent(MaximumLikelihood(net, Categorical()), bf.Sgd(), 3, 8, kind), net, travels
     )
     message = travelling(net, "mean" if travels else "local", where="test")
     check_local(local, message, clients["client-000"])
-    assert (local.kind, local.uses_global_randomness) == (kind, True)
+    assert local.kind == kind
 
 
 def test_changes_of_statistics_add_to_the_same(clients):
@@ -301,7 +301,7 @@ def test_changes_of_statistics_add_to_the_same(clients):
 
 def test_norms_in_evaluation_mode_keep_their_statistics(clients):
     net = normed()
-    net[1].eval()
+    net[1].eval().requires_grad_(False)
     result = run(averaged(net, "mean"), {"a": clients["client-000"][:64]}, 1)
     found = owned(result.snapshot.state, "model")
     assert torch.equal(found["1.running_var"], net[1].running_var)

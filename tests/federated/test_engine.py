@@ -119,7 +119,7 @@ def test_locals_obey_the_laws(net, declared, clients):
     check_local(Descent(likelihood, Sgd(), 3, 8), parameters(net), data)
     noisy = torch.nn.Sequential(net, torch.nn.Dropout(0.5))
     check_local(
-        Descent(MaximumLikelihood(noisy, Categorical()), Sgd(), 3, 8, uses_global_randomness=True),
+        Descent(MaximumLikelihood(noisy, Categorical()), Sgd(), 3, 8),
         parameters(noisy),
         data,
     )

@@ -53,7 +53,6 @@ class Dies:
     """A local that takes its process down where the data say so."""
 
     kind = "value"
-    uses_global_randomness = False
 
     def __init__(self, honest):
         self.honest = honest
@@ -285,5 +284,5 @@ def test_recipes_refuse_bad_arguments(net, declared):
 
 def test_dropout_may_not_run_in_threads(net, clients):
     noisy = torch.nn.Sequential(net, torch.nn.Dropout(0.5))
-    with pytest.raises(ArgumentError, match="random streams of their own for threads"):
+    with pytest.raises(ArgumentError, match="draw from no global generator"):
         final(bf.fed_avg(noisy, training=WORK), bf.InProcess(clients, workers=2, kind="thread"))

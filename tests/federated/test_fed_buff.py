@@ -110,7 +110,7 @@ def test_values_are_added_as_changes_of_the_state_they_began_with():
     }
 
     class Moving:
-        kind, uses_global_randomness = "value", False
+        kind = "value"
 
         def fit(self, message, memory, data, key, options):
             return bf.federated.Fit({"weight": message["weight"] + data.inputs}, {}, {})

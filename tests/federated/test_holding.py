@@ -29,7 +29,6 @@ class Listener:
     """A local that sends back what it was told."""
 
     kind: str = "value"
-    uses_global_randomness: bool = False
 
     def fit(self, message, memory, data, key, options):
         return Fit(message, {"own": torch.ones(1)}, {})
@@ -226,5 +225,5 @@ def test_a_refused_message_leaves_the_old_residual(net, clients):
 
 def test_a_side_is_a_local():
     side: Local = listening(Holding())
-    assert (side.kind, side.uses_global_randomness) == ("value", False)
+    assert side.kind == "value"
     assert listening(Exchange()).kind == "delta"

@@ -61,10 +61,6 @@ class Recorded:
         return self.local.kind
 
     @property
-    def uses_global_randomness(self):
-        return self.local.uses_global_randomness
-
-    @property
     def options(self):
         return bf.federated.core.seams.options_of(self.local)
 

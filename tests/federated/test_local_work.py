@@ -211,7 +211,7 @@ class Echo:
     options = Pulled
 
     def __init__(self, local):
-        self.local, self.kind, self.uses_global_randomness = local, local.kind, False
+        self.local, self.kind = local, local.kind
 
     def fit(self, message, memory, data, key, options):
         fit = self.local.fit(message, memory, data, key, options)

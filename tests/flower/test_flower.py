@@ -19,6 +19,7 @@ from bayesfed.trees import parameters
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import FakeGrid, PlainMail, pool_over, sites
 from tests.support.pools import Counter, check_pool
+from tests.support.random_networks import KINDS, drawing_net
 from tests.support.saving import save
 
 WORK = bf.Training(steps=3, batch_size=16)
@@ -76,6 +77,7 @@ RECIPES = {
     "fs_lora": lora,
     "stc": ternary,
     "batch_statistics": statistics,
+    **{name: lambda net, clients, name=name: fed_avg(drawing_net(name), clients) for name in KINDS},
 }
 
 
@@ -171,7 +173,7 @@ def counting(net):
     (phase,) = bf.fed_avg(net, training=WORK).phases
 
     class Counting:
-        kind, uses_global_randomness = phase.local.kind, False
+        kind = phase.local.kind
 
         def fit(self, message, memory, data, key, options):
             count = memory.get("count", torch.zeros(())) + 1

@@ -23,12 +23,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:'click.utils:DeprecationWarning"),
 ]
 NAMES = ("client-000", "client-001", "client-002")
-RECIPES = ("fed_avg", "d_turbo_vbi", "fs_lora")
+RECIPES = ("fed_avg", "d_turbo_vbi", "fs_lora", "drawing")
 EXPERIMENTS = '''
 import os
+import random
 import time
 from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 import bayesfed as bf
 from bayesfed.flower import Experiment
@@ -51,6 +54,30 @@ def of(algorithm, rounds=2):
 
 def fed_avg():
     return of(bf.fed_avg(net(), training=WORK))
+
+
+class Drawing(torch.nn.Module):
+    """Dropout by a function, stochastic depth, noise, dropout between layers and of attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.leave = torch.nn.Linear(64, 16), torch.nn.Linear(16, 10)
+        self.memory = torch.nn.LSTM(4, 4, num_layers=2, dropout=0.5, batch_first=True)
+        self.focus = torch.nn.MultiheadAttention(4, 1, dropout=0.5, batch_first=True)
+
+    def forward(self, inputs):
+        inner = torch.nn.functional.dropout(self.enter(inputs.flatten(1)), 0.5, self.training)
+        if self.training:
+            inner = inner + 0.1 * torch.randn_like(inner)
+        if not self.training or random.random() < 0.5:
+            rows = self.memory(inner.view(-1, 4, 4))[0]
+            inner = self.focus(rows, rows, rows, need_weights=False)[0].flatten(1)
+        return self.leave(inner)
+
+
+def drawing():
+    with bf.keys.forked(bf.Key(0, "drawing")):
+        return of(bf.fed_avg(Drawing(), training=WORK))
 
 
 def d_turbo_vbi():
@@ -77,7 +104,7 @@ def slow():
     (phase,) = algorithm.phases
 
     class Hanging:
-        kind, uses_global_randomness = phase.local.kind, False
+        kind = phase.local.kind
 
         def fit(self, message, memory, data, key, options):
             named = os.environ.get("BAYESFED_TEST_MARKER")
@@ -180,7 +207,7 @@ def test_flowers_own_messages_carry_our_bytes(app, tmp_path, monkeypatch):
     assert tree_equal(report.state, in_process("fs_lora").state)
 
 
-def test_three_recipes_over_supernodes(app, tmp_path):
+def test_recipes_over_supernodes(app, tmp_path):
     with Loopback(tmp_path / "net", NAMES, path=app) as net:
         for name in RECIPES:
             out = tmp_path / name

@@ -92,7 +92,7 @@ def test_nothing_planted_is_sent(name):
 @pytest.mark.parametrize("what", ["rows", "memory", "name"])
 def test_a_leak_is_found(what):
     class Leaky:
-        kind, uses_global_randomness = "value", False
+        kind = "value"
 
         def __init__(self, local):
             self.local = local

@@ -28,7 +28,6 @@ class Sends:
     """A local step that sends the mean of its inputs as its change."""
 
     kind: str = "delta"
-    uses_global_randomness: bool = False
 
     def fit(self, message, memory, data, key, options):
         return Fit({"weight": data.inputs.mean(0, keepdim=True)}, {}, {})

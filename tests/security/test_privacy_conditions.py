@@ -33,7 +33,6 @@ class Told:
 
     kind: str = "delta"
     keeps: bool = False
-    uses_global_randomness: bool = False
 
     def fit(self, message, memory, data, key, options):
         if bool((data.targets < 0).any()):

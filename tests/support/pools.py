@@ -22,7 +22,6 @@ class Counter:
     """
 
     kind: Kind = "value"
-    uses_global_randomness = False
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions

@@ -30,7 +30,7 @@ NAMES = ("ann", "ben", "cho")
 class Says:
     """A local that sends what it is told, and remembers that it was asked."""
 
-    kind, uses_global_randomness = "delta", False
+    kind = "delta"
 
     def __init__(self, payloads):
         self.payloads = payloads

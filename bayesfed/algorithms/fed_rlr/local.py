@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -97,7 +96,6 @@ class RiemannianSgd:
     retraction: Retraction = metric_retraction
     reset: bool = True
     clip: float = math.inf
-    uses_global_randomness: bool = False
 
     @property
     def options(self) -> type[LocalOptions]:
@@ -130,8 +128,8 @@ class RiemannianSgd:
         rate, steps = self.learning_rate * options.rate_factor, options.steps or self.steps
         pull = options.pull if isinstance(options, RiemannianOptions) else 0.0
         if len(data):
-            # Dropout and its like draw from torch's global generator.
-            with forked(key.child("global")) if self.uses_global_randomness else nullcontext():
+            # A network may draw from the global generators: dropout does.
+            with forked(key.child("global")):
                 check_data(self.net, self.likelihood, own, data)
                 for batch in batches(
                     data, self.batch_size, steps, key.child("batches").generator()

@@ -39,9 +39,9 @@ from bayesfed.federated import Algorithm, Keep, Link, Sgd, Sum, Training, Whole
 from bayesfed.federated.clients import one_thread
 from bayesfed.federated.core import seams
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.federated.training.descent import draws_globally
 from bayesfed.geometry import metric_retraction
 from bayesfed.models import Categorical, Likelihood, fixed_rank
+from bayesfed.models.live import check_modes
 from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
 from bayesfed.trees import parameters
 
@@ -112,6 +112,7 @@ def fed_rlr(
     if not callable(consensus):
         check("fed_rlr, consensus", consensus, SHARE)
     travelling(net, "static", where="fed_rlr")
+    check_modes(net, "fed_rlr")
     # The factors that a run begins with are the same on any number of cores.
     with one_thread():
         thin = net if rank is None else fixed_rank(net, rank)
@@ -139,7 +140,6 @@ def fed_rlr(
         retraction,
         reset,
         clip,
-        draws_globally(thin),
     )
     return compose(
         "fed_rlr",

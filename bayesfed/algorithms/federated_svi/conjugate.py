@@ -85,14 +85,11 @@ class AddStatistics:
         A tree like the prior, all zero: the statistics of a client without rows.
     kind
         "natural": natural parameters.
-    uses_global_randomness
-        False: nothing is drawn.
     """
 
     statistics: Statistics
     zeros: Tree
     kind: Kind = "natural"
-    uses_global_randomness: bool = False
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions

@@ -34,15 +34,12 @@ class GuideLocal(ABC):
         The fusion rule.
     steps, batch_size
         Local work of a round; None for all rows.
-    uses_global_randomness
-        Whether the steps draw from torch's global generator.
     """
 
     fused: Fused
     fusion: Fusion
     steps: int
     batch_size: int | None
-    uses_global_randomness: bool
     smaller: ClassVar[str]
     """What to try where the steps diverge."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -15,7 +14,7 @@ from bayesfed.algorithms.federated_svi.fitting import GuideLocal
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.federated import Ivon, LocalOptions, Training
-from bayesfed.federated.training.descent import batches, draws_globally
+from bayesfed.federated.training.descent import batches
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.inference.variational import Fused, Fusion, IvonSteps, NormalFamily, Start
 from bayesfed.keys import Key, forked
@@ -36,9 +35,6 @@ MOST_ROWS, CHUNK = 256, 32
 @dataclass(frozen=True)
 class NetworkLocal(GuideLocal):
     """Take `steps` steps of IVON on a client's rows.
-
-    The global generator is used if the network draws from it, or the labels that are drawn without
-    noise on the weights.
 
     Parameters
     ----------
@@ -81,7 +77,7 @@ class NetworkLocal(GuideLocal):
             generator=key.child("draws").generator(data.inputs.device),
         )
         losses = list[Tensor]()
-        with forked(key.child("global")) if self.uses_global_randomness else nullcontext():
+        with forked(key.child("global")):
             for batch in batches(data, self.batch_size, steps, key.child("batches").generator()):
                 halves = _halves(batch)
 
@@ -204,8 +200,7 @@ def network_local(
     names = {block.name for block in fused.layout.blocks if isinstance(block.family, NormalFamily)}
     if names != set(model.priors) or len(fused.layout.blocks) != len(names):
         raise PosteriorError("Ivon", "independent Gaussians over the weights", sorted(names), hint)
-    draws = draws_globally(model.net) or not optimiser.noise
-    return NetworkLocal(fused, fusion, work.steps, work.batch_size, draws, model, optimiser)
+    return NetworkLocal(fused, fusion, work.steps, work.batch_size, model, optimiser)
 
 
 def _halves(batch: Dataset) -> tuple[Dataset, Dataset]:

@@ -62,6 +62,7 @@ from bayesfed.inference.variational import (
 )
 from bayesfed.keys import Key
 from bayesfed.models import BayesianNet
+from bayesfed.models.live import check_modes
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, shapes, without
 
@@ -194,6 +195,7 @@ def federated_svi(
         raise ArgumentError(
             "federated_svi, temperature", "a model made by bayesian(net)", shown(model), hint
         )
+    check_modes(model, "federated_svi")
     program = Program(model, network_guide(model, observations) if guide is None else guide)
     pair = program.at(example, Key(seed, "federated_svi", "first"))
     fused = Fused(
@@ -243,7 +245,6 @@ def federated_svi(
             fusion,
             work.steps,
             work.batch_size,
-            uses_global_randomness=True,
             program=program,
             elbo=elbo or Trace_ELBO(),
             optimiser=work.optimiser or Adam(1e-2),

@@ -51,7 +51,7 @@ from bayesfed.federated import (
 )
 from bayesfed.federated.core import MODEL, Around, Info, of, owned
 from bayesfed.federated.core.owners import owner_of
-from bayesfed.federated.training.batch_norm import constant, travelling
+from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood, adapters
 from bayesfed.models.adapters.lora import based
@@ -133,7 +133,7 @@ class Merge:
         moments of the latter.
         """
         clients = replace(self.clients, optimiser=optimiser)
-        phase = replace(phase, server=Merge(clients), local=constant(clients, clients.nets[0]))
+        phase = replace(phase, server=Merge(clients), local=clients)
         return phase, of(OPTIMISER, optimiser.initial(owned(initial, MODEL)))
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:

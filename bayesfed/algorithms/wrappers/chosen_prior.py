@@ -216,7 +216,6 @@ class HeldOutNll:
 
     net: nn.Module
     kind: Kind = "moments"
-    uses_global_randomness: bool = False
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
+
+from torch import nn
 
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
@@ -24,6 +27,7 @@ from bayesfed.federated.core import (
     wired,
 )
 from bayesfed.keys import Key
+from bayesfed.models.live import networks_in
 from bayesfed.trees import Tree
 
 
@@ -83,10 +87,10 @@ class ClientSide:
         """The record of options that the core reads."""
         return options_of(self.core)
 
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the core draws from torch's global generator."""
-        return self.core.uses_global_randomness
+    @cached_property
+    def networks(self) -> list[nn.Module]:
+        """Every module that the step or a layer has."""
+        return networks_in((self.core, self.layers))
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions

@@ -17,12 +17,13 @@ import torch
 from bayesfed.compress import Codec
 from bayesfed.compress.wire import forget
 from bayesfed.data import Dataset
-from bayesfed.errors import BayesfedError, ClientError, DataError, RefusedError
+from bayesfed.errors import ArgumentError, BayesfedError, ClientError, DataError, RefusedError
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import Envelope, masked
 from bayesfed.federated.clients.side import ClientSide, Opened, Sides
 from bayesfed.federated.core import Direction, Fit, Info, Link, LocalOptions, Scalar, read_options
-from bayesfed.keys import Key
+from bayesfed.keys import Key, forked
+from bayesfed.models.live import untouched
 from bayesfed.trees import Tree, to
 
 Result = TypeVar("Result")
@@ -125,7 +126,7 @@ def begun(sides: Sides, turn: Turn) -> Ready | ClientError:
         stage, start = "decode", time.perf_counter()
         message, options = read(task, side, turn.secret)
         stage, there = "fit", to(message, data.inputs.device)
-        with one_thread():
+        with _alone(task, side):
             opened = side.opened(there, turn.memory, data, task.key.child("fit"), options)
     except (Exception, SystemExit) as problem:
         return failure(task, stage, problem)
@@ -137,7 +138,7 @@ def trained(client: Ready) -> tuple[Fit | ClientError, float]:
     start, (task, _, memory, _) = time.perf_counter(), client.turn
     fit: Fit | ClientError
     try:
-        with one_thread(), rows_that_fit(client.opened.data):
+        with _alone(task, client.side), rows_that_fit(client.opened.data):
             fit = client.side.run(client.opened, memory, task.key.child("fit"))
     except (Exception, SystemExit) as problem:
         fit = failure(task, "fit", problem)
@@ -184,6 +185,19 @@ def read(task: Task, side: ClientSide, secret: bytes | None) -> tuple[Tree, Loca
     forget()
     own = {name: value for name, value in header.items() if name not in task.address}
     return tree, read_options(side.options, own)
+
+
+@contextmanager
+def _alone(task: Task, side: ClientSide) -> Iterator[None]:
+    """Lend the networks and the global generators, seeded by client, round and phase, to a part of
+    a turn.
+    """
+    with one_thread(), forked(task.key.child("global")), untouched(side.networks) as changed:
+        yield
+    if changed:
+        hint = 'buffers="mean" or "local" where the method has them (fed_avg, fed_hm, hetero_fl)'
+        actual = f"{changed}, changed by a forward pass in training mode"
+        raise ArgumentError("network", "no running statistics", actual, hint)
 
 
 @contextmanager

@@ -25,7 +25,8 @@ from bayesfed.federated.core import Fit, Local, LocalOptions, seams
 from bayesfed.federated.training.descent import Descent, row_numbers
 from bayesfed.federated.training.optimisers import Adam, Sgd
 from bayesfed.inference import MaximumLikelihood, Proximal
-from bayesfed.keys import Key
+from bayesfed.keys import Key, forked, streams
+from bayesfed.models.live import networks_in, untouched
 from bayesfed.models.nets.norms import batch_norms
 from bayesfed.trees import Tree
 
@@ -57,8 +58,6 @@ def obstacle(local: Local) -> str:
         return f"{type(objective).__name__} is no point objective"
     if type(descent.optimiser) not in (Sgd, Adam):
         return f"{type(descent.optimiser).__name__} is not known to work entry by entry"
-    if local.uses_global_randomness:
-        return "the network draws from torch's global generator (dropout)"
     return "the network has batch norm" if batch_norms(objective.net) else ""
 
 
@@ -100,14 +99,21 @@ def together(local: Descent, members: Sequence[Member]) -> list[Fit | ClientErro
         Any error of `vmap` or the network if the network cannot be batched: a branch on a value,
         ``.item()``, a draw without a key.
     """
-    with one_thread():
+    seed, networks = members[0].task.key, networks_in(local)
+    with one_thread(), forked(seed), untouched(networks) as changed:
+        state = streams()
         begun = [attempt(member.task, "fit", partial(_begin, local, member)) for member in members]
         sound = [
             (member, start)
             for member, start in zip(members, begun, strict=True)
             if not isinstance(start, ClientError)
         ]
-        ended = iter(_steps(local, sound) if sound else ())
+        if streams() == state:
+            ended = iter(_steps(local, sound) if sound else ())
+        drew = streams() != state
+    if drew or changed:
+        # Each client has random numbers of its own, or is refused by name.
+        raise RuntimeError("the network draws random numbers (dropout), or changes its buffers")
     return [start if isinstance(start, ClientError) else next(ended) for start in begun]
 
 

@@ -1,5 +1,5 @@
 """Workers of a site: processes, each of which answers for one client at a time, or threads, for
-local steps that draw from streams of their own. A process that dies or hangs is replaced, and costs
+local steps that draw from no global generator. A process that dies or hangs is replaced, and costs
 nobody but its own client.
 
 The server unpickles nothing that comes back (`bayesfed.federated.clients.worker_loop`).
@@ -24,9 +24,10 @@ import torch
 
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.clients.serialisation import to_safetensors
-from bayesfed.federated.clients.turn import Outcome, Task, answered
+from bayesfed.federated.clients.turn import Outcome, Reply, Task, answered
 from bayesfed.federated.clients.worker import Job, Launcher, StartMethod, Worker, stop_all
 from bayesfed.federated.clients.worker_loop import Site
+from bayesfed.keys import alone, forked, stay_apart, streams
 from bayesfed.trees import Tree
 
 # Longest wait for threads that have answered their last client.
@@ -161,20 +162,14 @@ class WorkerThreads:
         Number of threads.
     site
         What every worker holds; each has a copy of the locals.
-
-    Raises
-    ------
-    ArgumentError
-        If a local draws from torch's global generator, which threads share.
     """
 
     def __init__(self, count: int, site: Site) -> None:
-        shared = [phase for phase, side in site.sides.items() if side.uses_global_randomness]
-        if shared:
-            expected = "locals with random streams of their own for threads"
-            raise ArgumentError("InProcess", expected, f"phases {shared}", "kind='process'")
-        self.site, self._count = site, count
+        self.site, self._count, self._looked = site, count, set[str]()
         self._numbers, self._own = list[int](), threading.local()
+        # A copy for each thread, since what a network has is lent to a client's turn.
+        with alone():
+            self._copies = [copy.deepcopy(dict(site.sides)) for _ in range(count)]
         self._executor = ThreadPoolExecutor(count, initializer=self._enter)
 
     def map(
@@ -182,10 +177,16 @@ class WorkerThreads:
     ) -> Iterator[tuple[Task, Outcome]]:
         """Answer tasks in their order, at most two a worker ahead; `memory` returns that of a
         client.
+
+        Raises
+        ------
+        ArgumentError
+            If a phase draws from a global generator, which threads share. Until a client of it has
+            answered, its clients are alone, and looked at.
         """
         waiting = deque[tuple[Task, Future[Outcome]]]()
         for task in tasks:
-            waiting.append((task, self._executor.submit(self._answer, task, memory(task.client))))
+            waiting.append((task, self._begun(task, memory(task.client))))
             if len(waiting) > 2 * self._count:
                 first, future = waiting.popleft()
                 yield first, future.result()
@@ -200,9 +201,24 @@ class WorkerThreads:
     def _enter(self) -> None:
         torch.set_num_threads(1)
         self._numbers.append(threading.get_native_id())
-        # A copy for each thread: functional_call swaps a module's parameters in place for the time
-        # of the call.
-        self._own.site = self.site._replace(sides=copy.deepcopy(dict(self.site.sides)))
+        self._own.site = self.site._replace(sides=self._copies.pop())
+        stay_apart()
+
+    def _begun(self, task: Task, memory: Tree) -> Future[Outcome]:
+        if task.phase in self._looked:
+            return self._executor.submit(self._answer, task, memory)
+        with forked(task.key):
+            state = streams()
+            future = self._executor.submit(self._answer, task, memory)
+            outcome, drew = future.result(), streams() != state
+        if drew:
+            expected = "local steps that draw from no global generator, which threads share"
+            raise ArgumentError(
+                "InProcess", expected, f"phase {task.phase!r}, which does", "kind='process'"
+            )
+        if isinstance(outcome, Reply) and outcome.info.get("samples", 1.0):
+            self._looked.add(task.phase)
+        return future
 
     def _answer(self, task: Task, memory: Tree) -> Outcome:
         site: Site = self._own.site

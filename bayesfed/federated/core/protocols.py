@@ -86,15 +86,13 @@ class Fit(NamedTuple):
 
 
 class Local(Protocol):
-    """What a client computes. It is deterministic given the key and changes no global state."""
+    """What a client computes. It is deterministic given the key and changes no global state. The
+    global generators are seeded by client, phase and round during a client's turn.
+    """
 
     @property
     def kind(self) -> Kind:
         """What the payload's numbers mean."""
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether it draws from torch's global generator, which threads would share."""
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions

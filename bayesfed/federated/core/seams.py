@@ -154,8 +154,7 @@ def inner_codec(codec: Codec) -> tuple[Codec, bool]:
 
 @dataclass(frozen=True)
 class Around:
-    """A local step around another, with the same kind of payload, the same options and the same use
-    of global randomness.
+    """A local step around another, with the same kind of payload and the same options.
 
     Parameters
     ----------
@@ -174,8 +173,3 @@ class Around:
     def options(self) -> type[LocalOptions]:
         """The record of options that the wrapped step reads."""
         return options_of(self.local)
-
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether the wrapped step draws from torch's global generator."""
-        return self.local.uses_global_randomness

@@ -11,8 +11,8 @@ batch norm, which every training pass changes.
 ==============  ====================================================================================
 
 A statistic is any floating-point buffer that is saved with its module. Under "static" only those of
-batch and instance norm are refused at once. Other buffers are taken for constants; a local step
-that finds one changed by its forward passes puts it back and refuses the network.
+batch and instance norm in training mode are refused at once. Other buffers, of any dtype, are taken
+for constants; a client's turn that finds one changed puts it back and refuses the network.
 
 Counts, such as ``num_batches_tracked``, stay with a client under "local". Under "mean" every round
 begins with the counts of the network, which matters only for norms without a momentum: they then
@@ -90,8 +90,8 @@ def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
 
 
 def buffered(local: Local, net: nn.Module, buffers: Buffers) -> Local:
-    """Return a local step that trains under a policy: the step itself if the network has no running
-    statistics.
+    """Return a local step that trains under a policy: the step itself if the network saves
+    no buffers.
 
     Parameters
     ----------
@@ -102,18 +102,9 @@ def buffered(local: Local, net: nn.Module, buffers: Buffers) -> Local:
     buffers
         Policy for running statistics.
     """
-    if buffers == "static" or not running_statistics(net):
+    if buffers == "static" or net.state_dict().keys().isdisjoint(dict(net.named_buffers())):
         return local
     return Buffered(local, net, buffers == "mean")
-
-
-def constant(local: Local, net: nn.Module) -> Local:
-    """Return a local step that refuses a network whose buffers turn out to be statistics: the step
-    itself if no buffer is in doubt.
-    """
-    certain = running_statistics(net, certain=True)
-    doubtful = [name for name in running_statistics(net) if name not in certain]
-    return Constant(local, net, tuple(doubtful)) if doubtful else local
 
 
 def predicting(net: nn.Module, buffers: Buffers) -> nn.Module:
@@ -173,49 +164,3 @@ class Buffered(Around):
             for name in names
         }
         return fit._replace(payload=fit.payload | sent)
-
-
-@dataclass(frozen=True)
-class Constant(Around):
-    """A local step that makes sure that a network's buffers are constants.
-
-    Parameters
-    ----------
-    local
-        Local step that trains the parameters.
-    net
-        The very network that `local` trains.
-    doubtful
-        Names of the buffers that may be statistics.
-    """
-
-    net: nn.Module
-    doubtful: tuple[str, ...]
-
-    def fit(
-        self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
-    ) -> Fit:
-        """Run the local step and look whether a buffer was written to or replaced.
-
-        Raises
-        ------
-        ArgumentError
-            If one was. It is put back.
-        """
-        own = {name: self.net.get_buffer(name) for name in self.doubtful}
-        # A tensor counts the operations that changed it in place, whatever the values.
-        begun = {name: (value._version, value.clone()) for name, value in own.items()}
-        fit = self.local.fit(message, memory, data, key, options)
-        changed = [
-            name
-            for name, value in own.items()
-            if self.net.get_buffer(name) is not value or value._version != begun[name][0]
-        ]
-        if not changed:
-            return fit
-        for name in changed:
-            path, _, leaf = name.rpartition(".")
-            self.net.get_submodule(path)._buffers[leaf] = own[name].copy_(begun[name][1])
-        hint = 'buffers="mean" or "local" where the method has them (fed_avg, fed_hm, hetero_fl)'
-        actual = f"{changed}, changed by a forward pass in training mode"
-        raise ArgumentError("network", "no running statistics", actual, hint)

@@ -47,8 +47,6 @@ class Descent:
     kind
         What the payload's numbers mean: "value" sends the trained leaves, "delta" their difference
         from the message.
-    uses_global_randomness
-        Whether the objective draws from torch's global generator (dropout).
 
     Raises
     ------
@@ -61,7 +59,6 @@ class Descent:
     steps: int
     batch_size: int | None
     kind: Kind = "value"
-    uses_global_randomness: bool = False
 
     @property
     def descent(self) -> Descent | None:
@@ -131,11 +128,8 @@ class Descent:
             if isinstance(self.objective, OpenPrior)
             else self.objective
         )
-        # Dropout and similar layers draw from torch's global generator.
-        with (
-            forked(key.child("global")) if self.uses_global_randomness else nullcontext(),
-            self.objective.held(trained),
-        ):
+        # A network may draw from the global generators: dropout does.
+        with forked(key.child("global")), self.objective.held(trained):
             self.objective.check(trained, fixed, data)
             for done, batch in enumerate(
                 batches(data, self.batch_size, steps, key.child("batches").generator()), 1
@@ -144,11 +138,13 @@ class Descent:
                 loss, nll = scored.loss(trained, fixed, batch, observations, noise)
                 loss.backward()
                 optimiser.step()
-                with torch.no_grad():
-                    if own:
-                        own.move(trained, fixed, observations)
-                    if after_step:
-                        after_step(trained, float(optimiser.param_groups[0]["lr"]), steps - done)
+                if own or after_step:
+                    with torch.no_grad():
+                        if own:
+                            own.move(trained, fixed, observations)
+                        if after_step:
+                            now = float(optimiser.param_groups[0]["lr"])
+                            after_step(trained, now, steps - done)
                 losses.append((loss.detach(), nll.detach()))
         total, nll_total = (torch.stack(values).mean() for values in zip(*losses, strict=True))
         return self.ended(
@@ -287,14 +283,3 @@ def row_numbers(count: int, size: int | None, steps: int, generator: Generator) 
         for _ in range(-(-steps // whole))
     ]
     return torch.cat(passes)[:steps]
-
-
-def draws_globally(net: nn.Module) -> bool:
-    """Return whether a forward pass draws from torch's global generator: dropout does, unless its
-    probability is 0.
-    """
-    kinds = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "RReLU")
-    return any(
-        type(module).__name__.endswith(kinds) and getattr(module, "p", None) != 0
-        for module in net.modules()
-    )

@@ -14,11 +14,12 @@ from bayesfed.errors.checks import OF_TRAINING, checked_class, number, whole
 from bayesfed.errors.roles import Role
 from bayesfed.federated.core import Kind, Local, LocalOptions
 from bayesfed.federated.training.batch_norm import Buffers, buffered
-from bayesfed.federated.training.descent import Descent, LocalClasses, draws_globally
+from bayesfed.federated.training.descent import Descent, LocalClasses
 from bayesfed.federated.training.optimisers import Optimiser, Schedule, Sgd, constant
 from bayesfed.inference import MaximumLikelihood, Objective
 from bayesfed.inference.objectives.weight_decay import with_open_prior, with_prior
 from bayesfed.models import Categorical, Likelihood
+from bayesfed.models.live import check_modes
 
 Record = TypeVar("Record", bound=LocalOptions)
 
@@ -136,19 +137,19 @@ class Training:
         objective
             Objective of the network.
         net
-            Network; looked at for layers that draw random numbers (dropout).
+            Network; a warning names parts of it that are in evaluation mode.
         kind
             Whether clients send the model ("value") or its change ("delta").
         default
             Optimiser if this value has none. Default: ``Sgd(0.05)``.
         """
+        check_modes(net, "Training")
         return Descent(
             self.under_prior(objective),
             self.optimiser or default or Sgd(),
             self.steps,
             self.batch_size,
             kind,
-            draws_globally(net),
         )
 
     def under_prior(self, objective: Objective) -> Objective:

@@ -136,11 +136,6 @@ class Sized:
         """What the payload's numbers mean."""
         return self.locals[0].kind
 
-    @property
-    def uses_global_randomness(self) -> bool:
-        """Whether any of the local steps draws from torch's global generator."""
-        return any(local.uses_global_randomness for local in self.locals)
-
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:

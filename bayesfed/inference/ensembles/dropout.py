@@ -4,28 +4,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.dropout import _DropoutNd
 
+from bayesfed.errors import PosteriorError
 from bayesfed.inference.ensembles.networks import Networks
 from bayesfed.keys import Key, forked
+from bayesfed.models.live import drawing
 from bayesfed.models.modules import evaluating
 from bayesfed.trees import Tree, to
-
-
-def drops(module: nn.Module) -> bool:
-    """Whether a module draws dropout of its own while it trains."""
-    if isinstance(module, _DropoutNd):
-        return module.p > 0
-    if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-        # In evaluation they take a fast path, which has no dropout.
-        return any(drops(inner) for inner in module.children())
-    return isinstance(module, nn.MultiheadAttention | nn.RNNBase) and module.dropout > 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +32,7 @@ class DropoutPosterior(Networks):
     """
 
     parameters: Tree
+    _drawing: list[nn.Module] = field(default_factory=list, init=False, repr=False)
 
     def draw(self, key: Key) -> Tree:
         """Return the parameters."""
@@ -50,9 +42,25 @@ class DropoutPosterior(Networks):
         """Return the distribution of the targets given masks that the key names, of batch shape
         ``(B,)``.
         """
+        placed = to(draw, inputs.device)
         with torch.no_grad(), evaluating(self.net), forked(key):
-            for module in self.net.modules():
-                if drops(module):
-                    module.training = True
-            outputs: Tensor = functional_call(self.net, to(draw, inputs.device), (inputs,))
+            for module in self._drawing or self._look(placed, inputs):
+                module.training = True
+            outputs: Tensor = functional_call(self.net, placed, (inputs,))
         return self.likelihood.distribution(outputs)
+
+    def _look(self, placed: Tree, inputs: Tensor) -> list[nn.Module]:
+        found = drawing(self.net, placed, inputs)
+        if not found:
+            actual = f"{type(self.net).__name__}, which draws nothing"
+            hint = "nn.Dropout(0.2) between its layers"
+            raise PosteriorError("mc_dropout", "a network with dropout", actual, hint)
+        # In evaluation mode, layers of transformers take a fast path, which has no dropout.
+        layers = nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
+        self._drawing.extend(
+            module
+            for module in self.net.modules()
+            if module in found
+            or (isinstance(module, layers) and not {*found}.isdisjoint(module.modules()))
+        )
+        return self._drawing

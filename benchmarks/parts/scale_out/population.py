@@ -83,7 +83,6 @@ class Answering:
     """
 
     kind: Kind = "delta"
-    uses_global_randomness = False
 
     def fit(
         self, message: Tree, memory: Tree, data: bf.Dataset, key: bf.Key, options: object

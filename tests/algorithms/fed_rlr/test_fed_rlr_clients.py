@@ -50,10 +50,7 @@ def test_the_local_obeys_them_with_dropout_and_draws_from_its_own_stream(clients
         nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10)
     )
     thin = bf.models.fixed_rank(net, 4)
-    check_local(
-        rlr_local(thin, uses_global_randomness=True), parameters(thin), clients["client-000"]
-    )
-    assert bf.fed_rlr(net, 4).phases[0].local.uses_global_randomness
+    check_local(rlr_local(thin), parameters(thin), clients["client-000"])
     serial = final(bf.fed_rlr(net, 4, training=WORK), clients)
     with bf.InProcess(clients, workers=2) as pool:
         assert tree_equal(final(bf.fed_rlr(net, 4, training=WORK), pool).state, serial.state)

@@ -19,6 +19,7 @@ from bayesfed.errors import BayesfedError
 from bayesfed.federated import Digital, checkpoint, layered, newest
 from tests.support import recipes
 from tests.support.logged import Logged
+from tests.support.random_networks import KINDS, drawing_net
 from tests.support.records import untimed
 
 # Methods whose sums are added over ranks, with memories and without, and methods whose replies are
@@ -96,6 +97,9 @@ def hard_cases(wrap, folder):
     result["resumed"] = ran(rounds=4, resume=newest(folder))
     counted = layered(plainly, Logged())
     ran(counted, callbacks=[checkpoint(folder / "counted")])
+    for name in KINDS:
+        drawing = drawing_net(name, recipes.FEATURES, recipes.CLASSES)
+        result[name] = ran(bf.fed_avg(drawing, training=bf.Training(steps=2, batch_size=8)))
     result["own layer"] = ran(counted, rounds=4, resume=newest(folder / "counted"))
     masked = bf.secure(plainly, participants=4, largest=8.0, heaviest=100.0)
     result["secure"] = ran(masked, on_client_error="drop")

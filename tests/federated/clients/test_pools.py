@@ -43,7 +43,6 @@ class Failing:
     """A local that does something at one client in the second round."""
 
     kind = "value"
-    uses_global_randomness = False
 
     def __init__(self, honest, act):
         self.honest, self.act = honest, act

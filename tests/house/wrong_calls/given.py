@@ -98,7 +98,6 @@ class Loc:
     payload: object = None
     result: object = None
     kind: str = "delta"
-    uses_global_randomness: bool = False
 
     def fit(self, message, memory, data, key, options):
         zeros = {name: torch.zeros_like(leaf) for name, leaf in message.items()}

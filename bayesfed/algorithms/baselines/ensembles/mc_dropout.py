@@ -8,8 +8,9 @@ from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_
 from bayesfed.algorithms.registry import recipe
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm
-from bayesfed.inference.ensembles.dropout import DropoutPosterior, drops
+from bayesfed.inference.ensembles.dropout import DropoutPosterior
 from bayesfed.models import Likelihood
+from bayesfed.models.live import reads_mode
 from bayesfed.trees import Tree
 
 
@@ -34,7 +35,7 @@ def mc_dropout(algorithm: Algorithm, *, likelihood: Likelihood | None = None) ->
         that is more than its model.
     """
     net = model_of(algorithm, "mc_dropout").net
-    if not any(map(drops, net.modules())):
+    if not any(map(reads_mode, net.modules())):
         hint = "nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))"
         raise ArgumentError("mc_dropout", "a network with dropout", type(net).__name__, hint)
     scored = likelihood or likelihood_of([algorithm], "mc_dropout")
