@@ -25,8 +25,9 @@ class Dataset:
         Inputs ``(N, ...)``: a tensor, a NumPy array or a pandas frame. The fractions of arrays
         become float32, whole numbers stay whole; frames become float32. Nothing is scaled.
     targets
-        Targets ``(N,)`` or ``(N, ...)``, in the same forms; integers are class labels from 0. Texts
-        of an array or a series become class numbers, and their names the classes.
+        Targets ``(N,)`` or ``(N, ...)``, in the same forms; integers of any width and booleans are
+        class labels from 0, kept as int64. Texts of an array or a series become class numbers, and
+        their names the classes.
     classes
         Names of the classes in the order of their numbers, for reports. Empty: the classes have no
         names.
@@ -52,6 +53,8 @@ class Dataset:
             targets, classes = as_targets(self.targets, self.classes, "Dataset targets")
             inputs = as_tensor(self.inputs, "Dataset inputs")
             vars(self).update(inputs=inputs, targets=targets, classes=classes)
+        if not (self.targets.is_floating_point() or self.targets.is_complex()):
+            vars(self).update(targets=self.targets.long())
         if self.inputs.ndim == 0 or self.targets.ndim == 0 or len(self.inputs) != len(self.targets):
             raise DataError(
                 "Dataset",

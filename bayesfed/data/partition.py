@@ -6,7 +6,8 @@ nothing but its arguments and its key. Clients without rows are legal unless `mi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import NewType
 
 import numpy as np
@@ -15,11 +16,12 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import LABELS, PART, POSITIVE, checked, whole
+from bayesfed.errors.checks import LABELS, PART, POSITIVE, checked, shown, whole
 from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 Partition = list[Tensor]
+Rows = Tensor | np.ndarray | Sequence[int]
 # A partition over named clients.
 Homes = NewType("Homes", dict[str, Tensor])
 
@@ -204,12 +206,12 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
 
 @checked(
     parts=Role(
-        lambda parts: isinstance(parts, list | tuple | dict) and len(parts) > 0,
+        lambda parts: isinstance(parts, list | tuple | Mapping) and len(parts) > 0,
         "a partition: rows of each client",
         "iid(len(train), 10, Key(0))",
     ),
 )
-def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, Dataset]:
+def federate(data: Dataset, parts: Sequence[Rows] | Mapping[str, Rows]) -> dict[str, Dataset]:
     """Return each client's rows. The clients of a list are named ``client-000`` and so on.
 
     Parameters
@@ -217,27 +219,48 @@ def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, D
     data
         The data set to split.
     parts
-        Rows of each client, integers ``(N_k,)``, as returned by `iid`, `dirichlet`, `shards`,
-        `by_domain` or `within_domains`.
+        Rows of each client, integers ``(N_k,)`` or a mask ``(N,)``, as tensors, arrays or lists;
+        such as `iid`, `dirichlet`, `shards`, `by_domain` or `within_domains` return.
 
     Raises
     ------
     ArgumentError
-        If there is no such row.
+        If there is no such row; negative numbers do not count from the end.
+
+    Warns
+    -----
+    UserWarning
+        If a client holds a row more than once.
     """
-    if not isinstance(parts, dict):
+    if not isinstance(parts, Mapping):
         parts = {f"client-{i:03d}": rows for i, rows in enumerate(parts)}
-    if beyond := [
-        name
-        for name, rows in parts.items()
-        if len(rows) and not -len(data) <= int(rows.min()) <= int(rows.max()) < len(data)
-    ]:
-        expected, actual = (
-            f"numbers of rows below {len(data)}",
-            f"{int(parts[beyond[0]].max())} for {beyond[0]!r}",
-        )
-        raise ArgumentError("federate, parts", expected, actual, f"a partition of {len(data)} rows")
-    return {name: data[rows] for name, rows in parts.items()}
+    known = {name: _numbers(name, rows, len(data)) for name, rows in parts.items()}
+    if twice := next((name for name, rows in known.items() if len(rows.unique()) < len(rows)), ""):
+        text = f"federate: {twice!r} holds a row more than once; try rows.unique(), unless meant"
+        warnings.warn(text, stacklevel=3)
+    return {name: data[rows] for name, rows in known.items()}
+
+
+def _numbers(name: str, rows: object, count: int) -> Tensor:
+    """Return a client's rows as numbers ``(N_k,)``, given as a tensor, an array or a list, or as a
+    mask of all rows.
+    """
+    try:
+        numbers = torch.as_tensor(rows)
+    except (TypeError, ValueError, RuntimeError):
+        numbers = torch.empty(())
+    if numbers.dtype == torch.bool and numbers.shape == (count,):
+        numbers = numbers.nonzero()[:, 0]
+    mixed = numbers.is_floating_point() or numbers.dtype == torch.bool
+    if numbers.ndim != 1 or (mixed and len(numbers)):
+        expected, hint = "numbers of rows (N_k,)", "torch.arange(10)"
+        raise ArgumentError(f"federate, rows of {name!r}", expected, shown(rows), hint)
+    if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
+        actual = f"{int(numbers.min())} to {int(numbers.max())} for {name!r}"
+        expected, hint = f"numbers of rows from 0 to {count - 1}", f"a partition of {count} rows"
+        raise ArgumentError("federate, parts", expected, actual, hint)
+    # Torch takes a tensor of bytes for a mask.
+    return numbers.long()
 
 
 def _check(rows: int, clients: int, minimum: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from bayesfed.data import Dataset
+from bayesfed.data.population import check_classes
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check, checked_class
 from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Snapshot, bits
@@ -120,6 +121,7 @@ class Result:
         `Categorical()` for classes and `Normal()` for numbers.
         """
         run = self.algorithm, self.snapshot, self.history
+        self._check("Result.personal_scores", data)
         return personal_scores(*run, data, likelihood=likelihood, draws=draws, seed=seed)
 
     @property
@@ -176,7 +178,7 @@ class Result:
         """
         from bayesfed.inspect import to_arviz
 
-        check_rows("Result.to_arviz", data)
+        self._check("Result.to_arviz", data)
         state, kept = self.snapshot.state, self.snapshot.memories
         scores = self.personal_scores(own, draws=draws, seed=seed).clients if own else None
         export = partial(to_arviz, memories=kept, fitted=self.data, own=scores)
@@ -229,6 +231,7 @@ class Result:
             If there is no posterior, no row, a client called "all", or a part of the posterior that
             is not known for these rows.
         """
+        self._check("Result.scores", data)
         return scores_by_client(
             self.posterior, self.snapshot.memories, data, Key(seed, "predictive"), draws
         )
@@ -290,6 +293,12 @@ class Result:
         ):
             warnings.warn(f"{into}: no posterior.nc: {missing}", stacklevel=2)
         return into
+
+    def _check(self, where: str, data: Dataset | Mapping[str, Dataset] | None) -> None:
+        """Check that rows are a data set or several by name, whose classes are those of the run."""
+        check_rows(where, data)
+        given = data if isinstance(data, Mapping) else {"data": data} if data else {}
+        check_classes(where, self.data, given)
 
     def plot_elbo(self, axes: Axes | None = None) -> Axes:
         """Plot the ELBO per round; see `bayesfed.inspect.plot_series`."""
