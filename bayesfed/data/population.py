@@ -5,7 +5,7 @@ written only when they are read.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -200,10 +200,7 @@ def _sorted(
     names: Sequence[str], rows: NDArray[np.int64]
 ) -> tuple[Sequence[str], NDArray[np.int64]]:
     """Return names in their order, and numbers of rows in the same order."""
-    if odd := [name for name in names if not isinstance(name, str)][:1]:
-        raise ArgumentError(
-            "Population, names", "texts", shown(odd[0]), "[f'{number:07d}' for number in ...]"
-        )
+    check_names("Population, names", names)
     if not all(before < after for before, after in pairwise(names)):
         order = sorted(range(len(names)), key=names.__getitem__)
         names, rows = [names[place] for place in order], rows[order]
@@ -212,6 +209,15 @@ def _sorted(
                 "Population, names", "distinct names", f"twice {twice}", "sorted(set(names))"
             )
     return tuple(names), rows
+
+
+def check_names(where: str, names: Iterable[object]) -> None:
+    """Raise `ArgumentError` unless names of clients are texts that UTF-8 can write."""
+    for name in names:
+        # Half of a surrogate pair, as a file system's names that cannot be decoded have it.
+        if not isinstance(name, str) or any("\ud800" <= one <= "\udfff" for one in name):
+            hint = "[f'{number:07d}' for number in ...]"
+            raise ArgumentError(where, "names that are texts", ascii(name), hint)
 
 
 def check_classes(where: str, *sets: Mapping[str, Dataset] | None) -> None:

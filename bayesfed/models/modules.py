@@ -22,6 +22,8 @@ Predicate = Callable[[str, nn.Module], bool]
 Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Looked = nn.Embedding | nn.EmbeddingBag
 
+# What layers call the width of what they take.
+WIDTHS = ("in_features", "in_channels", "num_features", "input_size")
 # Activations that act on each entry by itself, so that a vector with one value per unit can be
 # passed through them.
 ELEMENTWISE: tuple[type[nn.Module], ...] = (
@@ -99,6 +101,26 @@ def outputs(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) ->
             actual = f"{shown(inputs)}: {str(problem).splitlines()[0]}"
             hint = "rows of the width and type that were trained on"
             raise DataError("model", "inputs that the network takes", actual, hint) from problem
+    return found
+
+
+def misfit(problem: BaseException) -> str:
+    """Return which layer raised an error since it was given another width or type than it takes,
+    and what it was given; empty if the error has another cause.
+    """
+    found, at = "", problem.__traceback__
+    while at is not None:
+        layer, given = (at.tb_frame.f_locals.get(name) for name in ("self", "input"))
+        at = at.tb_next
+        if not isinstance(layer, nn.Module) or not isinstance(given, Tensor):
+            continue
+        has = vars(layer)
+        weight, wide = layer._parameters.get("weight"), [has[one] for one in WIDTHS if one in has]
+        narrow = any(one not in given.shape for one in wide)
+        typed = weight is not None and wide and given.dtype != weight.dtype
+        if narrow or typed or (isinstance(layer, Looked) and given.is_floating_point()):
+            kind = "" if weight is None else f" of {str(weight.dtype).removeprefix('torch.')}"
+            found = f"{layer}{kind} was given {shown(given)}"
     return found
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from bayesfed.data import Dataset
-from bayesfed.data.population import check_classes
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check, checked_class
 from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Snapshot, bits
@@ -24,6 +23,7 @@ from bayesfed.inspect.at_clients import NEVER, check_rows, own_posterior, scores
 from bayesfed.inspect.personal import client_of, personal_scores
 from bayesfed.keys import Key
 from bayesfed.models import Belief, Likelihood
+from bayesfed.running.pickling import Reduced, reduced
 from bayesfed.running.settling import Settling, settling
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Result:
         `Categorical()` for classes and `Normal()` for numbers.
         """
         run = self.algorithm, self.snapshot, self.history
-        self._check("Result.personal_scores", data)
+        check_rows("Result.personal_scores", data, self.data)
         return personal_scores(*run, data, likelihood=likelihood, draws=draws, seed=seed)
 
     @property
@@ -136,21 +136,19 @@ class Result:
         return bits(self.ledger, direction)
 
     def series(self, name: str) -> list[tuple[int, float]]:
-        """Return (round, value) of a metric or server figure where it was entered."""
-        found = ((record.round, {**record.server, **record.metrics}) for record in self.history)
-        return [(number, figures[name]) for number, figures in found if name in figures]
+        """Return (round, value) of a metric or server figure where it was entered; `ArgumentError`,
+        with the names that were entered, if this one never was.
+        """
+        found = [(record.round, {**record.server, **record.metrics}) for record in self.history]
+        if series := [(number, figures[name]) for number, figures in found if name in figures]:
+            return series
+        known = sorted({key for _, figures in found for key in figures})
+        hint = "run(..., test=data)" if name == "accuracy" else "a callback that enters it"
+        raise ArgumentError("Result.series", f"one of {known}", repr(name), hint)
 
     def final(self, name: str) -> float:
-        """Return the last value of a metric or server figure; `ArgumentError`, with the names that
-        were entered, if this one never was.
-        """
-        if not (series := self.series(name)):
-            known = sorted(
-                {key for record in self.history for key in {**record.server, **record.metrics}}
-            )
-            hint = "run(..., test=data)" if name == "accuracy" else "a callback that enters it"
-            raise ArgumentError("Result.final", f"one of {known}", repr(name), hint)
-        return series[-1][1]
+        """Return the last value of `series`."""
+        return self.series(name)[-1][1]
 
     def table(self, *, every: int = 1) -> str:
         """Return an aligned table of the rounds."""
@@ -178,7 +176,7 @@ class Result:
         """
         from bayesfed.inspect import to_arviz
 
-        self._check("Result.to_arviz", data)
+        check_rows("Result.to_arviz", data, self.data)
         state, kept = self.snapshot.state, self.snapshot.memories
         scores = self.personal_scores(own, draws=draws, seed=seed).clients if own else None
         export = partial(to_arviz, memories=kept, fitted=self.data, own=scores)
@@ -231,7 +229,7 @@ class Result:
             If there is no posterior, no row, a client called "all", or a part of the posterior that
             is not known for these rows.
         """
-        self._check("Result.scores", data)
+        check_rows("Result.scores", data, self.data)
         return scores_by_client(
             self.posterior, self.snapshot.memories, data, Key(seed, "predictive"), draws
         )
@@ -294,11 +292,8 @@ class Result:
             warnings.warn(f"{into}: no posterior.nc: {missing}", stacklevel=2)
         return into
 
-    def _check(self, where: str, data: Dataset | Mapping[str, Dataset] | None) -> None:
-        """Check that rows are a data set or several by name, whose classes are those of the run."""
-        check_rows(where, data)
-        given = data if isinstance(data, Mapping) else {"data": data} if data else {}
-        check_classes(where, self.data, given)
+    def __reduce__(self) -> Reduced:
+        return reduced(type(self), self.algorithm, self.history, self.snapshot, self.data)
 
     def plot_elbo(self, axes: Axes | None = None) -> Axes:
         """Plot the ELBO per round; see `bayesfed.inspect.plot_series`."""

@@ -16,7 +16,7 @@ from typing import Literal, Protocol, Self
 import numpy as np
 
 from bayesfed.data import Dataset, Population
-from bayesfed.data.population import check_classes
+from bayesfed.data.population import check_classes, check_names
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import ITSELF, checked, number, one_of, whole
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts
@@ -148,6 +148,7 @@ class InProcess:
             names, rows, bound = data.names, data.samples, float(MEMORY_BYTES)
         else:
             data = {name: data[name] for name in sorted(data)}
+            check_names("clients", data)
             check_classes("clients", data)
             names, rows, bound = list(data), np.array([*map(len, data.values())]), math.inf
             if (

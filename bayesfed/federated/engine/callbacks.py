@@ -12,13 +12,11 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import ITSELF, checked, checked_class, whole
+from bayesfed.errors.checks import checked, whole
 from bayesfed.errors.roles import Role
 from bayesfed.federated.core import MODEL, Weighing
+from bayesfed.federated.engine.metrics import Metric, accuracy, score
 from bayesfed.federated.engine.reports import Record, RoundReport, Watch
-from bayesfed.inference.evaluation.metrics import Metric
-from bayesfed.inference.evaluation.metrics import accuracy as accuracy
-from bayesfed.inference.evaluation.metrics import score as score
 from bayesfed.keys import Key
 
 Callback = Callable[[RoundReport], bool | None]
@@ -47,7 +45,7 @@ class Evaluation:
             report.awaited.add(self.name)
 
 
-@checked(data=ITSELF, every=OFTEN)
+@checked(every=OFTEN)
 def evaluate(
     data: Dataset, *, metric: Metric = accuracy, name: str | None = None, every: int = 1
 ) -> Evaluation:
@@ -133,7 +131,6 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
     return callback
 
 
-@checked_class({}, patience=OFTEN)
 @dataclass
 class EarlyStop:
     """A callback that stops a run; made by `early_stop`, where its arguments are described."""
@@ -163,6 +160,7 @@ class EarlyStop:
         return self._since >= self.patience
 
 
+@checked(patience=OFTEN)
 def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> EarlyStop:
     """Return a callback that stops the run when a metric has not improved for `patience` scored
     rounds.

@@ -113,6 +113,8 @@ def rounds(
     """
     resume = agreed(pool, resume)
     check_call(algorithm, rounds, sampler, resume)
+    # A number of NumPy would be written otherwise.
+    seed = Key(seed).seed
     resume = _resumed(algorithm, rounds, seed, resume)
     run_id = _run_id(algorithm, seed, resume, run_id)
     roster = Roster(pool.profiles)

@@ -39,8 +39,9 @@ class Program:
     model
         ``model(inputs, targets=None)``: a PyroModule or a function.
     guide
-        The same for the guide, or a class of automatic guide (or a partial of one), which is built
-        anew where it runs. Local latents, whose shapes differ between clients, need a class.
+        The same for the guide, or what makes one of the model and is called anew where it runs: a
+        class of automatic guide, a partial of one, a function ``(model) -> guide``. Local latents,
+        whose shapes differ between clients, need that.
 
     Raises
     ------
@@ -57,21 +58,20 @@ class Program:
                 raise ArgumentError(
                     f"federated_svi, {name}", "a PyroModule or a function", given, "AutoNormal"
                 )
-        try:
-            inspect.signature(
-                self.model.forward if isinstance(self.model, nn.Module) else self.model
-            ).bind(None, None)
-        except TypeError:
+        if not _takes(self.model.forward if isinstance(self.model, nn.Module) else self.model, 2):
             hint = "def model(inputs, targets=None), or bayesian(net, Gaussian(1.0)) of a network"
             raise ArgumentError(
                 "federated_svi, model", "a model of inputs and targets", shown(self.model), hint
-            ) from None
+            )
 
     @property
     def builds(self) -> bool:
         """Whether every client builds a guide of its own."""
         kind = self.guide.func if isinstance(self.guide, partial) else self.guide
-        return isinstance(kind, type) and issubclass(kind, AutoGuide)
+        if isinstance(kind, type):
+            return issubclass(kind, AutoGuide)
+        # A function of the model alone, which makes a guide.
+        return not isinstance(kind, nn.Module) and _takes(kind, 1) and not _takes(kind, 2)
 
     def at(self, data: Dataset, key: Key) -> Pair:
         """Run both once on `data`: automatic guides learn their shapes, and parameters take their
@@ -163,6 +163,15 @@ class Pair:
         """Return a parameter as it is stored."""
         stored: Tensor = transform_to(self.constraint(name)).inv(value)
         return stored
+
+
+def _takes(function: Runs, count: int) -> bool:
+    """Return whether a function can be called with so many arguments."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
 
 
 def modules_of(model: Runs, guide: Runs) -> list[tuple[str, nn.Module]]:

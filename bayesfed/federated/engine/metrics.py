@@ -1,5 +1,5 @@
-"""What a model's outputs are scored by: a function of rows, an object that adds batches up, as those
-of torchmetrics do, or a name.
+"""What a model's outputs are scored by: a function of rows, an object that adds batches up, as
+those of torchmetrics do, or a name.
 
 ==============  ====================================================================================
 name            score
@@ -26,6 +26,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
 from bayesfed.errors.roles import role_of
+from bayesfed.federated.core import Predictor
 from bayesfed.models import Categorical
 from bayesfed.models.priors.likelihoods import are_probabilities
 
@@ -61,7 +62,9 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(dim=1) == targets).float()
 
 
-def score(model: Any, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000) -> float:
+def score(
+    model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000
+) -> float:
     """Return the mean of a metric over a data set.
 
     Parameters
