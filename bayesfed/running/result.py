@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from bayesfed.data import Dataset
+from bayesfed.data.files import writing
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check, checked_class
 from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Snapshot, bits
@@ -255,11 +255,14 @@ class Result:
         return k_hat_of(self.posterior, self.snapshot.memories, data, draws, Key(seed, "k_hat"))
 
     def save_model(self, path: str | Path) -> None:
-        """Write the transmitted model's parameters as a safetensors file."""
+        """Write the transmitted model's parameters as a safetensors file; `ArgumentError` if it
+        cannot be written there.
+        """
         from safetensors.torch import save_file
 
-        leaves = self.model.parameters.items()
-        save_file({name: leaf.contiguous() for name, leaf in leaves}, str(path))
+        leaves = {name: leaf.contiguous() for name, leaf in self.model.parameters.items()}
+        with writing("Result.save_model", path):
+            save_file(leaves, str(path))
 
     def save(
         self,
@@ -275,22 +278,12 @@ class Result:
         the rows `test`; what clients predict with is scored on their held-out rows `own`, by name,
         as by `personal_scores`. Returned is the folder of this seed, ``folder/seed-N``.
 
-        `ArgumentError` if a run of this seed is there already, or an experiment file.
+        `ArgumentError` if a run of this seed is there already, or an experiment file, or if nothing
+        can be written there.
         """
-        from bayesfed.running.folders import note_versions, save
+        from bayesfed.running.folders import save_new
 
-        into = Path(folder) / f"seed-{self.snapshot.seed}"
-        for taken in (into / "metrics.json", Path(folder) / "experiment.toml"):
-            if taken.exists():
-                raise ArgumentError(
-                    "Result.save", "a folder without this run", f"{taken} exists", "another folder"
-                )
-        note_versions(Path(folder))
-        if missing := save(
-            into, self, test, self.snapshot.seed, self.personal_scores(own) if own else None
-        ):
-            warnings.warn(f"{into}: no posterior.nc: {missing}", stacklevel=2)
-        return into
+        return save_new(self, Path(folder), test, self.personal_scores(own) if own else None)
 
     def __reduce__(self) -> Reduced:
         return reduced(type(self), self.algorithm, self.history, self.snapshot, self.data)

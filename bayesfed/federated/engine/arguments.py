@@ -88,8 +88,8 @@ def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
 
 def check_labels(clients: Mapping[str, Dataset], scored: Mapping[str, Dataset]) -> None:
     """Check that class numbers mean the same at all clients and in the sets that are scored. Warn
-    if classes below the largest have no row at any client, although there are rows enough: labels
-    may begin at 1, or be codes.
+    if most classes below the largest, or class 0 alone, have no row at any client, although there
+    are rows enough: labels may be codes, or begin at 1.
 
     Raises
     ------
@@ -107,7 +107,8 @@ def check_labels(clients: Mapping[str, Dataset], scored: Mapping[str, Dataset]) 
     held = {label for one in parts for label in one.unique().tolist()}
     count = max(held, default=0) + 1
     without = [str(label) for label in range(count) if label not in held]
-    if without and ROWS_A_CLASS * count <= sum(map(len, parts)):
+    odd = 2 * len(without) > count or without == ["0"]
+    if odd and ROWS_A_CLASS * count <= sum(map(len, parts)):
         told = ", ".join(without[:5]) + ", ..." * (len(without) > 5)
         warnings.warn(
             f"{len(without)} of the classes 0 to {count - 1} have no row at any client: {told}; "

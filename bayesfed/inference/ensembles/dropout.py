@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
+from bayesfed.errors.checks import checked
 from bayesfed.inference.ensembles.networks import Networks
 from bayesfed.keys import Key, forked
 from bayesfed.models.modules import evaluating
@@ -42,6 +43,7 @@ class DropoutPosterior(Networks):
 
     parameters: Tree
 
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return the parameters."""
         return dict(self.parameters)

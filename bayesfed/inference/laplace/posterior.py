@@ -14,6 +14,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bayesfed.errors import PosteriorError
+from bayesfed.errors.checks import checked
 from bayesfed.inference.ensembles.networks import Networks, figures
 from bayesfed.inference.laplace import evidence
 from bayesfed.inference.laplace.blocks import Block
@@ -102,6 +103,7 @@ class LaplacePosterior(Networks):
         sds = {name: block.sd(self.precision) for name, block in self.blocks.items()}
         return figures(self.centre, self.structure.split(sds, self.centre))
 
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return one draw of the parameters."""
         noise, centre = key.generator(), self.centre
@@ -112,6 +114,7 @@ class LaplacePosterior(Networks):
             name: centre[name] + leaf for name, leaf in self.structure.split(parts, centre).items()
         }
 
+    @checked()
     def draw_prior(self, key: Key) -> Tree:
         """Return one draw of the parameters from the prior."""
         noise = key.generator()

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from bayesfed import __version__
-from bayesfed.data.files import write_whole
+from bayesfed.data.files import write_whole, writing
 from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.federated import Record
 from bayesfed.inspect.learning_curves import Runs, curves, plot_curves
@@ -59,8 +59,9 @@ def report(folders: str | Path | Iterable[str | Path], path: str | Path) -> Path
         hint = "running the experiment again in another folder"
         raise ArgumentError("report", "folders whose files are whole", damage, hint) from problem
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, page.encode())
+    with writing("report", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, page.encode())
     return path
 
 
