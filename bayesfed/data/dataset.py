@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesfed.data.arrays import as_targets, as_tensor
 from bayesfed.errors import DataError
-from bayesfed.errors.checks import ITSELF, checked_class
+from bayesfed.errors.checks import ITSELF, checked, checked_class
 from bayesfed.trees import is_finite
 
 
@@ -144,6 +144,7 @@ def unchecked(
     return data
 
 
+@checked()
 def concatenated(parts: Sequence[Dataset]) -> Dataset:
     """Return the rows of all data sets as one, in order; with domains if every data set that has
     rows has domains.

@@ -130,6 +130,7 @@ def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition
     return _tensors(dealt, key, 0)
 
 
+@checked()
 def by_domain(domains: Sequence[str | int]) -> Homes:
     """Return one client for each domain, named after it, with its rows in order.
 
@@ -144,6 +145,7 @@ def by_domain(domains: Sequence[str | int]) -> Homes:
     return Homes({name: torch.tensor(held[name]) for name in sorted(held)})
 
 
+@checked()
 def within_domains(
     domains: Sequence[str], split: Callable[[Tensor, Key], Partition], key: Key
 ) -> Homes:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import a, check
+from bayesfed.errors.checks import a, check, checked
 from bayesfed.inspect.figures import new_figure
 from bayesfed.inspect.tables import table
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@checked()
 def partition_table(clients: Mapping[str, Dataset]) -> str:
     """Return a table of numbers of rows, with a line for each client, a column for each class, and
     totals.
@@ -41,6 +42,7 @@ def partition_table(clients: Mapping[str, Dataset]) -> str:
     return table(["client", *names, "rows"], [*lines, ["all", *totals, sum(totals)]])
 
 
+@checked()
 def plot_partition(clients: Mapping[str, Dataset]) -> Axes:
     """Plot the number of rows of each class at each client: clients from top to bottom, classes
     from left to right, numbers if there is room.

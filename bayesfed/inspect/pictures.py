@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.federated import Record, bits
 from bayesfed.inspect.figures import given_or_new
 from bayesfed.models import SiteBelief
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@checked()
 def plot_series(
     series: Mapping[str, Sequence[tuple[int, float]]], *, label: str, axes: Axes | None = None
 ) -> Axes:
@@ -58,6 +60,7 @@ def plot_series(
     return axes
 
 
+@checked()
 def plot_accuracy_against_bits(
     histories: Mapping[str, Sequence[Record]], *, metric: str = "accuracy", axes: Axes | None = None
 ) -> Axes:
@@ -89,6 +92,7 @@ def plot_accuracy_against_bits(
     return plot_against_bits(curves, label=metric, axes=axes)
 
 
+@checked()
 def plot_against_bits(
     curves: Mapping[str, Sequence[tuple[float, float]]], *, label: str, axes: Axes | None = None
 ) -> Axes:
@@ -123,6 +127,7 @@ def plot_against_bits(
     return axes
 
 
+@checked()
 def plot_forest(site: SiteBelief, *, count: int = 20, axes: Axes | None = None) -> Axes:
     """Plot means and central 90 % intervals of the weights of a layer that are likeliest active,
     coloured by inclusion probability; ties are broken by |mean|.
@@ -165,6 +170,7 @@ def plot_forest(site: SiteBelief, *, count: int = 20, axes: Axes | None = None) 
     return axes
 
 
+@checked()
 def save(axes: Axes, path: str | Path, *, dpi: int = 110) -> None:
     """Save the figure of these axes to a file, and create the folder if needed.
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import shown
+from bayesfed.errors.checks import checked, shown
 from bayesfed.trees import to
 
 Predicate = Callable[[str, nn.Module], bool]
@@ -236,11 +236,13 @@ def selected(net: nn.Module, names: Iterable[str], where: Predicate) -> list[str
     return [name for name in names if where(name, net.get_submodule(name.rpartition(".")[0]))]
 
 
+@checked()
 def weight_matrices(name: str, module: nn.Module) -> bool:
     """Select the weights, not the biases, of linear and convolution layers."""
     return isinstance(module, Dense) and name.rpartition(".")[2] == "weight"
 
 
+@checked()
 def layer_weights(name: str, module: nn.Module) -> bool:
     """Select every matrix of a layer of torch: linear, (transposed) convolution, recurrent,
     attention, embedding.

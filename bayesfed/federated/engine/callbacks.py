@@ -186,6 +186,7 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ea
     return EarlyStop(name, patience, larger_is_better)
 
 
+@checked()
 def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
     """Return a callback that copies one leaf of the state into `frames`, by round.
 
@@ -218,6 +219,7 @@ def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
     return callback
 
 
+@checked()
 def progress(total: int, *, label: str = "rounds") -> Callback:
     """Return a callback that draws a progress bar with the latest metrics and density, if standard
     error is a terminal or in a notebook.

@@ -22,6 +22,7 @@ from bayesfed.federated.engine.files.records import lines, to_line
 from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot, Watch
 
 
+@checked()
 def load(path: str | Path) -> Snapshot:
     """Return the newest undamaged checkpoint of a folder. If newer ones are damaged, a
     `CheckpointWarning` says so.
@@ -55,6 +56,7 @@ def load(path: str | Path) -> Snapshot:
     )
 
 
+@checked()
 def newest(path: str | Path) -> Snapshot | None:
     """Return what `load` returns, or None if the folder has no finished checkpoint:
     ``run(..., resume=newest(path))`` starts or continues a run.

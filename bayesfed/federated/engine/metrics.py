@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import shown
+from bayesfed.errors.checks import checked, shown
 from bayesfed.errors.roles import role_of
 from bayesfed.federated.core import Predictor
 from bayesfed.models import Categorical
@@ -62,6 +62,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(dim=1) == targets).float()
 
 
+@checked()
 def score(
     model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000
 ) -> float:

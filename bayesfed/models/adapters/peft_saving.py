@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from bayesfed.data.files import write_whole, writing
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import checked
 from bayesfed.models.adapters.lora import adapters, filled, lora_rank
 from bayesfed.models.adapters.lora_layers import Scaling, lora_scale
 from bayesfed.trees import leaf_of, parameters, trainable
@@ -37,6 +38,7 @@ ROOT = "base_model.model."
 LEAVES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
 
 
+@checked()
 def save_peft(
     net: nn.Module,
     tree: Mapping[str, Tensor] | None,
