@@ -111,10 +111,14 @@ class Seen:
         ``(B, T, I)``, with a last column of ones for the bias.
     gradients
         ``(K, B, T, O)``: gradients of K linear combinations of the network's outputs.
+    last
+        Whether the outputs are those of the layer. Their gradients are then unit vectors, which
+        are left out.
     """
 
     inputs: Tensor
     gradients: Tensor
+    last: bool = False
 
     def products(self) -> Tensor:
         """Return the Jacobian by the layer's matrix, ``(K, B, O, I)``."""
@@ -130,7 +134,7 @@ def seen(
     net: nn.Module, parameters: Tree, layers: Sequence[Layer], inputs: Tensor, columns: Columns
 ) -> tuple[Tensor, dict[str, Seen]]:
     """Run rows through a network in evaluation mode; return its outputs ``(B, C)``, and what each
-    layer contributes, in double precision.
+    layer contributes, in double precision. A layer that is to be the last is the only one.
 
     Parameters
     ----------
@@ -179,6 +183,10 @@ def seen(
         if layer.last and not torch.equal(outputs, passed[layer.name][0][1]):
             expected = f"outputs of the last linear layer {layer.name!r}"
             raise DataError("laplace", expected, "others", "subset='all'")
+    if layers[0].last:
+        (given, _), module = passed[layers[0].name][0], net.get_submodule(layers[0].name)
+        rows = _inputs(module, given, layers[0].bias).double()
+        return outputs.detach(), {layers[0].name: Seen(rows, rows.new_empty(0), last=True)}
     combinations, ends = columns(outputs.detach()), [passed[layer.name][0][1] for layer in layers]
     gradients = [
         torch.autograd.grad((outputs * combinations[:, :, column]).sum(), ends, retain_graph=True)

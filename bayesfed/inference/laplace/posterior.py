@@ -181,14 +181,16 @@ class LaplacePosterior(Networks):
         outputs, by_block = self.structure.jacobian(self.net, self.parameters, inputs)
         # In the precision of the network, in which covariances would lose digits.
         terms = {
-            name: (one.inputs.to(outputs), one.gradients.to(outputs))
+            name: (one.inputs.to(outputs), one.gradients.to(outputs), one.last)
             for name, one in by_block.items()
         }
         results = []
         for shift in shifts:
             shifted = outputs
-            for name, (rows, gradients) in terms.items():
+            for name, (rows, gradients, last) in terms.items():
                 moved = rows @ shift[name].to(outputs).mT
-                shifted = shifted + torch.einsum("bto,kbto->bk", moved, gradients)
+                shifted = shifted + (
+                    moved[:, 0] if last else torch.einsum("bto,kbto->bk", moved, gradients)
+                )
             results.append(shifted)
         return results
