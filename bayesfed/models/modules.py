@@ -16,14 +16,12 @@ from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import checked, shown
+from bayesfed.models.misfits import Looked, refused
 from bayesfed.trees import to
 
 Predicate = Callable[[str, nn.Module], bool]
 Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
-Looked = nn.Embedding | nn.EmbeddingBag
 
-# What layers call the width of what they take.
-WIDTHS = ("in_features", "in_channels", "num_features", "input_size")
 # Activations that act on each entry by itself, so that a vector with one value per unit can be
 # passed through them.
 ELEMENTWISE: tuple[type[nn.Module], ...] = (
@@ -97,30 +95,8 @@ def outputs(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) ->
     with torch.no_grad(), evaluating(net):
         try:
             found: Tensor = functional_call(net, to(parameters, inputs.device), (inputs,))
-        except (RuntimeError, ValueError) as problem:
-            actual = f"{shown(inputs)}: {str(problem).splitlines()[0]}"
-            hint = "rows of the width and type that were trained on"
-            raise DataError("model", "inputs that the network takes", actual, hint) from problem
-    return found
-
-
-def misfit(problem: BaseException) -> str:
-    """Return which layer raised an error since it was given another width or type than it takes,
-    and what it was given; empty if the error has another cause.
-    """
-    found, at = "", problem.__traceback__
-    while at is not None:
-        layer, given = (at.tb_frame.f_locals.get(name) for name in ("self", "input"))
-        at = at.tb_next
-        if not isinstance(layer, nn.Module) or not isinstance(given, Tensor):
-            continue
-        has = vars(layer)
-        weight, wide = layer._parameters.get("weight"), [has[one] for one in WIDTHS if one in has]
-        narrow = any(one not in given.shape for one in wide)
-        typed = weight is not None and wide and given.dtype != weight.dtype
-        if narrow or typed or (isinstance(layer, Looked) and given.is_floating_point()):
-            kind = "" if weight is None else f" of {str(weight.dtype).removeprefix('torch.')}"
-            found = f"{layer}{kind} was given {shown(given)}"
+        except Exception as problem:
+            raise refused("model", inputs, problem) from problem
     return found
 
 

@@ -22,7 +22,7 @@ from bayesfed.federated.clients.envelopes import Envelope, masked
 from bayesfed.federated.clients.side import ClientSide, Opened, Sides
 from bayesfed.federated.core import Direction, Fit, Info, Link, LocalOptions, Scalar, read_options
 from bayesfed.keys import Key
-from bayesfed.models.modules import misfit
+from bayesfed.models.misfits import misfit
 from bayesfed.trees import Tree, to
 
 Result = TypeVar("Result")

@@ -139,14 +139,12 @@ def check_test(algorithm: Algorithm, test: object, clients: Mapping[str, Dataset
     try:
         with forked(Key(0, "run", "test")):
             outputs = algorithm.predictor(algorithm.initial)(test.inputs[:2])
-    except PosteriorError:
-        raise
     except Exception as problem:
-        expected = "inputs that the model takes"
-        for rows in clients.values():
-            if len(rows):
-                expected = f"inputs like those of the clients, {described(rows)}"
-                break
+        like = next((described(rows) for rows in clients.values() if len(rows)), "")
+        if isinstance(problem, PosteriorError) or like in ("", described(test)):
+            # No fault of the test set.
+            raise
+        expected = f"inputs like those of the clients, {like}"
         actual = f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})"
         hint = "the test set prepared as the rows are"
         raise ArgumentError("run, test", expected, actual, hint) from problem

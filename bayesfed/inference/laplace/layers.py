@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import DataError
+from bayesfed.models.misfits import refused
 from bayesfed.models.modules import evaluating, last_linear, tied
 from bayesfed.trees import Tree, leaf_of
 
@@ -173,7 +174,10 @@ def seen(
     with ExitStack() as hooks, evaluating(net), torch.enable_grad():
         for name in passed:
             hooks.enter_context(net.get_submodule(name).register_forward_hook(note(name)))
-        outputs: Tensor = functional_call(net, placed, (inputs,))
+        try:
+            outputs: Tensor = functional_call(net, placed, (inputs,))
+        except Exception as problem:
+            raise refused("laplace", inputs, problem) from problem
     if outputs.ndim != 2 or any(len(times) != 1 for times in passed.values()):
         odd = {name: len(times) for name, times in passed.items() if len(times) != 1}
         actual = f"outputs {tuple(outputs.shape)}, layers used otherwise: {odd}"
@@ -239,7 +243,10 @@ def jacobian(
         return output[0]
 
     with evaluating(net), torch.no_grad():
-        outputs: Tensor = functional_call(net, own, (inputs,))
+        try:
+            outputs: Tensor = functional_call(net, own, (inputs,))
+        except Exception as problem:
+            raise refused("laplace", inputs, problem) from problem
         if outputs.ndim != 2:
             hint = "a network with a row of outputs each"
             raise DataError("laplace", "outputs (B, C)", tuple(outputs.shape), hint)
