@@ -15,7 +15,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, whole
 from bayesfed.errors.roles import Role
 from bayesfed.federated.core import MODEL, Weighing
-from bayesfed.federated.engine.metrics import Metric, accuracy, score
+from bayesfed.federated.engine.metrics import METRIC, Metric, accuracy, score
 from bayesfed.federated.engine.reports import Record, RoundReport, Watch
 from bayesfed.keys import Key
 
@@ -45,7 +45,7 @@ class Evaluation:
             report.awaited.add(self.name)
 
 
-@checked(every=OFTEN)
+@checked(metric=METRIC, every=OFTEN)
 def evaluate(
     data: Dataset, *, metric: Metric = accuracy, name: str | None = None, every: int = 1
 ) -> Evaluation:

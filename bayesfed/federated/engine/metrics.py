@@ -25,8 +25,7 @@ from torch import Tensor
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, shown
-from bayesfed.errors.roles import role_of
-from bayesfed.federated.core import Predictor
+from bayesfed.errors.roles import Role, role_of
 from bayesfed.models import Categorical
 from bayesfed.models.priors.likelihoods import are_probabilities
 
@@ -47,6 +46,11 @@ class Added(Protocol):
 Named = Literal["accuracy", "nll", "mse", "rmse", "mae"]
 Metric = Callable[[Tensor, Tensor], Tensor] | Added | Named
 """``(outputs, targets) -> one figure per row``, ``(B,)``; or what `Added` and `Named` say."""
+METRIC = Role(
+    role_of(Metric).fits,
+    f"a function of outputs and targets, an object of torchmetrics, or one of {get_args(Named)}",
+    "'mse'",
+)
 HINT = f"reduction='none', an object of torchmetrics, or one of {', '.join(get_args(Named))}"
 
 
@@ -62,9 +66,13 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(dim=1) == targets).float()
 
 
-@checked()
+@checked(metric=METRIC)
 def score(
-    model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000
+    model: Callable[[Tensor], Tensor],
+    data: Dataset,
+    metric: Metric = accuracy,
+    *,
+    batch_size: int = 2000,
 ) -> float:
     """Return the mean of a metric over a data set.
 
@@ -89,8 +97,6 @@ def score(
     """
     if not len(data):
         raise ArgumentError("score", "data to score on", "an empty set", "a test set")
-    if isinstance(metric, str) and metric not in NAMED:
-        raise ArgumentError("metric", f"one of {', '.join(NAMED)}", repr(metric), "'accuracy'")
     added: Any = copy.deepcopy(metric) if role_of(Added).fits(metric) else None
     if added:
         added.reset()
