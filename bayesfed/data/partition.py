@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.data.population import check_names
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import LABELS, PART, POSITIVE, checked, shown, whole
 from bayesfed.errors.roles import Role
@@ -166,7 +167,7 @@ def within_domains(
     homes = by_domain(domains)
     return Homes(
         {
-            f"{name}-{i:03d}": rows[part]
+            f"{name}-{i:03d}": rows[_numbers("within_domains", name, part, len(rows))]
             for name, rows in homes.items()
             for i, part in enumerate(split(rows, key.child(name)))
         }
@@ -236,14 +237,15 @@ def federate(data: Dataset, parts: Sequence[Rows] | Mapping[str, Rows]) -> dict[
     """
     if not isinstance(parts, Mapping):
         parts = {f"client-{i:03d}": rows for i, rows in enumerate(parts)}
-    known = {name: _numbers(name, rows, len(data)) for name, rows in parts.items()}
+    check_names("federate, clients", parts)
+    known = {name: _numbers("federate", name, rows, len(data)) for name, rows in parts.items()}
     if twice := next((name for name, rows in known.items() if len(rows.unique()) < len(rows)), ""):
         text = f"federate: {twice!r} holds a row more than once; try rows.unique(), unless meant"
         warnings.warn(text, stacklevel=3)
     return {name: data[rows] for name, rows in known.items()}
 
 
-def _numbers(name: str, rows: object, count: int) -> Tensor:
+def _numbers(where: str, name: str, rows: object, count: int) -> Tensor:
     """Return a client's rows as numbers ``(N_k,)``, given as a tensor, an array or a list, or as a
     mask of all rows.
     """
@@ -256,11 +258,11 @@ def _numbers(name: str, rows: object, count: int) -> Tensor:
     mixed = numbers.is_floating_point() or numbers.dtype == torch.bool
     if numbers.ndim != 1 or (mixed and len(numbers)):
         expected, hint = "numbers of rows (N_k,)", "torch.arange(10)"
-        raise ArgumentError(f"federate, rows of {name!r}", expected, shown(rows), hint)
+        raise ArgumentError(f"{where}, rows of {name!r}", expected, shown(rows), hint)
     if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
         actual = f"{int(numbers.min())} to {int(numbers.max())} for {name!r}"
         expected, hint = f"numbers of rows from 0 to {count - 1}", f"a partition of {count} rows"
-        raise ArgumentError("federate, parts", expected, actual, hint)
+        raise ArgumentError(f"{where}, parts", expected, actual, hint)
     # Torch takes a tensor of bytes for a mask.
     return numbers.long()
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bayesfed.data.files import writing
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
+from bayesfed.errors.roles import Role
 from bayesfed.federated import Record, bits
 from bayesfed.inspect.figures import given_or_new
 from bayesfed.models import SiteBelief
@@ -170,7 +172,7 @@ def plot_forest(site: SiteBelief, *, count: int = 20, axes: Axes | None = None) 
     return axes
 
 
-@checked()
+@checked(axes=Role(lambda axes: hasattr(axes, "get_figure"), "axes", "plot_series({...})"))
 def save(axes: Axes, path: str | Path, *, dpi: int = 110) -> None:
     """Save the figure of these axes to a file, and create the folder if needed.
 
@@ -189,8 +191,9 @@ def save(axes: Axes, path: str | Path, *, dpi: int = 110) -> None:
         If the axes have been removed from their figure.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure = axes.get_figure(root=True)
     if figure is None:
         raise ArgumentError("save", "axes of a figure", "axes removed from theirs", "drawing again")
-    figure.savefig(path, dpi=dpi)
+    with writing("save", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi)

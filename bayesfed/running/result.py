@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesfed.data import Dataset
 from bayesfed.data.files import writing
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import a, check, checked_class
+from bayesfed.errors.checks import a, check, checked, checked_class, one_of, whole
 from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Snapshot, bits
 from bayesfed.federated.core import Direction
 from bayesfed.inference.evaluation.predictive import Predictive
@@ -28,6 +28,9 @@ from bayesfed.running.settling import Settling, settling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+INPUTS = a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)")
 
 
 @checked_class()
@@ -96,14 +99,14 @@ class Result:
         """Clients that took part, by name: ``clients["a"].model`` is what client a predicts with,
         its own model where the method is personal.
 
-        Of a personal method whose clients keep their memories to themselves (Flower):
-        `ArgumentError`.
+        `ArgumentError` of a personal method whose clients keep their memories to themselves.
         """
         names = sorted({name for record in self.history for name in record.clients})
         return {
             name: client_of(self.algorithm, self.snapshot, self.history, name) for name in names
         }
 
+    @checked()
     def personal_scores(
         self,
         data: Mapping[str, Dataset],
@@ -135,6 +138,7 @@ class Result:
             raise ArgumentError("Result.bits", "'up', 'down' or None", repr(direction), "'up'")
         return bits(self.ledger, direction)
 
+    @checked()
     def series(self, name: str) -> list[tuple[int, float]]:
         """Return (round, value) of a metric or server figure where it was entered; `ArgumentError`,
         with the names that were entered, if this one never was.
@@ -150,12 +154,12 @@ class Result:
         """Return the last value of `series`."""
         return self.series(name)[-1][1]
 
+    @checked(every=whole(1, "5"))
     def table(self, *, every: int = 1) -> str:
         """Return an aligned table of the rounds."""
-        if every < 1:
-            raise ArgumentError("Result.table", "every >= 1", every, "every=5")
         return round_table(self.history, every=every)
 
+    @checked()
     def to_arviz(
         self,
         data: Dataset | Mapping[str, Dataset] | None = None,
@@ -182,6 +186,7 @@ class Result:
         export = partial(to_arviz, memories=kept, fitted=self.data, own=scores)
         return export(self.algorithm, state, self.history, data, draws=draws, thin=thin, seed=seed)
 
+    @checked(inputs=INPUTS)
     def predictive(
         self, inputs: Tensor, *, draws: int = 100, seed: int = 0, client: str | None = None
     ) -> Predictive:
@@ -192,10 +197,9 @@ class Result:
         inputs they are, one that took part; else, and without a posterior: `ArgumentError`. `draws`
         are those of the parameters, and `seed` names them.
         """
-        wanted = a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)")
-        check("Result.predictive, inputs", inputs, wanted)
         where, posterior = "Result.predictive", self.posterior
         if client is not None:
+            check(f"{where}, client", client, one_of(sorted(self.data or self.clients)))
             rows = (self.data or {}).get(client) or None
             posterior = own_posterior(posterior, self.snapshot.memories, client, rows, where)
         elif kept := stays(posterior):
@@ -203,6 +207,7 @@ class Result:
             raise ArgumentError(where, expected, "none", f"client='name'{NEVER}")
         return Predictive(posterior, inputs, Key(seed, "predictive"), count=draws)
 
+    @checked()
     def scores(
         self, data: Dataset | Mapping[str, Dataset], *, draws: int = 100, seed: int = 0
     ) -> dict[str, dict[str, float]]:
@@ -234,6 +239,7 @@ class Result:
             self.posterior, self.snapshot.memories, data, Key(seed, "predictive"), draws
         )
 
+    @checked()
     def k_hat(
         self, data: Dataset | Mapping[str, Dataset], draws: int = 1000, *, seed: int = 0
     ) -> float:
@@ -254,16 +260,16 @@ class Result:
 
         return k_hat_of(self.posterior, self.snapshot.memories, data, draws, Key(seed, "k_hat"))
 
+    @checked()
     def save_model(self, path: str | Path) -> None:
-        """Write the transmitted model's parameters as a safetensors file; `ArgumentError` if it
-        cannot be written there.
-        """
+        """Write the model's parameters as a safetensors file; `ArgumentError` if that fails."""
         from safetensors.torch import save_file
 
         leaves = {name: leaf.contiguous() for name, leaf in self.model.parameters.items()}
         with writing("Result.save_model", path):
             save_file(leaves, str(path))
 
+    @checked()
     def save(
         self,
         folder: str | Path,
@@ -278,8 +284,7 @@ class Result:
         the rows `test`; what clients predict with is scored on their held-out rows `own`, by name,
         as by `personal_scores`. Returned is the folder of this seed, ``folder/seed-N``.
 
-        `ArgumentError` if a run of this seed is there already, or an experiment file, or if nothing
-        can be written there.
+        `ArgumentError` if it has a run of this seed or an experiment file, or cannot be written to.
         """
         from bayesfed.running.folders import save_new
 

@@ -208,6 +208,7 @@ class InProcess:
         """Return what each client remembers now; clients that remember nothing are left out."""
         return self._memories.taken()
 
+    @checked()
     def restore(self, memories: Mapping[str, Tree]) -> None:
         """Replace all memories."""
         self._memories.restore(memories)

@@ -13,7 +13,7 @@ from bayesfed.data import Dataset, Population
 from bayesfed.data.population import check_classes
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import WHOLE, a, check, shown
-from bayesfed.errors.roles import Role, role_of
+from bayesfed.errors.roles import Role, role_of, takes
 from bayesfed.federated.clients import ClientPool
 from bayesfed.federated.core import Algorithm
 from bayesfed.federated.engine.reports import Snapshot
@@ -39,7 +39,8 @@ def check_call(algorithm: object, rounds: object, sampler: object, resume: objec
         a(Algorithm, "an algorithm", "fed_avg(net): a recipe called with a network"),
     )
     check("rounds", rounds, Role(WHOLE.fits, "a whole number", "rounds=10"))
-    check("sampler", sampler, Role(callable, "a function that chooses clients", SAMPLER))
+    choosing = lambda given: callable(given) and takes(given, 3)  # noqa: E731
+    check("sampler", sampler, Role(choosing, "a function that chooses clients", SAMPLER))
     if resume is not None:
         check("resume", resume, a(Snapshot, "a snapshot", "result.snapshot, or newest(folder)"))
 

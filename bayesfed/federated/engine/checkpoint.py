@@ -61,7 +61,8 @@ def newest(path: str | Path) -> Snapshot | None:
     """Return what `load` returns, or None if the folder has no finished checkpoint:
     ``run(..., resume=newest(path))`` starts or continues a run.
     """
-    return load(path) if any(Path(path).glob("*.json")) else None
+    folder = Path(path)
+    return load(path) if folder.is_file() or any(folder.glob("*.json")) else None
 
 
 class Checkpoints:

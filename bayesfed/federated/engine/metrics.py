@@ -54,6 +54,7 @@ METRIC = Role(
 HINT = f"reduction='none', an object of torchmetrics, or one of {', '.join(get_args(Named))}"
 
 
+@checked()
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return 1 for every row whose largest output is that of the label, else 0, ``(B,)``.
 

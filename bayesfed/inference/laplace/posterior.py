@@ -123,6 +123,7 @@ class LaplacePosterior(Networks):
             for name, leaf in self.centre.items()
         }
 
+    @checked()
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets given one draw, of batch shape ``(B,)``."""
         return self.observe_draws([draw], inputs)[0]
@@ -141,12 +142,14 @@ class LaplacePosterior(Networks):
             self.likelihood.distribution(torch.cat(outputs)) for outputs in zip(*parts, strict=True)
         ]
 
+    @checked()
     def outputs(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean ``(B, C)`` and covariance ``(B, C, C)`` of the network's outputs."""
         parts = [self._gaussian(part) for part in inputs.split(ROWS)]
         mean, covariance = map(torch.cat, zip(*parts, strict=True))
         return mean, covariance
 
+    @checked()
     def probit(self, inputs: Tensor) -> Tensor:
         """Return the probabilities of the classes ``(B, C)``, without draws: softmax of
         ``logits / sqrt(1 + pi / 8 variance)`` (MacKay, 1992).

@@ -8,7 +8,6 @@ inside a block, and ``pyro.param`` reads them from a scope of the store that end
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from torch.distributions import constraints, transform_to
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
+from bayesfed.errors.roles import takes
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, placed, under
 
@@ -58,7 +58,7 @@ class Program:
                 raise ArgumentError(
                     f"federated_svi, {name}", "a PyroModule or a function", given, "AutoNormal"
                 )
-        if not _takes(self.model.forward if isinstance(self.model, nn.Module) else self.model, 2):
+        if not takes(self.model.forward if isinstance(self.model, nn.Module) else self.model, 2):
             hint = "def model(inputs, targets=None), or bayesian(net, Gaussian(1.0)) of a network"
             raise ArgumentError(
                 "federated_svi, model", "a model of inputs and targets", shown(self.model), hint
@@ -71,7 +71,7 @@ class Program:
         if isinstance(kind, type):
             return issubclass(kind, AutoGuide)
         # A function of the model alone, which makes a guide.
-        return not isinstance(kind, nn.Module) and _takes(kind, 1) and not _takes(kind, 2)
+        return not isinstance(kind, nn.Module) and takes(kind, 1) and not takes(kind, 2)
 
     def at(self, data: Dataset, key: Key) -> Pair:
         """Run both once on `data`: automatic guides learn their shapes, and parameters take their
@@ -163,15 +163,6 @@ class Pair:
         """Return a parameter as it is stored."""
         stored: Tensor = transform_to(self.constraint(name)).inv(value)
         return stored
-
-
-def _takes(function: Runs, count: int) -> bool:
-    """Return whether a function can be called with so many arguments."""
-    try:
-        inspect.signature(function).bind(*[None] * count)
-    except TypeError:
-        return False
-    return True
 
 
 def modules_of(model: Runs, guide: Runs) -> list[tuple[str, nn.Module]]:
