@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -55,6 +56,7 @@ class Key:
     def _named(self, seed: int, path: tuple[Name, ...]) -> Key:
         if type(seed) is not int or not {str, int}.issuperset(map(type, path)):
             _check(seed, path)
+            path = tuple(name if isinstance(name, str) else int(name) for name in path)
         object.__setattr__(self, "seed", int(seed))
         object.__setattr__(self, "path", tuple(path))
         return self
@@ -79,7 +81,7 @@ class Key:
 
 def _check(seed: int, path: tuple[Name, ...]) -> None:
     for what, value in (("seed", seed), *(("name", name) for name in path)):
-        legal = isinstance(value, int) or (what == "name" and isinstance(value, str))
+        legal = isinstance(value, Integral) or (what == "name" and isinstance(value, str))
         if not legal or isinstance(value, bool):
             raise ArgumentError("Key", f"an integer {what}", repr(value), "Key(0, 'fit', 3)")
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.federated import Assignment, Digital, Kind, Link, Local, Phase, Profile, Server, Whole
-from bayesfed.inference.laplace.structures import Structure, roots
+from bayesfed.inference.laplace.roots import roots
+from bayesfed.inference.laplace.structures import Structure
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import wide

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from bayesfed.data.files import write_whole
+from bayesfed.data.files import write_whole, writing
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import (
     Callback,
@@ -97,7 +97,8 @@ def _silent(text: str) -> None:
 
 def _prepared(file: ExperimentFile, out: Path) -> Folder:
     folder = folder_of(file, out)
-    folder.path.mkdir(parents=True, exist_ok=True)
+    with writing("out", out):
+        folder.path.mkdir(parents=True, exist_ok=True)
     if not (folder.path / "settings.json").is_file():
         write_whole(folder.path / "experiment.toml", file.text.encode())
         settings = {

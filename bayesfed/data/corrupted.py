@@ -140,6 +140,7 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
     return data[torch.cat(parts).sort().values.to(data.targets.device)]
 
 
+@checked()
 def out_of_distribution(data: Dataset, key: Key) -> dict[str, Tensor]:
     """Return inputs of no class in the shape of the images: ``inverted``, ``flipped`` upside down,
     ``shuffled`` pixels and uniform ``noise``.

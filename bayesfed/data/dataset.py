@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesfed.data.arrays import as_targets, as_tensor
 from bayesfed.errors import DataError
-from bayesfed.errors.checks import ITSELF, checked_class
+from bayesfed.errors.checks import ITSELF, checked, checked_class, shown
 from bayesfed.trees import is_finite
 
 
@@ -25,8 +25,9 @@ class Dataset:
         Inputs ``(N, ...)``: a tensor, a NumPy array or a pandas frame. The fractions of arrays
         become float32, whole numbers stay whole; frames become float32. Nothing is scaled.
     targets
-        Targets ``(N,)`` or ``(N, ...)``, in the same forms; integers are class labels from 0. Texts
-        of an array or a series become class numbers, and their names the classes.
+        Targets ``(N,)`` or ``(N, ...)``, in the same forms; integers of any width and booleans are
+        class labels from 0, kept as int64. Texts of an array or a series become class numbers, and
+        their names the classes.
     classes
         Names of the classes in the order of their numbers, for reports. Empty: the classes have no
         names.
@@ -52,6 +53,14 @@ class Dataset:
             targets, classes = as_targets(self.targets, self.classes, "Dataset targets")
             inputs = as_tensor(self.inputs, "Dataset inputs")
             vars(self).update(inputs=inputs, targets=targets, classes=classes)
+        vars(self).update(classes=tuple(self.classes), domains=tuple(self.domains))
+        if self.inputs.is_complex() or self.targets.is_complex():
+            actual = f"{self.inputs.dtype} and {self.targets.dtype}"
+            raise DataError("Dataset", "real numbers", actual, "torch.view_as_real(values)")
+        if not self.targets.is_floating_point():
+            vars(self).update(targets=self.targets.long())
+        if len(set(self.classes)) < len(self.classes):
+            raise DataError("Dataset classes", "distinct names", list(self.classes), "one for each")
         if self.inputs.ndim == 0 or self.targets.ndim == 0 or len(self.inputs) != len(self.targets):
             raise DataError(
                 "Dataset",
@@ -105,21 +114,16 @@ class Dataset:
         return len(self.inputs)
 
     def __getitem__(self, rows: Tensor | slice) -> Dataset:
-        if not isinstance(rows, slice | Tensor):
-            raise DataError(
-                "rows of a Dataset",
-                "a slice or a tensor",
-                repr(rows),
-                "data[:5], data[torch.tensor([0, 2])]",
-            )
-        # Rows of a checked data set need no second check, which would cost more than taking a
-        # batch.
-        return unchecked(
-            self.inputs[rows],
-            self.targets[rows],
-            self.classes,
-            self._domains(rows) if self.domains else (),
-        )
+        try:
+            if not isinstance(rows, slice) and (not isinstance(rows, Tensor) or rows.ndim != 1):
+                raise IndexError("of another kind")
+            # Rows of a checked data set need no second check, which would cost more than taking a
+            # batch.
+            domains = self._domains(rows) if self.domains else ()
+            return unchecked(self.inputs[rows], self.targets[rows], self.classes, domains)
+        except (IndexError, TypeError, ValueError, AttributeError) as problem:
+            actual, hint = f"{shown(rows)}: {problem}", "data[:5], data[torch.tensor([0, 2])]"
+            raise DataError("rows of a Dataset", "a slice or a tensor", actual, hint) from problem
 
     def _domains(self, rows: Tensor | slice) -> tuple[str, ...]:
         if isinstance(rows, slice):
@@ -129,7 +133,11 @@ class Dataset:
 
     def to(self, device: torch.device | str) -> Dataset:
         """Return the data set with its tensors on `device`."""
-        return Dataset(self.inputs.to(device), self.targets.to(device), self.classes, self.domains)
+        try:
+            moved = self.inputs.to(device), self.targets.to(device)
+        except (RuntimeError, AssertionError, TypeError) as problem:
+            raise DataError("Dataset.to", "a device that is here", problem, "'cpu'") from problem
+        return Dataset(*moved, self.classes, self.domains)
 
 
 def unchecked(
@@ -141,6 +149,7 @@ def unchecked(
     return data
 
 
+@checked()
 def concatenated(parts: Sequence[Dataset]) -> Dataset:
     """Return the rows of all data sets as one, in order; with domains if every data set that has
     rows has domains.
@@ -148,13 +157,17 @@ def concatenated(parts: Sequence[Dataset]) -> Dataset:
     Raises
     ------
     DataError
-        If there are no data sets, or their rows differ in shape or their classes in name.
+        If there are no data sets, or their rows differ in shape, their targets in type or their
+        classes in name.
     """
-    shapes = {(tuple(part.inputs.shape[1:]), tuple(part.targets.shape[1:])) for part in parts}
+    shapes = {
+        (tuple(part.inputs.shape[1:]), tuple(part.targets.shape[1:]), part.targets.dtype)
+        for part in parts
+    }
     if len(shapes) != 1:
         raise DataError(
             "concatenated",
-            "sets with rows of one shape",
+            "sets with rows of one shape, and targets of one type",
             sorted(shapes, key=str),
             "the same features",
         )

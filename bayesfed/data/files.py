@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 
+from safetensors import SafetensorError
+
+from bayesfed.errors import ArgumentError
+
 # Suffix of a file that is still being written, or that a crash left behind.
 PARTIAL = ".part"
+
+
+@contextlib.contextmanager
+def writing(where: str, path: object) -> Iterator[None]:
+    """Raise `ArgumentError` if what a block writes to a path that the user gave cannot be written
+    there.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as problem:
+        actual, hint = f"{str(path)!r}: {problem}", "a path in a folder that can be written to"
+        raise ArgumentError(where, "a path to write to", actual, hint) from problem
 
 
 def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:

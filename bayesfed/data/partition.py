@@ -6,7 +6,8 @@ nothing but its arguments and its key. Clients without rows are legal unless `mi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import NewType
 
 import numpy as np
@@ -14,12 +15,14 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.data.population import check_names
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import LABELS, PART, POSITIVE, checked, whole
+from bayesfed.errors.checks import LABELS, PART, POSITIVE, checked, shown, whole
 from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 Partition = list[Tensor]
+Rows = Tensor | np.ndarray | Sequence[int]
 # A partition over named clients.
 Homes = NewType("Homes", dict[str, Tensor])
 
@@ -128,6 +131,7 @@ def shards(labels: Tensor, clients: int, per_client: int, key: Key) -> Partition
     return _tensors(dealt, key, 0)
 
 
+@checked()
 def by_domain(domains: Sequence[str | int]) -> Homes:
     """Return one client for each domain, named after it, with its rows in order.
 
@@ -142,6 +146,7 @@ def by_domain(domains: Sequence[str | int]) -> Homes:
     return Homes({name: torch.tensor(held[name]) for name in sorted(held)})
 
 
+@checked()
 def within_domains(
     domains: Sequence[str], split: Callable[[Tensor, Key], Partition], key: Key
 ) -> Homes:
@@ -162,7 +167,7 @@ def within_domains(
     homes = by_domain(domains)
     return Homes(
         {
-            f"{name}-{i:03d}": rows[part]
+            f"{name}-{i:03d}": rows[_numbers("within_domains", name, part, len(rows))]
             for name, rows in homes.items()
             for i, part in enumerate(split(rows, key.child(name)))
         }
@@ -204,12 +209,12 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
 
 @checked(
     parts=Role(
-        lambda parts: isinstance(parts, list | tuple | dict) and len(parts) > 0,
+        lambda parts: isinstance(parts, list | tuple | Mapping) and len(parts) > 0,
         "a partition: rows of each client",
         "iid(len(train), 10, Key(0))",
     ),
 )
-def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, Dataset]:
+def federate(data: Dataset, parts: Sequence[Rows] | Mapping[str, Rows]) -> dict[str, Dataset]:
     """Return each client's rows. The clients of a list are named ``client-000`` and so on.
 
     Parameters
@@ -217,27 +222,49 @@ def federate(data: Dataset, parts: Partition | dict[str, Tensor]) -> dict[str, D
     data
         The data set to split.
     parts
-        Rows of each client, integers ``(N_k,)``, as returned by `iid`, `dirichlet`, `shards`,
-        `by_domain` or `within_domains`.
+        Rows of each client, integers ``(N_k,)`` or a mask ``(N,)``, as tensors, arrays or lists;
+        such as `iid`, `dirichlet`, `shards`, `by_domain` or `within_domains` return.
 
     Raises
     ------
     ArgumentError
-        If there is no such row.
+        If there is no such row; negative numbers do not count from the end.
+
+    Warns
+    -----
+    UserWarning
+        If a client holds a row more than once.
     """
-    if not isinstance(parts, dict):
+    if not isinstance(parts, Mapping):
         parts = {f"client-{i:03d}": rows for i, rows in enumerate(parts)}
-    if beyond := [
-        name
-        for name, rows in parts.items()
-        if len(rows) and not -len(data) <= int(rows.min()) <= int(rows.max()) < len(data)
-    ]:
-        expected, actual = (
-            f"numbers of rows below {len(data)}",
-            f"{int(parts[beyond[0]].max())} for {beyond[0]!r}",
-        )
-        raise ArgumentError("federate, parts", expected, actual, f"a partition of {len(data)} rows")
-    return {name: data[rows] for name, rows in parts.items()}
+    check_names("federate, clients", parts)
+    known = {name: _numbers("federate", name, rows, len(data)) for name, rows in parts.items()}
+    if twice := next((name for name, rows in known.items() if len(rows.unique()) < len(rows)), ""):
+        text = f"federate: {twice!r} holds a row more than once; try rows.unique(), unless meant"
+        warnings.warn(text, stacklevel=3)
+    return {name: data[rows] for name, rows in known.items()}
+
+
+def _numbers(where: str, name: str, rows: object, count: int) -> Tensor:
+    """Return a client's rows as numbers ``(N_k,)``, given as a tensor, an array or a list, or as a
+    mask of all rows.
+    """
+    try:
+        numbers = torch.as_tensor(rows)
+    except (TypeError, ValueError, RuntimeError):
+        numbers = torch.empty(())
+    if numbers.dtype == torch.bool and numbers.shape == (count,):
+        numbers = numbers.nonzero()[:, 0]
+    mixed = numbers.is_floating_point() or numbers.dtype == torch.bool
+    if numbers.ndim != 1 or (mixed and len(numbers)):
+        expected, hint = "numbers of rows (N_k,)", "torch.arange(10)"
+        raise ArgumentError(f"{where}, rows of {name!r}", expected, shown(rows), hint)
+    if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
+        actual = f"{int(numbers.min())} to {int(numbers.max())} for {name!r}"
+        expected, hint = f"numbers of rows from 0 to {count - 1}", f"a partition of {count} rows"
+        raise ArgumentError(f"{where}, parts", expected, actual, hint)
+    # Torch takes a tensor of bytes for a mask.
+    return numbers.long()
 
 
 def _check(rows: int, clients: int, minimum: int) -> None:

@@ -5,7 +5,7 @@ written only when they are read.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -86,9 +86,9 @@ class Population(Mapping[str, Dataset]):
     ArgumentError
         If there is no client, a name is given twice, or there is not one number of rows, from 0,
         for each client.
-    DataError
+    DataError, ArgumentError
         From ``population[name]``, if `load` returns something else than a data set with the
-        promised number of rows.
+        promised number of rows, or its classes have other names than those of a client before.
 
     Examples
     --------
@@ -125,6 +125,8 @@ class Population(Mapping[str, Dataset]):
             self._names, rows = _sorted(given, rows)
         rows.setflags(write=False)
         self._samples, self._load = rows, load
+        # The client with the longest list of classes of all that were loaded.
+        self._named = dict[str, Dataset]()
 
     @property
     def names(self) -> Sequence[str]:
@@ -164,6 +166,9 @@ class Population(Mapping[str, Dataset]):
                 actual,
                 "the right samples",
             )
+        check_classes("Population", self._named, {name: data})
+        if data.classes > next((one.classes for one in self._named.values()), ()):
+            self._named = {name: data[:0]}
         return data
 
     def __repr__(self) -> str:
@@ -195,10 +200,7 @@ def _sorted(
     names: Sequence[str], rows: NDArray[np.int64]
 ) -> tuple[Sequence[str], NDArray[np.int64]]:
     """Return names in their order, and numbers of rows in the same order."""
-    if odd := [name for name in names if not isinstance(name, str)][:1]:
-        raise ArgumentError(
-            "Population, names", "texts", shown(odd[0]), "[f'{number:07d}' for number in ...]"
-        )
+    check_names("Population, names", names)
     if not all(before < after for before, after in pairwise(names)):
         order = sorted(range(len(names)), key=names.__getitem__)
         names, rows = [names[place] for place in order], rows[order]
@@ -207,3 +209,42 @@ def _sorted(
                 "Population, names", "distinct names", f"twice {twice}", "sorted(set(names))"
             )
     return tuple(names), rows
+
+
+def check_names(where: str, names: Iterable[object]) -> None:
+    """Raise `ArgumentError` unless names of clients are texts that UTF-8 can write."""
+    for name in names:
+        # Half of a surrogate pair, as a file system's names that cannot be decoded have it.
+        if not isinstance(name, str) or any("\ud800" <= one <= "\udfff" for one in name):
+            hint = "[f'{number:07d}' for number in ...]"
+            raise ArgumentError(where, "names that are texts", ascii(name), hint)
+
+
+def check_classes(where: str, *sets: Mapping[str, Dataset] | None) -> None:
+    """Check that class numbers mean the same in all data sets that name their classes: of two
+    lists of names one must begin with the other. A population is not loaded for this; it compares
+    what it loads.
+
+    Raises
+    ------
+    ArgumentError
+        If they do not; the message names two data sets and their lists.
+    """
+    known = [
+        (name, data.classes)
+        for named in sets
+        if named and not isinstance(named, Population)
+        for name, data in named.items()
+        if data.classes
+    ]
+    most, longest = max(known, key=lambda one: len(one[1]), default=("", ()))
+    for name, classes in known:
+        if classes != longest[: len(classes)]:
+            actual = f"{name!r} with {_some(classes)}, {most!r} with {_some(longest)}"
+            every = sorted({label for _, labels in known for label in labels})
+            hint = f"classes={_some(every)} when reading each of them"
+            raise ArgumentError(where, "class numbers that mean the same", actual, hint)
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"({', '.join(map(repr, names[:20]))}{', ...' if len(names) > 20 else ''})"

@@ -58,6 +58,7 @@ def digits(key: Key | None = None, *, test: int = 360) -> tuple[Dataset, Dataset
     return whole[slice(test, None)], whole[slice(0, test)]
 
 
+@checked()
 def blobs(
     key: Key, *, samples: int = 400, features: int = 8, classes: int = 3, spread: float = 0.5
 ) -> Dataset:

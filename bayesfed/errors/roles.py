@@ -77,6 +77,18 @@ def role_of(annotation: Any) -> Role:
     return Role(has_members, words)
 
 
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Return whether a function can be called with so many arguments."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:
+        # One of C that does not say.
+        pass
+    return True
+
+
 def an(name: str) -> str:
     """Return a name with its article."""
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from bayesfed.data import Dataset, concatenated
+from bayesfed.data.population import check_classes
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import a, check
 from bayesfed.federated import Posterior
@@ -156,12 +157,16 @@ def with_rows(data: Mapping[str, Dataset]) -> dict[str, Dataset]:
     return {name: rows for name, rows in data.items() if len(rows)}
 
 
-def check_rows(where: str, data: object) -> None:
-    """Raise `ArgumentError` unless rows are a data set, or one for each client by name."""
+def check_rows(where: str, data: object, fitted: Mapping[str, Dataset] | None = None) -> None:
+    """Raise `ArgumentError` unless rows are a data set, or one for each client by name, and their
+    class numbers are those of the rows that were fitted.
+    """
     expected = "a data set, or one for each client by name"
     for part in data.values() if isinstance(data, Mapping) else [data]:
         if part is not None:
             check(where, part, a(Dataset, expected, "Dataset(inputs, targets)"))
+    if fitted and data is not None:
+        check_classes(where, fitted, data if isinstance(data, Mapping) else {"these rows": data})
 
 
 def pooled(where: str, data: Rows) -> Dataset:

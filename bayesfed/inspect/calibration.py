@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.inference.evaluation.detection import detection, risk_coverage
 from bayesfed.inference.evaluation.scoring import CalibrationBins
 from bayesfed.inspect.figures import finished, given_or_new
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@checked()
 def plot_reliability(
     bins: CalibrationBins | Mapping[str, CalibrationBins], *, axes: Axes | None = None
 ) -> Axes:
@@ -119,6 +121,7 @@ def _drawn(bins: CalibrationBins) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rows, confidence, accuracy
 
 
+@checked()
 def plot_outside(
     inside: Tensor,
     outside: Mapping[str, Tensor],
@@ -169,6 +172,7 @@ def plot_outside(
     return finished(axes, xlabel=label, ylabel="density of rows")
 
 
+@checked()
 def plot_severity(
     scores: Mapping[str, Sequence[float]],
     *,
@@ -219,6 +223,7 @@ def plot_severity(
     )
 
 
+@checked()
 def plot_risk_coverage(
     methods: Mapping[str, tuple[Tensor, Tensor]],
     *,

@@ -22,7 +22,7 @@ import numpy as np
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import shown
+from bayesfed.errors.checks import checked, shown
 from bayesfed.federated import Posterior
 from bayesfed.federated.core import Weighing
 from bayesfed.inference.variational.posterior import FittedGuide
@@ -110,6 +110,7 @@ FEWEST = 100
 EQUAL = 1e-3
 
 
+@checked()
 def k_hat(log_weights: Tensor) -> float:
     """Return the Pareto shape k-hat of importance weights: the smaller it is, the closer the
     posterior.

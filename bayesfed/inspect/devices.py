@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.federated.core import Cost
 from bayesfed.inspect.figures import new_figure
 from bayesfed.wireless import RoundCost
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _COMPUTING, _UPLINK = "#3b6ea5", "#e39b3f"
 
 
+@checked()
 def plot_client_costs(
     costs: Mapping[str, RoundCost | Cost],
     *,

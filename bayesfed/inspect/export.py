@@ -16,6 +16,7 @@ import numpy as np
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.federated import Algorithm, Record, bits
 from bayesfed.inspect.at_clients import Part, Rows, all_rows, are_fitted, parts_of
 from bayesfed.inspect.compat import build
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 MAX_ENTRIES = 250_000_000
 
 
+@checked()
 def to_arviz(
     algorithm: Algorithm,
     state: Tree,

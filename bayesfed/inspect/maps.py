@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.federated import Record
 from bayesfed.inspect.figures import new_figure
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 LOOK: dict[str, Any] = {"vmin": 0, "vmax": 1, "cmap": "viridis", "interpolation": "nearest"}
 
 
+@checked()
 def plot_support_maps(
     frames: Mapping[int, Tensor], *, title: str = "", history: Sequence[Record] = (), site: str = ""
 ) -> list[Axes]:
@@ -84,6 +86,7 @@ def _trust(figures: Mapping[str, float], site: str) -> str:
     return settled if share is None else f"{settled}\n{share:.1%} multistable"
 
 
+@checked()
 def plot_unit_maps(
     values: Tensor, size: tuple[int, int], *, count: int = 24, title: str = ""
 ) -> list[Axes]:

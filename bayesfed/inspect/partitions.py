@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import a, check, checked
 from bayesfed.inspect.figures import new_figure
 from bayesfed.inspect.tables import table
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@checked()
 def partition_table(clients: Mapping[str, Dataset]) -> str:
     """Return a table of numbers of rows, with a line for each client, a column for each class, and
     totals.
@@ -40,6 +42,7 @@ def partition_table(clients: Mapping[str, Dataset]) -> str:
     return table(["client", *names, "rows"], [*lines, ["all", *totals, sum(totals)]])
 
 
+@checked()
 def plot_partition(clients: Mapping[str, Dataset]) -> Axes:
     """Plot the number of rows of each class at each client: clients from top to bottom, classes
     from left to right, numbers if there is room.
@@ -88,6 +91,9 @@ def plot_partition(clients: Mapping[str, Dataset]) -> Axes:
 
 def _counts(clients: Mapping[str, Dataset], where: str) -> tuple[list[str], Tensor]:
     """Return the names of the classes and the numbers of rows ``(clients, classes)``."""
+    check(
+        f"{where}, clients", clients, a(Mapping, "data sets by client", "bf.federate(train, parts)")
+    )
     if not clients:
         raise ArgumentError(where, "at least one client", "none", "bf.federate(train, parts)")
     for client, data in clients.items():

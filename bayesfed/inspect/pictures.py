@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bayesfed.data.files import writing
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
+from bayesfed.errors.roles import Role
 from bayesfed.federated import Record, bits
 from bayesfed.inspect.figures import given_or_new
 from bayesfed.models import SiteBelief
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@checked()
 def plot_series(
     series: Mapping[str, Sequence[tuple[int, float]]], *, label: str, axes: Axes | None = None
 ) -> Axes:
@@ -58,6 +62,7 @@ def plot_series(
     return axes
 
 
+@checked()
 def plot_accuracy_against_bits(
     histories: Mapping[str, Sequence[Record]], *, metric: str = "accuracy", axes: Axes | None = None
 ) -> Axes:
@@ -89,6 +94,7 @@ def plot_accuracy_against_bits(
     return plot_against_bits(curves, label=metric, axes=axes)
 
 
+@checked()
 def plot_against_bits(
     curves: Mapping[str, Sequence[tuple[float, float]]], *, label: str, axes: Axes | None = None
 ) -> Axes:
@@ -123,6 +129,7 @@ def plot_against_bits(
     return axes
 
 
+@checked()
 def plot_forest(site: SiteBelief, *, count: int = 20, axes: Axes | None = None) -> Axes:
     """Plot means and central 90 % intervals of the weights of a layer that are likeliest active,
     coloured by inclusion probability; ties are broken by |mean|.
@@ -165,6 +172,7 @@ def plot_forest(site: SiteBelief, *, count: int = 20, axes: Axes | None = None) 
     return axes
 
 
+@checked(axes=Role(lambda axes: hasattr(axes, "get_figure"), "axes", "plot_series({...})"))
 def save(axes: Axes, path: str | Path, *, dpi: int = 110) -> None:
     """Save the figure of these axes to a file, and create the folder if needed.
 
@@ -183,8 +191,9 @@ def save(axes: Axes, path: str | Path, *, dpi: int = 110) -> None:
         If the axes have been removed from their figure.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure = axes.get_figure(root=True)
     if figure is None:
         raise ArgumentError("save", "axes of a figure", "axes removed from theirs", "drawing again")
-    figure.savefig(path, dpi=dpi)
+    with writing("save", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi)

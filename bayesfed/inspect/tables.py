@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
+from bayesfed.errors.checks import checked
 from bayesfed.federated import Record, bits
 
 
@@ -49,6 +50,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
+@checked()
 def round_table(history: Sequence[Record], *, every: int = 1) -> str:
     """Return a table of the rounds of a run: metrics, density, kilobytes down and up, refused
     clients, seconds.
@@ -85,6 +87,7 @@ def round_table(history: Sequence[Record], *, every: int = 1) -> str:
     return table(headings, rows)
 
 
+@checked()
 def score_table(scores: Mapping[str, Mapping[str, float]], *, heading: str = "rows of") -> str:
     """Return a table of scores, one line for each name.
 

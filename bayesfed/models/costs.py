@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.keys import Key, forked
 from bayesfed.models.modules import evaluating
 
@@ -55,6 +56,7 @@ class Cost(NamedTuple):
     macs: int
 
 
+@checked()
 def costs(net: nn.Module, example: Tensor) -> list[Cost]:
     """Count parameters and multiply-accumulates: one row for each module that has any, in the order
     of `nn.Module.named_modules`.
@@ -97,6 +99,7 @@ def costs(net: nn.Module, example: Tensor) -> list[Cost]:
     return rows
 
 
+@checked()
 def total_cost(rows: Iterable[Cost]) -> Cost:
     """Return the sum of rows as one row named "total"."""
     listed = list(rows)

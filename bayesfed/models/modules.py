@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import shown
+from bayesfed.errors.checks import checked, shown
 from bayesfed.models.live import untouched
+from bayesfed.models.misfits import Looked, refused
 from bayesfed.trees import to
 
 Predicate = Callable[[str, nn.Module], bool]
 Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
-Looked = nn.Embedding | nn.EmbeddingBag
 
 # Activations that act on each entry by itself, so that a vector with one value per unit can be
 # passed through them.
@@ -91,10 +91,8 @@ def outputs(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) ->
     with torch.no_grad(), evaluating(net):
         try:
             found: Tensor = functional_call(net, to(parameters, inputs.device), (inputs,))
-        except (RuntimeError, ValueError) as problem:
-            actual = f"{shown(inputs)}: {str(problem).splitlines()[0]}"
-            hint = "rows of the width and type that were trained on"
-            raise DataError("model", "inputs that the network takes", actual, hint) from problem
+        except Exception as problem:
+            raise refused("model", inputs, problem) from problem
     return found
 
 
@@ -210,11 +208,13 @@ def selected(net: nn.Module, names: Iterable[str], where: Predicate) -> list[str
     return [name for name in names if where(name, net.get_submodule(name.rpartition(".")[0]))]
 
 
+@checked()
 def weight_matrices(name: str, module: nn.Module) -> bool:
     """Select the weights, not the biases, of linear and convolution layers."""
     return isinstance(module, Dense) and name.rpartition(".")[2] == "weight"
 
 
+@checked()
 def layer_weights(name: str, module: nn.Module) -> bool:
     """Select every matrix of a layer of torch: linear, (transposed) convolution, recurrent,
     attention, embedding.

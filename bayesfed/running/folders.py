@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import platform
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayesfed.data import Dataset
-from bayesfed.data.files import write_whole
+from bayesfed.data.files import write_whole, writing
 from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.federated import Record, Row, bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.engine.files.records import from_line, lines
@@ -181,6 +182,23 @@ def note_versions(path: Path) -> None:
     earlier: list[dict[str, str]] = read_json(kept) if kept.is_file() else []
     if earlier[-1:] != [versions()]:
         write_json(kept, [*earlier, versions()])
+
+
+def save_new(
+    result: Result, folder: Path, test: Dataset | None, own: PersonalScores | None
+) -> Path:
+    """Save a run of one seed; see `Result.save`."""
+    into = folder / f"seed-{result.snapshot.seed}"
+    for taken in (into / "metrics.json", folder / "experiment.toml"):
+        if taken.exists():
+            expected, actual = "a folder without this run", f"{taken} exists"
+            raise ArgumentError("Result.save", expected, actual, "another folder")
+    with writing("Result.save", folder):
+        note_versions(folder)
+        missing = save(into, result, test, result.snapshot.seed, own)
+    if missing:
+        warnings.warn(f"{into}: no posterior.nc: {missing}", stacklevel=3)
+    return into
 
 
 def save(

@@ -31,6 +31,7 @@ from bayesfed.federated.engine import round_loop as engine
 from bayesfed.federated.engine.arguments import (
     check_call,
     check_clients,
+    check_labels,
     check_test,
 )
 from bayesfed.federated.engine.checkpoint import Checkpoints
@@ -136,11 +137,16 @@ def run(
             algorithm, end.history, end, clients if isinstance(clients, Mapping) else None
         )
     pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
+    rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     watchers: list[watch.Callback] = [watch.elbo]
     if test is not None:
-        check_test(algorithm, test, pool)
+        check_test(algorithm, test, rows or {})
         watchers.append(watch.evaluate(test))
     watchers += callbacks
+    scored = {
+        f"evaluate, {one.name}": one.data for one in watchers if isinstance(one, watch.Evaluation)
+    }
+    check_labels(rows or {}, scored)
     leads = not isinstance(pool, Ranks) or pool.group.rank == 0
     if progress and leads:
         watchers.append(watch.progress(rounds, label=algorithm.name))
@@ -181,7 +187,6 @@ def run(
                 break
     if isinstance(pool, Ranks):
         pool.group.wait()
-    rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     made_so_far = tuple(history) if isinstance(history, list) else history
     warn_unless_settled(algorithm, snapshot.state, made_so_far)
     return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows)

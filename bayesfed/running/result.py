@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from bayesfed.data import Dataset
+from bayesfed.data.files import writing
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import a, check, checked_class
+from bayesfed.errors.checks import a, check, checked, checked_class, one_of, whole
 from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Snapshot, bits
 from bayesfed.federated.core import Direction
 from bayesfed.inference.evaluation.predictive import Predictive
@@ -23,10 +23,14 @@ from bayesfed.inspect.at_clients import NEVER, check_rows, own_posterior, scores
 from bayesfed.inspect.personal import client_of, personal_scores
 from bayesfed.keys import Key
 from bayesfed.models import Belief, Likelihood
+from bayesfed.running.pickling import Reduced, reduced
 from bayesfed.running.settling import Settling, settling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+INPUTS = a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)")
 
 
 @checked_class()
@@ -95,14 +99,14 @@ class Result:
         """Clients that took part, by name: ``clients["a"].model`` is what client a predicts with,
         its own model where the method is personal.
 
-        Of a personal method whose clients keep their memories to themselves (Flower):
-        `ArgumentError`.
+        `ArgumentError` of a personal method whose clients keep their memories to themselves.
         """
         names = sorted({name for record in self.history for name in record.clients})
         return {
             name: client_of(self.algorithm, self.snapshot, self.history, name) for name in names
         }
 
+    @checked()
     def personal_scores(
         self,
         data: Mapping[str, Dataset],
@@ -120,6 +124,7 @@ class Result:
         `Categorical()` for classes and `Normal()` for numbers.
         """
         run = self.algorithm, self.snapshot, self.history
+        check_rows("Result.personal_scores", data, self.data)
         return personal_scores(*run, data, likelihood=likelihood, draws=draws, seed=seed)
 
     @property
@@ -133,29 +138,28 @@ class Result:
             raise ArgumentError("Result.bits", "'up', 'down' or None", repr(direction), "'up'")
         return bits(self.ledger, direction)
 
+    @checked()
     def series(self, name: str) -> list[tuple[int, float]]:
-        """Return (round, value) of a metric or server figure where it was entered."""
-        found = ((record.round, {**record.server, **record.metrics}) for record in self.history)
-        return [(number, figures[name]) for number, figures in found if name in figures]
+        """Return (round, value) of a metric or server figure where it was entered; `ArgumentError`,
+        with the names that were entered, if this one never was.
+        """
+        found = [(record.round, {**record.server, **record.metrics}) for record in self.history]
+        if series := [(number, figures[name]) for number, figures in found if name in figures]:
+            return series
+        known = sorted({key for _, figures in found for key in figures})
+        hint = "run(..., test=data)" if name == "accuracy" else "a callback that enters it"
+        raise ArgumentError("Result.series", f"one of {known}", repr(name), hint)
 
     def final(self, name: str) -> float:
-        """Return the last value of a metric or server figure; `ArgumentError`, with the names that
-        were entered, if this one never was.
-        """
-        if not (series := self.series(name)):
-            known = sorted(
-                {key for record in self.history for key in {**record.server, **record.metrics}}
-            )
-            hint = "run(..., test=data)" if name == "accuracy" else "a callback that enters it"
-            raise ArgumentError("Result.final", f"one of {known}", repr(name), hint)
-        return series[-1][1]
+        """Return the last value of `series`."""
+        return self.series(name)[-1][1]
 
+    @checked(every=whole(1, "5"))
     def table(self, *, every: int = 1) -> str:
         """Return an aligned table of the rounds."""
-        if every < 1:
-            raise ArgumentError("Result.table", "every >= 1", every, "every=5")
         return round_table(self.history, every=every)
 
+    @checked()
     def to_arviz(
         self,
         data: Dataset | Mapping[str, Dataset] | None = None,
@@ -176,12 +180,13 @@ class Result:
         """
         from bayesfed.inspect import to_arviz
 
-        check_rows("Result.to_arviz", data)
+        check_rows("Result.to_arviz", data, self.data)
         state, kept = self.snapshot.state, self.snapshot.memories
         scores = self.personal_scores(own, draws=draws, seed=seed).clients if own else None
         export = partial(to_arviz, memories=kept, fitted=self.data, own=scores)
         return export(self.algorithm, state, self.history, data, draws=draws, thin=thin, seed=seed)
 
+    @checked(inputs=INPUTS)
     def predictive(
         self, inputs: Tensor, *, draws: int = 100, seed: int = 0, client: str | None = None
     ) -> Predictive:
@@ -192,10 +197,9 @@ class Result:
         inputs they are, one that took part; else, and without a posterior: `ArgumentError`. `draws`
         are those of the parameters, and `seed` names them.
         """
-        wanted = a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)")
-        check("Result.predictive, inputs", inputs, wanted)
         where, posterior = "Result.predictive", self.posterior
         if client is not None:
+            check(f"{where}, client", client, one_of(sorted(self.data or self.clients)))
             rows = (self.data or {}).get(client) or None
             posterior = own_posterior(posterior, self.snapshot.memories, client, rows, where)
         elif kept := stays(posterior):
@@ -203,6 +207,7 @@ class Result:
             raise ArgumentError(where, expected, "none", f"client='name'{NEVER}")
         return Predictive(posterior, inputs, Key(seed, "predictive"), count=draws)
 
+    @checked()
     def scores(
         self, data: Dataset | Mapping[str, Dataset], *, draws: int = 100, seed: int = 0
     ) -> dict[str, dict[str, float]]:
@@ -229,10 +234,12 @@ class Result:
             If there is no posterior, no row, a client called "all", or a part of the posterior that
             is not known for these rows.
         """
+        check_rows("Result.scores", data, self.data)
         return scores_by_client(
             self.posterior, self.snapshot.memories, data, Key(seed, "predictive"), draws
         )
 
+    @checked()
     def k_hat(
         self, data: Dataset | Mapping[str, Dataset], draws: int = 1000, *, seed: int = 0
     ) -> float:
@@ -253,13 +260,16 @@ class Result:
 
         return k_hat_of(self.posterior, self.snapshot.memories, data, draws, Key(seed, "k_hat"))
 
+    @checked()
     def save_model(self, path: str | Path) -> None:
-        """Write the transmitted model's parameters as a safetensors file."""
+        """Write the model's parameters as a safetensors file; `ArgumentError` if that fails."""
         from safetensors.torch import save_file
 
-        leaves = self.model.parameters.items()
-        save_file({name: leaf.contiguous() for name, leaf in leaves}, str(path))
+        leaves = {name: leaf.contiguous() for name, leaf in self.model.parameters.items()}
+        with writing("Result.save_model", path):
+            save_file(leaves, str(path))
 
+    @checked()
     def save(
         self,
         folder: str | Path,
@@ -274,22 +284,14 @@ class Result:
         the rows `test`; what clients predict with is scored on their held-out rows `own`, by name,
         as by `personal_scores`. Returned is the folder of this seed, ``folder/seed-N``.
 
-        `ArgumentError` if a run of this seed is there already, or an experiment file.
+        `ArgumentError` if it has a run of this seed or an experiment file, or cannot be written to.
         """
-        from bayesfed.running.folders import note_versions, save
+        from bayesfed.running.folders import save_new
 
-        into = Path(folder) / f"seed-{self.snapshot.seed}"
-        for taken in (into / "metrics.json", Path(folder) / "experiment.toml"):
-            if taken.exists():
-                raise ArgumentError(
-                    "Result.save", "a folder without this run", f"{taken} exists", "another folder"
-                )
-        note_versions(Path(folder))
-        if missing := save(
-            into, self, test, self.snapshot.seed, self.personal_scores(own) if own else None
-        ):
-            warnings.warn(f"{into}: no posterior.nc: {missing}", stacklevel=2)
-        return into
+        return save_new(self, Path(folder), test, self.personal_scores(own) if own else None)
+
+    def __reduce__(self) -> Reduced:
+        return reduced(type(self), self.algorithm, self.history, self.snapshot, self.data)
 
     def plot_elbo(self, axes: Axes | None = None) -> Axes:
         """Plot the ELBO per round; see `bayesfed.inspect.plot_series`."""

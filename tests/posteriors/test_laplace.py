@@ -3,6 +3,8 @@ predictions are those of laplace-torch.
 """
 
 import math
+import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +15,10 @@ from torch.nn.functional import cross_entropy
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, UndeterminedWarning
 from bayesfed.inference.laplace.evidence import best_precision, log_evidence
+from bayesfed.inference.laplace.layers import last_layer
+from bayesfed.inference.laplace.posterior import LaplacePosterior
+from bayesfed.inference.laplace.roots import roots
+from bayesfed.inference.laplace.structures import DiagonalLayers, Kronecker
 from bayesfed.keys import Key
 from bayesfed.trees import parameters
 from tests.conftest import tree_equal
@@ -357,3 +363,41 @@ def test_what_layers_cannot_hold_is_refused():
                 nn.Linear(5, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)
             )
         )
+
+
+@pytest.mark.parametrize("form", [Kronecker, DiagonalLayers])
+@pytest.mark.parametrize("likelihood", [bf.Categorical(0.5), bf.Normal(0.3, temperature=2.0)])
+def test_the_closed_form_of_a_last_layer_is_that_of_gradients(form, likelihood):
+    """Sums, covariance and draws of a layer as the last are those of the same layer as any other,
+    whose gradients are taken output by output.
+    """
+    net, data, _ = problem(small())
+    own, last = parameters(net), last_layer(net)
+    closed, twin = form((last,)), form((replace(last, last=False),))
+    columns = roots(likelihood)
+    tree_close(*(one.sums(net, own, data.inputs, columns)[1] for one in (closed, twin)))
+    sums = {
+        name: leaf / 60 for name, leaf in closed.sums(net, own, data.inputs, columns)[1].items()
+    }
+    pair = [
+        LaplacePosterior(net, likelihood, own, one, sums, 60.0, 1.0, 0.7) for one in (closed, twin)
+    ]
+    torch.testing.assert_close(*(one.outputs(data.inputs) for one in pair))
+    drawn = [one.observe(one.draw(Key(1)), data.inputs, Key(2)) for one in pair]
+    torch.testing.assert_close(*(one.log_prob(one.sample() * 0) for one in drawn))
+
+
+def test_a_thousand_classes_take_no_gradient_each():
+    """Gradients class by class would take minutes, and 8 MB of double precision a row."""
+    data = bf.Dataset(torch.randn(250, 6), torch.arange(250))
+    begin = time.perf_counter()
+    made = fitted(nn.Linear(6, 1000), {"a": data}, structure="diagonal")
+    assert made.predictive(data.inputs[:20], draws=2).mean.shape == (20, 1000)
+    assert time.perf_counter() - begin < 10
+
+
+def tree_close(first, second):
+    """Compare trees to rounding."""
+    assert first.keys() == second.keys()
+    for name, leaf in first.items():
+        torch.testing.assert_close(leaf, second[name], rtol=1e-10, atol=1e-12)

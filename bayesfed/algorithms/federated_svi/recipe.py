@@ -107,8 +107,9 @@ def federated_svi(
         ``model(inputs, targets=None)``: a PyroModule, or a function that calls `pyro.sample` and
         `pyro.param`.
     guide
-        The same for the guide: an automatic guide of the model, or its class (``AutoNormal``,
-        ``partial(AutoNormal, init_scale=0.01)``). A model with local latents needs a class.
+        The same for the guide: an automatic guide of the model, or what makes one (``AutoNormal``,
+        ``partial(AutoNormal, init_scale=0.01)``, ``lambda model: AutoNormal(block(model, ...))``).
+        A model with local latents needs the latter.
         Default: `AutoNormal`, for a `bayesian` network at its own weights.
     fusion
         Rule that makes one posterior of the clients': `MeanParameters`, `Wasserstein`, `ReverseKL`,

@@ -17,6 +17,7 @@ from bayesfed.compress.flexible import Flexible
 from bayesfed.compress.leaf import Mask, MaskCode, Reader, Writer
 from bayesfed.compress.quantisers.entries import energy, entries
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.keys import Key
 
 SHARES = tuple(2.0 ** (-number / 2) for number in range(18, -1, -1))  # 1/512 to 1
@@ -24,6 +25,7 @@ LEVELS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _EXACT = 1e-12  # smaller relative squared errors count as this one
 
 
+@checked()
 def fit_flexible(
     updates: Sequence[Mapping[str, Tensor]],
     key: Key,

@@ -43,6 +43,7 @@ def cifar10(folder: str | Path) -> tuple[Dataset, Dataset]:
     return _read(folder, "cifar-10-batches-bin", "cifar-10-binary.tar.gz", names, 1, 10)
 
 
+@checked()
 def cifar100(folder: str | Path) -> tuple[Dataset, Dataset]:
     """Read CIFAR-100's binary version as (train, test): inputs ``(N, 3, 32, 32)`` in [0, 1], the
     hundred fine classes.

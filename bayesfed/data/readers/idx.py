@@ -23,6 +23,7 @@ _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 
 
+@checked()
 def read_idx(path: str | Path) -> Tensor:
     """Read one IDX file as a tensor of the shape and type in its header.
 

@@ -16,6 +16,7 @@ from typing import Literal, Protocol, Self
 import numpy as np
 
 from bayesfed.data import Dataset, Population
+from bayesfed.data.population import check_classes, check_names
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import ITSELF, checked, number, one_of, whole
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts
@@ -147,6 +148,8 @@ class InProcess:
             names, rows, bound = data.names, data.samples, float(MEMORY_BYTES)
         else:
             data = {name: data[name] for name in sorted(data)}
+            check_names("clients", data)
+            check_classes("clients", data)
             names, rows, bound = list(data), np.array([*map(len, data.values())]), math.inf
             if (
                 workers
@@ -205,6 +208,7 @@ class InProcess:
         """Return what each client remembers now; clients that remember nothing are left out."""
         return self._memories.taken()
 
+    @checked()
     def restore(self, memories: Mapping[str, Tree]) -> None:
         """Replace all memories."""
         self._memories.restore(memories)

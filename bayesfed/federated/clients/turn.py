@@ -24,6 +24,7 @@ from bayesfed.federated.clients.side import ClientSide, Opened, Sides
 from bayesfed.federated.core import Direction, Fit, Info, Link, LocalOptions, Scalar, read_options
 from bayesfed.keys import Key, forked
 from bayesfed.models.live import untouched
+from bayesfed.models.misfits import misfit
 from bayesfed.trees import Tree, to
 
 Result = TypeVar("Result")
@@ -166,7 +167,10 @@ def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | Clie
 def failure(task: Task, stage: str, problem: BaseException) -> ClientError:
     """Return the failure of a client at a stage of its turn."""
     field = problem.field if stage == "decode" and isinstance(problem, RefusedError) else ""
-    return task.error(stage, reason_of(problem), field)
+    made = task.error(stage, reason_of(problem), field)
+    # Of a client in this process, the traceback too.
+    made.__cause__ = problem
+    return made
 
 
 def reason_of(problem: BaseException) -> str:
@@ -202,24 +206,23 @@ def _alone(task: Task, side: ClientSide) -> Iterator[None]:
 
 @contextmanager
 def rows_that_fit(data: Dataset) -> Iterator[None]:
-    """Say whose shapes differ where torch says which."""
+    """Say what to do where a cause is known: a layer that was given another width or type than it
+    takes, whole numbers in the place of fractions. Other errors are the user's own, and are left.
+    """
     try:
         yield
-    except RuntimeError as problem:
-        if not any(
-            word in str(problem) for word in ("mat1", "dtype", "shape", "size", "result type")
-        ):
-            raise
-        actual = (
-            f"inputs {shown(data.inputs)}, targets {shown(data.targets)}: "
-            f"{str(problem).splitlines()[0]}"
-        )
-        hint = "rows of the width and type that the network takes"
-        if "result type" in str(problem):
+    except (RuntimeError, ValueError) as problem:
+        if layer := misfit(problem):
+            hint = "rows of the width and type that the network takes"
+        elif "result type" in str(problem):
             hint = (
                 "obs=targets.float() in a model whose distribution has fractions or "
                 "Bernoulli's zeros and ones"
             )
+        else:
+            raise
+        said = "; ".join(filter(None, (str(problem).splitlines()[0], layer)))
+        actual = f"inputs {shown(data.inputs)}, targets {shown(data.targets)}: {said}"
         raise DataError("local step", "rows that the network takes", actual, hint) from problem
 
 

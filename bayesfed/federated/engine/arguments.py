@@ -4,20 +4,24 @@ pass instead.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 from torch import Tensor
 
 from bayesfed.data import Dataset, Population
+from bayesfed.data.population import check_classes
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.errors.checks import WHOLE, a, check, shown
-from bayesfed.errors.roles import Role, role_of
+from bayesfed.errors.roles import Role, role_of, takes
 from bayesfed.federated.clients import ClientPool
 from bayesfed.federated.core import Algorithm
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.keys import Key, forked
 
 SAMPLER = "everyone, fraction(0.5), or (round, names, key) -> names"
+# As many rows as there must be for each class before one without rows is worth a word.
+ROWS_A_CLASS = 4
 POSTERIOR = ("constants", "axes", "draw", "draw_prior", "observe")
 
 
@@ -35,7 +39,8 @@ def check_call(algorithm: object, rounds: object, sampler: object, resume: objec
         a(Algorithm, "an algorithm", "fed_avg(net): a recipe called with a network"),
     )
     check("rounds", rounds, Role(WHOLE.fits, "a whole number", "rounds=10"))
-    check("sampler", sampler, Role(callable, "a function that chooses clients", SAMPLER))
+    choosing = lambda given: callable(given) and takes(given, 3)  # noqa: E731
+    check("sampler", sampler, Role(choosing, "a function that chooses clients", SAMPLER))
     if resume is not None:
         check("resume", resume, a(Snapshot, "a snapshot", "result.snapshot, or newest(folder)"))
 
@@ -82,7 +87,38 @@ def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
         raise ArgumentError(where, "a Posterior", actual, f"a property or method {missing[0]}")
 
 
-def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
+def check_labels(clients: Mapping[str, Dataset], scored: Mapping[str, Dataset]) -> None:
+    """Check that class numbers mean the same at all clients and in the sets that are scored. Warn
+    if most classes below the largest, or class 0 alone, have no row at any client, although there
+    are rows enough: labels may be codes, or begin at 1.
+
+    Raises
+    ------
+    ArgumentError
+        If class numbers do not mean the same.
+    """
+    check_classes("run", clients, scored)
+    if isinstance(clients, Population):
+        return
+    parts = [data.targets for data in clients.values() if len(data)]
+    if any(one.ndim > 1 or one.is_floating_point() for one in parts) or any(
+        data.classes for data in clients.values()
+    ):
+        return
+    held = {label for one in parts for label in one.unique().tolist()}
+    count = max(held, default=0) + 1
+    without = [str(label) for label in range(count) if label not in held]
+    odd = 2 * len(without) > count or without == ["0"]
+    if odd and ROWS_A_CLASS * count <= sum(map(len, parts)):
+        told = ", ".join(without[:5]) + ", ..." * (len(without) > 5)
+        warnings.warn(
+            f"{len(without)} of the classes 0 to {count - 1} have no row at any client: {told}; "
+            "try labels.unique(return_inverse=True)[1] of all rows, if labels are codes",
+            stacklevel=4,
+        )
+
+
+def check_test(algorithm: Algorithm, test: object, clients: Mapping[str, Dataset]) -> None:
     """Check that the model takes the test set, and that its accuracy means something.
 
     Raises
@@ -98,23 +134,18 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
             hint = "test=data.concatenated(list(test.values())), or Result.personal_scores(test)"
         raise ArgumentError("run, test", "a data set to score on", actual, hint)
     if test.targets.is_floating_point():
-        hint = (
-            "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - "
-            "targets).square(), name='mse')]"
-        )
+        hint = "callbacks=[evaluate(test, metric='mse')]"
         expected = "class labels, whose accuracy is scored"
         raise ArgumentError("run, test", expected, shown(test.targets), hint)
     try:
         with forked(Key(0, "run", "test")):
             outputs = algorithm.predictor(algorithm.initial)(test.inputs[:2])
-    except PosteriorError:
-        raise
     except Exception as problem:
-        expected = "inputs that the model takes"
-        for rows in getattr(pool, "data", {}).values():
-            if len(rows):
-                expected = f"inputs like those of the clients, {described(rows)}"
-                break
+        like = next((described(rows) for rows in clients.values() if len(rows)), "")
+        if isinstance(problem, PosteriorError) or like in ("", described(test)):
+            # No fault of the test set.
+            raise
+        expected = f"inputs like those of the clients, {like}"
         actual = f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})"
         hint = "the test set prepared as the rows are"
         raise ArgumentError("run, test", expected, actual, hint) from problem

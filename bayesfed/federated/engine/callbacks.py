@@ -4,75 +4,51 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked, shown, whole
+from bayesfed.errors.checks import checked, whole
 from bayesfed.errors.roles import Role
-from bayesfed.federated.core import MODEL, Predictor, Weighing
-from bayesfed.federated.engine.reports import RoundReport
+from bayesfed.federated.core import MODEL, Weighing
+from bayesfed.federated.engine.metrics import METRIC, Metric, accuracy, score
+from bayesfed.federated.engine.reports import Record, RoundReport, Watch
 from bayesfed.keys import Key
 
 Callback = Callable[[RoundReport], bool | None]
 """Called after every round; True ends the run. `run` enters one that is a context manager before
 the first round, and leaves it at the end.
 """
-Metric = Callable[[Tensor, Tensor], Tensor]
-"""``(outputs, targets) -> one figure per row``, ``(B,)``."""
 OFTEN = whole(1, "5")
 
 
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return 1 for every row whose largest output is that of the label, else 0, ``(B,)``.
-
-    Raises
-    ------
-    ArgumentError
-        If targets are numbers and no labels.
+@dataclass(frozen=True)
+class Evaluation:
+    """A callback that scores the transmitted model; made by `evaluate`, where its arguments are
+    described.
     """
-    if targets.is_floating_point():
-        hint = "metric=lambda outputs, targets: (outputs[:, 0] - targets).square()"
-        raise ArgumentError("accuracy", "class labels", shown(targets), hint)
-    return (outputs.argmax(dim=1) == targets).float()
+
+    data: Dataset
+    metric: Metric
+    name: str
+    every: int
+
+    def __call__(self, report: RoundReport) -> None:
+        """Enter the score if it is due."""
+        if report.snapshot.round % self.every == 0:
+            report.metrics[self.name] = score(report.model, self.data, self.metric)
+        else:
+            report.awaited.add(self.name)
 
 
-def score(
-    model: Predictor, data: Dataset, metric: Metric = accuracy, *, batch_size: int = 2000
-) -> float:
-    """Return the mean of a metric over a data set.
-
-    Parameters
-    ----------
-    model
-        Model to score.
-    data
-        At least one row.
-    metric
-        ``(outputs, targets) -> one figure per row``. Default: `accuracy`.
-    batch_size
-        Number of rows per call of the model.
-
-    Raises
-    ------
-    ArgumentError
-        If there are no rows.
-    """
-    if not len(data):
-        raise ArgumentError("score", "data to score on", "an empty set", "a test set")
-    total = 0.0
-    for start in range(0, len(data), batch_size):
-        part = data[slice(start, start + batch_size)]
-        total += float(metric(model(part.inputs), part.targets).sum())
-    return total / len(data)
-
-
-@checked(every=OFTEN)
+@checked(metric=METRIC, every=OFTEN)
 def evaluate(
-    data: Dataset, *, metric: Metric = accuracy, name: str = "accuracy", every: int = 1
-) -> Callback:
+    data: Dataset, *, metric: Metric = accuracy, name: str | None = None, every: int = 1
+) -> Evaluation:
     """Return a callback that scores the transmitted model and enters the result in the report's
     metrics.
 
@@ -81,23 +57,23 @@ def evaluate(
     data
         Rows to score on.
     metric
-        ``(outputs, targets) -> one figure per row``. Default: `accuracy`.
+        ``(outputs, targets) -> one figure per row``, ``(B,)``; an object with the methods reset,
+        update and compute, as those of torchmetrics, of which a copy is used; or "accuracy", "nll",
+        "mse", "rmse", "mae". Default: `accuracy`.
     name
-        Name of the entry.
+        Name of the entry. Default: that of the metric, or of the class of an object or lambda.
     every
         Number of rounds between two scores.
 
     Raises
     ------
     ArgumentError
-        If `every` is below 1; during a run, if there are no rows.
+        If `every` is below 1; during a run, if there are no rows, or the metric gives anything but
+        one figure a row, or does not suit the targets.
     """
-
-    def callback(report: RoundReport) -> None:
-        if report.snapshot.round % every == 0:
-            report.metrics[name] = score(report.model, data, metric)
-
-    return callback
+    named: Any = metric if hasattr(metric, "__name__") else type(metric)
+    own = metric if isinstance(metric, str) else named.__name__.strip("<>")
+    return Evaluation(data, metric, name or own, every)
 
 
 def elbo(report: RoundReport) -> None:
@@ -141,30 +117,61 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
     """
 
     def callback(report: RoundReport) -> None:
-        if report.snapshot.round % every == 0:
-            made = report.algorithm.posterior
-            posterior = made(report.state) if made else None
-            if not isinstance(posterior, Weighing):
-                expected, actual = "a posterior with log_weights", type(posterior).__name__
-                raise ArgumentError("evidence", expected, actual, "federated_svi")
-            weights = posterior.log_weights(data, Key(seed, "evidence"), draws=draws)
-            report.metrics["elbo"] = float(weights.mean())
+        if report.snapshot.round % every:
+            report.awaited.add("elbo")
+            return
+        made = report.algorithm.posterior
+        posterior = made(report.state) if made else None
+        if not isinstance(posterior, Weighing):
+            expected, actual = "a posterior with log_weights", type(posterior).__name__
+            raise ArgumentError("evidence", expected, actual, "federated_svi")
+        weights = posterior.log_weights(data, Key(seed, "evidence"), draws=draws)
+        report.metrics["elbo"] = float(weights.mean())
 
     return callback
 
 
+@dataclass
+class EarlyStop:
+    """A callback that stops a run; made by `early_stop`, where its arguments are described."""
+
+    name: str
+    patience: int
+    larger_is_better: bool
+    _watch: Watch = field(default_factory=Watch, repr=False)
+
+    def __call__(self, report: RoundReport) -> bool:
+        """Return whether the figure has not improved for so many entries of this run."""
+        earlier: Sequence[Record] = ()
+        if self._watch.begins(report):
+            earlier, self._best, self._since = report.snapshot.history, -math.inf, 0
+        known = set(report.awaited)
+        for record in (*earlier, report):
+            figures = {**record.server, **record.metrics}
+            known |= figures.keys()
+            if self.name in figures:
+                value = figures[self.name] * (1 if self.larger_is_better else -1)
+                self._best, self._since = (
+                    (value, 0) if value > self._best else (self._best, self._since + 1)
+                )
+        if self.name not in known and not self._since and self._best == -math.inf:
+            hint = f"evaluate(test, name={self.name!r}) before it, or one of these names"
+            raise ArgumentError("early_stop", f"one of {sorted(known)}", repr(self.name), hint)
+        return self._since >= self.patience
+
+
 @checked(patience=OFTEN)
-def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Callback:
+def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> EarlyStop:
     """Return a callback that stops the run when a metric has not improved for `patience` scored
     rounds.
 
-    It must come after the callback that enters the metric. A resumed run also counts the rounds in
-    the history of its snapshot.
+    It must come after the callback that enters the metric. Its state begins with each run; a
+    resumed run also counts the rounds in the history of its snapshot.
 
     Parameters
     ----------
     name
-        Name of the metric.
+        Name of the metric, or of a figure of the server.
     patience
         Number of scored rounds without improvement.
     larger_is_better
@@ -173,23 +180,13 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ca
     Raises
     ------
     ArgumentError
-        If `patience` is below 1.
+        If `patience` is below 1; after the first round, if nothing of that name was entered, or is
+        entered by an `evaluate` before it in other rounds.
     """
-    best, since, seen = -math.inf, 0, False
-
-    def callback(report: RoundReport) -> bool:
-        nonlocal best, since, seen
-        earlier = () if seen else report.snapshot.history
-        for metrics in [*(record.metrics for record in earlier), report.metrics]:
-            if name in metrics:
-                value = metrics[name] if larger_is_better else -metrics[name]
-                best, since = (value, 0) if value > best else (best, since + 1)
-        seen = True
-        return since >= patience
-
-    return callback
+    return EarlyStop(name, patience, larger_is_better)
 
 
+@checked()
 def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
     """Return a callback that copies one leaf of the state into `frames`, by round.
 
@@ -222,6 +219,7 @@ def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
     return callback
 
 
+@checked()
 def progress(total: int, *, label: str = "rounds") -> Callback:
     """Return a callback that draws a progress bar with the latest metrics and density, if standard
     error is a terminal or in a notebook.
@@ -235,15 +233,18 @@ def progress(total: int, *, label: str = "rounds") -> Callback:
     """
     from tqdm import tqdm
 
-    # In a file or a log each update would be a line.
-    bar = tqdm(
-        total=total,
-        desc=label,
-        unit="round",
-        disable=not (sys.stderr.isatty() or "ipykernel" in sys.modules),
-    )
+    def made() -> tqdm[Any]:
+        # In a file or a log each update would be a line.
+        hidden = not (sys.stderr.isatty() or "ipykernel" in sys.modules)
+        return tqdm(total=total, desc=label, unit="round", disable=hidden)
+
+    bar, watch = made(), Watch()
 
     def callback(report: RoundReport) -> None:
+        nonlocal bar
+        if watch.begins(report) and bar.n:
+            bar.close()
+            bar = made()
         figures = {name: f"{value:.4g}" for name, value in report.metrics.items()}
         if "density" in report.server:
             figures["density"] = f"{report.server['density']:.3f}"

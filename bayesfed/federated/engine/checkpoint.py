@@ -19,9 +19,10 @@ from bayesfed.errors import CheckpointError, CheckpointWarning
 from bayesfed.errors.checks import checked, whole
 from bayesfed.federated.engine.files import snapshots
 from bayesfed.federated.engine.files.records import lines, to_line
-from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot
+from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot, Watch
 
 
+@checked()
 def load(path: str | Path) -> Snapshot:
     """Return the newest undamaged checkpoint of a folder. If newer ones are damaged, a
     `CheckpointWarning` says so.
@@ -55,11 +56,13 @@ def load(path: str | Path) -> Snapshot:
     )
 
 
+@checked()
 def newest(path: str | Path) -> Snapshot | None:
     """Return what `load` returns, or None if the folder has no finished checkpoint:
     ``run(..., resume=newest(path))`` starts or continues a run.
     """
-    return load(path) if any(Path(path).glob("*.json")) else None
+    folder = Path(path)
+    return load(path) if folder.is_file() or any(folder.glob("*.json")) else None
 
 
 class Checkpoints:
@@ -69,15 +72,14 @@ class Checkpoints:
 
     def __init__(self, path: str | Path, every: int, keep: int) -> None:
         self._folder, self._every, self._keep = Path(path), every, keep
-        self._turns, self._next = max(keep, 2), tuple[object, ...]()
+        self._turns, self._watch = max(keep, 2), Watch()
 
     def __call__(self, report: RoundReport) -> None:
         """Collect the record of the round, and save a checkpoint if one is due."""
         snapshot = report.snapshot
-        if self._next != (report.round, *_identity(snapshot)):
+        if self._watch.begins(report):
             _check_folder(self._folder, snapshot)
             self._begin(snapshot)
-        self._next = (report.round + 1, *_identity(snapshot))
         for backlog in self._backlog:
             backlog.append(report.record)
         if snapshot.round % self._every == 0:

@@ -223,10 +223,13 @@ class RoundReport(Record):
         Algorithm of the run.
     snapshot
         Snapshot after the round: ``snapshot.round`` is the number of the next one.
+    awaited
+        Names that callbacks will enter in other rounds' metrics.
     """
 
     algorithm: Algorithm
     snapshot: Snapshot
+    awaited: set[str] = field(default_factory=set)
 
     @property
     def state(self) -> Tree:
@@ -242,3 +245,16 @@ class RoundReport(Record):
     def record(self) -> Record:
         """The figures alone. The dictionary of metrics is shared, not copied."""
         return Record(**{part.name: getattr(self, part.name) for part in fields(Record)})
+
+
+@dataclass
+class Watch:
+    """What tells a callback with a memory that a run begins, or goes on from a snapshot."""
+
+    _next: tuple[object, ...] = ()
+
+    def begins(self, report: RoundReport) -> bool:
+        """Return whether a report does not follow the one of the last call."""
+        run = report.snapshot.algorithm, report.snapshot.seed, report.snapshot.run
+        expected, self._next = self._next, (report.round + 1, *run)
+        return expected != (report.round, *run)

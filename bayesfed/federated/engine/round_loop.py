@@ -9,12 +9,12 @@ therefore do not change a bit of the result.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import ITSELF, checked, whole
+from bayesfed.errors.checks import ITSELF, checked, shown, whole
 from bayesfed.federated.clients import (
     ClientPool,
     Numbers,
@@ -113,6 +113,8 @@ def rounds(
     """
     resume = agreed(pool, resume)
     check_call(algorithm, rounds, sampler, resume)
+    # A number of NumPy would be written otherwise.
+    seed = Key(seed).seed
     resume = _resumed(algorithm, rounds, seed, resume)
     run_id = _run_id(algorithm, seed, resume, run_id)
     roster = Roster(pool.profiles)
@@ -147,10 +149,11 @@ def rounds(
         if not window:
             key = Key(seed, "sample", number)
             chosen = led(pool, partial(sampler, number, roster.names, key))
-            known = {name for name in chosen if name in roster}
-            if not chosen or len(known) != len(chosen):
+            several = isinstance(chosen, Collection)
+            known = {name for name in chosen if name in roster} if several else set()
+            if not known or len(known) != len(chosen):
                 expected, hint = "distinct clients of the pool", "fraction(0.5)"
-                raise ArgumentError("sampler", expected, list(chosen), hint)
+                raise ArgumentError("sampler", expected, shown(chosen), hint)
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
         for phase in phases:
             occasion = Occasion(phase, state, number, seed, on_client_error, least, run_id)

@@ -24,6 +24,8 @@ from bayesfed.models.live import check_modes
 Record = TypeVar("Record", bound=LocalOptions)
 
 
+# Steps of a round unless told otherwise.
+STEPS = 50
 PRECISION = number("[0, inf)", "0.3")
 
 
@@ -69,9 +71,9 @@ class Training:
     Raises
     ------
     ArgumentError
-        If a number is not positive, one of `prior_precision` and `observations` is given without
-        the other, the optimiser is not one of this package's (``0.1``, ``torch.optim.SGD``), or the
-        schedule cannot be called.
+        If a number is not positive, both steps and epochs are given, one of `prior_precision` and
+        `observations` is given without the other, the optimiser is not one of this package's
+        (``0.1``, ``torch.optim.SGD``), or the schedule cannot be called.
 
     Examples
     --------
@@ -80,7 +82,7 @@ class Training:
     5
     """
 
-    steps: int = 50
+    steps: int = STEPS
     batch_size: int | None = 64
     optimiser: Optimiser | None = None
     schedule: Schedule = constant
@@ -89,6 +91,9 @@ class Training:
     observations: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.epochs is not None and self.steps != STEPS:
+            actual = f"steps {self.steps}, epochs {self.epochs}"
+            raise ArgumentError("Training", "steps or epochs", actual, "Training(epochs=1.0)")
         if (self.prior_precision is None) != (self.observations is None):
             actual = f"prior_precision {self.prior_precision}, observations {self.observations}"
             hint = "Training(prior_precision=0.3, observations=len(train))"

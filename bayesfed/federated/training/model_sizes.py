@@ -83,6 +83,7 @@ def fixed(clients: Sequence[str], count: int) -> Capacity:
     return capacity
 
 
+@checked()
 def by_device(name: str, smallest: Mapping[int, float]) -> Capacity:
     """Return a capacity that gives each client the largest size whose requirement its device meets.
 

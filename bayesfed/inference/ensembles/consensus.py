@@ -22,6 +22,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
+from bayesfed.errors.checks import checked
 from bayesfed.inference.ensembles.networks import Networks, apart
 from bayesfed.keys import Key
 from bayesfed.models.modules import outputs
@@ -64,6 +65,7 @@ class Consensus(Networks):
         """beta, as ``share``."""
         return {"share": torch.tensor(self.share)}
 
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return all networks."""
         return self.parameters

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import PosteriorError
+from bayesfed.errors.checks import checked
 from bayesfed.inference.ensembles.networks import Networks
 from bayesfed.keys import Key, forked
 from bayesfed.models.live import drawing
@@ -34,6 +35,7 @@ class DropoutPosterior(Networks):
     parameters: Tree
     _drawing: list[nn.Module] = field(default_factory=list, init=False, repr=False)
 
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return the parameters."""
         return dict(self.parameters)

@@ -12,6 +12,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 
+from bayesfed.errors.checks import checked
 from bayesfed.keys import Key
 from bayesfed.models.modules import outputs
 from bayesfed.models.priors.likelihoods import Likelihood
@@ -45,9 +46,11 @@ class Networks(ABC):
         return {}
 
     @abstractmethod
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return one draw of the parameters."""
 
+    @checked()
     def draw_prior(self, key: Key) -> Tree:
         """Return nothing."""
         return {}
@@ -67,6 +70,7 @@ class Few(Networks):
     def members(self) -> tuple[Tree, ...]:
         """The parameters of every member."""
 
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return the parameters of a member."""
         return self.members[int(torch.randint(len(self.members), (), generator=key.generator()))]

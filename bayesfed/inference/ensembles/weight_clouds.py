@@ -25,6 +25,7 @@ from functools import cached_property
 
 import torch
 
+from bayesfed.errors.checks import checked
 from bayesfed.inference.ensembles.networks import Few, Networks, apart, figures
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, zeros_like
@@ -76,6 +77,7 @@ class SwagPosterior(Networks):
             for name, leaf in self.square.items()
         }
 
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return one draw of the parameters."""
         if self.filled < 2:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
-from bayesfed.errors.checks import check, whole
+from bayesfed.errors.checks import checked, checked_class, whole
 from bayesfed.inference.evaluation import scoring
 from bayesfed.inference.evaluation.detection import (
     scores_of_classes,
@@ -32,6 +32,7 @@ from bayesfed.trees import Tree
 LEVELS = (0.5, 0.8, 0.95)
 
 
+@checked_class(count=whole(1, "100 draws"), batch_size=whole(1, "2000"))
 @dataclass(frozen=True, eq=False)
 class Predictive:
     """What a posterior predicts for some inputs. Everything is computed when it is first asked for,
@@ -69,8 +70,6 @@ class Predictive:
             raise ArgumentError(
                 "Predictive", "inputs (B, ...)", tuple(self.inputs.shape), "at least one row"
             )
-        check("Predictive, draws", self.count, whole(1, "100 draws"))
-        check("Predictive, batch_size", self.batch_size, whole(1, "2000"))
 
     @cached_property
     def _distributions(self) -> list[list[Any]]:
@@ -146,6 +145,7 @@ class Predictive:
                 "Predictive.mean", "a distribution with a mean", actual, "draws(key)"
             ) from problem
 
+    @checked()
     def draws(self, key: Key) -> Tensor:
         """Return draws of the targets from the predictive distribution, one per draw of the
         parameters, ``(S, B, ...)``.
@@ -156,6 +156,7 @@ class Predictive:
                 rows.append(torch.cat([given.sample() for given in batches]))
         return torch.stack(rows)
 
+    @checked()
     def log_likelihood(self, targets: Tensor) -> Tensor:
         """Return log p(y_b | x_b, theta_s), ``(S, B)`` in nats.
 
@@ -193,6 +194,7 @@ class Predictive:
             ) from problem
         return torch.stack([torch.cat(row) for row in rows])
 
+    @checked()
     def scores(self, targets: Tensor) -> dict[str, float]:
         """Return the scores of the mixture over draws, means over rows.
 

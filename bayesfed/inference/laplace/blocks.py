@@ -50,6 +50,11 @@ class Block:
         """
         variance, inputs, gradients = 1 / (self.values + precision), given.inputs, given.gradients
         inputs = inputs if self.right is None else inputs @ self.right
+        if given.last:
+            weights = inputs[:, 0].square() @ variance.mT
+            if self.left is None:
+                return torch.diag_embed(weights)
+            return (self.left * weights[:, None]) @ self.left.mT
         gradients = gradients if self.left is None else gradients @ self.left
         if inputs.shape[1] == 1:
             # One position: the Jacobian is an outer product, which need not be made.

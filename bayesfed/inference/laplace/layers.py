@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.errors import DataError
+from bayesfed.models.misfits import refused
 from bayesfed.models.modules import evaluating, last_linear, tied
 from bayesfed.trees import Tree, leaf_of
 
@@ -111,10 +112,14 @@ class Seen:
         ``(B, T, I)``, with a last column of ones for the bias.
     gradients
         ``(K, B, T, O)``: gradients of K linear combinations of the network's outputs.
+    last
+        Whether the outputs are those of the layer. Their gradients are then unit vectors, which
+        are left out.
     """
 
     inputs: Tensor
     gradients: Tensor
+    last: bool = False
 
     def products(self) -> Tensor:
         """Return the Jacobian by the layer's matrix, ``(K, B, O, I)``."""
@@ -130,7 +135,7 @@ def seen(
     net: nn.Module, parameters: Tree, layers: Sequence[Layer], inputs: Tensor, columns: Columns
 ) -> tuple[Tensor, dict[str, Seen]]:
     """Run rows through a network in evaluation mode; return its outputs ``(B, C)``, and what each
-    layer contributes, in double precision.
+    layer contributes, in double precision. A layer that is to be the last is the only one.
 
     Parameters
     ----------
@@ -169,7 +174,10 @@ def seen(
     with ExitStack() as hooks, evaluating(net), torch.enable_grad():
         for name in passed:
             hooks.enter_context(net.get_submodule(name).register_forward_hook(note(name)))
-        outputs: Tensor = functional_call(net, placed, (inputs,))
+        try:
+            outputs: Tensor = functional_call(net, placed, (inputs,))
+        except Exception as problem:
+            raise refused("laplace", inputs, problem) from problem
     if outputs.ndim != 2 or any(len(times) != 1 for times in passed.values()):
         odd = {name: len(times) for name, times in passed.items() if len(times) != 1}
         actual = f"outputs {tuple(outputs.shape)}, layers used otherwise: {odd}"
@@ -179,6 +187,10 @@ def seen(
         if layer.last and not torch.equal(outputs, passed[layer.name][0][1]):
             expected = f"outputs of the last linear layer {layer.name!r}"
             raise DataError("laplace", expected, "others", "subset='all'")
+    if layers[0].last:
+        (given, _), module = passed[layers[0].name][0], net.get_submodule(layers[0].name)
+        rows = _inputs(module, given, layers[0].bias).double()
+        return outputs.detach(), {layers[0].name: Seen(rows, rows.new_empty(0), last=True)}
     combinations, ends = columns(outputs.detach()), [passed[layer.name][0][1] for layer in layers]
     gradients = [
         torch.autograd.grad((outputs * combinations[:, :, column]).sum(), ends, retain_graph=True)
@@ -231,7 +243,10 @@ def jacobian(
         return output[0]
 
     with evaluating(net), torch.no_grad():
-        outputs: Tensor = functional_call(net, own, (inputs,))
+        try:
+            outputs: Tensor = functional_call(net, own, (inputs,))
+        except Exception as problem:
+            raise refused("laplace", inputs, problem) from problem
         if outputs.ndim != 2:
             hint = "a network with a row of outputs each"
             raise DataError("laplace", "outputs (B, C)", tuple(outputs.shape), hint)

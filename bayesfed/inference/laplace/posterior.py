@@ -14,6 +14,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bayesfed.errors import PosteriorError
+from bayesfed.errors.checks import checked
 from bayesfed.inference.ensembles.networks import Networks, figures
 from bayesfed.inference.laplace import evidence
 from bayesfed.inference.laplace.blocks import Block
@@ -102,6 +103,7 @@ class LaplacePosterior(Networks):
         sds = {name: block.sd(self.precision) for name, block in self.blocks.items()}
         return figures(self.centre, self.structure.split(sds, self.centre))
 
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return one draw of the parameters."""
         noise, centre = key.generator(), self.centre
@@ -112,6 +114,7 @@ class LaplacePosterior(Networks):
             name: centre[name] + leaf for name, leaf in self.structure.split(parts, centre).items()
         }
 
+    @checked()
     def draw_prior(self, key: Key) -> Tree:
         """Return one draw of the parameters from the prior."""
         noise = key.generator()
@@ -120,6 +123,7 @@ class LaplacePosterior(Networks):
             for name, leaf in self.centre.items()
         }
 
+    @checked()
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets given one draw, of batch shape ``(B,)``."""
         return self.observe_draws([draw], inputs)[0]
@@ -138,12 +142,14 @@ class LaplacePosterior(Networks):
             self.likelihood.distribution(torch.cat(outputs)) for outputs in zip(*parts, strict=True)
         ]
 
+    @checked()
     def outputs(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean ``(B, C)`` and covariance ``(B, C, C)`` of the network's outputs."""
         parts = [self._gaussian(part) for part in inputs.split(ROWS)]
         mean, covariance = map(torch.cat, zip(*parts, strict=True))
         return mean, covariance
 
+    @checked()
     def probit(self, inputs: Tensor) -> Tensor:
         """Return the probabilities of the classes ``(B, C)``, without draws: softmax of
         ``logits / sqrt(1 + pi / 8 variance)`` (MacKay, 1992).
@@ -178,14 +184,16 @@ class LaplacePosterior(Networks):
         outputs, by_block = self.structure.jacobian(self.net, self.parameters, inputs)
         # In the precision of the network, in which covariances would lose digits.
         terms = {
-            name: (one.inputs.to(outputs), one.gradients.to(outputs))
+            name: (one.inputs.to(outputs), one.gradients.to(outputs), one.last)
             for name, one in by_block.items()
         }
         results = []
         for shift in shifts:
             shifted = outputs
-            for name, (rows, gradients) in terms.items():
+            for name, (rows, gradients, last) in terms.items():
                 moved = rows @ shift[name].to(outputs).mT
-                shifted = shifted + torch.einsum("bto,kbto->bk", moved, gradients)
+                shifted = shifted + (
+                    moved[:, 0] if last else torch.einsum("bto,kbto->bk", moved, gradients)
+                )
             results.append(shifted)
         return results

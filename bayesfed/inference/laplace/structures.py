@@ -29,44 +29,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError
 from bayesfed.inference.laplace.blocks import Block, eigen, symmetric, triangle
-from bayesfed.inference.laplace.layers import Columns, Layer, Seen, jacobian, seen
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal, temperature_of
+from bayesfed.inference.laplace.layers import Layer, Seen, jacobian, seen
+from bayesfed.inference.laplace.roots import Roots, unit
 from bayesfed.trees import Tree, flat, leaf_of, unflat
 
 # Name of the only block of a GGN that is not made of layers.
 FLAT = "flat"
-
-
-def roots(likelihood: Likelihood) -> Columns:
-    """Return the function ``outputs -> S (B, C, K)`` of a likelihood, at its temperature.
-
-    Raises
-    ------
-    ArgumentError
-        If the likelihood is neither `Categorical` nor `Normal`.
-    """
-    cold = temperature_of(likelihood) ** -0.5
-
-    def of_classes(outputs: Tensor) -> Tensor:
-        p = outputs.double().softmax(1)
-        root: Tensor = cold * (torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :])
-        return root
-
-    if isinstance(likelihood, Categorical):
-        return of_classes
-    if isinstance(likelihood, Normal):
-        return lambda outputs: cold / likelihood.sd * unit(outputs)
-    actual = type(likelihood).__name__
-    raise ArgumentError("laplace, likelihood", "Categorical or Normal", actual, "Categorical()")
-
-
-def unit(outputs: Tensor) -> Tensor:
-    """Return the combinations that are the outputs themselves, ``(B, C, C)``."""
-    return torch.eye(outputs.shape[1], dtype=torch.float64, device=outputs.device).expand(
-        len(outputs), -1, -1
-    )
 
 
 @dataclass(frozen=True)
@@ -84,12 +53,23 @@ class Layered(ABC):
     def of_layer(self, name: str, one: Seen) -> Tree:
         """Return what some rows add to the sums, of what a layer contributes."""
 
+    @abstractmethod
+    def of_last(self, name: str, rows: Tensor, gram: Tensor, diagonal: Tensor) -> Tree:
+        """Return the same in closed form for a last layer, of its inputs ``(B, I)`` and
+        `Roots.squares`.
+        """
+
     def sums(
-        self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns
+        self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Roots
     ) -> tuple[Tensor, Tree]:
         """Return outputs and sums of some rows."""
         outputs, by_layer = seen(net, parameters, self.layers, inputs, columns)
-        parts = [self.of_layer(name, one) for name, one in by_layer.items()]
+        parts = [
+            self.of_last(name, one.inputs[:, 0], *columns.squares(outputs))
+            if one.last
+            else self.of_layer(name, one)
+            for name, one in by_layer.items()
+        ]
         return outputs, {name: leaf for part in parts for name, leaf in part.items()}
 
     def jacobian(
@@ -149,6 +129,11 @@ class Kronecker(Layered):
             leaf_of(name, "output"): triangle(gradients.mT @ gradients),
         }
 
+    def of_last(self, name: str, rows: Tensor, gram: Tensor, diagonal: Tensor) -> Tree:
+        """Return the sums of a last layer."""
+        factors = {"input": triangle(rows.mT @ rows), "output": triangle(gram)}
+        return {leaf_of(name, part): factor for part, factor in factors.items()}
+
     def blocks(self, means: Mapping[str, Tensor], rows: float) -> dict[str, Block]:
         """Return the eigen-decomposed factors."""
         blocks = {}
@@ -184,6 +169,10 @@ class DiagonalLayers(Layered):
             squares = torch.stack([column.square().sum((0, 1)) for column in columns]).sum(0)
         return {leaf_of(name, "diagonal"): squares}
 
+    def of_last(self, name: str, rows: Tensor, gram: Tensor, diagonal: Tensor) -> Tree:
+        """Return the sums of a last layer."""
+        return {leaf_of(name, "diagonal"): diagonal.mT @ rows.square()}
+
     def blocks(self, means: Mapping[str, Tensor], rows: float) -> dict[str, Block]:
         """Return the diagonal of each layer."""
         return {
@@ -216,7 +205,7 @@ class Flat:
         return {FLAT: (self.size if self.diagonal else self.size * (self.size + 1) // 2,)}
 
     def sums(
-        self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Columns
+        self, net: nn.Module, parameters: Tree, inputs: Tensor, columns: Roots
     ) -> tuple[Tensor, Tree]:
         """Return outputs and sums of some rows."""
         outputs, gradients = jacobian(net, parameters, self.names, inputs, columns)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import ITSELF, check, checked
+from bayesfed.errors.checks import ITSELF, WHOLE, check, checked
 from bayesfed.errors.roles import Role
 from bayesfed.inference.sum_product.dispatch import choose
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
@@ -32,6 +32,9 @@ from bayesfed.inference.sum_product.trust.words import warn_of
 from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 
+# Rows that "strip" solves exactly unless told otherwise.
+ROWS = 4
+
 
 @checked(**dict.fromkeys(("graph", "method", "max_sweeps", "tol", "damping"), ITSELF))
 def infer(
@@ -44,7 +47,7 @@ def infer(
     tol: float = 1e-4,
     max_sweeps: int = 1000,
     damping: float = 0.0,
-    strip_rows: int = 4,
+    strip_rows: int = ROWS,
     regions: Sequence[Sequence[int]] | None = None,
     certify: bool = False,
     progress: bool | None = None,
@@ -57,9 +60,11 @@ def infer(
     graph
         A `FactorGraph` or a flat model.
     evidence
-        Evidence from outside the graph; default none. Binary pairwise graphs: log-odds of
-        ``graph.shape``. Other graphs: log weights ``(n, C)``, C the largest cardinality. Batch
-        dimensions may come first; float32 or float64, on any device. Tables are summed there;
+        Evidence from outside the graph; default none. Binary variables: log-odds of
+        ``graph.shape``, or log weights of both states with a last axis of 2. Others: log weights
+        ``(n, C)``, C the largest cardinality. Results have the first form for binary pairwise
+        graphs whose tables forbid nothing, else the second. Batch dimensions may come first;
+        float32 or float64, on any device. Tables are summed there;
         binary pairwise graphs on the CPU, with results on the device of the evidence.
     method
         "exact": by transfer matrix (grids with a side of at most 12), in two passes (trees), or by
@@ -108,8 +113,9 @@ def infer(
     Raises
     ------
     ArgumentError
-        If the evidence has another shape or is not finite, the method does not serve the graph, or
-        the state is not one of this graph, method and batch.
+        If the evidence has another shape or is not finite, the method does not serve the graph or
+        has no use for `regions` or `strip_rows`, or the state is not one of this graph, method and
+        batch.
 
     Warns
     -----
@@ -144,6 +150,13 @@ def infer(
         # The kernels of pairwise graphs run on the CPU.
         plain = (evidence if isinstance(model, Tables) else evidence.cpu()).detach().contiguous()
         _check_regions(regions, model)
+        for name, given, of in (
+            ("regions", regions is not None, "gbp"),
+            ("strip_rows", strip_rows != ROWS, "strip"),
+        ):
+            if given and method != of:
+                hint = f"method={of!r}, or no {name}"
+                raise ArgumentError(f"infer {name}", f"method {of!r}", repr(method), hint)
         chosen, run = choose(_detached(model), plain, method, regions, strip_rows)
         outcome = run(settings, state)
         if bool(outcome.belief.isnan().any()):
@@ -191,6 +204,7 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
         )
     kind, finite = "log-odds", False
     if isinstance(evidence, Tensor):
+        evidence = _in_form(model, evidence, shape)
         # A general graph takes -inf: an impossible state.
         kind, finite = (
             ("log weights", bool((evidence < math.inf).all()))
@@ -218,6 +232,20 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
     return evidence
 
 
+def _in_form(model: Model, evidence: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return evidence of binary variables in the form of the model: log-odds, or log weights of
+    both states.
+    """
+    given = tuple(evidence.shape)
+    if given[len(given) - len(shape) :] == shape or not evidence.is_floating_point():
+        return evidence
+    if not isinstance(model, Tables):
+        both = given[-len(shape) - 1 :] == (*shape, 2)
+        return evidence[..., 1] - evidence[..., 0] if both else evidence
+    odds = shape[1] == 2 and given[-1:] == shape[:1] and bool((model.cards == 2).all())
+    return torch.stack([torch.zeros_like(evidence), evidence], -1) if odds else evidence
+
+
 def _check_regions(regions: Sequence[Sequence[int]] | None, model: Model) -> None:
     if regions is None:
         return
@@ -226,7 +254,7 @@ def _check_regions(regions: Sequence[Sequence[int]] | None, model: Model) -> Non
     if (
         not regions
         or not all(len(region) for region in regions)
-        or not all(type(variable) is int and 0 <= variable < count for variable in flat)
+        or not all(WHOLE.fits(variable) and 0 <= variable < count for variable in flat)
     ):
         raise ArgumentError(
             "infer regions",

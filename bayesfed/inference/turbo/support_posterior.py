@@ -11,6 +11,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.func import functional_call
 
+from bayesfed.errors.checks import checked
 from bayesfed.keys import Key, forked
 from bayesfed.models import Belief, Declared, guide
 from bayesfed.models.modules import evaluating
@@ -38,6 +39,7 @@ class DeclaredPosterior:
     belief: Belief
     points: Tree
 
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return one draw of every site: ``SITE.w``, ``SITE.s``, ``SITE.rho``, each ``(M, N)``."""
         return self._values(self._trace(key))
@@ -73,6 +75,7 @@ class DeclaredPosterior:
             )
         return output
 
+    @checked()
     def draw_prior(self, key: Key) -> Tree:
         """Return an empty tree: draws of coupled supports would need a Markov chain."""
         return {}

@@ -8,7 +8,6 @@ inside a block, and ``pyro.param`` reads them from a scope of the store that end
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from torch.distributions import constraints, transform_to
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
+from bayesfed.errors.roles import takes
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, placed, under
 
@@ -39,8 +39,9 @@ class Program:
     model
         ``model(inputs, targets=None)``: a PyroModule or a function.
     guide
-        The same for the guide, or a class of automatic guide (or a partial of one), which is built
-        anew where it runs. Local latents, whose shapes differ between clients, need a class.
+        The same for the guide, or what makes one of the model and is called anew where it runs: a
+        class of automatic guide, a partial of one, a function ``(model) -> guide``. Local latents,
+        whose shapes differ between clients, need that.
 
     Raises
     ------
@@ -57,21 +58,20 @@ class Program:
                 raise ArgumentError(
                     f"federated_svi, {name}", "a PyroModule or a function", given, "AutoNormal"
                 )
-        try:
-            inspect.signature(
-                self.model.forward if isinstance(self.model, nn.Module) else self.model
-            ).bind(None, None)
-        except TypeError:
+        if not takes(self.model.forward if isinstance(self.model, nn.Module) else self.model, 2):
             hint = "def model(inputs, targets=None), or bayesian(net, Gaussian(1.0)) of a network"
             raise ArgumentError(
                 "federated_svi, model", "a model of inputs and targets", shown(self.model), hint
-            ) from None
+            )
 
     @property
     def builds(self) -> bool:
         """Whether every client builds a guide of its own."""
         kind = self.guide.func if isinstance(self.guide, partial) else self.guide
-        return isinstance(kind, type) and issubclass(kind, AutoGuide)
+        if isinstance(kind, type):
+            return issubclass(kind, AutoGuide)
+        # A function of the model alone, which makes a guide.
+        return not isinstance(kind, nn.Module) and takes(kind, 1) and not takes(kind, 2)
 
     def at(self, data: Dataset, key: Key) -> Pair:
         """Run both once on `data`: automatic guides learn their shapes, and parameters take their

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
+from bayesfed.errors.checks import checked
 from bayesfed.inference.variational.layout import Layout
 from bayesfed.inference.variational.program import Pair, Program
 from bayesfed.keys import Key, forked
@@ -110,6 +111,7 @@ class TracedGuide:
                 result[f"{block.name}.mean"], result[f"{block.name}.sd"] = moments
         return result
 
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return one draw of every shared site, and of the local ones for a client, in their own
         space.
@@ -179,6 +181,7 @@ class TracedGuide:
         with forked(key), torch.no_grad(), self.pair.held(self._all()):
             return poutine.trace(guide).get_trace(*self.pair.example)
 
+    @checked()
     def draw_prior(self, key: Key) -> Tree:
         """Return one draw of every shared site from the prior."""
         with forked(key), torch.no_grad(), self.pair.held(self._all()):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import constraints
 
-from bayesfed.errors.checks import POSITIVE, checked_class
+from bayesfed.errors.checks import POSITIVE, checked, checked_class
 from bayesfed.models.adapters.lora import lora_rank
 from bayesfed.models.priors.bayesian import BayesianNet
 from bayesfed.models.priors.weights import Gaussian, WeightPrior
@@ -58,6 +58,7 @@ class SliceNormal:
             pyro.sample(name, dist.Normal(loc, scale).to_event(loc.ndim))
 
 
+@checked()
 def adapter_prior(
     net: nn.Module, *, a: float = 0.1, b: float = 0.1, head: float = 0.1
 ) -> Callable[[str], WeightPrior]:

@@ -35,6 +35,7 @@ from bayesfed.models.modules import Predicate, is_plain, swapped
 from bayesfed.trees import Tree, check_shapes, leaf_of, parameters, shapes
 
 
+@checked()
 def linear_weights(name: str, module: nn.Module) -> bool:
     """Select the weights of all plain linear layers, not those of subclasses such as the output
     layer of `nn.MultiheadAttention`.
@@ -114,6 +115,7 @@ def lora(
     return twin
 
 
+@checked()
 def adapters(net: nn.Module) -> dict[str, LoraLinear]:
     """Return the layers with adapters, by name."""
     return {name: layer for name, layer in net.named_modules() if isinstance(layer, LoraLinear)}
@@ -131,6 +133,7 @@ def based(net: nn.Module, deltas: Mapping[str, Tensor]) -> Tree:
     }
 
 
+@checked()
 def lora_rank(net: nn.Module) -> int:
     """Return the rank of a network's adapters.
 
@@ -147,6 +150,7 @@ def lora_rank(net: nn.Module) -> int:
     return next(iter(ranks.values()))
 
 
+@checked()
 def resized(net: nn.Module, rank: int, *, factor: float = 1.0) -> nn.Module:
     """Return the network with adapters of a smaller rank over the same frozen weights, as trained
     by a client that has fewer slices.
@@ -177,6 +181,7 @@ def resized(net: nn.Module, rank: int, *, factor: float = 1.0) -> nn.Module:
     return swapped(net, swaps)
 
 
+@checked()
 def merged(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module:
     """Return the ordinary network: plain linear layers with weights ``W + scale B A``, all copied
     and trainable.

@@ -13,6 +13,7 @@ from pydantic import BaseModel, FiniteFloat, PositiveInt, ValidationError, model
 from torch import nn
 
 from bayesfed.errors import DataError, UpdateError
+from bayesfed.errors.checks import checked
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import lora
 from bayesfed.models.adapters.peft_saving import CONFIG, LEAVES, ROOT, WEIGHTS
@@ -58,6 +59,7 @@ class Settings(BaseModel, strict=True):
         return found
 
 
+@checked()
 def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
     """Return a network with the adapters in a folder that `peft` or `save_peft` wrote. As with
     `lora`, everything else is frozen and shared.

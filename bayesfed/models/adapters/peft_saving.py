@@ -26,8 +26,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bayesfed.data.files import write_whole
+from bayesfed.data.files import write_whole, writing
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import checked
 from bayesfed.models.adapters.lora import adapters, filled, lora_rank
 from bayesfed.models.adapters.lora_layers import Scaling, lora_scale
 from bayesfed.trees import leaf_of, parameters, trainable
@@ -37,6 +38,7 @@ ROOT = "base_model.model."
 LEAVES = {"lora_a": "lora_A.weight", "lora_b": "lora_B.weight"}
 
 
+@checked()
 def save_peft(
     net: nn.Module,
     tree: Mapping[str, Tensor] | None,
@@ -117,10 +119,11 @@ def save_peft(
     from safetensors.torch import save
 
     home = Path(folder)
-    home.mkdir(parents=True, exist_ok=True)
     whole = {name: value.detach().contiguous() for name, value in tensors.items()}
-    write_whole(home / WEIGHTS, save(whole, {"format": "pt"}))
-    write_whole(home / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+    with writing("save_adapters", home):
+        home.mkdir(parents=True, exist_ok=True)
+        write_whole(home / WEIGHTS, save(whole, {"format": "pt"}))
+        write_whole(home / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
 
 
 def _heads(net: nn.Module) -> list[str]:

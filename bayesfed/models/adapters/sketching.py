@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import SHARE, check
+from bayesfed.errors.checks import SHARE, check, checked
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
 
@@ -34,6 +34,7 @@ class Drawn(NamedTuple):
     multipliers: Tensor
 
 
+@checked()
 def random_sketch(rank: int, k: int, key: Key) -> Drawn:
     """Draw k of r slices, all sets of k with the same probability (FSLoRA, definition 3.1).
 
@@ -56,6 +57,7 @@ def random_sketch(rank: int, k: int, key: Key) -> Drawn:
     return Drawn(indices, torch.full((k,), rank / k, dtype=torch.float64))
 
 
+@checked()
 def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) -> Drawn:
     """Draw k of r slices, heavier ones more often, by systematic sampling in random order, which
     meets every probability exactly (Madow, 1949).
@@ -117,6 +119,7 @@ def inclusion(weights: Tensor, k: int, floor: float) -> Tensor:
         certain |= chances >= 1
 
 
+@checked()
 def slice_norms(b: Tensor, a: Tensor) -> Tensor:
     """Return the Frobenius norm ``(r,)`` of every slice ``B e_j e_j^T A``: how much it would change
     the adapter to leave it out.

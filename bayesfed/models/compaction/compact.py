@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import checked
 from bayesfed.models.compaction.pruned import is_layer
 from bayesfed.models.compaction.rewriting import Rewriter
 from bayesfed.models.modules import is_plain
@@ -44,6 +45,7 @@ class Compact(nn.Module):
         return output
 
 
+@checked()
 def compact(
     net: nn.Module, parameters: Mapping[str, Tensor], sample: Tensor | None = None
 ) -> Compact:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from bayesfed.errors.checks import checked
 from bayesfed.models.costs import costs, total_cost
 from bayesfed.models.elastic.graph import ChannelGraph
 from bayesfed.models.elastic.shrinking import shrunk
@@ -53,6 +54,7 @@ class Share(NamedTuple):
     size: float
 
 
+@checked()
 def shrunk_shares(
     net: nn.Module, graph: ChannelGraph, example: Tensor, alphas: Iterable[float]
 ) -> list[Share]:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import checked
 from bayesfed.models.elastic.graph import ChannelGraph
 from bayesfed.models.nets.building_blocks import slimmed
 from bayesfed.trees import check_shapes
@@ -30,6 +31,7 @@ from bayesfed.trees import check_shapes
 Net = TypeVar("Net", bound=nn.Module)
 
 
+@checked()
 def shrunk_widths(graph: ChannelGraph, alpha: float) -> dict[str, int]:
     """Return how many channels of each group a sub-model has: sqrt(alpha) of them, rounded to the
     nearest integer, at least 1.
@@ -62,6 +64,7 @@ def shrunk_widths(graph: ChannelGraph, alpha: float) -> dict[str, int]:
     }
 
 
+@checked()
 def shrunk_shapes(graph: ChannelGraph, alpha: float) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a sub-model's parameters and buffers, by name.
 
@@ -83,6 +86,7 @@ def shrunk_shapes(graph: ChannelGraph, alpha: float) -> dict[str, tuple[int, ...
     return {name: tuple(shape) for name, shape in sizes.items()}
 
 
+@checked()
 def shrunk(net: Net, graph: ChannelGraph, alpha: float) -> Net:
     """Return a narrower network, of the same classes and names, whose parameters and buffers are
     the leading entries of the network's own.

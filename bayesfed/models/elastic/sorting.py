@@ -15,10 +15,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from bayesfed.errors.checks import checked
 from bayesfed.models.elastic.graph import ChannelGraph, Group, Place
 from bayesfed.trees import Tree, check_shapes
 
 
+@checked()
 def sort_channels(graph: ChannelGraph, tree: Mapping[str, Tensor]) -> Tree:
     """Return parameters of the same function in which each group of hidden channels is in
     descending order of norms.

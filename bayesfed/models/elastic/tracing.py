@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked
 from bayesfed.keys import Key, forked
 from bayesfed.models.elastic.axes import Axes, Axis
 from bayesfed.models.elastic.calls import COUNTED, Call, Network, Value
@@ -34,6 +35,7 @@ from bayesfed.models.modules import evaluating, is_plain
 from bayesfed.trees import shapes
 
 
+@checked()
 def channel_graph(net: nn.Module, sample: Tensor) -> ChannelGraph:
     """Find the channels that must be permuted and cut together.
 

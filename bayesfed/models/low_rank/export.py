@@ -70,6 +70,7 @@ def dense_or_thin(
     return twin
 
 
+@checked()
 def dense(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Module:
     """Return the ordinary network: a copy with all products formed.
 

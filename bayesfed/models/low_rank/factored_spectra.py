@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import checked
 from bayesfed.geometry.thin import (
     check_finite,
     check_matrices,
@@ -68,6 +69,7 @@ class Spectrum:
         return self.u[:, :rank] * roots, self.v[:, :rank] * roots
 
 
+@checked()
 def spectrum(
     matrix: Tensor,
     rank: int,
@@ -133,6 +135,7 @@ def spectrum(
     return Spectrum(q @ u[:, :rank], values[:rank].clone(), v[:, :rank].clone(), rest, residual)
 
 
+@checked()
 def spectra(
     tree: Mapping[str, Tensor],
     layers: Mapping[str, Unrolling],

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import NOT_NEGATIVE, check
+from bayesfed.errors.checks import NOT_NEGATIVE, check, checked
 from bayesfed.geometry.thin import squared_norm
 from bayesfed.models.low_rank.factored_spectra import Spectrum, spectra, whole_weight
 from bayesfed.models.low_rank.thin_layers import FactoredLayer
@@ -32,6 +32,7 @@ from bayesfed.models.low_rank.unrolling import Unrolling
 from bayesfed.trees import Tree, leaf_of
 
 
+@checked()
 def unrollings(net: nn.Module) -> dict[str, Unrolling]:
     """Return the layout of the weight of each factored layer of a network, by the layer's name."""
     return {
@@ -41,6 +42,7 @@ def unrollings(net: nn.Module) -> dict[str, Unrolling]:
     }
 
 
+@checked()
 def factorise(
     tree: Mapping[str, Tensor],
     layers: Mapping[str, Unrolling],
@@ -124,6 +126,7 @@ def align(tree: Mapping[str, Tensor], layers: Mapping[str, Unrolling]) -> Tree:
     return changed
 
 
+@checked()
 def frobenius_decay(tree: Mapping[str, Tensor], coefficient: float) -> Tensor:
     """Return ``coefficient / 2`` times the sum over factored layers of ``||U V^T||_F^2``, a scalar,
     without forming a product.

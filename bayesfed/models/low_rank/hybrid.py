@@ -150,6 +150,7 @@ def hybrid_ranks(
     return ranks
 
 
+@checked()
 def whole_first(net: nn.Module, count: int) -> Predicate:
     """Select the layers that FedHM keeps whole: the first `count` weight matrices in the network's
     order, every 1 x 1 convolution, the last matrix.

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, one_of
+from bayesfed.errors.checks import a, check, checked, one_of
 
 Norm = Literal["batch", "static", "group"]
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
@@ -96,6 +96,7 @@ def tracked(net: Net) -> Net:
     return twin
 
 
+@checked(net=a(nn.Module, "a network", "resnet18(10, key)"))
 def untracked(net: Net) -> Net:
     """Return a copy whose batch norms are static, that is without running statistics. Other modules
     are unchanged.

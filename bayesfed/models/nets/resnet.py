@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bayesfed.errors.checks import checked
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import as_images, initialised, slimmed
 from bayesfed.models.nets.norms import Norm, norm_layer
@@ -57,6 +58,7 @@ class Block(nn.Module):
         return functional.relu(self.norm2(self.conv2(inner)) + self.shortcut(inputs))
 
 
+@checked()
 def resnet18(
     image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "batch"
 ) -> nn.Sequential:

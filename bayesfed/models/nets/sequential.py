@@ -89,6 +89,7 @@ def cnn(
     return initialised(nn.Sequential(*layers, *_perceptron([features, hidden, classes])), key)
 
 
+@checked()
 def alexnet(
     image: tuple[int, int, int], classes: int, key: Key, *, width: int = 16, hidden: int = 128
 ) -> nn.Sequential:
@@ -127,6 +128,7 @@ def alexnet(
     return initialised(nn.Sequential(*layers, *_perceptron(widths)), key)
 
 
+@checked()
 def mobilenet(
     image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "group"
 ) -> nn.Sequential:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from bayesfed.data.texts.pretrained import model_folder, offline
 from bayesfed.errors import ArgumentError, DataError, MissingExtraError
-from bayesfed.errors.checks import check, number, whole
+from bayesfed.errors.checks import check, checked, number, whole
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import initialised
 
@@ -72,6 +72,7 @@ class TextClassifier(nn.Module):
         return pooled
 
 
+@checked()
 def text_classifier(
     encoder: str | Path | nn.Module, classes: int, key: Key, *, dropout: float = 0.0
 ) -> TextClassifier:

@@ -12,12 +12,13 @@ from itertools import count
 
 from torch import nn
 
-from bayesfed.errors.checks import check
+from bayesfed.errors.checks import check, checked
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import LARGE, as_images, initialised, slimmed
 from bayesfed.models.nets.norms import Norm, norm_layer
 
 
+@checked()
 def vgg9(
     image: tuple[int, int, int],
     classes: int,
@@ -73,6 +74,7 @@ def vgg9(
     )
 
 
+@checked()
 def femnist_cnn(classes: int, key: Key, *, width: float = 1.0) -> nn.Sequential:
     """Build the CNN of McMahan et al. (2017) for grey images of 28 x 28: 5 x 5 convolutions of 32
     and 64 channels, 512 hidden units.

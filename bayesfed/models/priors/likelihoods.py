@@ -109,6 +109,10 @@ class Categorical:
 
     def check(self, output: Tensor, targets: Tensor) -> None:
         """Raise `DataError` unless outputs are ``(B, C)`` and labels integers below C."""
+        if are_probabilities(output[:2]):
+            actual = "probabilities: rows without negatives, each with a sum of 1"
+            hint = "the network without its last softmax"
+            raise DataError("Categorical", "logits (B, C)", actual, hint)
         if output.ndim != 2 or targets.shape != output.shape[:1] or targets.is_floating_point():
             raise DataError(
                 "Categorical",
@@ -178,6 +182,15 @@ class Normal:
                 f"{tuple(targets.shape)} of {targets.dtype}",
                 _numbers_instead(output, targets),
             )
+
+
+def are_probabilities(output: Tensor) -> bool:
+    """Return whether outputs ``(B, C)`` are the probabilities of several classes."""
+    if output.ndim != 2 or not len(output) or output.shape[1] < 2:
+        return False
+    off = (output.double().sum(1) - 1).abs().max() + output.clamp(max=0).abs().max()
+    # Rounding of a softmax in half precision, too.
+    return float(off) < (1e-2 if output.element_size() < 4 else 1e-5)
 
 
 def _labels_instead(output: Tensor, targets: Tensor) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bayesfed.data import Dataset, concatenated, federate, iid, split_rows
+from bayesfed.data.population import check_classes
 from bayesfed.errors import BayesfedError
 from bayesfed.federated import Algorithm, InProcess
 from bayesfed.keys import Key
@@ -95,6 +96,7 @@ def build(file: ExperimentFile, seed: int) -> Built:
     parts = reader.section("partition") or iid(len(scope.train), CLIENTS, Key(seed, "partition"))
     scope.net, scope.link = reader.section("net"), reader.section("link")
     train, test = scope.train, scope.test = _fitted(file, scope)
+    check_classes("data", {"training rows": train, "test rows": test})
     clients = federate(train, parts)
     own: Mapping[str, Dataset] = {}
     if share:

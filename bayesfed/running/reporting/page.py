@@ -11,8 +11,9 @@ from typing import Any
 from safetensors import SafetensorError
 
 from bayesfed import __version__
-from bayesfed.data.files import write_whole
+from bayesfed.data.files import write_whole, writing
 from bayesfed.errors import ArgumentError, BayesfedError
+from bayesfed.errors.checks import checked
 from bayesfed.federated import Record
 from bayesfed.inspect.learning_curves import Runs, curves, plot_curves
 from bayesfed.running.comparison import LEGEND, cells
@@ -21,6 +22,7 @@ from bayesfed.running.reporting.clients import client_table
 from bayesfed.running.reporting.supports import address, support_maps
 
 
+@checked()
 def report(folders: str | Path | Iterable[str | Path], path: str | Path) -> Path:
     """Write one HTML page on experiments, from their folders of results: tables, curves, supports,
     clients, settings, versions, what to cite.
@@ -59,8 +61,9 @@ def report(folders: str | Path | Iterable[str | Path], path: str | Path) -> Path
         hint = "running the experiment again in another folder"
         raise ArgumentError("report", "folders whose files are whole", damage, hint) from problem
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, page.encode())
+    with writing("report", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, page.encode())
     return path
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayesfed.errors import ArgumentError, needs
+from bayesfed.errors.checks import checked
 from bayesfed.federated import RoundReport
 from bayesfed.running.settings import Setting
 from bayesfed.running.trackers.tracker import Opened, Settings, Tracker
@@ -25,6 +26,7 @@ METRICS, PARAMETERS = 1000, 100
 ALWAYS = "round/seconds"
 
 
+@checked()
 def mlflow(
     experiment: str = "bayesfed",
     *,
@@ -113,6 +115,7 @@ def _allowed(name: str) -> str:
     return re.sub(r"[^\w\-./ :]", "_", name)
 
 
+@checked()
 def tensorboard(folder: str | Path, *, config: Mapping[str, Setting] | None = None) -> Tracker:
     """Return a callback that writes the figures of every round to a folder that
     ``tensorboard --logdir`` shows.
@@ -181,6 +184,7 @@ def _markdown(settings: Settings) -> str:
     return "\n".join(["| setting | value |", "|---|---|", *rows])
 
 
+@checked()
 def wandb(
     project: str | None = None,
     *,

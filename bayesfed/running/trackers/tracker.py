@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 
 from bayesfed.federated import Record, RoundReport, bits, energy_j
+from bayesfed.federated.engine.reports import Watch
 from bayesfed.running.folders import installed, spent
 from bayesfed.running.settings import Setting, settings_of
 
@@ -35,7 +36,7 @@ class Tracker(AbstractContextManager["Tracker"]):
 
     def __init__(self, sink: Sink, config: Mapping[str, Setting] | None = None) -> None:
         self._sink, self._config, self._entered = sink, dict(config or {}), ExitStack()
-        self._next: int | None = None
+        self._watch = Watch()
         self.run_id = ""
         """Id of the run that was last written to, with which a later run can go on."""
 
@@ -43,7 +44,7 @@ class Tracker(AbstractContextManager["Tracker"]):
         """Record a round; before the first one, the settings and the earlier rounds that are not
         there yet.
         """
-        if self._next != report.round:
+        if self._watch.begins(report):
             self._open(report)
         self._record(report)
 
@@ -54,11 +55,11 @@ class Tracker(AbstractContextManager["Tracker"]):
         traceback: TracebackType | None,
     ) -> None:
         """End the run."""
-        self._next = None
+        self._watch = Watch()
         self._entered.__exit__(kind, error, traceback)
 
     def _open(self, report: RoundReport) -> None:
-        self.__exit__(None, None, None)
+        self._entered.close()
         own: dict[str, Setting] = {
             "seed": report.snapshot.seed,
             "bayesfed": installed("bayesfed"),
@@ -73,7 +74,6 @@ class Tracker(AbstractContextManager["Tracker"]):
             self._record(record)
 
     def _record(self, record: Record) -> None:
-        self._next = record.round + 1
         self._megabytes += bits(record.rows) / 8e6
         self._joules += energy_j(record.rows)
         if record.round >= self._there:

@@ -146,7 +146,7 @@ WRONG = {
     "run test regression": (
         lambda: go(test=replace(TEST, targets=torch.randn(4))),
         ArgumentError,
-        "; try callbacks=[evaluate(test, metric=la",
+        "; try callbacks=[evaluate(test, metric='mse')]",
     ),
     "run batch width": (
         lambda: go(clients={"a": rows(6, 5)}),

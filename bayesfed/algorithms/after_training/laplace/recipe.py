@@ -39,7 +39,8 @@ from bayesfed.errors.roles import Role
 from bayesfed.federated import Algorithm, Link, Model, Posterior, Predictor
 from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.inference.laplace.layers import Layer, all_layers, last_layer
-from bayesfed.inference.laplace.structures import DiagonalLayers, Flat, Kronecker, Structure, roots
+from bayesfed.inference.laplace.roots import roots
+from bayesfed.inference.laplace.structures import DiagonalLayers, Flat, Kronecker, Structure
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import tied
 from bayesfed.models.nets.norms import check_tracked

@@ -19,7 +19,8 @@ from bayesfed.federated.aggregation.servers import PublishesModel, summed
 from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.inference.laplace import evidence
 from bayesfed.inference.laplace.posterior import LaplacePosterior
-from bayesfed.inference.laplace.structures import Structure, roots
+from bayesfed.inference.laplace.roots import roots
+from bayesfed.inference.laplace.structures import Structure
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood

@@ -33,7 +33,7 @@ from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, Persona
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
-from bayesfed.errors.checks import number
+from bayesfed.errors.checks import checked, number
 from bayesfed.federated import (
     Adam,
     Algorithm,
@@ -165,6 +165,7 @@ class WeightPosterior(Networks):
         """Mean and sd of every parameter, as ``NAME.mean`` and ``NAME.sd``."""
         return figures(self.mean, self.sd)
 
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return one draw of every parameter."""
         noise = key.generator()

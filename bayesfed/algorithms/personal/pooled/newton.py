@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from bayesfed.algorithms.personal.pooled.posterior import in_widths
 from bayesfed.data import Dataset
-from bayesfed.inference.laplace.structures import roots
+from bayesfed.inference.laplace.roots import roots
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import evaluating
 from bayesfed.models.priors.likelihoods import temperature_of

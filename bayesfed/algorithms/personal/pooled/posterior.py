@@ -8,6 +8,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from bayesfed.errors.checks import checked
 from bayesfed.inference.ensembles.networks import Networks, figures
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, flat, unflat
@@ -48,6 +49,7 @@ class PartPosterior(Networks):
         """Mean and sd of every parameter, as ``NAME.mean`` and ``NAME.sd``."""
         return figures(self.mean, self.sd)
 
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return one draw of the parameters."""
         noise = torch.randn(len(self.root), generator=key.generator(), dtype=torch.float64).to(

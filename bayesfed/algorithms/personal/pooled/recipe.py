@@ -51,7 +51,8 @@ from bayesfed.errors.roles import Role
 from bayesfed.federated import Algorithm, Link, Model, Personal, Training, Whole
 from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.federated.training.batch_norm import travelling
-from bayesfed.inference.laplace.structures import Flat, roots
+from bayesfed.inference.laplace.roots import roots
+from bayesfed.inference.laplace.structures import Flat
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import Predicate, selected

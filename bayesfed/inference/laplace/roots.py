@@ -1,0 +1,67 @@
+"""Roots of the curvature of likelihoods: the linear combinations of outputs whose gradients make a
+GGN, and their squares in closed form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesfed.errors import ArgumentError
+from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal, temperature_of
+
+
+@dataclass(frozen=True)
+class Roots:
+    """The function ``outputs -> S (B, C, K)`` of a likelihood, at its temperature; made by `roots`.
+
+    Parameters
+    ----------
+    likelihood
+        `Categorical` or `Normal`.
+    """
+
+    likelihood: Likelihood
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """Return S of each row."""
+        cold = temperature_of(self.likelihood) ** -0.5
+        if isinstance(self.likelihood, Normal):
+            return cold / self.likelihood.sd * unit(outputs)
+        p = outputs.double().softmax(1)
+        root: Tensor = cold * (torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :])
+        return root
+
+    def squares(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``S S'`` added up over rows, ``(C, C)``, and its diagonal for each row,
+        ``(B, C)``, without S: for classes ``diag(p) - p p'``.
+        """
+        cold = 1 / temperature_of(self.likelihood)
+        if isinstance(self.likelihood, Normal):
+            each = torch.full_like(outputs, cold / self.likelihood.sd**2, dtype=torch.float64)
+            return torch.diag(each.sum(0)), each
+        p = outputs.double().softmax(1)
+        return cold * (torch.diag(p.sum(0)) - p.mT @ p), cold * (p - p.square())
+
+
+def roots(likelihood: Likelihood) -> Roots:
+    """Return the function ``outputs -> S (B, C, K)`` of a likelihood.
+
+    Raises
+    ------
+    ArgumentError
+        If the likelihood is neither `Categorical` nor `Normal`.
+    """
+    if isinstance(likelihood, Categorical | Normal):
+        return Roots(likelihood)
+    actual = type(likelihood).__name__
+    raise ArgumentError("laplace, likelihood", "Categorical or Normal", actual, "Categorical()")
+
+
+def unit(outputs: Tensor) -> Tensor:
+    """Return the combinations that are the outputs themselves, ``(B, C, C)``."""
+    return torch.eye(outputs.shape[1], dtype=torch.float64, device=outputs.device).expand(
+        len(outputs), -1, -1
+    )
