@@ -118,6 +118,11 @@ def size(tree: Mapping[str, Tensor]) -> int:
     return sum(leaf.numel() for leaf in tree.values())
 
 
+def wide(tree: Mapping[str, Tensor]) -> bool:
+    """Return whether any leaf is of double precision."""
+    return any(leaf.dtype == torch.float64 for leaf in tree.values())
+
+
 def zeros_like(tree: Mapping[str, Tensor]) -> Tree:
     """Return zeros in the shapes, types and places of all leaves."""
     return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}

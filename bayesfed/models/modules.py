@@ -196,11 +196,6 @@ def tied(net: nn.Module) -> frozenset[str]:
     return frozenset(name for name, value in named if owners[id(value)] > 1)
 
 
-def wide(tree: Mapping[str, Tensor]) -> bool:
-    """Return whether any leaf is of double precision."""
-    return any(leaf.dtype == torch.float64 for leaf in tree.values())
-
-
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     """Return whether a module is exactly of one of these classes and has no hooks, so that calling
     it runs its `forward` and nothing else.

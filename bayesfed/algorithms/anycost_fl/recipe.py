@@ -28,8 +28,9 @@ from torch import Tensor, nn
 from bayesfed.algorithms.anycost_fl.weights import aggregation_weight
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.wrappers.on_devices import Planner
-from bayesfed.compress import Cast, Codec
+from bayesfed.compress import Codec
 from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible
+from bayesfed.compress.codecs import exact
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
@@ -148,7 +149,8 @@ def anycost_fl(
     views: list[View] = [
         Kept(view) if settings and aggregation == "optimal" else view for view in slices
     ]
-    down = codec or Cast(32)
+    as_is = exact(initial)
+    down = codec or as_is
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         planned = planner(profile, round, key)
@@ -159,7 +161,7 @@ def anycost_fl(
             if aggregation == "optimal"
             else 1.0
         )
-        up = Budgeted(settings, planned.load.beta) if settings else Cast(32)
+        up = Budgeted(settings, planned.load.beta) if settings else as_is
         options = LocalOptions(
             rate_factor=work.schedule(round), size=planned.size, steps=planned.steps
         )
