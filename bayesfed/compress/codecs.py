@@ -106,13 +106,21 @@ def exact(tree: Tree) -> Cast:
 
 
 def in_types(payload: Tree, dtypes: Mapping[str, torch.dtype], codec: Codec) -> Tree:
-    """Return a payload in the types of an exchange, which its sender does not choose: a
-    floating-point leaf has the type of the leaf of its name that the client was sent, any other
-    float32, or float64 if the codec is ``Cast(64)``.
+    """Return a payload in the types of an exchange, which its sender does not choose.
+
+    A floating-point leaf has the type of the leaf of its name that the client was sent. Any other
+    is float64 if the codec is ``Cast(64)``; else it has the type of a leaf of the same parameter,
+    ``KIND/NAME``, or is float32.
     """
-    other = torch.float64 if codec == Cast(64) else torch.float32
+    sent = {name: dtype for name, dtype in dtypes.items() if dtype.is_floating_point}
+    alike = {name.rpartition("/")[2]: dtype for name, dtype in sent.items()}
+
+    def of(name: str) -> torch.dtype:
+        like = alike.get(name.rpartition("/")[2], torch.float32)
+        return sent.get(name, torch.float64 if codec == Cast(64) else like)
+
     return {
-        name: leaf.to(dtypes.get(name, other)) if leaf.is_floating_point() else leaf
+        name: leaf.to(of(name)) if leaf.is_floating_point() else leaf
         for name, leaf in payload.items()
     }
 

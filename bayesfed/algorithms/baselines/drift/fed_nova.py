@@ -106,7 +106,7 @@ class Normalised:
             return state, {}
         mean = total.mean()
         times = float(mean[STEPS])
-        return {name: leaf.lerp(mean[f"{MODEL}/{name}"], times) for name, leaf in state.items()}, {
+        return {name: leaf.lerp(mean[f"{MODEL}/{name}"].to(leaf), times) for name, leaf in state.items()}, {
             "steps": times
         }
 
