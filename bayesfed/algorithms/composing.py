@@ -134,7 +134,8 @@ def compose(
     options
         ``turn -> options`` of the local step. Default: those of `training`.
     codec, up
-        Codec of the down-link, by default numbers as they are; codec of the up-link, by default the same.
+        Codec of the down-link, by default numbers as they are; codec of the up-link, by default
+        the same.
     link
         How payloads reach the server. Default: `Digital()`.
     reducer
