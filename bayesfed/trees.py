@@ -40,6 +40,15 @@ def trainable(module: nn.Module) -> Tree:
     }
 
 
+def frozen(module: nn.Module) -> Tree:
+    """Return the parameters that require no gradient by name, not copied: constants of the
+    network.
+    """
+    return {
+        name: value.detach() for name, value in module.named_parameters() if not value.requires_grad
+    }
+
+
 @contextmanager
 def placed(
     module: nn.Module,

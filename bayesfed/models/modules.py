@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
-from bayesfed.trees import to
+from bayesfed.trees import frozen, to, trainable
 
 Predicate = Callable[[str, nn.Module], bool]
 Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -194,6 +194,11 @@ def tied(net: nn.Module) -> frozenset[str]:
     named = list(net.named_parameters(remove_duplicate=False))
     owners = Counter(id(value) for _, value in named)
     return frozenset(name for name, value in named if owners[id(value)] > 1)
+
+
+def constants(net: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that are frozen while others are trained."""
+    return frozenset(frozen(net) if trainable(net) else ())
 
 
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:

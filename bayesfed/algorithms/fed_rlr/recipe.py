@@ -43,7 +43,7 @@ from bayesfed.federated.training.descent import draws_globally
 from bayesfed.geometry import metric_retraction
 from bayesfed.models import Categorical, Likelihood, fixed_rank
 from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
-from bayesfed.trees import parameters
+from bayesfed.trees import trainable
 
 # What a step may take back of its distance.
 SHARE = number("[0, 1]", "0.0006")
@@ -147,7 +147,7 @@ def fed_rlr(
         local,
         Retract(sending, layers),
         training=work,
-        initial=parameters(thin),
+        initial=trainable(thin),
         view=lambda turn: Whole(sent_shapes(turn.state, sending, layers)),
         weight=weighing(sending.weighs),
         options=options,

@@ -113,8 +113,8 @@ def bayesian(
         Default: `Categorical()` at temperature 1.
     where
         ``(parameter name, owning module) -> bool``. Default: every parameter that requires a
-        gradient, so not the frozen weights under adapters. It is called once for a parameter that
-        several layers share, with its first name.
+        gradient. Others, such as the weights under adapters, are constants and never selected. It
+        is called once for a parameter that several layers share, with its first name.
 
     Raises
     ------
@@ -127,11 +127,8 @@ def bayesian(
     selected = [
         name
         for name, value in named.items()
-        if (
-            value.requires_grad
-            if where is None
-            else where(name, net.get_submodule(name.rpartition(".")[0]))
-        )
+        if value.requires_grad
+        and (where is None or where(name, net.get_submodule(name.rpartition(".")[0])))
     ]
     check_selected("bayesian", net, selected, "where=weight_matrices")
     # A Pyro distribution is callable and has a `sample` too, but with another meaning.

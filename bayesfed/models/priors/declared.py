@@ -26,7 +26,7 @@ from bayesfed.models.priors.prior import Prior
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.sampling import ClusteredSupport
-from bayesfed.trees import Tree, leaf_of, parameters, running_statistics
+from bayesfed.trees import Tree, frozen, leaf_of, running_statistics, trainable
 
 # Coupling in nats from which on a chain of supports is in one state.
 WHOLE = 9.0
@@ -94,8 +94,8 @@ class Declared:
 
     @property
     def initial(self) -> Tree:
-        """The network's own parameters, copied."""
-        return parameters(self.net)
+        """The network's trained parameters, copied."""
+        return trainable(self.net)
 
     @property
     def last(self) -> str | None:
@@ -180,7 +180,8 @@ def declare(
         ``(parameter name, owning module) -> bool``. Default: every matrix of a layer of torch,
         embeddings, recurrent cells and attention included; biases, norms and parameters of modules
         of one's own are points. A parameter that several layers share is one site, by its first
-        name, if it is selected by any of its names.
+        name, if it is selected by any of its names. A frozen one is a constant of the network and
+        is never selected.
     likelihood
         Default: `Categorical()`.
 
@@ -192,7 +193,8 @@ def declare(
     """
     one, sites = Prior() if prior is None or callable(prior) else prior, {}
     for name, value in net.named_parameters():
-        if not any(where(alias, owner) for alias, owner in _owners(net, value)):
+        chosen = any(where(alias, owner) for alias, owner in _owners(net, value))
+        if not (chosen and value.requires_grad):
             continue
         if value.ndim < 2:
             raise PriorError(
@@ -219,7 +221,9 @@ def check_selected(where: str, net: nn.Module, selected: Sequence[str], hint: st
     statistics of the network.
     """
     if not selected:
-        actual = f"none of {[name for name, _ in net.named_parameters()]}"
+        still, names = frozen(net), list(trainable(net))
+        actual = "frozen ones alone" if still and not names else f"none of {names}"
+        hint = "net.requires_grad_()" if still and not names else hint
         raise PriorError(where, "a predicate that chooses a parameter", actual, hint)
     if running := running_statistics(net, certain=True):
         expected = "a network without running statistics"
