@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
@@ -23,6 +23,7 @@ from bayesfed.inspect.at_clients import NEVER, check_rows, own_posterior, scores
 from bayesfed.inspect.personal import client_of, personal_scores
 from bayesfed.keys import Key
 from bayesfed.models import Belief, Likelihood
+from bayesfed.running.networks import network_of, saved_leaves, write_tensors
 from bayesfed.running.settling import Settling, settling
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ class Result:
     def model(self) -> Predictor:
         """The transmitted model: call it on inputs."""
         return self.algorithm.predictor(self.snapshot.state)
+
+    def network(self) -> nn.Module:
+        """Return the transmitted model as a module of its own, in evaluation mode, for
+        `torch.export` or to train on; `ArgumentError` if it is not one network but an ensemble.
+        """
+        return network_of(self.model)
 
     @property
     def posterior(self) -> Posterior:
@@ -98,10 +105,9 @@ class Result:
         Of a personal method whose clients keep their memories to themselves (Flower):
         `ArgumentError`.
         """
+        run = self.algorithm, self.snapshot, self.history
         names = sorted({name for record in self.history for name in record.clients})
-        return {
-            name: client_of(self.algorithm, self.snapshot, self.history, name) for name in names
-        }
+        return {name: client_of(*run, name) for name in names}
 
     def personal_scores(
         self,
@@ -135,7 +141,7 @@ class Result:
 
     def series(self, name: str) -> list[tuple[int, float]]:
         """Return (round, value) of a metric or server figure where it was entered."""
-        found = ((record.round, {**record.server, **record.metrics}) for record in self.history)
+        found = ((record.round, record.server | record.metrics) for record in self.history)
         return [(number, figures[name]) for number, figures in found if name in figures]
 
     def final(self, name: str) -> float:
@@ -143,9 +149,8 @@ class Result:
         were entered, if this one never was.
         """
         if not (series := self.series(name)):
-            known = sorted(
-                {key for record in self.history for key in {**record.server, **record.metrics}}
-            )
+            every = (record.server | record.metrics for record in self.history)
+            known = sorted({key for figures in every for key in figures})
             hint = "run(..., test=data)" if name == "accuracy" else "a callback that enters it"
             raise ArgumentError("Result.final", f"one of {known}", repr(name), hint)
         return series[-1][1]
@@ -171,8 +176,7 @@ class Result:
         ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence
         from the ELBO and `k_hat`. Give the rows by client if a part of the posterior stays with
         clients, as local latents do. ``constant_data.row_fitted`` says which rows were fitted.
-        Held-out rows of clients by name, `own`, are scored as by `personal_scores`, and the scores
-        are entered in ``federation``.
+        Scores of clients' held-out rows by name, `own`, are entered in ``federation``.
         """
         from bayesfed.inspect import to_arviz
 
@@ -226,12 +230,10 @@ class Result:
         Raises
         ------
         ArgumentError
-            If there is no posterior, no row, a client called "all", or a part of the posterior that
-            is not known for these rows.
+            If there is no posterior, no row, a client called "all", or a part that is not known.
         """
-        return scores_by_client(
-            self.posterior, self.snapshot.memories, data, Key(seed, "predictive"), draws
-        )
+        kept, key = self.snapshot.memories, Key(seed, "predictive")
+        return scores_by_client(self.posterior, kept, data, key, draws)
 
     def k_hat(
         self, data: Dataset | Mapping[str, Dataset], draws: int = 1000, *, seed: int = 0
@@ -254,11 +256,10 @@ class Result:
         return k_hat_of(self.posterior, self.snapshot.memories, data, draws, Key(seed, "k_hat"))
 
     def save_model(self, path: str | Path) -> None:
-        """Write the transmitted model's parameters as a safetensors file."""
-        from safetensors.torch import save_file
-
-        leaves = self.model.parameters.items()
-        save_file({name: leaf.contiguous() for name, leaf in leaves}, str(path))
+        """Write the transmitted model as a safetensors file, with all that `load_state_dict` of
+        `network` takes: frozen parameters, buffers, and every name of tied ones.
+        """
+        write_tensors(Path(path), saved_leaves(self.model))
 
     def save(
         self,
@@ -270,9 +271,9 @@ class Result:
         """Write the run to a folder, which `bayesfed compare`, `plot` and `report` read: records,
         ledger, model, posterior, versions.
 
-        The folder's name is the experiment's in tables and pictures. Predictions are exported for
-        the rows `test`; what clients predict with is scored on their held-out rows `own`, by name,
-        as by `personal_scores`. Returned is the folder of this seed, ``folder/seed-N``.
+        Its name is the experiment's in tables and pictures. Predictions are exported for the rows
+        `test`; clients' held-out rows `own`, by name, are scored as by `personal_scores`. Returned
+        is the folder of this seed, ``folder/seed-N``.
 
         `ArgumentError` if a run of this seed is there already, or an experiment file.
         """

@@ -124,8 +124,8 @@ def anycost_fl(
     Raises
     ------
     ArgumentError
-        If alphas do not fall or one is outside (0, 1], the network has running statistics, cannot be
-        traced or, where devices shrink it, has frozen parameters, local work is not given in
+        If alphas do not fall or one is outside (0, 1], the network has running statistics, cannot
+        be traced or, where devices shrink it, has frozen parameters, local work is not given in
         epochs, or `beta` or `aggregation` is invalid.
     """
     if not alphas or list(alphas) != sorted(set(alphas), reverse=True):
