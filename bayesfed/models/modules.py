@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
+from bayesfed.models.calling import called
 from bayesfed.trees import frozen, to, trainable
 
 Predicate = Callable[[str, nn.Module], bool]
@@ -94,12 +94,13 @@ def outputs(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) ->
         raise DataError("model", "a tensor of inputs (B, ...)", shown(inputs), hint)
     with torch.no_grad(), evaluating(net):
         try:
-            found: Tensor = functional_call(net, to(parameters, inputs.device), (inputs,))
+            return called(net, to(parameters, inputs.device), inputs)
+        except (DataError, ArgumentError):
+            raise
         except (RuntimeError, ValueError) as problem:
             actual = f"{shown(inputs)}: {str(problem).splitlines()[0]}"
             hint = "rows of the width and type that were trained on"
             raise DataError("model", "inputs that the network takes", actual, hint) from problem
-    return found
 
 
 @contextmanager
@@ -135,7 +136,7 @@ def last_layer(
     with noting(net, own) as calls, torch.no_grad(), evaluating(net):
         # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
         row = inputs[:1].expand(2, *inputs.shape[1:])
-        functional_call(net, to(parameters or {}, inputs.device), (row,))
+        called(net, to(parameters or {}, inputs.device), row)
     return calls[-1][0] if calls else ""
 
 

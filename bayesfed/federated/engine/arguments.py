@@ -107,15 +107,16 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
     try:
         with forked(Key(0, "run", "test")):
             outputs = algorithm.predictor(algorithm.initial)(test.inputs[:2])
-    except PosteriorError:
+    except (PosteriorError, ArgumentError):
         raise
     except Exception as problem:
-        expected = "inputs that the model takes"
+        expected, said = "inputs that the model takes", problem.__cause__ or problem
         for rows in getattr(pool, "data", {}).values():
-            if len(rows):
+            if len(rows) and described(rows) != described(test):
                 expected = f"inputs like those of the clients, {described(rows)}"
                 break
-        actual = f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})"
+            said = problem
+        actual = f"{described(test)} ({str(said).splitlines()[0]})"
         hint = "the test set prepared as the rows are"
         raise ArgumentError("run, test", expected, actual, hint) from problem
     most, classes = int(test.targets.max()), outputs.shape[1] if outputs.ndim == 2 else 0

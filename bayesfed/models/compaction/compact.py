@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.models.calling import check_resolved
 from bayesfed.models.compaction.pruned import is_layer
 from bayesfed.models.compaction.rewriting import Rewriter
 from bayesfed.models.modules import is_plain
@@ -77,6 +78,7 @@ def compact(
     Inputs must be finite and have a batch dimension. Dropped entries are never multiplied, so an
     infinite input would not give NaN.
     """
+    check_resolved("compact", net)
     twin = _at(net, parameters).eval()
     seen = {} if sample is None else _inputs(twin, sample)
     rewriter = Rewriter(seen)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from torch.func import functional_call
 
 from bayesfed.errors import PriorError
 from bayesfed.errors.checks import checked
 from bayesfed.errors.roles import Role
+from bayesfed.models.calling import called
 from bayesfed.models.modules import Predicate, initial_scale
 from bayesfed.models.priors.declared import check_selected
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
@@ -75,7 +75,7 @@ class BayesianNet:
         }
         # Copies, since a forward pass may change buffers in place.
         buffers = {name: value.clone() for name, value in self.net.named_buffers()}
-        output = functional_call(self.net, {**self.values, **buffers, **weights}, (inputs,))
+        output = called(self.net, {**self.values, **buffers, **weights}, inputs)
         if changed := [
             name for name, value in buffers.items() if value.is_floating_point() and value._version
         ]:

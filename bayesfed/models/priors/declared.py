@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import pyro
 import pyro.distributions as dist
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.errors import PriorError
 from bayesfed.errors.checks import checked
 from bayesfed.errors.roles import Role
+from bayesfed.models.calling import called, check_resolved
 from bayesfed.models.modules import Dense, Predicate, initial_scale, layer_weights
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.models.priors.precisions import Gammas
@@ -149,7 +149,7 @@ class Declared:
             )
             gaussian = dist.Normal(0.0, precision.rsqrt()).to_event(2)
             weights[name] = pyro.sample(f"{name}.w", gaussian).reshape(site.shape)
-        output = functional_call(self.net, {**points, **weights}, (inputs,))
+        output = called(self.net, {**points, **weights}, inputs)
         return self.likelihood.observe(output, targets, scale)
 
 
@@ -218,8 +218,9 @@ def declare(
 
 def check_selected(where: str, net: nn.Module, selected: Sequence[str], hint: str) -> None:
     """Raise `PriorError` if no parameter is selected for a prior, or a draw would change running
-    statistics of the network.
+    statistics of the network, `ArgumentError` if a weight is computed from parameters.
     """
+    check_resolved(where, net)
     if not selected:
         still, names = frozen(net), list(trainable(net))
         actual = "frozen ones alone" if still and not names else f"none of {names}"

@@ -23,6 +23,7 @@ from bayesfed.federated.training.optimisers import Schedule
 from bayesfed.inference.objectives.proximal_operators import ProximalOperator, density
 from bayesfed.keys import Key
 from bayesfed.models import weight_matrices
+from bayesfed.models.calling import check_resolved
 from bayesfed.models.modules import Predicate, selected
 from bayesfed.trees import Tree
 
@@ -95,6 +96,7 @@ def penalise(
     ArgumentError
         If `where` chooses nothing that is trained: the weights under adapters are not.
     """
+    check_resolved(caller, net)
     named = dict(net.named_parameters())
     chosen = selected(net, named, where)
     names = tuple(name for name in chosen if named[name].requires_grad)

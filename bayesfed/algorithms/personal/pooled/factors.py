@@ -26,6 +26,7 @@ from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
+from bayesfed.models.calling import check_resolved
 from bayesfed.models.modules import Dense, swapped
 
 # Leaf of a layer with the client's own numbers, and what the names of loadings end with.
@@ -96,6 +97,7 @@ def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
         If the number is below 1, or the network has no such layer, or another module has its
         parameters too.
     """
+    check_resolved("pooled, local='factors'", net)
     layers = (module for module in net.modules() if isinstance(module, Dense))
     first = next((layer for layer in layers if layer.weight.requires_grad), None)
     weights = [value for module in net.modules() for value in module.parameters(recurse=False)]
