@@ -43,6 +43,7 @@ from bayesfed.federated.training.descent import draws_globally
 from bayesfed.geometry import metric_retraction
 from bayesfed.models import Categorical, Likelihood, fixed_rank
 from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
+from bayesfed.models.modules import constants, weight_matrices
 from bayesfed.trees import trainable
 
 # What a step may take back of its distance.
@@ -75,7 +76,7 @@ def fed_rlr(
         Any network, or one from `fixed_rank` with `rank` None.
     rank
         As in `fixed_rank`: one rank for all layers, ranks by name, or the share of each layer's
-        numbers to keep.
+        numbers to keep. Frozen layers stay as they are.
     training
         Riemannian SGD of a round, whose optimiser is a plain `Sgd`: at full rank, with one step, it
         is FedAvg. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
@@ -112,9 +113,14 @@ def fed_rlr(
     if not callable(consensus):
         check("fed_rlr, consensus", consensus, SHARE)
     travelling(net, "static", where="fed_rlr")
+    still = constants(net)
+
+    def trained(name: str, module: nn.Module) -> bool:
+        return name not in still and weight_matrices(name, module)
+
     # The factors that a run begins with are the same on any number of cores.
     with one_thread():
-        thin = net if rank is None else fixed_rank(net, rank)
+        thin = net if rank is None else fixed_rank(net, rank, where=trained)
     sending, layers = transmission or Tangents(), tuple(fixed_rank_layers(thin))
     if not layers:
         raise ArgumentError(

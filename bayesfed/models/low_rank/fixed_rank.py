@@ -36,7 +36,7 @@ from bayesfed.geometry import FixedRank, Tangent, from_dense, project, random_po
 from bayesfed.keys import Key
 from bayesfed.models.low_rank.replacing import Initial, chosen, thinned
 from bayesfed.models.low_rank.thin_layers import FixedRankLayer
-from bayesfed.models.modules import Dense, Predicate, constants, weight_matrices
+from bayesfed.models.modules import Dense, Predicate, weight_matrices
 from bayesfed.trees import Tree, leaf_of
 
 
@@ -67,7 +67,7 @@ def fixed_rank(
         Random key for "random" only; each layer draws from the child with its name.
     where
         ``(parameter name, owning module) -> bool``; may select weights of `nn.Linear`, `nn.Conv1d`,
-        `nn.Conv2d` and `nn.Conv3d`. Frozen weights stay as they are.
+        `nn.Conv2d` and `nn.Conv3d`.
 
     Raises
     ------
@@ -79,14 +79,7 @@ def fixed_rank(
     """
     by_name = rank if isinstance(rank, Mapping) else None
     kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    still = constants(net)
-    layers = chosen(
-        net,
-        lambda name, module: name not in still and where(name, module),
-        by_name,
-        caller="fixed_rank",
-        kinds=kinds,
-    )
+    layers = chosen(net, where, by_name, caller="fixed_rank", kinds=kinds)
     if isinstance(rank, Mapping):
         ranks = dict(rank)
     elif isinstance(rank, float):

@@ -35,7 +35,7 @@ from bayesfed.models.low_rank.factored_spectra import spectrum
 from bayesfed.models.low_rank.replacing import Initial, chosen, thinned
 from bayesfed.models.low_rank.thin_layers import FactoredLayer
 from bayesfed.models.low_rank.unrolling import Split, Unrolling
-from bayesfed.models.modules import Dense, Predicate, constants, weight_matrices
+from bayesfed.models.modules import Dense, Predicate, weight_matrices
 from bayesfed.trees import leaf_of
 
 Convention = Literal["output", "matrix"]
@@ -123,8 +123,7 @@ def hybrid_ranks(
         nothing. FedHM's largest model is the whole network.
     whole
         Layers not to factor: a predicate ``(parameter name, owning module) -> bool`` such as
-        `whole_first`, or names of layers or of modules that contain them. Frozen weights stay as
-        they are. Default: none.
+        `whole_first`, or names of layers or of modules that contain them. Default: none.
     convention
         "output": the rank is the ratio times the number of output channels or features, as in
         FedHM's tables; "matrix": the ratio times the full rank, min(M, N), as in its text. For 3 x
@@ -194,8 +193,8 @@ def _matrices(net: nn.Module) -> dict[str, Any]:
 def _candidates(
     net: nn.Module, whole: Whole | None, named: Collection[str] | None = None
 ) -> dict[str, Dense]:
-    """Return the layers that are not kept whole and not frozen, by name, checked. A predicate must
-    keep one; if names are given, each must.
+    """Return the layers that are not kept whole, by name, checked. A predicate must keep one; if
+    names are given, each must.
     """
     matrices = _matrices(net)
     if callable(whole):
@@ -208,7 +207,7 @@ def _candidates(
     if empty := [one for one, names in kept.items() if not names]:
         expected = f"layers among {list(matrices)}"
         raise ArgumentError("hybrid, whole", expected, f"none for {empty}", "whole_first")
-    rest = matrices.keys() - set[str]().union(*kept.values()) - constants(net)
+    rest = matrices.keys() - set[str]().union(*kept.values())
     return chosen(
         net,
         lambda name, module: name in rest,
