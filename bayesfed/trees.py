@@ -40,6 +40,15 @@ def trainable(module: nn.Module) -> Tree:
     }
 
 
+def frozen(module: nn.Module) -> Tree:
+    """Return the parameters that require no gradient by name, not copied: constants of the
+    network.
+    """
+    return {
+        name: value.detach() for name, value in module.named_parameters() if not value.requires_grad
+    }
+
+
 @contextmanager
 def placed(
     module: nn.Module,
@@ -118,6 +127,11 @@ def shapes(tree: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 def size(tree: Mapping[str, Tensor]) -> int:
     """Count the entries of all leaves."""
     return sum(leaf.numel() for leaf in tree.values())
+
+
+def wide(tree: Mapping[str, Tensor]) -> bool:
+    """Return whether any leaf is of double precision."""
+    return any(leaf.dtype == torch.float64 for leaf in tree.values())
 
 
 def zeros_like(tree: Mapping[str, Tensor]) -> Tree:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from torch import nn
 
 from bayesfed.algorithms.wrappers.chosen_prior import chosen_prior
-from bayesfed.compress import Cast, Codec
+from bayesfed.compress import Codec
+from bayesfed.compress.codecs import exact
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
 from bayesfed.errors.roles import Role
@@ -46,7 +47,7 @@ from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.seams import inner_codec
 from bayesfed.federated.training.batch_norm import predicting, travelling
 from bayesfed.keys import Key
-from bayesfed.trees import Tree, shapes
+from bayesfed.trees import Tree, shapes, trainable
 
 
 class Turn(NamedTuple):
@@ -133,7 +134,8 @@ def compose(
     options
         ``turn -> options`` of the local step. Default: those of `training`.
     codec, up
-        Codec of the down-link, by default 32-bit floats; codec of the up-link, by default the same.
+        Codec of the down-link, by default numbers as they are; codec of the up-link, by default
+        the same.
     link
         How payloads reach the server. Default: `Digital()`.
     reducer
@@ -168,8 +170,9 @@ def compose(
     chosen = Whole(shapes(begin)) if view is None else view
     step = _step(name, work.fitting(net, buffers=buffers) if local is None else local, capacity)
     adds = step.kind == "delta"
-    up, feeds = inner_codec(up or codec or Cast(32))
-    down, _ = inner_codec(codec or Cast(32))
+    as_is = exact(trainable(net))
+    up, feeds = inner_codec(up or codec or as_is)
+    down, _ = inner_codec(codec or as_is)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         turn = Turn(state, round, profile, key, capacity(profile, round, key) if capacity else 0)

@@ -10,14 +10,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from bayesfed.compress import Cast, Codec
+from bayesfed.compress import Codec
+from bayesfed.compress.codecs import exact
 from bayesfed.data import Dataset
 from bayesfed.federated import Assignment, Digital, Kind, Link, Local, Phase, Profile, Server, Whole
 from bayesfed.inference.laplace.roots import roots
 from bayesfed.inference.laplace.structures import Structure
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
-from bayesfed.models.modules import wide
 from bayesfed.trees import Shapes, Tree
 
 
@@ -50,7 +50,7 @@ def survey(
     answers
         Names and shapes of what clients send.
     model
-        The model, which is sent in 64 bits a number if any of its leaves has as many, else in 32.
+        The model, which is sent as it is.
     link
         How answers reach the server. Default: `Digital()` without a bound on norms, since sums over
         many rows are larger than the parameters of a model.
@@ -59,7 +59,7 @@ def survey(
     by_rows
         Whether clients weigh as many as they have rows. If not, each weighs 1.
     """
-    view, down = Whole(answers), Cast(64 if wide(model) else 32)
+    view, down = Whole(answers), exact(model)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(view, float(profile.samples) if by_rows else 1.0, down, up or down)

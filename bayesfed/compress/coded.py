@@ -34,7 +34,8 @@ class Coded:
     Parameters
     ----------
     floats
-        Codec of floating-point leaves; they come back as float32.
+        Codec of floating-point leaves, which reads them as float32; they come back in the type that
+        they had.
     exceptions
         Other codecs by pattern of the leaf's name, such as ``{"*.bias": Float(32)}``. The first
         pattern that matches is used.
@@ -93,25 +94,17 @@ class Coded:
                 self.integers.write(leaf.cpu().numpy().astype(np.int64).reshape(-1), out)
         except WireError as problem:
             raise WireError(f"leaf {name!r}: {problem}") from problem
-        # Floats of any width are decoded as float32.
-        dtype = "f4" if leaf.is_floating_point() else dtype
         return Leaf(name, dtype, tuple(leaf.shape), out.bytes())
 
     def _opened(self, leaf: Leaf, key: Key) -> Tensor:
         source, dtype = Reader(leaf.section), DTYPES[leaf.dtype]
-        if dtype is torch.float32:
-            result = self.codec(leaf.name).read(source, leaf.shape, key)
+        if dtype.is_floating_point:
+            result, most = self.codec(leaf.name).read(source, leaf.shape, key), torch.finfo(dtype)
+            # The largest float32 numbers do not fit a narrower type.
+            result = (result.clamp(most.min, most.max) if most.bits < 32 else result).to(dtype)
         elif dtype is torch.bool:
             result = torch.from_numpy(self.masks.read(source, _matrix(leaf.shape))).reshape(
                 leaf.shape
-            )
-        elif dtype.is_floating_point:
-            raise WireError(
-                f"leaf {leaf.name!r}",
-                "float32",
-                dtype,
-                "a message of this codec",
-                field="dtype",
             )
         else:
             values, most = (

@@ -131,8 +131,8 @@ class Flexible:
         return tree, meta
 
     def sparse(self, tree: Mapping[str, Tensor]) -> Tree:
-        """Return u-hat of (2): floating-point leaves, in float32, with all but the largest kernels
-        set to zero; other leaves unchanged.
+        """Return u-hat of (2): floating-point leaves, rounded to float32, with all but the largest
+        kernels set to zero; other leaves unchanged.
 
         Raises
         ------
@@ -151,7 +151,7 @@ class Flexible:
         # Without kernels there is still one part, of none of them.
         for name, own in zip(norms, np.split(kept, ends[:-1]), strict=False):
             thinned = np.where(own[:, None], kernels[name], np.float32(0))
-            result[name] = torch.from_numpy(thinned).reshape(tree[name].shape)
+            result[name] = torch.from_numpy(thinned).reshape(tree[name].shape).to(tree[name].dtype)
         return result
 
     def variance(self, tree: Mapping[str, Tensor]) -> float:

@@ -22,13 +22,14 @@ from torch import Tensor
 
 from bayesfed.compress.coded import Coded
 from bayesfed.compress.quantisers.floats import Float
-from bayesfed.compress.wire import Meta
+from bayesfed.compress.wire import DTYPES, Meta, dtype_of
 from bayesfed.errors import WireError
 from bayesfed.errors.checks import checked_class, number
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, is_finite
 
-MEAN, SD, SHARED = "mean/", "sd/", "shared/sd"
+MEAN, SD, SHARED, KINDS = "mean/", "sd/", "shared/sd", "kinds"
+FLOATS = {"f8", "f4", "f2", "bf"}
 # Larger grid numbers would not be exact in float64, nor worth sending.
 LARGEST = 2.0**40
 
@@ -79,16 +80,27 @@ class PosteriorGrid:
         seen = self._seen(result, spreads, key)
         for name in _means(tree):
             result[name] = _codes(tree[name], self._steps(name, tree[name], seen), key, name)
+        # The integers of the grid do not say which type they stand for.
+        kinds = [dtype_of(name, tree[name]) for name in _on_grid(result)]
+        if {*kinds} - {"f4"}:
+            meta = {**meta, KINDS: " ".join(kinds)}
         return self.inner.encode(result, meta, key.child("inner"))
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
         """Read sds and means of a message."""
         tree, meta = self.inner.decode(message, key.child("inner"))
+        coded = _on_grid(tree)
+        kinds = str(meta.pop(KINDS, "f4 " * len(coded))).split()
+        if len(kinds) != len(coded) or not {*kinds} <= FLOATS:
+            raise _damaged(KINDS, "a type for each leaf on a grid", kinds)
+        dtypes = {name: DTYPES[kind] for name, kind in zip(coded, kinds, strict=True)}
         seen = self._seen(tree, _spreads(tree), key)
-        result = tree | {name: leaf.float() for name, leaf in seen.items()}
+        result = tree | {
+            name: leaf.to(dtypes.get(name, tree[name].dtype)) for name, leaf in seen.items()
+        }
         for name in _means(tree):
             mean = _values(tree[name], self._steps(name, tree[name], seen), key, name)
-            result[name] = mean.float()
+            result[name] = mean.to(dtypes[name])
             if not is_finite(result[name]):
                 raise _damaged(name, "finite values", "others")
         return result, meta
@@ -118,6 +130,12 @@ class PosteriorGrid:
         if sd.numel() != 1 and sd.shape != leaf.shape:
             raise _damaged(name, f"shape {tuple(sd.shape)}", tuple(leaf.shape))
         return (sd.reshape(()) if sd.numel() == 1 else sd) * math.sqrt(24 * self.nats)
+
+
+def _on_grid(tree: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the means and sds that are grid numbers."""
+    names = (*_spreads(tree), *_means(tree))
+    return [name for name in names if not tree[name].is_floating_point()]
 
 
 def _means(tree: Mapping[str, Tensor]) -> list[str]:

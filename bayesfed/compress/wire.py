@@ -51,8 +51,11 @@ DTYPES: dict[str, torch.dtype] = {
     "f8": torch.float64,
     "f4": torch.float32,
     "f2": torch.float16,
+    "bf": torch.bfloat16,
     "i8": torch.int64,
     "i4": torch.int32,
+    "i2": torch.int16,
+    "i1": torch.int8,
     "u1": torch.uint8,
     "b1": torch.bool,
 }
@@ -244,7 +247,9 @@ def dtype_of(name: str, leaf: Tensor) -> str:
 
 def plain(name: str, leaf: Tensor) -> Leaf:
     """Return a leaf whose section holds its plain values, booleans with eight per byte."""
-    dtype, values = dtype_of(name, leaf), leaf.detach().cpu().contiguous().numpy()
+    dtype, held = dtype_of(name, leaf), leaf.detach().cpu().contiguous()
+    # NumPy has no bfloat16.
+    values = (held.view(torch.int16) if dtype == "bf" else held).numpy()
     if leaf.dtype is torch.bool:
         values = np.packbits(values.reshape(-1))
     return Leaf(name, dtype, tuple(leaf.shape), values.data.cast("B") if values.size else b"")

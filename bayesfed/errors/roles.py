@@ -17,6 +17,10 @@ from dataclasses import dataclass
 from numbers import Complex, Integral, Real
 from typing import Any, Literal, Protocol, Union
 
+from torch import nn
+
+from bayesfed.errors.networks import is_network
+
 
 @dataclass(frozen=True)
 class Role:
@@ -156,6 +160,7 @@ def _mapping(inside: tuple[Any, ...]) -> Role:
 
 
 FORMS: dict[Any, Callable[[tuple[Any, ...]], Role]] = {
+    nn.Module: lambda inside: Role(is_network, "a Module"),
     type(None): lambda inside: Role(lambda value: value is None, "None"),
     Union: _union,
     types.UnionType: _union,

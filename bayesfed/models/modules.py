@@ -12,13 +12,13 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import checked, shown
+from bayesfed.models.calling import called
 from bayesfed.models.live import untouched
-from bayesfed.models.misfits import Looked, refused
-from bayesfed.trees import to
+from bayesfed.models.misfits import Looked
+from bayesfed.trees import frozen, to, trainable
 
 Predicate = Callable[[str, nn.Module], bool]
 Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -89,11 +89,7 @@ def outputs(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) ->
         hint = "data.inputs, torch.as_tensor(array)"
         raise DataError("model", "a tensor of inputs (B, ...)", shown(inputs), hint)
     with torch.no_grad(), evaluating(net):
-        try:
-            found: Tensor = functional_call(net, to(parameters, inputs.device), (inputs,))
-        except Exception as problem:
-            raise refused("model", inputs, problem) from problem
-    return found
+        return called(net, to(parameters, inputs.device), inputs, "model")
 
 
 @contextmanager
@@ -129,7 +125,7 @@ def last_layer(
     with noting(net, own) as calls, torch.no_grad(), evaluating(net):
         # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
         row = inputs[:1].expand(2, *inputs.shape[1:])
-        functional_call(net, to(parameters or {}, inputs.device), (row,))
+        called(net, to(parameters or {}, inputs.device), row)
     return calls[-1][0] if calls else ""
 
 
@@ -190,9 +186,9 @@ def tied(net: nn.Module) -> frozenset[str]:
     return frozenset(name for name, value in named if owners[id(value)] > 1)
 
 
-def wide(tree: Mapping[str, Tensor]) -> bool:
-    """Return whether any leaf is of double precision."""
-    return any(leaf.dtype == torch.float64 for leaf in tree.values())
+def constants(net: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that are frozen while others are trained."""
+    return frozenset(frozen(net) if trainable(net) else ())
 
 
 def is_plain(module: nn.Module, *kinds: type[nn.Module]) -> bool:

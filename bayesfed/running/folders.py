@@ -35,6 +35,7 @@ from bayesfed.federated import Record, Row, bits, channel_uses, energy_j, latenc
 from bayesfed.federated.engine.files.records import from_line, lines
 from bayesfed.inspect import PersonalScores
 from bayesfed.inspect.tables import csv_of
+from bayesfed.running.networks import write_tensors
 from bayesfed.running.settings import settings_of
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def save(
     path.mkdir(parents=True, exist_ok=True)
     write_whole(path / "rounds.jsonl", lines(result.history))
     write_whole(path / "ledger.csv", _ledger(result.history).encode())
-    result.save_model(path / "model.safetensors")
+    write_tensors(path / "model.safetensors", result.model.parameters)
     method = {
         "name": result.algorithm.name,
         "settings": settings_of(result.algorithm),

@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesfed.data import Dataset
-from bayesfed.data.files import writing
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check, checked, checked_class, one_of, whole
 from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Snapshot, bits
@@ -23,6 +22,7 @@ from bayesfed.inspect.at_clients import NEVER, check_rows, own_posterior, scores
 from bayesfed.inspect.personal import client_of, personal_scores
 from bayesfed.keys import Key
 from bayesfed.models import Belief, Likelihood
+from bayesfed.running.networks import network_of, saved_leaves, write_tensors
 from bayesfed.running.pickling import Reduced, reduced
 from bayesfed.running.settling import Settling, settling
 
@@ -60,6 +60,12 @@ class Result:
     def model(self) -> Predictor:
         """The transmitted model: call it on inputs."""
         return self.algorithm.predictor(self.snapshot.state)
+
+    def network(self) -> nn.Module:
+        """Return the transmitted model as a module of its own, in evaluation mode, for
+        `torch.export` or to train on; `ArgumentError` if it is not one network but an ensemble.
+        """
+        return network_of(self.model)
 
     @property
     def posterior(self) -> Posterior:
@@ -101,10 +107,9 @@ class Result:
 
         `ArgumentError` of a personal method whose clients keep their memories to themselves.
         """
+        run = self.algorithm, self.snapshot, self.history
         names = sorted({name for record in self.history for name in record.clients})
-        return {
-            name: client_of(self.algorithm, self.snapshot, self.history, name) for name in names
-        }
+        return {name: client_of(*run, name) for name in names}
 
     @checked()
     def personal_scores(
@@ -143,7 +148,7 @@ class Result:
         """Return (round, value) of a metric or server figure where it was entered; `ArgumentError`,
         with the names that were entered, if this one never was.
         """
-        found = [(record.round, {**record.server, **record.metrics}) for record in self.history]
+        found = [(record.round, record.server | record.metrics) for record in self.history]
         if series := [(number, figures[name]) for number, figures in found if name in figures]:
             return series
         known = sorted({key for _, figures in found for key in figures})
@@ -175,8 +180,7 @@ class Result:
         ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence
         from the ELBO and `k_hat`. Give the rows by client if a part of the posterior stays with
         clients, as local latents do. ``constant_data.row_fitted`` says which rows were fitted.
-        Held-out rows of clients by name, `own`, are scored as by `personal_scores`, and the scores
-        are entered in ``federation``.
+        Scores of clients' held-out rows by name, `own`, are entered in ``federation``.
         """
         from bayesfed.inspect import to_arviz
 
@@ -231,13 +235,11 @@ class Result:
         Raises
         ------
         ArgumentError
-            If there is no posterior, no row, a client called "all", or a part of the posterior that
-            is not known for these rows.
+            If there is no posterior, no row, a client called "all", or a part that is not known.
         """
         check_rows("Result.scores", data, self.data)
-        return scores_by_client(
-            self.posterior, self.snapshot.memories, data, Key(seed, "predictive"), draws
-        )
+        kept, key = self.snapshot.memories, Key(seed, "predictive")
+        return scores_by_client(self.posterior, kept, data, key, draws)
 
     @checked()
     def k_hat(
@@ -262,12 +264,10 @@ class Result:
 
     @checked()
     def save_model(self, path: str | Path) -> None:
-        """Write the model's parameters as a safetensors file; `ArgumentError` if that fails."""
-        from safetensors.torch import save_file
-
-        leaves = {name: leaf.contiguous() for name, leaf in self.model.parameters.items()}
-        with writing("Result.save_model", path):
-            save_file(leaves, str(path))
+        """Write the transmitted model as a safetensors file, with all that `load_state_dict` of
+        `network` takes: frozen parameters, buffers, and every name of tied ones.
+        """
+        write_tensors(Path(path), saved_leaves(self.model))
 
     @checked()
     def save(
@@ -280,9 +280,9 @@ class Result:
         """Write the run to a folder, which `bayesfed compare`, `plot` and `report` read: records,
         ledger, model, posterior, versions.
 
-        The folder's name is the experiment's in tables and pictures. Predictions are exported for
-        the rows `test`; what clients predict with is scored on their held-out rows `own`, by name,
-        as by `personal_scores`. Returned is the folder of this seed, ``folder/seed-N``.
+        Its name is the experiment's in tables and pictures. Predictions are exported for the rows
+        `test`; clients' held-out rows `own`, by name, are scored as by `personal_scores`. Returned
+        is the folder of this seed, ``folder/seed-N``.
 
         `ArgumentError` if it has a run of this seed or an experiment file, or cannot be written to.
         """

@@ -35,6 +35,8 @@ def trees(key: Key) -> dict[str, Tree]:
             "n": torch.arange(10),
             "m": torch.tensor([True, False]),
             "u": torch.arange(7, dtype=torch.uint8),
+            "short": torch.arange(-3, 4, dtype=torch.int16),
+            "byte": torch.arange(-3, 4, dtype=torch.int8),
         },
         "not contiguous": {"a": torch.randn(6, 4, generator=generator).T[::2]},
     }

@@ -19,7 +19,7 @@ from bayesfed.testing import LawError, check_codec
 from tests.support.codecs import promises
 from tests.support.codecs.integers_and_masks import check_integer_code, check_mask_code
 from tests.support.codecs.leaves import check_leaf_codec
-from tests.support.codecs.shipped import INTEGER_CODES, LEAF_CODECS, MASK_CODES
+from tests.support.codecs.shipped import INTEGER_CODES, LEAF_CODECS, MASK_CODES, message_codecs
 
 # Composed of others, or of one kind with others.
 COSTLY = ("sparse lattice", "lattice 2", "lattice 8", "probabilistic")
@@ -95,6 +95,51 @@ def test_messages(codec, leaf):
     check_codec(
         codec, bound=lambda name, tree: promises.bound(leaf, tree[name]), further=posterior_trees()
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", [*message_codecs(), "cast 64"])
+def test_leaves_come_back_in_their_type(name, dtype):
+    """What a receiver adds to its own model has the model's type, whatever codec was asked for."""
+    codec, key = (message_codecs() | {"cast 64": Cast(64)})[name], Key(0, "types")
+    noise = torch.randn(6, 7, generator=key.generator(), dtype=torch.float64).to(dtype)
+    mixed = {"a": noise, "b": noise[0].float(), "mean/a": noise, "sd/a": noise.abs() + 0.125}
+    tree = mixed | {"empty": noise[:0], "n": torch.arange(9, dtype=torch.int16)}
+    back, meta = codec.decode(codec.encode(tree, {"round": 1}, key), key)
+    assert meta == {"round": 1}
+    lossless = {"cast 64": 64, "cast 32": 32, "cast 16": 0}.get(name, -1) >= 8 * dtype.itemsize
+    for leaf, value in tree.items():
+        # IEEE half comes back from `Cast(16)` as float32, as float32 does.
+        halved = name == "cast 16" and value.dtype is torch.float16
+        assert back[leaf].dtype is (torch.float32 if halved else value.dtype), leaf
+        assert back[leaf].shape == value.shape
+        assert torch.isfinite(back[leaf]).all()
+        if lossless or not value.is_floating_point():
+            assert torch.equal(back[leaf], value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("leaf", LEAF_CODECS.values(), ids=LEAF_CODECS)
+def test_bounds_hold_for_leaves_of_any_type(leaf, dtype):
+    key = Key(1, "types")
+    noise = torch.randn(40, generator=key.generator(), dtype=torch.float64).to(dtype)
+    back, _ = Coded(leaf).decode(Coded(leaf).encode({"a": noise}, {}, key), key)
+    most = promises.bound(leaf, noise)
+    error = float((back["a"].double() - noise.double()).abs().max())
+    # What is decoded is rounded to the leaf's own type.
+    own = torch.finfo(dtype).eps / 2 * (float(noise.abs().max()) + most)
+    assert error <= most + own * (dtype is torch.bfloat16 and most > 0)
+    if leaf == Float(32):
+        assert (error > 0) == (most > 0) == (dtype is torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_cast_sends_a_leaf_as_it_is_unless_it_is_wider(dtype):
+    """A float64 number takes eight bytes under 64 bits, four under 32 and two under 16."""
+    leaf, key = torch.zeros(1000, dtype=dtype), Key(0)
+    for bits in (64, 32, 16):
+        width = min(bits // 8, dtype.itemsize)
+        assert 0 < len(Cast(bits).encode({"a": leaf}, {}, key)) - 1000 * width < 120
 
 
 @pytest.mark.parametrize("nats", [0.001, 0.1])

@@ -308,7 +308,7 @@ def broken():
         (lambda: fixed_rank(shared_weight(), 2), r"layer '0': expected a weight of its own"),
         (
             lambda: fixed_rank(broken(), 2),
-            r"fixed_rank, layer '': from_dense, matrix: expected finite values",
+            r"network, parameter 'weight': expected finite numbers, found NaN",
         ),
         (lambda: fixed_rank(net(torch.bfloat16), 2), r"layer '1': .*float32 or float64"),
         (lambda: fixed_rank(net(), 2, initial="zeros"), r"'spectral', 'random', found 'zeros'"),

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from bayesfed.errors import DataError
-from bayesfed.models.modules import check_last, last_layer, tied, wide
+from bayesfed.models.modules import check_last, last_layer, tied
+from bayesfed.trees import wide
 
 
 class Backwards(nn.Module):

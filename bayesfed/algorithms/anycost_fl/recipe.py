@@ -28,8 +28,9 @@ from torch import Tensor, nn
 from bayesfed.algorithms.anycost_fl.weights import aggregation_weight
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.wrappers.on_devices import Planner
-from bayesfed.compress import Cast, Codec
+from bayesfed.compress import Codec
 from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible
+from bayesfed.compress.codecs import exact
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
@@ -66,7 +67,7 @@ from bayesfed.models import (
     shrunk_shares,
     sort_channels,
 )
-from bayesfed.trees import Tree, parameters, shapes
+from bayesfed.trees import Tree, frozen, shapes, trainable
 
 # Widths from 16 to 8 sixteenths: alpha from 1 down to the paper's least, 1/4.
 ALPHAS = tuple((number / 16) ** 2 for number in range(16, 7, -1))
@@ -123,8 +124,9 @@ def anycost_fl(
     Raises
     ------
     ArgumentError
-        If alphas do not fall or one is outside (0, 1], the network has running statistics or cannot
-        be traced, local work is not given in epochs, or `beta` or `aggregation` is invalid.
+        If alphas do not fall or one is outside (0, 1], the network has running statistics, cannot
+        be traced or, where devices shrink it, has frozen parameters, local work is not given in
+        epochs, or `beta` or `aggregation` is invalid.
     """
     if not alphas or list(alphas) != sorted(set(alphas), reverse=True):
         raise ArgumentError(
@@ -136,6 +138,11 @@ def anycost_fl(
         raise ArgumentError("anycost_fl, training", "local work in epochs of batches", work, hint)
     initial, graph = travelling(net, "static", where="anycost_fl"), channel_graph(net, sample)
     nets = [shrunk(net, graph, alpha) for alpha in alphas]
+    # Where nobody shrinks there is no order to keep.
+    shrinks = alphas[-1] < 1
+    if shrinks and (still := list(frozen(net))):
+        expected = "parameters that are all trained, since channels are sorted"
+        raise ArgumentError("anycost_fl", expected, f"frozen {still}", "alphas=(1,)")
     bounds = beta or ((settings.least, 1 / 15) if settings else (1.0, 1.0))
     planner = Planner(
         tuple(shrunk_shares(net, graph, sample, alphas)),
@@ -144,11 +151,12 @@ def anycost_fl(
         work.epochs,
         work.batch_size,
     )
-    slices = [Slice(shapes(initial), shapes(parameters(made))) for made in nets]
+    slices = [Slice(shapes(initial), shapes(trainable(made))) for made in nets]
     views: list[View] = [
         Kept(view) if settings and aggregation == "optimal" else view for view in slices
     ]
-    down = codec or Cast(32)
+    as_is = exact(initial)
+    down = codec or as_is
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         planned = planner(profile, round, key)
@@ -159,7 +167,7 @@ def anycost_fl(
             if aggregation == "optimal"
             else 1.0
         )
-        up = Budgeted(settings, planned.load.beta) if settings else Cast(32)
+        up = Budgeted(settings, planned.load.beta) if settings else as_is
         options = LocalOptions(
             rate_factor=work.schedule(round), size=planned.size, steps=planned.steps
         )
@@ -173,8 +181,6 @@ def anycost_fl(
     def model(size: int, state: Tree) -> Model:
         return Model(nets[size], slices[size].restrict(state))
 
-    # Where nobody shrinks there is no order to keep.
-    shrinks = alphas[-1] < 1
     server: Server = Sorted(Add(), graph) if shrinks else Add()
     phase = Phase(
         "train",
@@ -216,6 +222,6 @@ def public_settings(
         raise ArgumentError("public_settings", "public rows", "none", "train[:16]")
     work = training or Training(steps=20, batch_size=None)
     fit = work.fitting(net, likelihood, "delta").fit(
-        parameters(net), {}, public, key.child("public"), LocalOptions()
+        trainable(net), {}, public, key.child("public"), LocalOptions()
     )
     return fit_flexible([fit.payload], key.child("settings"))

@@ -15,7 +15,7 @@ from torch import nn
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.wrappers.on_devices import Devices, Planner
-from bayesfed.compress import Cast, Codec
+from bayesfed.compress import Codec
 from bayesfed.compress.budgets import Budgeted, FlexibleMap
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import number
@@ -74,7 +74,6 @@ def fed_hq(
         work.fitting(net, likelihood, "delta"),
         training=work,
         codec=codec,
-        up=Cast(32),
         link=link,
     )
 

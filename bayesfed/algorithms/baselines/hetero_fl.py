@@ -28,6 +28,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Buffers, Capacity, Link, Model, Slice, Training
 from bayesfed.federated.training.batch_norm import predicting, travelling
 from bayesfed.models import Likelihood
+from bayesfed.models.calling import check_resolved
 from bayesfed.trees import Tree, parameters, shapes, size
 
 
@@ -76,6 +77,8 @@ def hetero_fl(
     """
     if not nets:
         raise ArgumentError("hetero_fl", "a network for each size", "none", "[resnet18(...), ...]")
+    for net in nets:
+        check_resolved("hetero_fl", net)
     work, parts = (
         training or Training(),
         [travelling(net, buffers, where="hetero_fl") for net in nets],

@@ -196,7 +196,8 @@ class Drawn:
             for name in self.matrices
         ]
         figures = torch.tensor(
-            [[shares[name] for name in self.matrices], magnitudes], dtype=torch.float32
+            [[shares[name] for name in self.matrices], magnitudes],
+            dtype=declared.initial[next(iter(self.matrices))].dtype,
         )
         return {SEED: torch.tensor(changes.key.child("start").integer()), FIGURES: figures}
 
@@ -214,7 +215,7 @@ class Drawn:
                 else torch.from_numpy(random.random(matrix)) < share
             )
             signs = torch.from_numpy(random.random(int(support.sum()))) < 0.5
-            values = torch.where(signs, -magnitude, magnitude).to(torch.float32)
+            values = torch.where(signs, -magnitude, magnitude).to(told[FIGURES].dtype)
             result |= {SUPPORT + name: support.to(device), f"mean/{name}": values.to(device)}
         return result
 
@@ -232,7 +233,7 @@ class Drawn:
         held, result = self(told), dict(state)
         for name, site in declared.sites.items():
             support = held[SUPPORT + name]
-            mean = torch.zeros(site.matrix)
+            mean = torch.zeros_like(state[f"mean/{name}"])
             mean[support] = held[f"mean/{name}"]
             nothing = support_evidence(
                 state[spread_leaf(name, spread)].double() ** 2, site.precision

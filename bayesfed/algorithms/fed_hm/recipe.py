@@ -40,7 +40,8 @@ from bayesfed.inference.objectives.weight_decay import Decayed
 from bayesfed.models import Categorical, Likelihood, hybrid, hybrid_ranks, unrollings
 from bayesfed.models.low_rank.hybrid import Convention, Whole
 from bayesfed.models.low_rank.unrolling import Split
-from bayesfed.trees import Tree, shapes
+from bayesfed.models.modules import constants
+from bayesfed.trees import Tree, leaf_of, shapes
 
 RESIDUAL = Role(
     lambda value: value in ("dropped", "kept") or whole(0, "3").fits(value),
@@ -82,7 +83,8 @@ def fed_hm(
     capacity
         Which ratio a client trains in a round.
     whole, convention, split
-        Layers that are never factored, and the meaning of a ratio, as in `hybrid_ranks`.
+        Layers that are never factored, beside frozen ones, and the meaning of a ratio, as in
+        `hybrid_ranks`.
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Sgd(0.05)``. The decay belongs to
         the objective, since an optimiser's own would decay the factors one by one.
@@ -126,10 +128,10 @@ def fed_hm(
     check("fed_hm, decay", decay, NOT_NEGATIVE)
     check("fed_hm, temperature", temperature, number("(0, inf]", "math.inf"))
     initial = travelling(net, buffers, where="fed_hm")
-    ranks = tuple(
-        hybrid_ranks(net, ratio, whole=whole, convention=convention, split=split)
-        for ratio in ratios
-    )
+    still, ranks = constants(net), list[dict[str, int]]()
+    for ratio in ratios:
+        found = hybrid_ranks(net, ratio, whole=whole, convention=convention, split=split)
+        ranks.append({n: rank for n, rank in found.items() if leaf_of(n, "weight") not in still})
     nets = [hybrid(net, share, whole=whole, split=split) if share else net for share in ranks]
     layers = {name: layout for made in nets for name, layout in unrollings(made).items()}
     work, scored = training or Training(), likelihood or Categorical()

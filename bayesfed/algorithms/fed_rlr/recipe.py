@@ -43,7 +43,8 @@ from bayesfed.geometry import metric_retraction
 from bayesfed.models import Categorical, Likelihood, fixed_rank
 from bayesfed.models.live import check_modes
 from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
-from bayesfed.trees import parameters
+from bayesfed.models.modules import constants, weight_matrices
+from bayesfed.trees import trainable
 
 # What a step may take back of its distance.
 SHARE = number("[0, 1]", "0.0006")
@@ -75,7 +76,7 @@ def fed_rlr(
         Any network, or one from `fixed_rank` with `rank` None.
     rank
         As in `fixed_rank`: one rank for all layers, ranks by name, or the share of each layer's
-        numbers to keep.
+        numbers to keep. Frozen layers stay as they are.
     training
         Riemannian SGD of a round, whose optimiser is a plain `Sgd`: at full rank, with one step, it
         is FedAvg. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
@@ -113,9 +114,14 @@ def fed_rlr(
         check("fed_rlr, consensus", consensus, SHARE)
     travelling(net, "static", where="fed_rlr")
     check_modes(net, "fed_rlr")
+    still = constants(net)
+
+    def trained(name: str, module: nn.Module) -> bool:
+        return name not in still and weight_matrices(name, module)
+
     # The factors that a run begins with are the same on any number of cores.
     with one_thread():
-        thin = net if rank is None else fixed_rank(net, rank)
+        thin = net if rank is None else fixed_rank(net, rank, where=trained)
     sending, layers = transmission or Tangents(), tuple(fixed_rank_layers(thin))
     if not layers:
         raise ArgumentError(
@@ -147,7 +153,7 @@ def fed_rlr(
         local,
         Retract(sending, layers),
         training=work,
-        initial=parameters(thin),
+        initial=trainable(thin),
         view=lambda turn: Whole(sent_shapes(turn.state, sending, layers)),
         weight=weighing(sending.weighs),
         options=options,

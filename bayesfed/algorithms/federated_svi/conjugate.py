@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress import Cast, Codec
+from bayesfed.compress import Codec
+from bayesfed.compress.codecs import exact
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.federated import (
@@ -182,9 +183,7 @@ def conjugate(
             "conjugate, prior", "finite floating-point leaves", actual, "{'h': torch.zeros(8)}"
         )
     initial = {name: leaf.detach().cpu().clone() for name, leaf in prior.items()}
-    codec = codec or Cast(
-        64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32
-    )
+    codec = codec or exact(initial)
     view = Whole(shapes(initial))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:

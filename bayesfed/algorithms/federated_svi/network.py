@@ -8,7 +8,7 @@ from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from bayesfed.algorithms.federated_svi.fitting import GuideLocal
 from bayesfed.data import Dataset
@@ -19,6 +19,7 @@ from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.inference.variational import Fused, Fusion, IvonSteps, NormalFamily, Start
 from bayesfed.keys import Key, forked
 from bayesfed.models import BayesianNet, Gaussian
+from bayesfed.models.calling import called
 from bayesfed.models.modules import evaluating
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree
@@ -157,8 +158,7 @@ class NetworkLocal(GuideLocal):
     def output(self, weights: Tree, inputs: Tensor) -> Tensor:
         """Return what the network makes of inputs at these weights."""
         values = {name: leaf.to(inputs.device) for name, leaf in self.model.values.items()}
-        output: Tensor = functional_call(self.model.net, {**values, **weights}, (inputs,))
-        return output
+        return called(self.model.net, {**values, **weights}, inputs)
 
     def _prior(
         self, name: str, like: Tensor, start: Start, temperature: float

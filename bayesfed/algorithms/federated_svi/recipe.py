@@ -24,7 +24,8 @@ from bayesfed.algorithms.federated_svi.network import TEMPERATURE, network_local
 from bayesfed.algorithms.federated_svi.server import Fuse
 from bayesfed.algorithms.federated_svi.tempering import is_auto, network_guide, network_model
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress import Cast, Codec
+from bayesfed.compress import Codec
+from bayesfed.compress.codecs import exact
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import ITSELF, number, one_of, shown
@@ -215,9 +216,7 @@ def federated_svi(
     if auto and isinstance(model, BayesianNet):
         stepping = Tempered(server, temperature_of(model.likelihood))
         initial |= {TEMPERATURE: torch.tensor(temperature_of(model.likelihood))}
-    codec = codec or Cast(
-        64 if any(leaf.dtype is torch.float64 for leaf in initial.values()) else 32
-    )
+    codec = codec or exact(initial)
     sent = shapes(server.publish(server.initial(), 0, None))
     view = Whole(sent | ({SCORES: (len(FACTORS),)} if auto else {}))
 

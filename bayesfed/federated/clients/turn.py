@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import torch
 
 from bayesfed.compress import Codec
+from bayesfed.compress.codecs import in_types
 from bayesfed.compress.wire import forget
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, BayesfedError, ClientError, DataError, RefusedError
@@ -34,7 +35,7 @@ Result = TypeVar("Result")
 class Task:
     """What one client is asked: the message and how to read and answer it; `run` and the fields
     before the message make the envelope. `read` takes the message, which may be as large as the
-    model, out of the task.
+    model, out of the task, and notes the types of its leaves.
     """
 
     client: str
@@ -46,6 +47,7 @@ class Task:
     up: Codec
     link: Link
     run: str = ""
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict, repr=False)
 
     def envelope(self, direction: Direction) -> Envelope:
         """Return what the message to this client, or its answer, is bound to."""
@@ -187,6 +189,7 @@ def read(task: Task, side: ClientSide, secret: bytes | None) -> tuple[Tree, Loca
     message, task.message = masked(task.message, task.envelope("down"), secret), b""
     tree, header = task.down.decode(message, task.key.child("down"))
     forget()
+    task.dtypes = {name: leaf.dtype for name, leaf in tree.items()}
     own = {name: value for name, value in header.items() if name not in task.address}
     return tree, read_options(side.options, own)
 
@@ -229,8 +232,9 @@ def rows_that_fit(data: Dataset) -> Iterator[None]:
 def reply(task: Task, side: ClientSide, fit: Fit, secret: bytes | None, start: float) -> Reply:
     """Pack what the local step returned; its seconds count from `start`, of `time.perf_counter`."""
     key = task.key.child("up")
-    packed = task.link.pack(fit.payload, task.up, task.address, key)
-    memory = side.coded(fit.memory, fit.payload, lambda: task.up.decode(packed, key)[0])
+    payload = in_types(fit.payload, task.dtypes, task.up)
+    packed = task.link.pack(payload, task.up, task.address, key)
+    memory = side.coded(fit.memory, payload, lambda: task.up.decode(packed, key)[0])
     packed = masked(packed, task.envelope("up"), secret)
     return Reply(packed, to(memory, "cpu"), fit.info, time.perf_counter() - start)
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
+import torch
+
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError, RefusedError
@@ -216,6 +218,8 @@ class Arrival:
         Why the payload was not heard, through no fault of the client. Empty if it was.
     field
         What is wrong with a refused payload, in one word, as in `Row`.
+    dtypes
+        Types of the leaves that the client was sent, by name; None if they are not known.
     """
 
     client: str
@@ -229,6 +233,7 @@ class Arrival:
     silence: str = ""
     phase: str = ""
     field: str = ""
+    dtypes: Mapping[str, torch.dtype] | None = None
 
     def refuse(self, problem: Exception) -> None:
         """Leave this payload out of the sum because of `problem`. Only a `RefusedError` says which

@@ -142,7 +142,8 @@ def check_test(algorithm: Algorithm, test: object, clients: Mapping[str, Dataset
             outputs = algorithm.predictor(algorithm.initial)(test.inputs[:2])
     except Exception as problem:
         like = next((described(rows) for rows in clients.values() if len(rows)), "")
-        if isinstance(problem, PosteriorError) or like in ("", described(test)):
+        own = isinstance(problem, PosteriorError | ArgumentError)
+        if own or like in ("", described(test)):
             # No fault of the test set.
             raise
         expected = f"inputs like those of the clients, {like}"

@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import starmap
 
+import torch
+from torch import Tensor
+
 from bayesfed.errors import ClientError, RefusedError
 from bayesfed.federated.clients import ClientPool, Outcome, Reply, Sides, Task, masked
 from bayesfed.federated.core import (
@@ -64,6 +67,8 @@ class Plan:
         self.assignments: dict[str, Assignment] = {}
         self._versions: dict[str, int | None] = {}
         self._published: dict[int | None, Tree] = {}
+        # By client; one for all that were sent leaves of the same types.
+        self.dtypes: dict[str, Mapping[str, torch.dtype]] = {}
         for profile, version in asked:
             key = occasion.key(profile.name).child("assign")
             assignment = occasion.phase.assign(occasion.state, occasion.round, profile, key)
@@ -93,6 +98,9 @@ class Plan:
         message = down.encode(tree, header, task.key.child("down"))
         self.entries.note(client, "down", Cost(8 * len(message)))
         self.gate.ask(task, tree)
+        dtypes = {name: leaf.dtype for name, leaf in tree.items()}
+        last = next(reversed(self.dtypes.values()), None)
+        self.dtypes[client] = last if last == dtypes else dtypes
         sealed = masked(message, task.envelope("down"), self.gate.secrets.get(client))
         return replace(task, message=sealed)
 
@@ -139,7 +147,7 @@ class Admission:
         self.replies[client] = replace(outcome, packed=b"")
         assignment, key = plan.assignments[client], task.key.child("up")
         arrival = client, plan.occasion.round, packed, assignment, phase.local.kind, key
-        return Arrival(*arrival, phase=phase.name)
+        return Arrival(*arrival, phase=phase.name, dtypes=plan.dtypes.get(client))
 
     def end(self) -> None:
         """Settle the clients without a sound answer.
@@ -243,4 +251,11 @@ def stepped(occasion: Occasion, reducer: Reducer, entries: Entries) -> tuple[Tre
         if not seams.steps_alone(phase.server):
             return occasion.state, {}
         reducer = Sum()
-    return phase.server.step(occasion.state, reducer, occasion.round)
+    state, info = phase.server.step(occasion.state, reducer, occasion.round)
+    return {name: _as_before(leaf, occasion.state.get(name)) for name, leaf in state.items()}, info
+
+
+def _as_before(leaf: Tensor, before: Tensor | None) -> Tensor:
+    """Return a leaf of the state in the type that it had."""
+    floats = before is not None and before.is_floating_point() and leaf.is_floating_point()
+    return leaf.to(before.dtype) if before is not None and floats else leaf

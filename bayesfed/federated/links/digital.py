@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bayesfed.compress import Codec
+from bayesfed.compress.codecs import in_types
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import checked_class, number
 from bayesfed.federated.core import Arrival, Cost, Kind, Reducer, Scalar, Update
@@ -67,8 +68,7 @@ def usual_norm(kind: Kind, entries: int) -> float:
 def opened(arrival: Arrival, max_norm: float | None) -> Update:
     """Decode a payload, check it, and lift it to full shape.
 
-    Integers and booleans are refused, since every method adds real numbers. Floating-point numbers
-    of another width are cast or refused by the codec.
+    Integers and booleans are refused, since every method adds real numbers.
 
     Parameters
     ----------
@@ -136,4 +136,6 @@ def decoded(arrival: Arrival) -> Tree:
             "what a link packs",
             field="meta",
         )
-    return payload
+    if arrival.dtypes is None:
+        return payload
+    return in_types(payload, arrival.dtypes, arrival.assignment.up)

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.errors import DataError
-from bayesfed.models.misfits import refused
+from bayesfed.models.calling import called, check_resolved
 from bayesfed.models.modules import evaluating, last_linear, tied
 from bayesfed.trees import Tree, leaf_of
 
@@ -70,6 +69,7 @@ def last_layer(net: nn.Module) -> Layer:
     ArgumentError
         If the network has none.
     """
+    check_resolved("laplace", net)
     name, module = last_linear(net, "laplace", "subset='all'")
     return _layer(name, module, last=True)
 
@@ -86,7 +86,8 @@ def all_layers(net: nn.Module) -> list[Layer] | None:
         if type(one) in (nn.Linear, nn.Conv2d)
         and getattr(one, "groups", 1) == 1
         and getattr(one, "padding_mode", "zeros") == "zeros"
-        and one.get_parameter("weight").requires_grad
+        and isinstance(one.weight, nn.Parameter)
+        and one.weight.requires_grad
     ]
     trained = [
         name for name, value in net.named_parameters(remove_duplicate=False) if value.requires_grad
@@ -174,10 +175,7 @@ def seen(
     with ExitStack() as hooks, evaluating(net), torch.enable_grad():
         for name in passed:
             hooks.enter_context(net.get_submodule(name).register_forward_hook(note(name)))
-        try:
-            outputs: Tensor = functional_call(net, placed, (inputs,))
-        except Exception as problem:
-            raise refused("laplace", inputs, problem) from problem
+        outputs = called(net, placed, inputs, "laplace")
     if outputs.ndim != 2 or any(len(times) != 1 for times in passed.values()):
         odd = {name: len(times) for name, times in passed.items() if len(times) != 1}
         actual = f"outputs {tuple(outputs.shape)}, layers used otherwise: {odd}"
@@ -239,14 +237,10 @@ def jacobian(
     chosen = {name: own[name] for name in names}
 
     def outputs_of(given: Tree, row: Tensor) -> Tensor:
-        output: Tensor = functional_call(net, own | given, (row[None],))
-        return output[0]
+        return called(net, own | given, row[None])[0]
 
     with evaluating(net), torch.no_grad():
-        try:
-            outputs: Tensor = functional_call(net, own, (inputs,))
-        except Exception as problem:
-            raise refused("laplace", inputs, problem) from problem
+        outputs = called(net, own, inputs, "laplace")
         if outputs.ndim != 2:
             hint = "a network with a row of outputs each"
             raise DataError("laplace", "outputs (B, C)", tuple(outputs.shape), hint)

@@ -13,10 +13,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.data import Dataset
 from bayesfed.models import Likelihood
+from bayesfed.models.calling import called
 from bayesfed.models.nets.norms import batch_norms
 from bayesfed.trees import Tree, placed
 
@@ -204,5 +204,5 @@ def check_data(net: nn.Module, likelihood: Likelihood, parameters: Tree, data: D
     buffers = {name: value.clone() for name, value in net.named_buffers()}
     row = data.inputs[:1].expand(1 + bool(batch_norms(net)), *data.inputs.shape[1:])
     with torch.no_grad():
-        output = functional_call(net, {**buffers, **parameters}, (row,))[:1]
+        output = called(net, {**buffers, **parameters}, row)[:1]
     likelihood.check(output.expand(len(data), *output.shape[1:]), data.targets)

@@ -133,9 +133,8 @@ class MeanFieldElbo:
                 mean, sd, torch.full_like(mean, math.inf), *2 * [mean.new_ones(2, 1, 1)]
             )
             if (inclusion := message.get(f"inclusion/{name}")) is not None:
-                belief = replace(
-                    belief, log_odds=scatter_active(torch.logit(decode_inclusion(inclusion)), mask)
-                )
+                odds = torch.logit(decode_inclusion(inclusion)).to(mean)
+                belief = replace(belief, log_odds=scatter_active(odds, mask))
             elif (prior := message.get(f"prior/{name}")) is not None:
                 # An active entry has q(s) of at least a half.
                 own = self.blocks.update(

@@ -202,7 +202,7 @@ def merged(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Modul
     for name, layer in layers.items():
         b, a = values[leaf_of(name, "lora_b")], values[leaf_of(name, "lora_a")]
         weight = leaf_of(name, "base.weight")
-        values[weight] = (values[weight] + layer.product(b, a)).detach()
+        values[weight] = (values[weight] + layer.product(b, a).to(values[weight])).detach()
     # New tensors, since frozen ones are shared with other networks; tied ones stay tied.
     made: dict[Tensor, Tensor] = {
         value: nn.Parameter(torch.empty_like(value).copy_(values[name]))

@@ -60,7 +60,8 @@ def fresh_adapter(weight: Tensor, rank: int, key: Key) -> tuple[Tensor, Tensor]:
     Parameters
     ----------
     weight
-        ``(m, n)``; its dtype and device are used. A is drawn on the CPU.
+        ``(m, n)``, whose device and dtype are used; adapters of lower precision than float32 would
+        not learn, so they are float32. A is drawn on the CPU.
     rank
         r.
     key
@@ -68,7 +69,8 @@ def fresh_adapter(weight: Tensor, rank: int, key: Key) -> tuple[Tensor, Tensor]:
     """
     outputs, inputs = weight.shape
     a = (2 * torch.rand(rank, inputs, generator=key.generator()) - 1) / math.sqrt(inputs)
-    return weight.new_zeros(outputs, rank), a.to(weight)
+    kind = torch.promote_types(weight.dtype, torch.float32)
+    return weight.new_zeros(outputs, rank, dtype=kind), a.to(weight.device, kind)
 
 
 class Frozen(nn.Parameter):
@@ -142,7 +144,7 @@ class LoraLinear(Deterministic):
         """The effective weight ``W + B diag(scale) A``, computed at every access, for modules that
         read a layer's weight directly.
         """
-        return self.base.weight + self.product(self.lora_b, self.lora_a)
+        return self.base.weight + self.product(self.lora_b, self.lora_a).to(self.base.weight)
 
     @property
     def bias(self) -> Tensor | None:
@@ -151,9 +153,9 @@ class LoraLinear(Deterministic):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(..., n)`` to ``(..., m)``."""
-        hidden = functional.linear(self.dropout(x), self.lora_a) * self.scale
-        out: Tensor = self.base(x) + functional.linear(hidden, self.lora_b)
-        return out
+        base: Tensor = self.base(x)
+        hidden = functional.linear(self.dropout(x).to(self.lora_a.dtype), self.lora_a) * self.scale
+        return base + functional.linear(hidden, self.lora_b).to(base.dtype)
 
     def extra_repr(self) -> str:
         """Show the rank."""

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import checked
+from bayesfed.models.calling import check_resolved
 from bayesfed.models.compaction.pruned import is_layer
 from bayesfed.models.compaction.rewriting import Rewriter
 from bayesfed.models.modules import is_plain
-from bayesfed.trees import check, parameters, shapes
+from bayesfed.trees import check, frozen, parameters, shapes
 
 
 class Compact(nn.Module):
@@ -62,7 +63,8 @@ def compact(
         called.
     parameters
         All parameters of the network by name, finite, with zeros for inactive weights, and buffers
-        if there are any: ``Model.parameters``.
+        if there are any: ``Model.parameters``. Frozen ones that are not among them are the
+        network's own.
     sample
         Typical inputs of the network, some hundred rows: every form, and both memory layouts of
         pictures, are timed on them and the fastest is used. Without a sample, the cost rule of
@@ -78,6 +80,7 @@ def compact(
     Inputs must be finite and have a batch dimension. Dropped entries are never multiplied, so an
     infinite input would not give NaN.
     """
+    check_resolved("compact", net)
     twin = _at(net, parameters).eval()
     seen = {} if sample is None else _inputs(twin, sample)
     rewriter = Rewriter(seen)
@@ -89,7 +92,8 @@ def _at(net: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     """Return a copy of a network at given parameters."""
     try:
         buffers = {name: value for name, value in net.named_buffers() if name in values}
-        check(values, shapes({**parameters(net), **buffers}), where="compact")
+        every = {**frozen(net), **values}
+        check(every, shapes({**parameters(net), **buffers}), where="compact")
     except UpdateError as error:
         raise ArgumentError(str(error)) from None
     twin = copy.deepcopy(net).requires_grad_(False)

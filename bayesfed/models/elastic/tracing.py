@@ -27,6 +27,7 @@ from torch import Tensor, fx, nn
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
 from bayesfed.keys import Key, forked
+from bayesfed.models.calling import check_resolved
 from bayesfed.models.elastic.axes import Axes, Axis
 from bayesfed.models.elastic.calls import COUNTED, Call, Network, Value
 from bayesfed.models.elastic.graph import ChannelGraph, Group, Place
@@ -65,6 +66,7 @@ def channel_graph(net: nn.Module, sample: Tensor) -> ChannelGraph:
         raise ArgumentError(
             "channel_graph, sample", "a batch (B, ...), B > 0", tuple(sample.shape), "example[None]"
         )
+    check_resolved("channel_graph", net)
     with evaluating(net), forked(Key(0, "channel_graph")), torch.no_grad():
         try:
             traced = fx.symbolic_trace(net)

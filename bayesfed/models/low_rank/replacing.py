@@ -14,6 +14,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
+from bayesfed.models.calling import check_resolved
 from bayesfed.models.low_rank.thin_layers import ThinLayer
 from bayesfed.models.low_rank.unrolling import Split, Unrolling
 from bayesfed.models.modules import Dense, Predicate, is_plain, swapped
@@ -52,6 +53,7 @@ def chosen(
         classes, without hooks and not shared with another layer; or if a named layer is not among
         the selected ones.
     """
+    check_resolved(caller, net)
     owners = Counter(
         id(value) for module in net.modules() for value in module.parameters(recurse=False)
     )

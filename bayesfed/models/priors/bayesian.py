@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from torch.func import functional_call
 
 from bayesfed.errors import PriorError
 from bayesfed.errors.checks import checked
 from bayesfed.errors.roles import Role
+from bayesfed.models.calling import called
 from bayesfed.models.modules import Predicate, initial_scale
 from bayesfed.models.priors.declared import check_selected
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
@@ -75,7 +75,7 @@ class BayesianNet:
         }
         # Copies, since a forward pass may change buffers in place.
         buffers = {name: value.clone() for name, value in self.net.named_buffers()}
-        output = functional_call(self.net, {**self.values, **buffers, **weights}, (inputs,))
+        output = called(self.net, {**self.values, **buffers, **weights}, inputs)
         if changed := [
             name for name, value in buffers.items() if value.is_floating_point() and value._version
         ]:
@@ -113,8 +113,8 @@ def bayesian(
         Default: `Categorical()` at temperature 1.
     where
         ``(parameter name, owning module) -> bool``. Default: every parameter that requires a
-        gradient, so not the frozen weights under adapters. It is called once for a parameter that
-        several layers share, with its first name.
+        gradient. Others, such as the weights under adapters, are constants and never selected. It
+        is called once for a parameter that several layers share, with its first name.
 
     Raises
     ------
@@ -127,11 +127,8 @@ def bayesian(
     selected = [
         name
         for name, value in named.items()
-        if (
-            value.requires_grad
-            if where is None
-            else where(name, net.get_submodule(name.rpartition(".")[0]))
-        )
+        if value.requires_grad
+        and (where is None or where(name, net.get_submodule(name.rpartition(".")[0])))
     ]
     check_selected("bayesian", net, selected, "where=weight_matrices")
     # A Pyro distribution is callable and has a `sample` too, but with another meaning.

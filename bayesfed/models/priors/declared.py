@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import pyro
 import pyro.distributions as dist
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.errors import PriorError
 from bayesfed.errors.checks import checked
 from bayesfed.errors.roles import Role
+from bayesfed.models.calling import called, check_resolved
 from bayesfed.models.modules import Dense, Predicate, initial_scale, layer_weights
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.models.priors.precisions import Gammas
@@ -26,7 +26,7 @@ from bayesfed.models.priors.prior import Prior
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.sampling import ClusteredSupport
-from bayesfed.trees import Tree, leaf_of, parameters, running_statistics
+from bayesfed.trees import Tree, frozen, leaf_of, running_statistics, trainable
 
 # Coupling in nats from which on a chain of supports is in one state.
 WHOLE = 9.0
@@ -94,8 +94,8 @@ class Declared:
 
     @property
     def initial(self) -> Tree:
-        """The network's own parameters, copied."""
-        return parameters(self.net)
+        """The network's trained parameters, copied."""
+        return trainable(self.net)
 
     @property
     def last(self) -> str | None:
@@ -149,7 +149,7 @@ class Declared:
             )
             gaussian = dist.Normal(0.0, precision.rsqrt()).to_event(2)
             weights[name] = pyro.sample(f"{name}.w", gaussian).reshape(site.shape)
-        output = functional_call(self.net, {**points, **weights}, (inputs,))
+        output = called(self.net, {**points, **weights}, inputs)
         return self.likelihood.observe(output, targets, scale)
 
 
@@ -180,7 +180,8 @@ def declare(
         ``(parameter name, owning module) -> bool``. Default: every matrix of a layer of torch,
         embeddings, recurrent cells and attention included; biases, norms and parameters of modules
         of one's own are points. A parameter that several layers share is one site, by its first
-        name, if it is selected by any of its names.
+        name, if it is selected by any of its names. A frozen one is a constant of the network and
+        is never selected.
     likelihood
         Default: `Categorical()`.
 
@@ -192,7 +193,8 @@ def declare(
     """
     one, sites = Prior() if prior is None or callable(prior) else prior, {}
     for name, value in net.named_parameters():
-        if not any(where(alias, owner) for alias, owner in _owners(net, value)):
+        chosen = any(where(alias, owner) for alias, owner in _owners(net, value))
+        if not (chosen and value.requires_grad):
             continue
         if value.ndim < 2:
             raise PriorError(
@@ -216,10 +218,13 @@ def declare(
 
 def check_selected(where: str, net: nn.Module, selected: Sequence[str], hint: str) -> None:
     """Raise `PriorError` if no parameter is selected for a prior, or a draw would change running
-    statistics of the network.
+    statistics of the network, `ArgumentError` if a weight is computed from parameters.
     """
+    check_resolved(where, net)
     if not selected:
-        actual = f"none of {[name for name, _ in net.named_parameters()]}"
+        still, names = frozen(net), list(trainable(net))
+        actual = "frozen ones alone" if still and not names else f"none of {names}"
+        hint = "net.requires_grad_()" if still and not names else hint
         raise PriorError(where, "a predicate that chooses a parameter", actual, hint)
     if running := running_statistics(net, certain=True):
         expected = "a network without running statistics"

@@ -35,7 +35,7 @@ def tensors(key: Key) -> dict[str, Tensor]:
         "sparse": noise * (noise > 1),
         "ternary": 0.25 * noise.sign() * (noise.abs() > 1),
         "small": 1e-3 * noise,
-        "double": noise[:5].double(),
+        "double": noise[:5].double() + 1e-9,
         "not contiguous": noise.T[::2],
     }
 

@@ -33,9 +33,16 @@ def unbiased(codec: Any) -> bool:
     return bool(codec.unbiased)
 
 
-@singledispatch
 def bound(codec: Any, leaf: Tensor) -> float:
-    """Return a bound on the absolute error of an entry; 0 if lossless."""
+    """Return a bound on the absolute error of an entry; 0 if lossless. Of float64 numbers, each is
+    rounded to float32 first.
+    """
+    rounds = leaf.dtype is torch.float64 and not torch.equal(leaf, leaf.float().double())
+    return _bound(codec, leaf) + (rounding(float(leaf.abs().max())) if rounds else 0.0)
+
+
+@singledispatch
+def _bound(codec: Any, leaf: Tensor) -> float:
     return float(codec.bound(leaf))
 
 
@@ -45,7 +52,7 @@ def variance(codec: Any, leaf: Tensor) -> float:
     return float(codec.variance(leaf))
 
 
-@bound.register
+@_bound.register
 def _(codec: Exact, leaf: Tensor) -> float:
     return 0.0
 
@@ -55,7 +62,7 @@ def _(codec: Exact, leaf: Tensor) -> float:
     return 0.0
 
 
-@bound.register
+@_bound.register
 def _(codec: Float, leaf: Tensor) -> float:
     """Half a unit in the last place of the largest entry, at least half the smallest subnormal."""
     if codec.kind == 32 or not leaf.numel():
@@ -70,7 +77,7 @@ def _(codec: Float, leaf: Tensor) -> float:
     return 0.0 if codec.kind == 32 else 4.0**-11 * energy(flat) + len(flat) * 4.0**-25
 
 
-@bound.register
+@_bound.register
 def _(codec: Uniform, leaf: Tensor) -> float:
     """Half the grid step, plus the rounding of the result to float32."""
     flat = entries(leaf, "Uniform")
@@ -85,7 +92,7 @@ def _(codec: Uniform, leaf: Tensor) -> float:
     return leaf.numel() * bound(codec, leaf) ** 2
 
 
-@bound.register
+@_bound.register
 def _(codec: Qsgd, leaf: Tensor) -> float:
     """The step ``norm / s`` of the bucket with the largest norm, plus rounding."""
     largest = peak(codec._norms(entries(leaf, "Qsgd")))
@@ -105,14 +112,14 @@ def _(codec: Qsgd, leaf: Tensor) -> float:
     return exact + len(flat) * rounding(peak(norms)) ** 2
 
 
-@bound.register
+@_bound.register
 def _(codec: Probabilistic, leaf: Tensor) -> float:
     """One step, ``(u_max - u_min) / L``, plus rounding."""
     _, _, low, high = codec._grid(leaf)
     return (high - low) / codec.levels + rounding(high) if low < high else 0.0
 
 
-@bound.register
+@_bound.register
 def _(codec: Signs, leaf: Tensor) -> float:
     """The largest distance of a magnitude from mu."""
     return peak(_from_mean(leaf))
@@ -130,7 +137,7 @@ def _from_mean(leaf: Tensor) -> Reals:
     return magnitudes - np.float64(np.float32(mean))
 
 
-@bound.register
+@_bound.register
 def _(codec: Lattice, leaf: Tensor) -> float:
     """The largest coordinate in the cell, in units of the entries, plus rounding."""
     flat = entries(leaf, "Lattice")
@@ -149,7 +156,7 @@ def _(codec: Lattice, leaf: Tensor) -> float:
     return len(flat) * (spacing**2 * codec._cell.moment + rounded**2)
 
 
-@bound.register
+@_bound.register
 def _(codec: _Kept, leaf: Tensor) -> float:
     """The largest dropped entry, or the bound of the inner codec if that is larger."""
     if isinstance(codec, Kernels) and leaf.ndim < 2:

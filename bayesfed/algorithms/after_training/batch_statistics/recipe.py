@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.after_training.batch_statistics.moments import (
@@ -34,7 +35,7 @@ from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
 from bayesfed.models.modules import noting, outputs
 from bayesfed.models.nets.norms import batch_norms, tracked
-from bayesfed.trees import Tree, check, leaf_of, shapes
+from bayesfed.trees import Tree, check, frozen, leaf_of, shapes
 from bayesfed.trees import parameters as parameters_of
 
 
@@ -82,13 +83,17 @@ def batch_statistics(
             "batch_statistics", "static batch norms", actual, "bayesfed.models.untracked(net)"
         )
     try:
-        check(parameters, shapes(parameters_of(net)), where="batch_statistics")
+        known = frozen(net)
+        check({**known, **parameters}, shapes(parameters_of(net)), where="batch_statistics")
     except UpdateError as error:
         raise ArgumentError(str(error)) from None
+    if moved := [n for n, leaf in known.items() if not torch.equal(parameters.get(n, leaf), leaf)]:
+        hint = "net.requires_grad_(), or the values that the network has"
+        raise ArgumentError("batch_statistics", "frozen parameters as they are", moved, hint)
     twin = tracked(net).eval()
     queried = {leaf_of(name, part) for name in norms for part in ("running_mean", "running_var")}
     initial = {
-        **parameters,
+        **{name: leaf for name, leaf in parameters.items() if name not in known},
         **{name: value for name, value in twin.named_buffers() if name in queried},
     }
     phases = [

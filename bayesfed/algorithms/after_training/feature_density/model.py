@@ -25,10 +25,10 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.federated import Model
+from bayesfed.models.calling import called
 from bayesfed.models.modules import evaluating, last_linear, noting
 from bayesfed.trees import Tree, to
 
@@ -136,7 +136,7 @@ def features(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
     """
     last, _ = last_linear(net, "feature_density", "mlp([64, 64, 10], key)")
     with noting(net, [last]) as calls, torch.no_grad(), evaluating(net):
-        functional_call(net, to(parameters, inputs.device), (inputs,))
+        called(net, to(parameters, inputs.device), inputs)
     if len(calls) != 1 or calls[0][1].ndim != 2:
         actual = f"{len(calls)} times, {tuple(calls[0][1].shape) if calls else ()}"
         raise DataError(

@@ -28,7 +28,7 @@ from bayesfed.algorithms.after_training.one_round.sums import LINEAR, Expansion,
 from bayesfed.algorithms.baselines.drift.plain_sgd import no_prior, sgd_of
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
-from bayesfed.compress import Cast
+from bayesfed.compress.codecs import exact
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import number
 from bayesfed.federated import Algorithm, Digital, Link, Posterior, Training, Whole
@@ -37,9 +37,8 @@ from bayesfed.federated.engine.gate import LEAST, TIMES
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.inference.laplace.layers import last_layer
 from bayesfed.models import Categorical, Likelihood
-from bayesfed.models.modules import wide
 from bayesfed.models.nets.norms import check_tracked
-from bayesfed.trees import Tree, shapes, size
+from bayesfed.trees import Tree, shapes, size, wide
 
 Fusion = Literal["laplace", "fisher", "average"]
 
@@ -139,7 +138,7 @@ def one_round(
         initial=of(MODEL, begun) | (empty(form, prior_precision) if bayes else {}),
         posterior=posterior if bayes else None,
         view=Whole(sent_shapes(form) | shapes(linear)),
-        codec=Cast(8 * width),
+        codec=exact(begun),
         # Sums of second derivatives are larger than the parameters of a model.
         link=link or Digital(max_norm=1e20),
         owner="",

@@ -106,9 +106,9 @@ class Normalised:
             return state, {}
         mean = total.mean()
         times = float(mean[STEPS])
-        return {name: leaf.lerp(mean[f"{MODEL}/{name}"], times) for name, leaf in state.items()}, {
-            "steps": times
-        }
+        return {
+            name: leaf.lerp(mean[f"{MODEL}/{name}"].to(leaf), times) for name, leaf in state.items()
+        }, {"steps": times}
 
 
 @recipe(cites=("wang2020tackling",))

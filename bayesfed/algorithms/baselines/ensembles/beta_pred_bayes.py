@@ -26,7 +26,8 @@ from bayesfed.algorithms.baselines.ensembles.langevin import Langevin
 from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.surveys import Asked
-from bayesfed.compress import Cast, Codec
+from bayesfed.compress import Codec
+from bayesfed.compress.codecs import exact
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import number
@@ -105,7 +106,9 @@ def beta_pred_bayes(
         raise ArgumentError(
             "beta_pred_bayes", "two steps for each network", f"{work.steps} for {samples}", hint
         )
-    begin, sent = travelling(net, "static", where="beta_pred_bayes"), codec or Cast(32)
+    begin = travelling(net, "static", where="beta_pred_bayes")
+    as_is = exact(begin)
+    sent = codec or as_is
     first = {name: leaf[None, None] for name, leaf in begin.items()}
     drawn = Whole({name: (samples, *shape) for name, shape in shapes(begin).items()})
     scores = Whole({"nll": (len(SHARES),)})
@@ -116,7 +119,7 @@ def beta_pred_bayes(
         )
 
     def score(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        return Assignment(scores, 1.0, sent, Cast(32))
+        return Assignment(scores, 1.0, sent, as_is)
 
     local = Langevin(work.likelihood_descent(net), samples, temperature)
     over = link or Digital()

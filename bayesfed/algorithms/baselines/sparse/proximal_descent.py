@@ -23,6 +23,7 @@ from bayesfed.federated.training.optimisers import Schedule
 from bayesfed.inference.objectives.proximal_operators import ProximalOperator, density
 from bayesfed.keys import Key
 from bayesfed.models import weight_matrices
+from bayesfed.models.calling import check_resolved
 from bayesfed.models.modules import Predicate, selected
 from bayesfed.trees import Tree
 
@@ -86,34 +87,32 @@ def penalise(
     ----------
     where
         ``(parameter name, owning module) -> bool``. Default: the weights of linear and convolution
-        layers, not the biases.
+        layers, not the biases. Frozen parameters are constants and left out.
     caller
         Name of the caller, for error messages.
 
     Raises
     ------
     ArgumentError
-        If `where` chooses nothing, or a parameter that is not trained, such as the weights under
-        adapters.
+        If `where` chooses nothing that is trained: the weights under adapters are not.
     """
+    check_resolved(caller, net)
     named = dict(net.named_parameters())
-    names = tuple(selected(net, named, where))
+    chosen = selected(net, named, where)
+    names = tuple(name for name in chosen if named[name].requires_grad)
     if not names:
-        raise ArgumentError(
-            f"{caller}, where",
-            "a predicate that chooses a parameter",
-            f"none of {[*named]}",
-            "where=weight_matrices",
-        )
-    if frozen := [name for name in names if not named[name].requires_grad]:
-        actual = f"{len(frozen)} frozen ones: {', '.join(frozen[:3])}{', ...' * (len(frozen) > 3)}"
-        hint = (
-            'in Python where=lambda name, module: "lora_" in name, or a network without '
-            "adapters, merged(net)"
-        )
-        if not any("lora_" in name for name in named):
-            hint = "net.requires_grad_(), or a predicate that leaves them out"
-        raise ArgumentError(f"{caller}, where", "parameters that are trained", actual, hint)
+        expected, actual = "a predicate that chooses a parameter", f"none of {[*named]}"
+        hint = "where=weight_matrices"
+        if chosen:
+            more = f"{', '.join(chosen[:3])}{', ...' * (len(chosen) > 3)}"
+            expected, actual = "parameters that are trained", f"{len(chosen)} frozen ones: {more}"
+            hint = "net.requires_grad_()"
+        if any("lora_" in name for name in named):
+            hint = (
+                'in Python where=lambda name, module: "lora_" in name, or a network without '
+                "adapters, merged(net)"
+            )
+        raise ArgumentError(f"{caller}, where", expected, actual, hint)
     return Penalised(operator, names)
 
 

@@ -26,6 +26,7 @@ from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError
 from bayesfed.keys import Key
+from bayesfed.models.calling import check_resolved
 from bayesfed.models.modules import Dense, swapped
 
 # Leaf of a layer with the client's own numbers, and what the names of loadings end with.
@@ -88,7 +89,7 @@ def is_factor(name: str, module: nn.Module) -> bool:
 
 
 def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
-    """Return a copy of a network whose first linear or convolution layer has factors.
+    """Return a copy of a network whose first trained linear or convolution layer has factors.
 
     Raises
     ------
@@ -96,11 +97,13 @@ def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
         If the number is below 1, or the network has no such layer, or another module has its
         parameters too.
     """
-    first = next((module for module in net.modules() if isinstance(module, Dense)), None)
+    check_resolved("pooled, local='factors'", net)
+    layers = (module for module in net.modules() if isinstance(module, Dense))
+    first = next((layer for layer in layers if layer.weight.requires_grad), None)
     weights = [value for module in net.modules() for value in module.parameters(recurse=False)]
     if first is None or sum(value is first.weight for value in weights) > 1:
         expected, actual = (
-            "a linear or convolution layer whose weight no other module uses",
+            "a trained linear or convolution layer whose weight no other module uses",
             type(net).__name__,
         )
         raise ArgumentError("pooled, local='factors'", expected, actual, "local='offsets'")
