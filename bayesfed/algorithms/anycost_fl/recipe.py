@@ -174,7 +174,7 @@ def anycost_fl(
         return Assignment(views[planned.size], weight, down, up, options, planned.load)
 
     def local(made: nn.Module) -> Descent:
-        return replace(work, steps=1).descent(
+        return replace(work, steps=1, epochs=None).descent(
             MaximumLikelihood(made, likelihood or Categorical()), made, "delta"
         )
 
