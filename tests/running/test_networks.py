@@ -82,6 +82,6 @@ def test_an_ensemble_is_no_network(tmp_path):
     assert load_file(tmp_path / "model.safetensors").keys() == result.model.parameters.keys()
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(
-        ArgumentError, match=r"taken.model: expected a file to write, found .*Errno"
+        ArgumentError, match=r"expected a path to write to, found '.*taken/model': .*Errno"
     ):
         result.save_model(tmp_path / "taken" / "model")
