@@ -28,7 +28,7 @@ class Target(NamedTuple):
 def printed(program: str, text: str, commit: str = "", date: str = "") -> list[Target]:
     """Return the targets among the lines that a program printed."""
     found = (LINE.fullmatch(line.strip()) for line in text.splitlines())
-    return [Target(program, *match.groups(), commit, date) for match in found if match]
+    return [Target(program, one[1], one[2], one[3], one[4], commit, date) for one in found if one]
 
 
 def kept(file: Path = FILE) -> list[Target]:
