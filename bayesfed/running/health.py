@@ -72,8 +72,8 @@ class Health:
     def figures(self) -> dict[str, float]:
         """Return what is known as numbers: ``settled`` is 1 or 0, ``unheard`` a share of rows."""
         found = {
-            "settled": None if self.settling is None else float(self.settling.settled),
-            "unheard": None if self.unheard is None else self.unheard.share,
+            "settled": self.settling and float(self.settling.settled),
+            "unheard": self.unheard and self.unheard.share,
             **{name: getattr(self, name) for name in FIGURES},
         }
         return {name: value for name, value in found.items() if value is not None}

@@ -53,7 +53,8 @@ def test_a_miss_that_is_known_is_told_and_a_new_one_is_red(checks, capsys):
     said = capsys.readouterr().out
     assert "known to be missed: best, times ours (issue 45)" in said
     assert "no longer missed: seconds" in said
-    # A program that fails on its way, or prints nothing, is no miss.
+    # A program that is killed, fails on its way, or prints nothing, is no miss.
+    assert list(checks.judged("a.py", -9, targets, known)) == ["a.py: exit status -9, 2 targets"]
     assert list(checks.judged("a.py", 1, targets[:1], known)) == ["a.py: exit status 1, 1 targets"]
     assert list(checks.judged("a.py", 0, [], known)) == ["a.py: exit status 0, 0 targets"]
 
