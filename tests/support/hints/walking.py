@@ -147,7 +147,11 @@ def _walk_one(case: Case, reached: set[Place]) -> Iterator[str]:
 
 
 def _hint_passed(call: Callable[[Any], Any], found: Said) -> Iterator[str]:
-    values = evaluated(found.hint)
+    try:
+        values = evaluated(found.hint, getattr(call, "__globals__", {}))
+    except Exception as failed:
+        yield f"{found.hint!r} ends in {type(failed).__name__}: {failed}"
+        return
     if not values:
         yield f"no expression in {found.hint!r}: a case with `right`"
     for text, value in values:
