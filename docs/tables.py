@@ -1,16 +1,24 @@
-"""Change two tables as the site shows them: names get the first sentence of their docstrings, and rows of the ledger begin with the verdict."""
+"""Change tables as the site shows them: names get the first sentence of their docstrings, rows of the ledger begin with the verdict, and the page of
+benchmarks gets the last value of every target.
+"""
 
 from __future__ import annotations
 
+import csv
 import inspect
 import re
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import bayesfed
 
 HEAD = "| name | defined on the page of |\n|---|---|"
 ROW = re.compile(r"^(\| `bf\.([\w.]+)` \|) (.*\|)$", re.MULTILINE)
+TARGETS, FILE = (
+    "<!-- targets -->",
+    Path(__file__).parents[1] / "benchmarks/records/targets.tsv",
+)
 TABLE = re.compile(r"(?:^\|.*\|[ \t]*\n)+", re.MULTILINE)
 
 
@@ -50,7 +58,22 @@ def verdict_first(markdown: str) -> str:
     return TABLE.sub(turned, markdown)
 
 
+def targets(markdown: str) -> str:
+    """Return the page of benchmarks with the table of targets."""
+    if TARGETS not in markdown:
+        raise ValueError(f"benchmarks.md has no line {TARGETS!r}")
+    with FILE.open(encoding="utf-8", newline="") as lines:
+        rows = [line for line in csv.reader(lines, delimiter="\t") if line]
+    rows.insert(1, ["---"] * len(rows[0]))
+    table = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows)
+    return markdown.replace(TARGETS, "\n".join(f"| {row} |" for row in table))
+
+
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Change the tables of the two pages."""
-    change = {"reference/index.md": described, "ledger.md": verdict_first}
+    change = {
+        "reference/index.md": described,
+        "ledger.md": verdict_first,
+        "benchmarks.md": targets,
+    }
     return change.get(page.file.src_uri, str)(markdown)

@@ -216,6 +216,7 @@ def save(
         "name": result.algorithm.name,
         "settings": settings_of(result.algorithm),
         "citation": _citation(result.algorithm),
+        "health": str(result.health),
     }
     write_json(path / "method.json", method)
     missing = ""
@@ -226,7 +227,7 @@ def save(
             result.to_arviz(test, draws=draws, seed=seed).to_netcdf(str(path / "posterior.nc"))
         except (ImportError, OSError, BayesfedError) as problem:
             missing = str(problem)
-    figures = summary(result.history)
+    figures = summary(result.history) | result.health.figures()
     if own is not None:
         write_whole(path / "clients.csv", _clients(own).encode())
         figures |= own.figures()

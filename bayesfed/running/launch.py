@@ -38,6 +38,7 @@ from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.files.records import history_in
 from bayesfed.federated.engine.ranked import agreed
 from bayesfed.federated.engine.reports import OnClientError
+from bayesfed.running.health import unheard
 from bayesfed.running.result import Result
 from bayesfed.running.settling import warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker
@@ -132,12 +133,10 @@ def run(
     # Of several ranks, what rank 0 resumes from counts.
     done = led(clients, finished)
     check_clients(clients)
-    if done and (end := resume if isinstance(clients, Mapping) else agreed(clients, resume)):
-        return Result(
-            algorithm, end.history, end, clients if isinstance(clients, Mapping) else None
-        )
     pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
     rows = pool.data if isinstance(pool, InProcess | Ranks) else None
+    if done and (end := resume if isinstance(clients, Mapping) else agreed(clients, resume)):
+        return Result(algorithm, end.history, end, rows, unheard(pool.profiles, end.history))
     watchers: list[watch.Callback] = [watch.elbo]
     if test is not None:
         check_test(algorithm, test, rows or {})
@@ -189,7 +188,8 @@ def run(
         pool.group.wait()
     made_so_far = tuple(history) if isinstance(history, list) else history
     warn_unless_settled(algorithm, snapshot.state, made_so_far)
-    return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows)
+    end = replace(snapshot, history=made_so_far)
+    return Result(algorithm, made_so_far, end, rows, unheard(pool.profiles, made_so_far))
 
 
 def _history(records: str | Path | None, earlier: Sequence[Record]) -> list[Record] | RecordFile:

@@ -21,11 +21,11 @@ def reduced(
     algorithm: Algorithm,
     history: Sequence[Record],
     snapshot: Snapshot,
-    data: object,
+    rest: tuple[object, ...],
 ) -> Reduced:
     """Return what pickles a result: the function that makes it again, and its arguments."""
     records = tuple(history)
-    parts = algorithm, records, replace(snapshot, history=records), data
+    parts = algorithm, records, replace(snapshot, history=records), *rest
     return restored, (kind, cloudpickle.dumps(parts))
 
 

@@ -22,6 +22,7 @@ from bayesfed.inspect.at_clients import NEVER, check_rows, own_posterior, scores
 from bayesfed.inspect.personal import client_of, personal_scores
 from bayesfed.keys import Key
 from bayesfed.models import Belief, Likelihood
+from bayesfed.running.health import Health, Unheard, health
 from bayesfed.running.networks import network_of, saved_leaves, write_tensors
 from bayesfed.running.pickling import Reduced, reduced
 from bayesfed.running.settling import Settling, settling
@@ -34,7 +35,7 @@ INPUTS = a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tens
 
 
 @checked_class()
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A finished run: the model, its posterior, and a record of every round.
 
@@ -49,12 +50,20 @@ class Result:
         Hand it to `run` as `resume` to go on.
     data
         By client: the rows that were fitted, for a run in this process; None if they are not known.
+    unheard
+        Clients of the pool that no round has an answer of; None if it is not known.
     """
 
     algorithm: Algorithm
     history: Sequence[Record]
     snapshot: Snapshot
-    data: Mapping[str, Dataset] | None = field(default=None, repr=False, compare=False)
+    data: Mapping[str, Dataset] | None = field(default=None, compare=False)
+    unheard: Unheard | None = field(default=None, compare=False)
+    _known: dict[str, float] = field(default_factory=dict, init=False, compare=False)
+
+    def __repr__(self) -> str:
+        made = f"{self.algorithm.name}, {len(self.history)} rounds, seed {self.snapshot.seed}"
+        return f"Result({'; '.join(filter(None, [made, str(self.health)]))})"
 
     @property
     def model(self) -> Predictor:
@@ -90,15 +99,18 @@ class Result:
 
     @property
     def settling(self) -> Settling | None:
-        """How far a variational run is from its fixed point: first guide left, last moves,
-        disagreement; None for other methods.
-        """
+        """How far a variational run is from its fixed point; None for other methods."""
         return settling(self.algorithm, self.history)
 
     @property
     def settled(self) -> bool | None:
         """Whether a variational run has settled; None for other methods."""
         return None if (state := self.settling) is None else state.settled
+
+    @property
+    def health(self) -> Health:
+        """What the run knows of its own health; `repr`, `bayesfed compare` and `report` show it."""
+        return health(self.history, self.settling, self.unheard, self._known)
 
     @property
     def clients(self) -> dict[str, Client]:
@@ -215,27 +227,14 @@ class Result:
     def scores(
         self, data: Dataset | Mapping[str, Dataset], *, draws: int = 100, seed: int = 0
     ) -> dict[str, dict[str, float]]:
-        """Score the posterior predictive; print it with `bayesfed.inspect.score_table`.
+        """Return `Predictive.scores` of each client by its name, and of all rows together as "all":
+        not the mean of the clients' scores. Print them with `bayesfed.inspect.score_table`.
 
-        Parameters
-        ----------
-        data
-            Rows to predict, or those of every client by name; clients without rows are left out.
-            They must be by name if a part of the posterior stays with clients, as local latents do:
-            each client is then predicted with its own.
-        draws, seed
-            Draws of the parameters, and what names them.
-
-        Returns
-        -------
-        dict
-            `Predictive.scores` of each client by its name, and of all rows together as "all": not
-            the mean of the clients' scores.
-
-        Raises
-        ------
-        ArgumentError
-            If there is no posterior, no row, a client called "all", or a part that is not known.
+        `data` are rows to predict, or those of every client by name; clients without rows are left
+        out. They must be by name if a part of the posterior stays with clients, as local latents
+        do: each client is then predicted with its own. `draws` are those of the parameters, and
+        `seed` names them. `ArgumentError` if there is no posterior, no row, a client called "all",
+        or a part of the posterior that is not known for these rows.
         """
         check_rows("Result.scores", data, self.data)
         kept, key = self.snapshot.memories, Key(seed, "predictive")
@@ -260,7 +259,9 @@ class Result:
         """
         from bayesfed.inspect.compat import k_hat_of
 
-        return k_hat_of(self.posterior, self.snapshot.memories, data, draws, Key(seed, "k_hat"))
+        found = k_hat_of(self.posterior, self.snapshot.memories, data, draws, Key(seed, "k_hat"))
+        self._known["k_hat"] = found
+        return found
 
     @checked()
     def save_model(self, path: str | Path) -> None:
@@ -291,7 +292,9 @@ class Result:
         return save_new(self, Path(folder), test, self.personal_scores(own) if own else None)
 
     def __reduce__(self) -> Reduced:
-        return reduced(type(self), self.algorithm, self.history, self.snapshot, self.data)
+        return reduced(
+            type(self), self.algorithm, self.history, self.snapshot, (self.data, self.unheard)
+        )
 
     def plot_elbo(self, axes: Axes | None = None) -> Axes:
         """Plot the ELBO per round; see `bayesfed.inspect.plot_series`."""

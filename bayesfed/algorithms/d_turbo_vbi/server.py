@@ -84,6 +84,11 @@ class TurboStep:
     inclusion_levels: int = 256
 
     @property
+    def asked(self) -> Info:
+        """The density that is asked for, as a figure; nothing where a field is."""
+        return {"density_asked": self.policy.target} if self.policy else {}
+
+    @property
     def policy(self) -> ToDensity | None:
         """How the density falls; None where a field is given instead."""
         return self.field if isinstance(self.field, ToDensity) else None
@@ -184,7 +189,7 @@ class TurboStep:
             }
         if policy and watch.lost:
             log_odds, info = taken_back(state, before, now, risen)
-            return state | mean | log_odds, info | {"field": float(state[FIELD])}
+            return state | mean | log_odds, info | {"field": float(state[FIELD]), **self.asked}
         # The mean-field guide keeps q(rho) of the last round until q(s) has been updated.
         seen = {
             name: old[name]
@@ -209,7 +214,7 @@ class TurboStep:
             changed[name] = Changed(now[name], new.active, inferred, divergence, least)
         result[FIELD] = state[FIELD].new_tensor(min(fields.values()))
         warn_of_empty_layers(now, self.supports(result))
-        return result, figures(changed) | {"field": float(result[FIELD])} | (
+        return result, figures(changed) | {"field": float(result[FIELD]), **self.asked} | (
             {"temperature": float(result[TEMPERATURE])} if TEMPERATURE in result else {}
         )
 
@@ -217,6 +222,7 @@ class TurboStep:
         """Return the state of a round that switched nothing off, and its figures."""
         active = torch.cat([support.flatten() for support in self.supports(state).values()])
         info = {"density": float(active.double().mean()), "reactivated": 0.0, "switched_off": 0.0}
+        info |= self.asked
         if self.use_prior:
             divergences = [
                 kl_divergence(

@@ -247,7 +247,7 @@ class Neighbourhood:
                 "Neighbourhood.graph",
                 f"a simple undirected graph of {shape[1]} nodes",
                 self.graph,
-                "nx.grid_2d_graph(28, 28)",
+                f"nx.path_graph({shape[1]})",
             )
         index = {node: i for i, node in enumerate(self.graph)}
         ends = [(index[left], index[right]) for left, right in self.graph.edges]

@@ -113,6 +113,7 @@ def _experiment(name: str, folder: Folder, histories: list[list[Record]]) -> dic
         "text": "" if folder.file is None else folder.file.text,
         "clients": client_table(folder, histories),
         "maps": support_maps(folder, seed, histories[0]),
+        "health": method.get("health", ""),
         "citation": [entry for entry in method.get("citation", "").split("\n\n") if entry],
     }
 

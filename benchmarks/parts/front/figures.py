@@ -5,12 +5,15 @@ keep no runs are in `records/printed.toml`.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from parts.checks.table import kept
 
 RECORDS = Path(__file__).parents[2] / "records"
 BITS = "accuracy_vs_bits"
@@ -37,7 +40,7 @@ def runs(name: str) -> list[tuple[str, Run]]:
 def figures() -> dict[str, Figure]:
     """Return all figures by key."""
     made: dict[str, Figure] = {}
-    for maker in (_bits, _uncertainty, _sizes, _budgets, _package, _printed):
+    for maker in (_bits, _uncertainty, _sizes, _budgets, _package, _printed, _targets):
         made.update(maker())
     return made
 
@@ -222,3 +225,16 @@ def _package() -> Iterator[tuple[str, Figure]]:
 def _printed() -> Iterator[tuple[str, Figure]]:
     for name, entry in tomllib.loads((RECORDS / "printed.toml").read_text()).items():
         yield f"printed.{name}", Figure(tuple(entry["values"]), entry["setting"], entry["command"])
+
+
+def _targets() -> Iterator[tuple[str, Figure]]:
+    """Yield what programs measured last, by program and the words of a target before its first
+    number: ``targets.hostile.cases_of``.
+    """
+    for one in kept():
+        words = re.findall(r"[^\W\d_]+", re.split(r"\d", one.target)[0])
+        numbers = re.findall(r"\d[\d.]*(?:e-\d+)?", f"{one.target} {one.measured} {one.wanted}")
+        yield (
+            f"targets.{one.program.partition('.')[0]}.{'_'.join(words)}",
+            Figure(tuple(f"{float(n.rstrip('.')):,g}" for n in numbers), "", one.program),
+        )

@@ -6,8 +6,9 @@ the package of whose messages none is missing in this list; `()` while one is. N
 message a case reaches is found by looking where it was made. There are three kinds of tuples:
 
     (call, given)          `call(given)` is refused. The expressions of the message's hint are
-                           evaluated (`evaluated`), each is passed to `call` in place of `given`,
-                           and each must work. The shortest, where the hint is an argument.
+                           evaluated (names of the case's module first, `world.evaluated`), each is
+                           passed to `call` in place of `given`, and each must work. The shortest,
+                           where the hint is an argument.
     (wrong, tried, right)  `wrong()` is refused or warns. `tried` is a part of its hint, and
                            `right()` does what this part says; it must run without an error and
                            without a warning. What `right` returns is not looked at.

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pyro
 import torch
@@ -53,7 +54,7 @@ FIXTURES: Mapping[str, Callable[[], Any]] = {
 
 # What a call without its arguments gives, where no fixture has their names.
 FILLED: Mapping[str, Callable[[], Any]] = {"shrunk_shares": lambda: list(planner().sizes)}
-MODULES = {"bf": bf, "torch": torch, "np": np, "math": math, "nn": nn, "pyro": pyro}
+MODULES = {"bf": bf, "torch": torch, "np": np, "math": math, "nn": nn, "pyro": pyro, "nx": nx}
 
 
 @functools.cache
@@ -116,11 +117,11 @@ def filled(function: Callable[..., Any], **said: Any) -> Any:
     return function(**{name: World()[name] for name in needed}, **said)
 
 
-def evaluated(hint: str) -> list[tuple[str, Any]]:
+def evaluated(hint: str, names: Mapping[str, Any] | None = None) -> list[tuple[str, Any]]:
     """Return the expressions of a hint and their values; of `name=value` the value. A single word
-    that names nothing is a word that explains.
+    that names nothing is a word that explains. `names` come before those of `World`.
     """
-    found, world = [], World()
+    found, world = [], World(names or {})
     for text in _expressions(hint):
         if text.isidentifier() and not hasattr(builtins, text) and text not in world:
             continue

@@ -1,0 +1,116 @@
+"""What a run knows of its own health: whether it settled, whom it never heard, and whether it kept
+what it was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bayesfed.federated import Profile, Record
+from bayesfed.running.settling import Settling
+
+# Clients that are named; of the others there is their number.
+NAMED = 3
+
+
+class Unheard(NamedTuple):
+    """Clients with rows that no round has an answer of.
+
+    Parameters
+    ----------
+    clients
+        How many they are.
+    first
+        The names of the first three.
+    share
+        Their share of all rows, 0 to 1.
+    """
+
+    clients: int
+    first: tuple[str, ...]
+    share: float
+
+
+def unheard(profiles: Sequence[Profile], history: Sequence[Record]) -> Unheard:
+    """Return the clients of a pool that no round has an answer of."""
+    heard = {name for record in history for name in record.clients}
+    silent = {one.name: one.samples for one in profiles if one.samples and one.name not in heard}
+    total = sum(one.samples for one in profiles)
+    return Unheard(len(silent), tuple(silent)[:NAMED], sum(silent.values()) / max(1, total))
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a run knows of its own health. None is what the method does not have or nobody knows.
+
+    Parameters
+    ----------
+    settling
+        How far a variational run is from its fixed point.
+    unheard
+        Clients of the pool that no round has an answer of.
+    density, density_asked
+        Share of the weights that are active after the last round, and the share asked for.
+    k_hat
+        What `Result.k_hat` returned last, or a callback entered as ``k_hat``; above 0.7 the
+        posterior is far from the exact one.
+    epsilon, delta
+        Privacy that is promised for all rounds so far: to everybody (`private`), or against the
+        server (`local_privacy`).
+    """
+
+    settling: Settling | None = None
+    unheard: Unheard | None = None
+    density: float | None = None
+    density_asked: float | None = None
+    k_hat: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+
+    def figures(self) -> dict[str, float]:
+        """Return what is known as numbers: ``settled`` is 1 or 0, ``unheard`` a share of rows."""
+        found = {
+            "settled": self.settling and float(self.settling.settled),
+            "unheard": self.unheard and self.unheard.share,
+            **{name: getattr(self, name) for name in FIGURES},
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def __str__(self) -> str:
+        said = []
+        if self.settling is not None:
+            reasons = ", ".join(self.settling.reasons)
+            said.append(f"not settled: {reasons}" if reasons else "settled")
+        if self.unheard is not None and self.unheard.clients:
+            count, first, share = self.unheard
+            names = ", ".join(first) + ", ..." * (count > len(first))
+            said.append(f"never heard: {names} ({count}, with {share:.1%} of the rows)")
+        if self.density is not None:
+            asked = self.density_asked
+            said.append(f"density {self.density:.3f}" + (f", asked {asked:.3f}" if asked else ""))
+        if self.k_hat is not None:
+            said.append(f"k-hat {self.k_hat:.2f}")
+        if self.epsilon is not None:
+            said.append(f"epsilon {self.epsilon:.3g} at delta {self.delta:.1g}")
+        return "; ".join(said)
+
+
+FIGURES = ("density", "density_asked", "k_hat", "epsilon", "delta")
+
+
+def health(
+    history: Sequence[Record],
+    settling: Settling | None,
+    silent: Unheard | None,
+    known: Mapping[str, float],
+) -> Health:
+    """Return the health of a run; `known` are figures that are not in its records."""
+    found: dict[str, float] = {}
+    for record in history:
+        found |= {**record.server, **record.metrics}
+    found |= known
+    # `local_privacy` has a name of its own for what it promises.
+    figures = {name: found.get(name, found.get(f"local_{name}")) for name in FIGURES}
+    return Health(settling, silent, **figures)

@@ -1,0 +1,117 @@
+"""Whether the programs here meet their targets: the quick ones, and one of the long ones in turn.
+
+    python benchmarks/checks.py [--write] [--only PROGRAM ...]
+
+Which are quick and long is in `parts/checks/settings.toml`, beside the targets that are known to be
+missed and what will meet them. The long one is chosen by the number of commits. Every program runs
+with ``--check``; what it prints is shown. Exit status 1 if a target is missed that is not known to
+be, or a program fails without a target that is missed. --write puts the targets of what was run
+into `records/targets.tsv`, from which the page of benchmarks and README read them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+
+from parts.checks.table import Target, printed, write
+
+HERE = Path(__file__).parent
+SETTINGS = tomllib.loads((HERE / "parts" / "checks" / "settings.toml").read_text())
+# Seconds after which a program is ended; and those of a quick one.
+LONGEST, QUICK = 1800, 180
+
+
+def main() -> int:
+    """Run the checks; return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    every = [*SETTINGS["quick"], *SETTINGS["long"]]
+    parser.add_argument("--write", action="store_true", help="write records/targets.tsv anew")
+    parser.add_argument("--only", nargs="+", metavar="PROGRAM", choices=every, help="run these")
+    options = parser.parse_args()
+    chosen = options.only or [*SETTINGS["quick"], in_turn(SETTINGS["long"], commits())]
+    commit, today = (
+        git("describe", "--always", "--dirty=+", "--exclude=*"),
+        date.today().isoformat(),
+    )
+    found, problems = list[Target](), list[str]()
+    for command in chosen:
+        print(f"\n== {command}", flush=True)
+        begun = time.monotonic()
+        status, text = shown(command)
+        seconds = time.monotonic() - begun
+        targets = printed(command, text, commit, today)
+        found += targets
+        problems += judged(command, status, targets, SETTINGS["missed"])
+        slow = ", which is too long for a quick one" if seconds > QUICK else ""
+        print(f"{seconds:.0f} s{slow if command in SETTINGS['quick'] else ''}", flush=True)
+    if options.write:
+        write(found, every)
+    met = sum(one.verdict == "met" for one in found)
+    print(f"\n{met} of {len(found)} targets of {len(chosen)} programs are met", *problems, sep="\n")
+    return 1 if problems else 0
+
+
+def in_turn(programs: Sequence[str], count: int) -> str:
+    """Return the long program whose turn it is."""
+    return programs[count % len(programs)]
+
+
+def judged(
+    command: str, status: int, targets: Sequence[Target], known: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """Yield what is wrong with a program's run, and print what was known to be."""
+    expected = known.get(command.split(maxsplit=1)[0], {})
+    missed = [one.target for one in targets if one.verdict == "missed"]
+    for name in missed:
+        why = [reason for part, reason in expected.items() if part in name]
+        if why:
+            print(f"known to be missed: {name} ({why[0]})")
+        else:
+            yield f"{command}: missed: {name}"
+    for part in expected:
+        if any(part in one.target for one in targets) and not any(part in one for one in missed):
+            print(f"no longer missed: {part}; take it off `parts/checks/settings.toml`")
+    # Below 0: it was killed, for its time or its memory.
+    if status < 0 or (status and not missed) or not targets:
+        yield f"{command}: exit status {status}, {len(targets)} targets"
+
+
+def shown(command: str) -> tuple[int, str]:
+    """Run a program with ``--check`` and show what it prints; return its exit status and that."""
+    program, *arguments = command.split()
+    words = [sys.executable, "-u", str(HERE / program), *arguments, "--check"]
+    lines = list[str]()
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as running:
+        end = threading.Timer(LONGEST, running.kill)
+        end.start()
+        for line in running.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line)
+        end.cancel()
+    return running.returncode, "".join(lines)
+
+
+def commits() -> int:
+    """Return the number of commits up to this one."""
+    return int(git("rev-list", "--count", "HEAD"))
+
+
+def git(*words: str) -> str:
+    """Return what git says of this repository."""
+    return subprocess.run(
+        ["git", *words], cwd=HERE, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
