@@ -79,7 +79,7 @@ def weighing(rows: bool) -> Callable[[Profile, int], float]:
 @checked(
     local=Role(
         lambda local: not isinstance(local, type), "a local step", "an instance of its class"
-    ),
+    )
 )
 def compose(
     name: str,

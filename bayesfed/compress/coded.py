@@ -107,17 +107,10 @@ class Coded:
             )
         elif dtype.is_floating_point:
             raise WireError(
-                f"leaf {leaf.name!r}",
-                "float32",
-                dtype,
-                "a message of this codec",
-                field="dtype",
+                f"leaf {leaf.name!r}", "float32", dtype, "a message of this codec", field="dtype"
             )
         else:
-            values, most = (
-                self.integers.read(source, math.prod(leaf.shape)),
-                torch.iinfo(dtype),
-            )
+            values, most = (self.integers.read(source, math.prod(leaf.shape)), torch.iinfo(dtype))
             if len(values) and not (most.min <= values.min() and values.max() <= most.max):
                 raise WireError(
                     f"leaf {leaf.name!r}", f"integers of {dtype}", "larger ones", "sending it again"

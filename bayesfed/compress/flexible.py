@@ -32,14 +32,7 @@ from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import IntegerCode, MaskCode
 from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
-from bayesfed.compress.quantisers.entries import (
-    Reals,
-    Singles,
-    energy,
-    entries,
-    largest,
-    share_of,
-)
+from bayesfed.compress.quantisers.entries import Reals, Singles, energy, entries, largest, share_of
 from bayesfed.compress.quantisers.probabilistic import MANY, Probabilistic
 from bayesfed.compress.quantisers.sparsify import Kernels, as_kernels
 from bayesfed.compress.wire import MAX_BYTES, Meta, unseal

@@ -28,10 +28,7 @@ LABELS = {
 # What curves are drawn against: what a round spends of it, and the label.
 AGAINST: Mapping[str, tuple[Callable[[Record], float], str]] = {
     "round": (lambda record: 1.0, "round"),
-    "megabytes": (
-        lambda record: bits(record.rows) / 8e6,
-        "megabytes sent, down and up (log)",
-    ),
+    "megabytes": (lambda record: bits(record.rows) / 8e6, "megabytes sent, down and up (log)"),
     "joules": (lambda record: energy_j(record.rows), "joules of all devices (log)"),
     "device_s": (lambda record: latency_s(record.rows), "seconds of the devices"),
     "seconds": (lambda record: record.seconds, "seconds of this computer's clock"),

@@ -28,11 +28,7 @@ from bayesfed.federated.clients import led
 from bayesfed.federated.core import Info
 from bayesfed.federated.engine import callbacks as watch
 from bayesfed.federated.engine import round_loop as engine
-from bayesfed.federated.engine.arguments import (
-    check_call,
-    check_clients,
-    check_test,
-)
+from bayesfed.federated.engine.arguments import check_call, check_clients, check_test
 from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.files.records import history_in
 from bayesfed.federated.engine.ranked import agreed

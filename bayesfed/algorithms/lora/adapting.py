@@ -24,11 +24,7 @@ def half_frozen(net: nn.Module) -> nn.Module:
 
 
 def by_rank(
-    net: nn.Module,
-    ranks: Sequence[int],
-    *,
-    where: str,
-    sketched: bool = False,
+    net: nn.Module, ranks: Sequence[int], *, where: str, sketched: bool = False
 ) -> list[nn.Module]:
     """Return the network at every rank, over the same frozen weights; for sketches scaled by
     ``r / k``.

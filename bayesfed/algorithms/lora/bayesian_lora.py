@@ -82,12 +82,7 @@ def cut_model(model: BayesianNet, net: nn.Module, indices: Mapping[str, Tensor])
         if isinstance(prior, Gaussian) and isinstance(prior.centre, Tensor):
             (centre,) = cut_slices({name: prior.centre}, indices).values()
             priors[name] = replace(prior, centre=centre)
-    return BayesianNet(
-        net,
-        priors,
-        cut_slices(model.values, indices),
-        model.likelihood,
-    )
+    return BayesianNet(net, priors, cut_slices(model.values, indices), model.likelihood)
 
 
 @dataclass(frozen=True)

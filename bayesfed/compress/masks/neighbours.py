@@ -21,18 +21,7 @@ from bayesfed.compress.leaf import Integers, Mask
 ONE, STRENGTH, STRIP = 1 << 16, 16, 128
 # The known entries around an entry in order of importance: how many rows above and how many columns
 # to the left each is.
-CELLS = (
-    (0, 1),
-    (1, 0),
-    (1, -1),
-    (0, 2),
-    (1, 1),
-    (1, -2),
-    (0, 3),
-    (2, 0),
-    (1, 2),
-    (2, -1),
-)
+CELLS = ((0, 1), (1, 0), (1, -1), (0, 2), (1, 1), (1, -2), (0, 3), (2, 0), (1, 2), (2, -1))
 # How many of them each estimate uses, in ascending order; the table has a probability for every
 # pattern of the first.
 LEVELS = (2, 4, 6, 10)

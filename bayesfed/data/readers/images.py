@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @checked(
     size=Role(
         lambda size: len(size) == 2 and min(size) >= 1, "rows and columns, at least 1", "(32, 32)"
-    ),
+    )
 )
 def from_image_folder(
     folder: str | Path,

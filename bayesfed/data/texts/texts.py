@@ -131,9 +131,7 @@ _COMMAND = (
 )
 
 
-@checked(
-    threshold=Role(lambda rating: 0 <= rating < 4, "a number from 0 to 4", "0.5"),
-)
+@checked(threshold=Role(lambda rating: 0 <= rating < 4, "a number from 0 to 4", "0.5"))
 def sentiment(
     folder: str | Path,
     *,

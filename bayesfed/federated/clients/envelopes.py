@@ -221,13 +221,7 @@ def _explained(message: bytes, envelope: Envelope, secret: bytes | None, limit: 
 
 
 def _refusal(field: str, expected: str, actual: str) -> WireError:
-    return WireError(
-        "message",
-        expected,
-        actual,
-        "this exchange's own message",
-        field=field,
-    )
+    return WireError("message", expected, actual, "this exchange's own message", field=field)
 
 
 def _claims(body: memoryview, limit: int) -> dict[str, Any]:

@@ -86,11 +86,7 @@ def opened(arrival: Arrival, max_norm: float | None) -> Update:
     weight = arrival.assignment.weight
     if not (math.isfinite(weight) and weight >= 0):
         raise UpdateError(
-            "weight",
-            "a finite number >= 0",
-            weight,
-            "the number of rows",
-            field="weight",
+            "weight", "a finite number >= 0", weight, "the number of rows", field="weight"
         )
     payload = decoded(arrival)
     for name, leaf in payload.items():
@@ -130,10 +126,6 @@ def decoded(arrival: Arrival) -> Tree:
     if more := {name: value for name, value in meta.items() if name not in expected}:
         # For example a weight, which only the server assigns.
         raise UpdateError(
-            "message meta",
-            sorted(expected),
-            f"also {more}",
-            "what a link packs",
-            field="meta",
+            "message meta", sorted(expected), f"also {more}", "what a link packs", field="meta"
         )
     return payload

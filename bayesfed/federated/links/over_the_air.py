@@ -27,15 +27,7 @@ from bayesfed.federated.links.digital import opened
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, shapes
 from bayesfed.wireless import Gbma
-from bayesfed.wireless.channels import (
-    Reals,
-    Received,
-    Spent,
-    channel_uses,
-    fading,
-    pack,
-    transmit,
-)
+from bayesfed.wireless.channels import Reals, Received, Spent, channel_uses, fading, pack, transmit
 from bayesfed.wireless.power_control import PowerControl, common_amplitude
 
 

@@ -20,10 +20,7 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.errors.checks import check, whole
 from bayesfed.inference.evaluation import scoring
-from bayesfed.inference.evaluation.detection import (
-    scores_of_classes,
-    uncertainties,
-)
+from bayesfed.inference.evaluation.detection import scores_of_classes, uncertainties
 from bayesfed.inference.evaluation.predicting import Enumerated, Observing, ObservingDraws
 from bayesfed.inference.variational.posterior import expected
 from bayesfed.keys import Key, forked

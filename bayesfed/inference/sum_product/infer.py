@@ -131,12 +131,7 @@ def infer(
     )
     evidence = _evidence(model, evidence)
     settings = Settings(
-        tol,
-        max_sweeps,
-        damping,
-        init,
-        strip_rows,
-        None if progress is None else not progress,
+        tol, max_sweeps, damping, init, strip_rows, None if progress is None else not progress
     )
     for name, role in _ROLES.items():
         check(f"infer {name}", getattr(settings, name), role)

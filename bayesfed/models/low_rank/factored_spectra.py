@@ -69,11 +69,7 @@ class Spectrum:
 
 
 def spectrum(
-    matrix: Tensor,
-    rank: int,
-    *,
-    key: Key | None = None,
-    warm: Spectrum | None = None,
+    matrix: Tensor, rank: int, *, key: Key | None = None, warm: Spectrum | None = None
 ) -> Spectrum:
     """Find the leading singular triplets of a matrix, by an SVD or, with a key, by subspace
     iteration whose error is measured.

@@ -209,9 +209,5 @@ def _candidates(
         raise ArgumentError("hybrid, whole", expected, f"none for {empty}", "whole_first")
     rest = matrices.keys() - set[str]().union(*kept.values())
     return chosen(
-        net,
-        lambda name, module: name in rest,
-        named,
-        caller="hybrid",
-        kinds=(nn.Linear, nn.Conv2d),
+        net, lambda name, module: name in rest, named, caller="hybrid", kinds=(nn.Linear, nn.Conv2d)
     )

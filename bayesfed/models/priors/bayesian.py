@@ -90,7 +90,7 @@ class BayesianNet:
         lambda prior: not isinstance(prior, type),
         "a prior as a value",
         "Gaussian(1.0), or declare for a Prior",
-    ),
+    )
 )
 def bayesian(
     net: nn.Module,

@@ -158,7 +158,7 @@ class Declared:
         lambda prior: not isinstance(prior, type) and (isinstance(prior, Prior) or callable(prior)),
         "a Prior",
         "Prior(), or {'name': Prior()}.get",
-    ),
+    )
 )
 def declare(
     net: nn.Module,

@@ -38,9 +38,7 @@ GRID = tuple(float(one) for one in torch.logspace(-2, 2, 50, base=2, dtype=torch
 
 
 @recipe(
-    cites=("guo2017calibration", "lu2023federated"),
-    classes=whole(1, "10"),
-    bins=whole(1, "1000"),
+    cites=("guo2017calibration", "lu2023federated"), classes=whole(1, "10"), bins=whole(1, "1000")
 )
 def calibrated(
     model: nn.Module | Predictor,

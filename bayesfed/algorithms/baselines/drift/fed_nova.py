@@ -28,16 +28,7 @@ from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
-from bayesfed.federated import (
-    Algorithm,
-    Descent,
-    Fit,
-    Link,
-    LocalOptions,
-    Reducer,
-    Training,
-    Whole,
-)
+from bayesfed.federated import Algorithm, Descent, Fit, Link, LocalOptions, Reducer, Training, Whole
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import MODEL, Around, Info, of
 from bayesfed.federated.training.batch_norm import travelling

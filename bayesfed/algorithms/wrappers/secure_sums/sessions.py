@@ -239,9 +239,5 @@ def session_name(public: bytes) -> str:
 def refusal(expected: object, actual: object, field: str = "values") -> UpdateError:
     """Return the error of a client that does not answer a question."""
     return UpdateError(
-        "secure sums",
-        expected,
-        actual,
-        "the server of this run, of the same version",
-        field=field,
+        "secure sums", expected, actual, "the server of this run, of the same version", field=field
     )

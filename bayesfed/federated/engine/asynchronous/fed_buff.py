@@ -27,11 +27,7 @@ arrives.
 """
 
 
-@checked_class(
-    {},
-    size=whole(1, "10"),
-    concurrency=whole(1, "100"),
-)
+@checked_class({}, size=whole(1, "10"), concurrency=whole(1, "100"))
 @dataclass(frozen=True)
 class FedBuff:
     """Asynchronous rounds in simulated time: `concurrency` clients are at work at any moment, and

@@ -71,10 +71,7 @@ def _sort(nodes: Mapping[Hashable, Attributes]) -> tuple[dict[Hashable, int], li
         whole = isinstance(card, numbers.Integral) and not isinstance(card, bool)
         if not whole or not 1 <= card <= MAX_ENTRIES:
             raise ArgumentError(
-                f"variable {node!r}",
-                f"a whole number card from 1 to {MAX_ENTRIES}",
-                card,
-                "card=2",
+                f"variable {node!r}", f"a whole number card from 1 to {MAX_ENTRIES}", card, "card=2"
             )
     return cards, factors
 
@@ -151,10 +148,7 @@ def _refuse_wiring(
         )
     if node in neighbours:
         raise ArgumentError(
-            where,
-            "edges to variables",
-            "a self loop",
-            f"graph.remove_edge({node!r}, {node!r})",
+            where, "edges to variables", "a self loop", f"graph.remove_edge({node!r}, {node!r})"
         )
     for end in ends:
         if end not in index:
@@ -166,17 +160,11 @@ def _refuse_wiring(
             )
     if not isinstance(scope, ORDERED):
         raise ArgumentError(
-            f"{where}.scope",
-            "an ordered tuple of variables",
-            scope,
-            f"scope={tuple(ends)!r}",
+            f"{where}.scope", "an ordered tuple of variables", scope, f"scope={tuple(ends)!r}"
         )
     if any(name in scope[:i] for i, name in enumerate(scope)):
         raise ArgumentError(
-            f"{where}.scope",
-            "each variable once",
-            scope,
-            "a table with one axis a variable",
+            f"{where}.scope", "each variable once", scope, "a table with one axis a variable"
         )
     raise ArgumentError(
         f"{where}.scope",
