@@ -190,7 +190,7 @@ def check_shapes(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) ->
             field="leaves",
         )
     for name, shape in expected.items():
-        if tuple(tree[name].shape) != tuple(shape):
+        if tree[name].shape != tuple(shape):
             actual = tuple(tree[name].shape)
             raise UpdateError(
                 f"{where}, leaf {name!r}",

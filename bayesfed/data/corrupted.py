@@ -116,7 +116,7 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
         )
         raise DataError("label_shifted", expected, actual, "a share a class")
     counts, asked = torch.bincount(labels, minlength=len(wanted)).double(), wanted > 0
-    if bool((wanted < 0).any() or (asked & (counts == 0)).any()) or not bool(asked.any()):
+    if ((wanted < 0).any() or (asked & (counts == 0)).any()) or not asked.any():
         hint = "shares of classes that have rows"
         raise ArgumentError(
             "label_shifted, shares", "numbers >= 0, not all 0", wanted.tolist(), hint

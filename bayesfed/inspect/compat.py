@@ -143,7 +143,7 @@ def k_hat(log_weights: Tensor) -> float:
     if log_weights.ndim != 1 or len(log_weights) < FEWEST or not log_weights.is_floating_point():
         actual = f"{tuple(log_weights.shape)} of {log_weights.dtype}"
         raise ArgumentError("k_hat", f"log weights (S,), at least {FEWEST}", actual, "1,000 draws")
-    if not bool(log_weights.isfinite().all()):
+    if not log_weights.isfinite().all():
         actual = f"{int((~log_weights.isfinite()).sum())} that are not"
         raise ArgumentError(
             "k_hat", "finite log weights", actual, "log p and log q of each draw in 64 bits"

@@ -65,7 +65,6 @@ class PowerControl(Protocol):
         """Return the plan of a round, given estimated gains by client and a `common_amplitude`;
         raise `UpdateError` if no client may send.
         """
-        ...
 
 
 asked = checked(

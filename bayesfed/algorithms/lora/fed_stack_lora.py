@@ -208,7 +208,7 @@ def fed_stack_lora(
     """
     initial = travelling(net, "static", where="fed_stack_lora")
     nets = by_rank(net, ranks, where="fed_stack_lora")
-    if trained := [name for name, layer in adapters(net).items() if bool(layer.lora_b.any())]:
+    if trained := [name for name, layer in adapters(net).items() if layer.lora_b.any()]:
         raise ArgumentError(
             "fed_stack_lora", "adapters that are zero", trained, "lora(merged(net), 8, key)"
         )

@@ -272,7 +272,7 @@ class TakeScore:
         nll, rows = summed(reducer, "moments").total["nll"].tolist()
         # A mean: other clients, with more or fewer rows, may have scored another precision.
         scores[number] = nll / rows if rows else math.inf
-        if number == len(PRECISIONS) - 1 and not bool(scores.isfinite().any()):
+        if number == len(PRECISIONS) - 1 and not scores.isfinite().any():
             text = (
                 f"prior_precision='auto': no client held out a row, since none has {EVERY} or "
                 f"more; {PRECISIONS[0]:g} is taken"

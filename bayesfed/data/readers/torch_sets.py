@@ -105,11 +105,9 @@ class Split(Protocol):
     @property
     def features(self) -> Mapping[str, Any] | None:
         """The columns and their features; the feature of class labels has ``names``."""
-        ...
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the rows, dictionaries."""
-        ...
 
 
 @checked(dataset=ITSELF)

@@ -167,7 +167,7 @@ def _kept(file: Path, shape: tuple[int, ...]) -> Tensor:
         raise ValueError(problem) from problem
     if (
         inputs.dtype != torch.int64
-        or tuple(inputs.shape) != shape
+        or inputs.shape != shape
         or digest(inputs.numpy().tobytes()) != written
     ):
         raise ValueError("other bytes")

@@ -86,9 +86,7 @@ class Active:
 
     def _mask(self, name: str) -> Tensor | None:
         mask = self.masks.get(name.partition("/")[2])
-        return (
-            mask if mask is not None and tuple(mask.shape) == tuple(self.expected[name]) else None
-        )
+        return mask if mask is not None and mask.shape == tuple(self.expected[name]) else None
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ class Exchange(Holding):
             if mask is not None:
                 gone = torch.where(mask, 0.0, handed[name])
                 residuals[name] = torch.where(mask, residuals[name], 0.0)
-                if bool(gone.any()):
+                if gone.any():
                     # A sum takes back the values that were switched off.
                     changes[name] = changes[name] - gone
         return self._moved(own, changes, residuals), model, info

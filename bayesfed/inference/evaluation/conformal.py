@@ -77,7 +77,7 @@ def label_weights(wanted: Tensor, counts: Tensor) -> Tensor:
     ArgumentError
         If `wanted` is not C finite numbers from 0 on, of which one is above 0.
     """
-    if tuple(wanted.shape) != tuple(counts.shape) or not bool(
+    if wanted.shape != counts.shape or not (
         wanted.isfinite().all() & (wanted >= 0).all() & (wanted.sum() > 0)
     ):
         expected, hint = (

@@ -65,7 +65,7 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
         If either is empty, or has a value that is not finite.
     """
     for name, values in (("inside", inside), ("outside", outside)):
-        if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
+        if values.ndim != 1 or not len(values) or not values.isfinite().all():
             actual = f"{tuple(values.shape)}, {int((~values.isfinite()).sum())} of them not finite"
             raise ArgumentError(f"detection, {name}", "finite numbers (B,)", actual, "entropies")
     values = torch.cat([inside, outside]).double()
@@ -142,7 +142,7 @@ def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
             actual,
             "probabilities.argmax(1)",
         )
-    if wrong.dtype != torch.bool or bool(uncertainty.isnan().any()):
+    if wrong.dtype != torch.bool or uncertainty.isnan().any():
         actual = f"{wrong.dtype}, and {int(uncertainty.isnan().sum())} that are no numbers"
         hint = "probabilities.argmax(1) != targets"
         raise DataError("risk_coverage", "numbers, and booleans of errors", actual, hint)

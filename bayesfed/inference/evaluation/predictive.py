@@ -163,13 +163,14 @@ class Predictive:
             draw.
         """
         shape = (len(self.inputs), *self._event)
-        if tuple(targets.shape) != shape:
+        if targets.shape != shape:
             raise DataError(
                 "Predictive, targets", f"shape {shape}", tuple(targets.shape), "one target a row"
             )
         values, classes = targets, self.probabilities.shape[-1] if self.classes else 0
-        if classes and not bool(
-            ((targets >= 0) & (targets < classes) & (targets == targets.long())).all()
+        if (
+            classes
+            and not ((targets >= 0) & (targets < classes) & (targets == targets.long())).all()
         ):
             actual = f"{float(targets.min()):g} to {float(targets.max()):g}"
             raise DataError(

@@ -30,7 +30,7 @@ def _real(where: str, values: Tensor, shape: str) -> None:
         raise ArgumentError(
             where, f"floating-point numbers {shape}, at least one", actual, "reshaping, or .float()"
         )
-    if not bool(values.isfinite().all()):
+    if not values.isfinite().all():
         actual = f"{int((~values.isfinite()).sum())} that are not"
         raise ArgumentError(
             where, "finite numbers", actual, "looking for the draw or row that overflowed"
@@ -208,13 +208,13 @@ def coverage(draws: Tensor, targets: Tensor, level: float | Sequence[float] | Te
     k / (S + 1), so the expected coverage is `level` at any S; NumPy's default covers less.
     """
     _real("coverage, draws", draws, "(S, B)")
-    if targets.shape != draws.shape[1:] or not bool(targets.isfinite().all()):
+    if targets.shape != draws.shape[1:] or not targets.isfinite().all():
         actual = f"{tuple(targets.shape)}, {int(targets.isfinite().sum())} finite"
         raise ArgumentError(
             "coverage", f"finite targets ({draws.shape[1]},)", actual, "draws (S, B), targets (B,)"
         )
     levels = torch.as_tensor(level, dtype=torch.float64, device="cpu")
-    if levels.ndim > 1 or not levels.numel() or not bool(((levels > 0) & (levels < 1)).all()):
+    if levels.ndim > 1 or not levels.numel() or not ((levels > 0) & (levels < 1)).all():
         raise ArgumentError("coverage", "levels inside (0, 1)", level, "[0.5, 0.9]")
     count, widest = len(draws), float(levels.max())
     if widest > (count - 1) / (count + 1) + 1e-9:

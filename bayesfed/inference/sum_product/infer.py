@@ -141,7 +141,7 @@ def infer(
         _check_regions(regions, model)
         chosen, run = choose(_detached(model), plain, method, regions, strip_rows)
         outcome = run(settings, state)
-        if bool(outcome.belief.isnan().any()):
+        if outcome.belief.isnan().any():
             hint = (
                 "regions that overlap less"
                 if chosen == "gbp"

@@ -92,7 +92,7 @@ class Inferred:
     def hard(self) -> bool:
         """Whether a table of two or more variables forbids a combination."""
         return isinstance(self.model, Tables) and any(
-            bool(torch.isneginf(group.tables).any()) for group in self.model.groups
+            torch.isneginf(group.tables).any() for group in self.model.groups
         )
 
     @property

@@ -185,7 +185,7 @@ def whole_weight(tree: Mapping[str, Tensor], name: str, layout: Unrolling, where
     """
     leaf = leaf_of(name, "weight")
     actual = tuple(tree[leaf].shape) if leaf in tree else "no such leaf"
-    if actual != tuple(layout.shape):
+    if actual != layout.shape:
         raise UpdateError(
             f"{where}, leaf {leaf!r}",
             f"shape {tuple(layout.shape)}",

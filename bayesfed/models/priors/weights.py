@@ -35,7 +35,6 @@ class WeightPrior(Protocol):
         """Sample sites at or below `name`; return a weight of the shape, dtype and device of
         `like`, whose values are not read.
         """
-        ...
 
 
 def _drawn(name: str, entries: Any) -> Tensor:
@@ -75,7 +74,7 @@ class Gaussian:
             # A copy: training the network that the centre came from must not move the prior, nor
             # may the prior fill that network's gradients.
             object.__setattr__(self, "centre", self.centre.detach().clone())
-        if not bool(torch.as_tensor(self.centre).isfinite().all()):
+        if not torch.as_tensor(self.centre).isfinite().all():
             raise ArgumentError("Gaussian.centre", "finite numbers", "NaN or Inf", "0.0")
 
     @classmethod

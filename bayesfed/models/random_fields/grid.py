@@ -98,7 +98,7 @@ class Grid:
                 if (
                     not isinstance(value, int | float | Tensor)
                     or shape not in ((), expected[name])
-                    or not bool(torch.isfinite(torch.as_tensor(value)).all())
+                    or not torch.isfinite(torch.as_tensor(value)).all()
                 ):
                     raise ArgumentError(
                         f"Grid.{name}",
@@ -201,9 +201,7 @@ class Grid:
 
     def attractive(self) -> bool:
         """Return whether no coupling is negative."""
-        return all(
-            bool((torch.as_tensor(link.coupling) >= 0).all()) for link in (self.row, self.column)
-        )
+        return all((torch.as_tensor(link.coupling) >= 0).all() for link in (self.row, self.column))
 
 
 def _largest(coupling: Number) -> float:

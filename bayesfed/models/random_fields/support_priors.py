@@ -33,7 +33,6 @@ class Support(Protocol):
 
     def lower(self, shape: Shape) -> Grid | Ising:
         """Return the model of the ``(M, N)`` supports of one matrix."""
-        ...
 
 
 PROBABILITY, FIELD = number("(0, 1)", "0.6"), number("(-inf, inf)", "0.0")

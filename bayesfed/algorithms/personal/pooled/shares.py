@@ -116,7 +116,7 @@ class SharesAndNetwork(Around):
     def _check(self, network: Tree, classes: int, inputs: Tensor) -> None:
         # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
         outputs = Model(self.net, network)(inputs[:1].expand(2, *inputs.shape[1:]))
-        if tuple(outputs.shape) != (2, classes):
+        if outputs.shape != (2, classes):
             expected, actual = (
                 f"outputs (B, {classes}) as of the linear layer registered last",
                 f"(B, {', '.join(map(str, outputs.shape[1:]))})",

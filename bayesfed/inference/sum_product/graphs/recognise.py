@@ -40,7 +40,7 @@ def colours(count: int, edges: Tensor) -> Tensor:
     ends: Integers = edges.numpy()
     roots = np.unique(components(count, *ends)[1], return_index=True)[1]
     parity = (breadth_first(count, ends, roots)[2] + 1) % 2
-    if bool((parity[ends[0]] != parity[ends[1]]).all()):
+    if (parity[ends[0]] != parity[ends[1]]).all():
         return torch.from_numpy(parity)
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(count))

@@ -95,11 +95,7 @@ def resumed(state: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
     ArgumentError
         If the messages have another shape or are not finite.
     """
-    if (
-        not isinstance(state, Tensor)
-        or tuple(state.shape) != tuple(shape)
-        or not bool(state.isfinite().all())
-    ):
+    if not isinstance(state, Tensor) or state.shape != tuple(shape) or not state.isfinite().all():
         actual = (
             f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
         )
