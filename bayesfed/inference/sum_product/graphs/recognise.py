@@ -8,7 +8,6 @@ A K x M grid has E = 2 K M - K - M edges, so n = K M and E give K and M as roots
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,9 +16,6 @@ from torch import Tensor
 
 from bayesfed.models.random_fields.grid import Grid, Link, Number
 from bayesfed.models.random_fields.ising import Ising, breadth_first, components
-
-if TYPE_CHECKING:
-    pass
 
 Integers = NDArray[np.int64]
 

@@ -37,7 +37,7 @@ def sum_grid(grid: Grid, evidence: Tensor) -> Outcome:
     def log_z() -> Tensor:
         return transfer.log_z() + ((evidence.double() - held) * belief.sigmoid()).flatten(1).sum(1)
 
-    return Outcome(belief, extrinsic, evidence.new_zeros(0), 1, 0.0, True, pairs, log_z)
+    return Outcome(belief, extrinsic, evidence.new_zeros(0), 1, 0.0, pairs, log_z)
 
 
 def _along(transfer: Transfer, rows: Tensor) -> Tensor:

@@ -55,9 +55,8 @@ class Outcome:
         variable).
     state
         Messages for a warm start.
-    sweeps, residual, converged
-        Number of sweeps, largest change of a message in the last one in nats, and whether that is
-        within the tolerance.
+    sweeps, residual
+        Number of sweeps, and largest change of a message in the last one in nats.
     pairs
         Function that returns the marginal tables of the factors: tensors ``(B, F, *cards)``, one
         for each group of factors.
@@ -72,7 +71,6 @@ class Outcome:
     state: Tensor
     sweeps: int
     residual: float
-    converged: bool
     pairs: Callable[[], tuple[Tensor, ...]]
     log_z: Callable[[], Tensor]
     exact: bool = False

@@ -189,7 +189,6 @@ def pass_strips(
         messages,
         sweeps,
         residual,
-        residual <= settings.tol,
         pairs,
         log_z,
         whole,
