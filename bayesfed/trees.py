@@ -181,21 +181,19 @@ def check(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) -> None:
 def check_shapes(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) -> None:
     """Raise `UpdateError` unless `tree` has exactly the expected names and shapes."""
     for name in sorted(expected.keys() ^ tree.keys()):
-        state = "no such leaf" if name in expected else "an extra leaf"
         raise UpdateError(
             f"{where}, leaf {name!r}",
             f"leaves {sorted(expected)}",
-            state,
+            "no such leaf" if name in expected else "an extra leaf",
             "the names published",
             field="leaves",
         )
     for name, shape in expected.items():
         if tree[name].shape != tuple(shape):
-            actual = tuple(tree[name].shape)
             raise UpdateError(
                 f"{where}, leaf {name!r}",
                 f"shape {tuple(shape)}",
-                actual,
+                tuple(tree[name].shape),
                 "the shapes published",
                 field="shape",
             )

@@ -79,8 +79,9 @@ def _cast(name: str, leaf: Tensor, dtype: torch.dtype, expected: str, hint: str)
         return leaf
     cast = leaf.to(dtype)
     if not is_finite(cast):
-        actual = f"largest {float(leaf.abs().max()):g}"
-        raise WireError(f"leaf {name!r}", expected, actual, hint, field="values")
+        raise WireError(
+            f"leaf {name!r}", expected, f"largest {float(leaf.abs().max()):g}", hint, field="values"
+        )
     return cast
 
 

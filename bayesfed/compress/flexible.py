@@ -117,8 +117,9 @@ class Flexible:
         _, meta = unseal(message, limit=self.limit)
         levels: Any = meta.get(LEVELS)
         if not MANY.fits(levels):
-            where, hint = f"message, {LEVELS}", "a message of this codec"
-            raise WireError(where, MANY.expected, repr(levels), hint)
+            raise WireError(
+                f"message, {LEVELS}", MANY.expected, repr(levels), "a message of this codec"
+            )
         tree, meta = self._coded(levels).decode(message, key)
         del meta[LEVELS]
         return tree, meta

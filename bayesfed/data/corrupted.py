@@ -110,11 +110,12 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
         or labels.ndim != 1
         or (len(data) and int(labels.max()) >= len(wanted))
     ):
-        expected, actual = (
+        raise DataError(
+            "label_shifted",
             f"labels 0 to {len(wanted) - 1}",
             f"{tuple(labels.shape)} of {labels.dtype}",
+            "a share a class",
         )
-        raise DataError("label_shifted", expected, actual, "a share a class")
     counts, asked = torch.bincount(labels, minlength=len(wanted)).double(), wanted > 0
     if ((wanted < 0).any() or (asked & (counts == 0)).any()) or not asked.any():
         hint = "shares of classes that have rows"
@@ -130,12 +131,11 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
             rows[torch.randperm(len(rows), generator=noise)[: math.floor(share * size + 1e-9)]]
         )
         if share > 0 and not len(parts[-1]):
-            expected, actual = (
+            raise ArgumentError(
+                "label_shifted, shares",
                 f"rows for a share of {share:g} of class {label}",
                 f"classes of {counts.int().tolist()} rows",
-            )
-            raise ArgumentError(
-                "label_shifted, shares", expected, actual, "more rows, or shares that differ less"
+                "more rows, or shares that differ less",
             )
     return data[torch.cat(parts).sort().values.to(data.targets.device)]
 

@@ -157,11 +157,10 @@ class Population(Mapping[str, Dataset]):
             raise KeyError(name)
         data, rows = self._load(name), int(self._samples[place])
         if not isinstance(data, Dataset) or len(data) != rows:
-            actual = f"{len(data)} rows" if isinstance(data, Dataset) else shown(data)
             raise DataError(
                 f"Population, client {name!r}",
                 f"a Dataset of {rows} rows",
-                actual,
+                f"{len(data)} rows" if isinstance(data, Dataset) else shown(data),
                 "the right samples",
             )
         return data

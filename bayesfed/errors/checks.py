@@ -172,8 +172,9 @@ def checked(
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as problem:
-                known = ELSEWHERE if said is None else said
-                raise wrong_call(where, signature, kwargs, known, problem) from None
+                raise wrong_call(
+                    where, signature, kwargs, ELSEWHERE if said is None else said, problem
+                ) from None
             for name, role in every():
                 if name in given and not (given[name] is None and name in optional):
                     check(f"{where}, {name}", given[name], role)

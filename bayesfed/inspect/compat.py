@@ -171,6 +171,7 @@ def k_hat_of(
             raise ArgumentError(where, expected, shown(data), hint)
         return k_hat(posterior.log_weights_with_clients(memories, data, key, draws=draws))
     if not isinstance(posterior, Weighing):
-        found = type(posterior).__name__
-        raise ArgumentError(where, "a posterior with log_weights", found, "federated_svi")
+        raise ArgumentError(
+            where, "a posterior with log_weights", type(posterior).__name__, "federated_svi"
+        )
     return k_hat(posterior.log_weights(pooled(where, data), key, draws=draws))

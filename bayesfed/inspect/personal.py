@@ -204,8 +204,9 @@ def personal_scores(
     """
     where, parts = "Result.personal_scores", with_rows(data)
     if not parts:
-        hint = "train, test = split_rows(clients, 0.25)"
-        raise ArgumentError(where, "clients with rows", "no rows", hint)
+        raise ArgumentError(
+            where, "clients with rows", "no rows", "train, test = split_rows(clients, 0.25)"
+        )
     took_part = {name for record in history for name in record.clients}
     if not took_part & parts.keys():
         expected = f"clients of the run: {sorted(took_part)[:3]}, ..."

@@ -72,11 +72,11 @@ class Folder:
                 Path(settings["folder"]) / f"{settings['name']}.toml",
             )
         if not (self.path / "versions.json").is_file():
-            hint = (
-                "a folder that `bayesfed run` or `Result.save` made, or an experiment's .toml file"
-            )
             raise ArgumentError(
-                str(self.path), "a folder of results", "no experiment.toml in it", hint
+                str(self.path),
+                "a folder of results",
+                "no experiment.toml in it",
+                "a folder that `bayesfed run` or `Result.save` made, or an experiment's .toml file",
             )
         return None
 

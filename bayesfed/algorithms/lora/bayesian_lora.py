@@ -234,8 +234,9 @@ def bayesian_lora(
             expected, hint = "parameters named after every adapter", "SliceNormal, or ranks=[r]"
             raise ArgumentError("bayesian_lora, guide", expected, f"none of {missing}", hint)
         if isinstance(fusion, ProductOfExperts):
-            expected, actual = "a rule for many rounds", "ProductOfExperts"
-            raise ArgumentError("bayesian_lora, fusion", expected, actual, "PVI(0.3)")
+            raise ArgumentError(
+                "bayesian_lora, fusion", "a rule for many rounds", "ProductOfExperts", "PVI(0.3)"
+            )
 
     def one(k: int, number: int) -> Local:
         if k == rank:

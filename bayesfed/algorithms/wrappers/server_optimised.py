@@ -80,8 +80,9 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
             raise ArgumentError(where, "parameters alone", actual, hint)
         return layered(algorithm, Optimised(optimiser=optimiser), where=where)
     if not seams.momentum_alone(optimiser):
-        actual = type(optimiser).__name__
-        raise ArgumentError(where, "momentum of products", actual, "FedAvgM(1.0, 0.5)")
+        raise ArgumentError(
+            where, "momentum of products", type(optimiser).__name__, "FedAvgM(1.0, 0.5)"
+        )
     core, _ = phase.scope.parted(algorithm.initial)
     made, moments = server.with_momentum(phase, optimiser, core)
     return replace(algorithm, phases=(made,), initial=algorithm.initial | of(phase.within, moments))

@@ -105,6 +105,7 @@ def _records(path: Path, labels: int, classes: int) -> Records:
             str(path), "a readable file", problem, "checking its permissions"
         ) from problem
     if (highest := int(records[:, labels - 1].max())) >= classes:
-        expected = f"labels from 0 to {classes - 1}"
-        raise DataError(str(path), expected, highest, "downloading it again")
+        raise DataError(
+            str(path), f"labels from 0 to {classes - 1}", highest, "downloading it again"
+        )
     return records

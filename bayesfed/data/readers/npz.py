@@ -65,11 +65,12 @@ def from_npz(
             expected = "an array of numbers" if kinds == "biuf" else "integers or texts as labels"
             raise DataError(f"{path}, {name}", expected, array.dtype, hint)
     if values.ndim == 0 or labels.ndim == 0 or len(values) != len(labels) or not len(values):
-        where, actual = (
+        raise DataError(
             f"{path}, {inputs} and {targets}",
+            "as many rows, at least one",
             f"shapes {values.shape} and {labels.shape}",
+            "saving them anew",
         )
-        raise DataError(where, "as many rows, at least one", actual, "saving them anew")
     if channels_last:
         if values.ndim != 4:
             where, actual = f"{path}, {inputs}", f"shape {values.shape}"

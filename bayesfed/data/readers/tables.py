@@ -125,10 +125,11 @@ def from_csv(
                 if not cells:
                     continue
                 if len(cells) != len(heading):
-                    expected = f"{len(heading)} cells, as in the first line"
-                    where = f"{path}, line {reader.line_num}"
                     raise DataError(
-                        where, expected, len(cells), "quotes around cells that hold the delimiter"
+                        f"{path}, line {reader.line_num}",
+                        f"{len(heading)} cells, as in the first line",
+                        len(cells),
+                        "quotes around cells that hold the delimiter",
                     )
                 rows.append(cells)
                 lines.append(reader.line_num)

@@ -57,11 +57,11 @@ def from_torch(
     labels: list[object] = []
     for number, row in enumerate(_rows(dataset)):
         if not isinstance(row, tuple | list) or len(row) != 2:
-            actual = (
-                f"{type(row).__name__}{f' of {len(row)}' if isinstance(row, tuple | list) else ''}"
-            )
             raise DataError(
-                f"row {number}", "a pair (input, target)", actual, "a data set of two tensors"
+                f"row {number}",
+                "a pair (input, target)",
+                f"{type(row).__name__}{f' of {len(row)}' if isinstance(row, tuple | list) else ''}",
+                "a data set of two tensors",
             )
         rows.append(numbers_of(row[0], f"row {number}, input"))
         labels.append(row[1].item() if hasattr(row[1], "item") and np.ndim(row[1]) == 0 else row[1])
@@ -153,11 +153,10 @@ def from_hugging_face(
     features = getattr(dataset, "features", None)
     if not isinstance(features, Mapping):
         if isinstance(dataset, Mapping):
-            actual = f"the splits {', '.join(map(str, dataset))}"
             raise DataError(
                 "from_hugging_face",
                 "one split",
-                actual,
+                f"the splits {', '.join(map(str, dataset))}",
                 f"dataset[{next(iter(dataset), 'train')!r}]",
             )
         hint = "datasets.load_dataset(..., split='train')"

@@ -66,13 +66,10 @@ class Texts:
             len(self.domains),
         )
         if len(set(lengths)) != 1:
-            actual = (
-                f"{lengths[0]} texts, labels {tuple(self.labels.shape)} and {lengths[2]} domains"
-            )
             raise DataError(
                 "Texts",
                 "a label and a domain for every text",
-                actual,
+                f"{lengths[0]} texts, labels {tuple(self.labels.shape)} and {lengths[2]} domains",
                 "leaving out texts that have none",
             )
         if self.labels.is_floating_point() or (self.labels.numel() and int(self.labels.min()) < 0):

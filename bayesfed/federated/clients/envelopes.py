@@ -173,8 +173,9 @@ def check_secrets(
         raise ArgumentError(where, "secrets by client", f"a {type(secrets).__name__}", hint)
     checked = dict(secrets)
     if without := sorted(set(clients) - checked.keys()):
-        actual, hint = f"none for {without}", "secrets.token_bytes(32)"
-        raise ArgumentError(where, "a secret for every client", actual, hint)
+        raise ArgumentError(
+            where, "a secret for every client", f"none for {without}", "secrets.token_bytes(32)"
+        )
     for client, secret in checked.items():
         if not isinstance(secret, bytes) or not SHORTEST <= len(secret) <= LONGEST:
             actual = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__

@@ -163,8 +163,9 @@ class InProcess:
             expected = "process workers, which can be stopped"
             raise ArgumentError("InProcess.deadline_s", expected, actual, hint)
         if workers and cohort != 1:
-            expected = "workers=0: a cohort is one process"
-            raise ArgumentError("InProcess.cohort", expected, workers, "cohort=1")
+            raise ArgumentError(
+                "InProcess.cohort", "workers=0: a cohort is one process", workers, "cohort=1"
+            )
         self.cohorts = None if cohort == 1 and cohort is not True else Cohorts(cohort)
         self._data: Mapping[str, Dataset] = data
         self._secrets = {} if secrets is None else check_secrets("InProcess.secrets", secrets, data)

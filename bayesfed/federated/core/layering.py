@@ -56,8 +56,9 @@ def layered(
     """
     where = where or f"layered, {algorithm.name!r}"
     if one_phase and len(algorithm.phases) != 1:
-        names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(where, "a method of one phase", names, METHODS)
+        raise ArgumentError(
+            where, "a method of one phase", [phase.name for phase in algorithm.phases], METHODS
+        )
     phases = []
     for number, phase in enumerate(algorithm.phases):
         one = layer(number) if callable(layer) else layer
@@ -184,7 +185,8 @@ def check_order(phase: Phase, where: str = "") -> None:
             actual = f"{holding.owner!r}, which sends changes of it"
             raise ArgumentError(begin, "clients that are sent the model whole", actual, METHODS)
         if traits.averages and not seams.averages(phase.server):
-            actual = type(phase.server).__name__
-            raise ArgumentError(begin, "a server that averages, leaf by leaf", actual, METHODS)
+            raise ArgumentError(
+                begin, "a server that averages, leaf by leaf", type(phase.server).__name__, METHODS
+            )
         kind = traits.gives.get(kind, kind)
         inside.append(layer)

@@ -107,8 +107,9 @@ class Checkpoints:
             )
             if whole := snapshots.finished(self._folder):
                 hint = f"room there: the checkpoint of round {whole[0]} is whole"
-            expected = "a disk that can be written to"
-            raise CheckpointError(where, expected, problem, hint) from problem
+            raise CheckpointError(
+                where, "a disk that can be written to", problem, hint
+            ) from problem
         self._turn = (turn + 1) % self._turns
 
     def _extend(self, turn: int) -> dict[str, Any]:

@@ -149,8 +149,9 @@ def rounds(
             chosen = led(pool, partial(sampler, number, roster.names, key))
             known = {name for name in chosen if name in roster}
             if not chosen or len(known) != len(chosen):
-                expected, hint = "distinct clients of the pool", "fraction(0.5)"
-                raise ArgumentError("sampler", expected, list(chosen), hint)
+                raise ArgumentError(
+                    "sampler", "distinct clients of the pool", list(chosen), "fraction(0.5)"
+                )
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
         for phase in phases:
             occasion = Occasion(phase, state, number, seed, on_client_error, least, run_id)
@@ -201,8 +202,9 @@ def _resumed(
     """
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
-        expected = f"more than the {done} rounds already made"
-        raise ArgumentError("rounds", expected, rounds, f"rounds={done + 10}")
+        raise ArgumentError(
+            "rounds", f"more than the {done} rounds already made", rounds, f"rounds={done + 10}"
+        )
     if resume and (resume.algorithm, resume.seed) != (algorithm.name, seed):
         expected = f"a snapshot of {algorithm.name!r}, seed {seed}"
         actual = f"{resume.algorithm!r}, seed {resume.seed}"
@@ -212,8 +214,9 @@ def _resumed(
 
 def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str | None) -> str:
     if given is not None and (not given or (resume and resume.run and resume.run != given)):
-        expected = repr(resume.run) if resume and resume.run else "a name"
-        raise ArgumentError("run_id", expected, repr(given), "None")
+        raise ArgumentError(
+            "run_id", repr(resume.run) if resume and resume.run else "a name", repr(given), "None"
+        )
     return (
         given
         or (resume.run if resume else "")

@@ -179,8 +179,9 @@ class _Signal:
         """
         update = opened(arrival, self.link.max_norm)
         if update.by_entry:
-            expected, actual = "payloads of equal shapes", "a weight for each entry"
-            raise UpdateError("OverTheAir", expected, actual, "Digital()")
+            raise UpdateError(
+                "OverTheAir", "payloads of equal shapes", "a weight for each entry", "Digital()"
+            )
         own, first = shapes(update.total), shapes(self.zeros)
         if first and own != first:
             expected = f"shapes {first}, those of the first client"

@@ -80,11 +80,12 @@ def label_weights(wanted: Tensor, counts: Tensor) -> Tensor:
     if wanted.shape != counts.shape or not (
         wanted.isfinite().all() & (wanted >= 0).all() & (wanted.sum() > 0)
     ):
-        expected, hint = (
+        raise ArgumentError(
+            "shares of the classes",
             f"{len(counts)} finite numbers >= 0, not all 0",
+            shown(wanted.tolist()),
             "torch.bincount(targets, minlength=C)",
         )
-        raise ArgumentError("shares of the classes", expected, shown(wanted.tolist()), hint)
     shares, pooled = wanted.double() / wanted.sum(), counts.double() / counts.sum()
     return torch.where(pooled > 0, shares / pooled.clamp_min(1e-300), 0.0)
 

@@ -135,11 +135,10 @@ def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
         of booleans.
     """
     if uncertainty.shape != wrong.shape or uncertainty.ndim != 1 or not len(wrong):
-        actual = f"{tuple(uncertainty.shape)} and {tuple(wrong.shape)}"
         raise DataError(
             "risk_coverage",
             "an uncertainty and an error for each row (B,)",
-            actual,
+            f"{tuple(uncertainty.shape)} and {tuple(wrong.shape)}",
             "probabilities.argmax(1)",
         )
     if wrong.dtype != torch.bool or uncertainty.isnan().any():

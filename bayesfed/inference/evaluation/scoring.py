@@ -41,11 +41,10 @@ def _probabilities(where: str, values: Tensor, shape: str) -> None:
     _real(where, values, shape)
     off = float((values.sum(-1) - 1).abs().max())
     if float(values.min()) < 0 or off > TOLERANCE:
-        actual = f"a smallest one of {float(values.min()):.3g}, a sum off by {off:.3g}"
         raise ArgumentError(
             where,
             "probabilities, a sum of 1 over the last axis",
-            actual,
+            f"a smallest one of {float(values.min()):.3g}, a sum off by {off:.3g}",
             "torch.softmax(logits, -1)",
         )
 

@@ -129,11 +129,12 @@ def _config(path: Path) -> Settings:
     try:
         return Settings.model_validate(json.loads(path.read_bytes()))
     except ValidationError as problem:
-        wrong = "; ".join(
-            f"{'.'.join(map(str, one['loc']))} {one['msg']}" for one in problem.errors()
-        )
-        hint = "merging it into the weights with peft"
-        raise DataError(str(path), "plain LoRA of one rank", wrong, hint) from None
+        raise DataError(
+            str(path),
+            "plain LoRA of one rank",
+            "; ".join(f"{'.'.join(map(str, one['loc']))} {one['msg']}" for one in problem.errors()),
+            "merging it into the weights with peft",
+        ) from None
     except (OSError, ValueError, AttributeError, RecursionError) as problem:
         raise DataError(
             str(path), "the settings of an adapter as JSON", problem, "save_peft"

@@ -83,8 +83,9 @@ def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) 
     weights = weights.detach().double().cpu()
     check("importance_sketch, floor", floor, SHARE)
     if not ((weights >= 0) & weights.isfinite()).all():
-        actual, hint = weights.tolist(), "slice_norms(b, a)"
-        raise ArgumentError("importance_sketch", "finite weights >= 0", actual, hint)
+        raise ArgumentError(
+            "importance_sketch", "finite weights >= 0", weights.tolist(), "slice_norms(b, a)"
+        )
     chances = inclusion(weights, k, floor)
     generator = key.generator()
     order = torch.randperm(rank, generator=generator)

@@ -94,9 +94,10 @@ class Ties:
             return
         atom = block // inner
         if block % inner or self.atom(root.channels) not in (1, atom):
-            expected = "norms of the same channels with the same groups"
-            actual = (
-                f"groups of {block / inner:g} channels beside some of {self.atom(root.channels)}"
+            raise ArgumentError(
+                where,
+                "norms of the same channels with the same groups",
+                f"groups of {block / inner:g} channels beside some of {self.atom(root.channels)}",
+                "one number of groups",
             )
-            raise ArgumentError(where, expected, actual, "one number of groups")
         self._atoms[root.channels] = atom

@@ -262,12 +262,11 @@ class ProductGaussian:
     def sample(self, name: str, like: Tensor) -> Tensor:
         """Sample both factors, weight them by the decay and record their product."""
         if like.ndim < 2:
-            hint = "a prior for each parameter, by name"
             raise PriorError(
                 f"ProductGaussian, site {name!r}",
                 "a matrix or kernel",
                 f"shape {tuple(like.shape)}",
-                hint,
+                "a prior for each parameter, by name",
             )
         sides = {"u": like.shape[0], "v": math.prod(like.shape[1:])}
         u, v = (

@@ -176,8 +176,9 @@ class Reader:
         at = (*path, "kind") if isinstance(raw, dict) and "kind" in raw else path
         kind = table.pop("kind", first if len(kinds) == 1 else None)
         if kind is None:
-            expected, hint = f'kind = "...", one of {listed}', f'kind = "{first}"'
-            raise self.file.error(at, expected, "no `kind`", hint)
+            raise self.file.error(
+                at, f'kind = "...", one of {listed}', "no `kind`", f'kind = "{first}"'
+            )
         if own.is_own(kind):
             with self._told(at):
                 return own.load(kind, self.file.path.parent), table, kind

@@ -103,8 +103,9 @@ def _gone_on_with(client: MlflowClient, run_id: str) -> int:
     try:
         client.update_run(run_id, status="RUNNING")
     except MlflowException as problem:
-        expected = "an MLflow run to go on with"
-        raise ArgumentError("mlflow", expected, problem, "run_id=None") from problem
+        raise ArgumentError(
+            "mlflow", "an MLflow run to go on with", problem, "run_id=None"
+        ) from problem
     return max((metric.step for metric in client.get_metric_history(run_id, ALWAYS)), default=0)
 
 

@@ -113,11 +113,10 @@ def _order(net: nn.Module, state: Tree, norms: list[str], sample: Tensor) -> lis
         outputs(net, state, sample)
     order = [name for name, _ in calls]
     if sorted(order) != norms:
-        odd = {name: order.count(name) for name in norms if order.count(name) != 1}
         raise ArgumentError(
             "batch_statistics",
             "a forward pass that uses each norm once",
-            odd,
+            {name: order.count(name) for name in norms if order.count(name) != 1},
             "a norm for each use",
         )
     return order

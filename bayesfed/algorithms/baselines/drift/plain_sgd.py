@@ -21,5 +21,6 @@ def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:
 def no_prior(work: Training, where: str, hint: str) -> None:
     """Raise `ArgumentError` if local work has a prior, for methods that have one of their own."""
     if work.prior_precision is not None:
-        actual = "training.prior_precision as well"
-        raise ArgumentError(where, "the prior of this method alone", actual, hint)
+        raise ArgumentError(
+            where, "the prior of this method alone", "training.prior_precision as well", hint
+        )

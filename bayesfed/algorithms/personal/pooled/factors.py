@@ -99,9 +99,10 @@ def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
     first = next((module for module in net.modules() if isinstance(module, Dense)), None)
     weights = [value for module in net.modules() for value in module.parameters(recurse=False)]
     if first is None or sum(value is first.weight for value in weights) > 1:
-        expected, actual = (
+        raise ArgumentError(
+            "pooled, local='factors'",
             "a linear or convolution layer whose weight no other module uses",
             type(net).__name__,
+            "local='offsets'",
         )
-        raise ArgumentError("pooled, local='factors'", expected, actual, "local='offsets'")
     return swapped(net, {first: FactorLayer(deepcopy(first), factors, key)})

@@ -110,11 +110,12 @@ class FixedPoint:
         for name, leaf in payload.items():
             largest = float(leaf.abs().max()) if leaf.numel() else 0.0
             if not largest <= self.largest:
-                expected, hint = (
+                raise _outside(
+                    f"leaf {name!r}",
                     f"entries of at most {self.largest:g}",
+                    f"{largest:g}",
                     "a larger largest, or bits=64",
                 )
-                raise _outside(f"leaf {name!r}", expected, f"{largest:g}", hint)
         whole = dict(self.leaves)
         view = Slice(whole, shapes(payload)) if self.by_entry else Whole(whole)
         update = view.lift(

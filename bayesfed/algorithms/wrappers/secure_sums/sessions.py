@@ -221,11 +221,9 @@ class Session(BaseModel, ser_json_bytes="hex", val_json_bytes="hex"):
     def _check_sets(self, active: Sequence[int], dropped: Sequence[int]) -> None:
         partners = [place for place, partner in enumerate(self.partners) if partner]
         if not self.vector or sorted([*active, *dropped]) != partners:
-            expected = (
-                "disjoint sets of active and dropped clients, together the partners of the mask"
-            )
             raise refusal(
-                expected, f"active {sorted(active)}, dropped {sorted(dropped)}, partners {partners}"
+                "disjoint sets of active and dropped clients, together the partners of the mask",
+                f"active {sorted(active)}, dropped {sorted(dropped)}, partners {partners}",
             )
         if len(active) < self.threshold:
             raise refusal(f"{self.threshold} or more active neighbours", len(active))

@@ -85,10 +85,11 @@ class FedBuff:
         """
         seconds = self.seconds(profile, cost) if self.seconds else cost.latency_s
         if not 0 <= seconds < math.inf or (not self.seconds and not seconds):
-            actual = seconds if self.seconds else "a method without a load"
-            hint = "timed(algorithm, macs), or FedBuff(seconds=lambda profile, cost: ...)"
             raise ArgumentError(
-                f"FedBuff, client {profile.name!r}", "finite seconds of its turn", actual, hint
+                f"FedBuff, client {profile.name!r}",
+                "finite seconds of its turn",
+                seconds if self.seconds else "a method without a load",
+                "timed(algorithm, macs), or FedBuff(seconds=lambda profile, cost: ...)",
             )
         return seconds
 
@@ -115,8 +116,9 @@ class FedBuff:
             hint = "FedBuff(size=10, concurrency=100) alone"
             raise ArgumentError("sampler", expected, actual, hint)
         if isinstance(pool, Ranks):
-            expected, hint = "clients of one process", "InProcess(clients)"
-            raise ArgumentError("asynchronous", expected, "Ranks", hint)
+            raise ArgumentError(
+                "asynchronous", "clients of one process", "Ranks", "InProcess(clients)"
+            )
         phase = assembled(algorithm.phases[0])
         stale = seams.stale(phase.server)
         if stale is None:

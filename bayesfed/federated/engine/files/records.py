@@ -185,8 +185,9 @@ def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        expected, hint = "a folder that can be written to", "another folder"
-        raise CheckpointError(f"records in {folder}", expected, problem, hint) from problem
+        raise CheckpointError(
+            f"records in {folder}", "a folder that can be written to", problem, "another folder"
+        ) from problem
     history = RecordFile(Path(folder) / FILE, write=True)
     common = min(len(history), len(earlier))
     # As lines, since no record with a metric that is not a number equals another.

@@ -102,11 +102,10 @@ def _wire(
             _refuse_wiring(node, scope, neighbours, index)
         table, weights = data.get("factor"), data.get("table")
         if (table is None) == (weights is None):
-            actual = "neither" if table is None else "both"
             raise ArgumentError(
                 f"factor {node!r}",
                 "either 'factor' (logs) or 'table' (weights)",
-                actual,
+                "neither" if table is None else "both",
                 "factor=[[0.0, 0.0], [0.0, 1.0]]",
             )
         # By object first, then by value. One object may be logs of one factor and weights of

@@ -94,13 +94,10 @@ def resumed(state: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
         If the messages have another shape or are not finite.
     """
     if not isinstance(state, Tensor) or state.shape != tuple(shape) or not state.isfinite().all():
-        actual = (
-            f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
-        )
         raise ArgumentError(
             "infer state",
             f"finite messages of shape {tuple(shape)}",
-            actual,
+            f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__,
             "that of the same graph, method and batch",
         )
     return state.to(like, copy=True)
