@@ -118,9 +118,11 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
         )
     counts, asked = torch.bincount(labels, minlength=len(wanted)).double(), wanted > 0
     if ((wanted < 0).any() or (asked & (counts == 0)).any()) or not asked.any():
-        hint = "shares of classes that have rows"
         raise ArgumentError(
-            "label_shifted, shares", "numbers >= 0, not all 0", wanted.tolist(), hint
+            "label_shifted, shares",
+            "numbers >= 0, not all 0",
+            wanted.tolist(),
+            "shares of classes that have rows",
         )
     # Rounded down, so that no class needs more rows than it has.
     size = float((counts[asked] / wanted[asked]).min())

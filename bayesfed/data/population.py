@@ -106,9 +106,11 @@ class Population(Mapping[str, Dataset]):
         self, names: Sequence[str] | int, samples: Any, load: Callable[[str], Dataset]
     ) -> None:
         if not callable(load):
-            hint = "lambda name: Dataset(...)"
             raise ArgumentError(
-                "Population, load", "a function (name) -> data set", shown(load), hint
+                "Population, load",
+                "a function (name) -> data set",
+                shown(load),
+                "lambda name: Dataset(...)",
             )
         given = Names(names) if isinstance(names, int) and not isinstance(names, bool) else names
         if isinstance(given, str) or not isinstance(given, Sequence) or not len(given):
@@ -183,9 +185,11 @@ def _rows(samples: Any, names: Sequence[str]) -> NDArray[np.int64]:
     except (TypeError, ValueError):
         sound = False
     if not sound:
-        expected = f"{len(names)} whole numbers from 0, or one for all"
         raise ArgumentError(
-            "Population, samples", expected, shown(samples), "[len(rows[name]) for name in names]"
+            "Population, samples",
+            f"{len(names)} whole numbers from 0, or one for all",
+            shown(samples),
+            "[len(rows[name]) for name in names]",
         )
     return rows.astype(np.int64)
 

@@ -241,8 +241,12 @@ def sum_points(
     """
     values = [float(weight) for weight in weights]
     if not points or len(values) != len(points) or not all(map(math.isfinite, values)):
-        expected = f"one finite weight for each of {max(len(points), 1)}"
-        raise ArgumentError("sum_points", expected, values, "[1 / K] * K")
+        raise ArgumentError(
+            "sum_points",
+            f"one finite weight for each of {max(len(points), 1)}",
+            values,
+            "[1 / K] * K",
+        )
     _same_shape("sum_points", *points)
     a = torch.cat(
         [weight * (point.u @ point.s) for point, weight in zip(points, values, strict=True)], 1

@@ -115,9 +115,11 @@ def plot_curves(runs: Runs) -> Figure:
     panels = curves(runs)
     measured, across = [name for name in LABELS if panels[name]["round"]], columns(panels, runs)
     if not measured:
-        hint = "a run of at least one round"
         raise ArgumentError(
-            "plot_curves", f"one of {', '.join(LABELS)}", f"none in {sorted(runs)}", hint
+            "plot_curves",
+            f"one of {', '.join(LABELS)}",
+            f"none in {sorted(runs)}",
+            "a run of at least one round",
         )
     figure = new_figure(1 + 3.8 * len(across), 0.6 + 2.7 * len(measured))
     grid = figure.subplots(len(measured), len(across), squeeze=False, sharey="row")

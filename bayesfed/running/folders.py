@@ -140,8 +140,12 @@ def named_folders(where: str, folders: Sequence[Folder]) -> dict[str, Folder]:
     """
     named = {folder.path.resolve().name: folder for folder in folders}
     if len(named) != len(folders) or not named:
-        actual, hint = [str(folder.path) for folder in folders], f"bayesfed {where} results/NAME"
-        raise ArgumentError(where, "folders of different names", actual, hint)
+        raise ArgumentError(
+            where,
+            "folders of different names",
+            [str(folder.path) for folder in folders],
+            f"bayesfed {where} results/NAME",
+        )
     if missing := [name for name, folder in named.items() if not folder.finished]:
         raise ArgumentError(
             where, "a finished seed of each", f"none of {missing}", "bayesfed run FILE"

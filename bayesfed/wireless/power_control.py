@@ -191,13 +191,15 @@ class ChannelInversion:
         if not (
             0 <= self.threshold < math.inf and (self.threshold > 0 or self.constraint == "weakest")
         ):
-            expected = (
-                "a finite threshold > 0: the mean of 1/|h|^2 is infinite"
-                if self.constraint != "weakest"
-                else "a finite threshold >= 0"
-            )
             raise ArgumentError(
-                "ChannelInversion", expected, self.threshold, "ChannelInversion(0.3)"
+                "ChannelInversion",
+                (
+                    "a finite threshold > 0: the mean of 1/|h|^2 is infinite"
+                    if self.constraint != "weakest"
+                    else "a finite threshold >= 0"
+                ),
+                self.threshold,
+                "ChannelInversion(0.3)",
             )
 
     @asked

@@ -59,9 +59,11 @@ def network_and_parameters(
         **dict(net.named_buffers(remove_duplicate=False)),
     }
     if unknown := sorted(chosen.keys() - known.keys()):
-        hint = " or ".join(get_close_matches(unknown[0], known, n=2) or list(known)[:3])
         raise ArgumentError(
-            f"{where}, parameters", "names of the network's parameters", repr(unknown[0]), hint
+            f"{where}, parameters",
+            "names of the network's parameters",
+            repr(unknown[0]),
+            " or ".join(get_close_matches(unknown[0], known, n=2) or list(known)[:3]),
         )
     try:
         check(chosen, shapes({name: known[name] for name in chosen}), where=f"{where}, parameters")

@@ -231,8 +231,12 @@ def bayesian_lora(
     if min(ranks) < rank:
         named = {layer for layer, _ in sliced(full, layers).values()}
         if missing := sorted(set(layers) - named):
-            expected, hint = "parameters named after every adapter", "SliceNormal, or ranks=[r]"
-            raise ArgumentError("bayesian_lora, guide", expected, f"none of {missing}", hint)
+            raise ArgumentError(
+                "bayesian_lora, guide",
+                "parameters named after every adapter",
+                f"none of {missing}",
+                "SliceNormal, or ranks=[r]",
+            )
         if isinstance(fusion, ProductOfExperts):
             raise ArgumentError(
                 "bayesian_lora, fusion", "a rule for many rounds", "ProductOfExperts", "PVI(0.3)"

@@ -84,9 +84,12 @@ def stacked(reducer: Reducer) -> Stack:
     stack = seams.gathered(reducer, Stack)
     total = stack.total if stack else seams.total_of(reducer)
     if stack is None or total is None or total.kind != "factors":
-        found = f"kind {total.kind!r}" if total else type(reducer).__name__
-        hint = "reducer=partial(Stack, layers)"
-        raise UpdateError("server step", "a stack of kind 'factors'", found, hint)
+        raise UpdateError(
+            "server step",
+            "a stack of kind 'factors'",
+            f"kind {total.kind!r}" if total else type(reducer).__name__,
+            "reducer=partial(Stack, layers)",
+        )
     return stack
 
 

@@ -182,9 +182,11 @@ def _with_own_parts(
     begun, work = travelling(net, "static", where=name), training or Training()
     chosen = selected(net, begun, local or last_layer(net))
     if len(chosen) == len(begun):
-        actual = f"all of {list(begun)}"
         raise ArgumentError(
-            f"{name}, local", "a predicate that leaves a parameter to share", actual, "local=None"
+            f"{name}, local",
+            "a predicate that leaves a parameter to share",
+            f"all of {list(begun)}",
+            "local=None",
         )
     own = {one: begun.pop(one) for one in chosen}
     last = None if local else (net, head_of(net))

@@ -66,8 +66,12 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     """
     where = f"server_optimised, {algorithm.name!r}"
     if len(algorithm.phases) != 1:
-        names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")
+        raise ArgumentError(
+            where,
+            "a method of one phase",
+            [phase.name for phase in algorithm.phases],
+            "fed_avg, fed_prox, fed_lora",
+        )
     (phase,) = algorithm.phases
     server = seams.takes_momentum(phase.server)
     if server is None:
@@ -76,8 +80,12 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
             phase.scope.parted(algorithm.initial),
         )
         if isinstance(model, Model) and set(running_statistics(model.net)) & core.keys():
-            actual, hint = "running statistics that travel", "buffers='local', or static norms"
-            raise ArgumentError(where, "parameters alone", actual, hint)
+            raise ArgumentError(
+                where,
+                "parameters alone",
+                "running statistics that travel",
+                "buffers='local', or static norms",
+            )
         return layered(algorithm, Optimised(optimiser=optimiser), where=where)
     if not seams.momentum_alone(optimiser):
         raise ArgumentError(

@@ -97,8 +97,12 @@ def _records(path: Path, labels: int, classes: int) -> Records:
     try:
         size = path.stat().st_size
         if not size or size % length:
-            expected = f"a positive multiple of {length} bytes, a record each"
-            raise DataError(str(path), expected, size, "downloading it again")
+            raise DataError(
+                str(path),
+                f"a positive multiple of {length} bytes, a record each",
+                size,
+                "downloading it again",
+            )
         records = np.fromfile(path, np.uint8).reshape(-1, length)
     except OSError as problem:
         raise DataError(

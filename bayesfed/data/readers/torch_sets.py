@@ -81,9 +81,11 @@ def _rows(dataset: Any) -> Iterator[Any]:
         yield from dataset
         return
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        expected = "a torch.utils.data.Dataset"
         raise DataError(
-            "from_torch", expected, type(dataset).__name__, "TensorDataset(inputs, targets)"
+            "from_torch",
+            "a torch.utils.data.Dataset",
+            type(dataset).__name__,
+            "TensorDataset(inputs, targets)",
         )
     for number in range(len(dataset)):
         yield dataset[number]
@@ -159,9 +161,11 @@ def from_hugging_face(
                 f"the splits {', '.join(map(str, dataset))}",
                 f"dataset[{next(iter(dataset), 'train')!r}]",
             )
-        hint = "datasets.load_dataset(..., split='train')"
         raise DataError(
-            "from_hugging_face", "a data set whose columns are known", type(dataset).__name__, hint
+            "from_hugging_face",
+            "a data set whose columns are known",
+            type(dataset).__name__,
+            "datasets.load_dataset(..., split='train')",
         )
     columns = _columns(inputs, label, list(features))
     several = inputs is not None and not isinstance(inputs, str)
@@ -195,16 +199,21 @@ def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -
                 nearest(name, there),
             )
     if not chosen or label in chosen or (inputs is None and len(chosen) != 1):
-        actual = f"{', '.join(chosen) or 'none'}"
-        hint = f"inputs={others[0]!r}" if others else "another data set"
-        raise DataError("from_hugging_face, inputs", "columns beside the label", actual, hint)
+        raise DataError(
+            "from_hugging_face, inputs",
+            "columns beside the label",
+            f"{', '.join(chosen) or 'none'}",
+            f"inputs={others[0]!r}" if others else "another data set",
+        )
     return chosen
 
 
 def _joined(values: list[np.ndarray], columns: list[str], number: int) -> np.ndarray:
     if any(value.ndim for value in values):
-        shapes = {name: value.shape for name, value in zip(columns, values, strict=True)}
         raise DataError(
-            f"row {number}", "one number a column, of several", shapes, "inputs='...', one column"
+            f"row {number}",
+            "one number a column, of several",
+            {name: value.shape for name, value in zip(columns, values, strict=True)},
+            "inputs='...', one column",
         )
     return np.array([float(value) for value in values])

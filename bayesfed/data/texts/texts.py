@@ -214,8 +214,10 @@ def _rated(path: Path) -> Iterator[tuple[str, float, str]]:
             if not text.strip():
                 raise ValueError("no text")
         except ValueError as problem:
-            expected = "an id, a rating from -4 to 4 and a text in UTF-8, by tabs"
             raise DataError(
-                f"{path}, line {number}", expected, problem, "the published file"
+                f"{path}, line {number}",
+                "an id, a rating from -4 to 4 and a text in UTF-8, by tabs",
+                problem,
+                "the published file",
             ) from problem
         yield identity.rpartition("_")[0], value, text.strip()

@@ -74,9 +74,11 @@ class Active:
         check(payload, sent, where="payload")
         for name in self.positive:
             if payload[name].numel() and not float(payload[name].min()) > 0:
-                lowest = float(payload[name].min())
                 raise UpdateError(
-                    f"payload, leaf {name!r}", "values above 0", lowest, "a standard deviation"
+                    f"payload, leaf {name!r}",
+                    "values above 0",
+                    float(payload[name].min()),
+                    "a standard deviation",
                 )
         dense = {
             name: leaf if (mask := self._mask(name)) is None else scatter_active(leaf, mask)
@@ -117,9 +119,12 @@ class Slice:
             or any(a > b for a, b in zip(self.part[name], shape, strict=True))
         ]
         if longer or self.full.keys() != self.part.keys():
-            names = sorted(longer or self.full.keys() ^ self.part.keys())
-            expected = "the leaves of the whole model, no axis longer"
-            raise ArgumentError("Slice", expected, names, "a narrower network")
+            raise ArgumentError(
+                "Slice",
+                "the leaves of the whole model, no axis longer",
+                sorted(longer or self.full.keys() ^ self.part.keys()),
+                "a narrower network",
+            )
 
     @property
     def leaves(self) -> tuple[Shapes, bool]:

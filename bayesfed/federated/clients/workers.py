@@ -171,8 +171,12 @@ class WorkerThreads:
     def __init__(self, count: int, site: Site) -> None:
         shared = [phase for phase, side in site.sides.items() if side.uses_global_randomness]
         if shared:
-            expected = "locals with random streams of their own for threads"
-            raise ArgumentError("InProcess", expected, f"phases {shared}", "kind='process'")
+            raise ArgumentError(
+                "InProcess",
+                "locals with random streams of their own for threads",
+                f"phases {shared}",
+                "kind='process'",
+            )
         self.site, self._count = site, count
         self._numbers, self._own = list[int](), threading.local()
         self._executor = ThreadPoolExecutor(count, initializer=self._enter)

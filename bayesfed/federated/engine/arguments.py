@@ -57,9 +57,12 @@ def check_clients(clients: object) -> None:
         return
     for name, data in clients.items():
         if not isinstance(name, str) or not isinstance(data, Dataset):
-            actual = shown(data) if isinstance(name, str) else f"the name {name!r}"
-            hint = "{'name': Dataset(inputs, targets)}"
-            raise ArgumentError(f"run, client {name!r}", "a Dataset by a name", actual, hint)
+            raise ArgumentError(
+                f"run, client {name!r}",
+                "a Dataset by a name",
+                shown(data) if isinstance(name, str) else f"the name {name!r}",
+                "{'name': Dataset(inputs, targets)}",
+            )
 
 
 def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
@@ -77,9 +80,12 @@ def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
     # Properties are not read.
     known = {*dir(type(posterior)), *vars(posterior)}
     if missing := [name for name in POSTERIOR if name not in known]:
-        where = f"{algorithm.name!r}, posterior"
-        actual = f"{type(posterior).__name__}, which has no {', '.join(missing)}"
-        raise ArgumentError(where, "a Posterior", actual, f"a property or method {missing[0]}")
+        raise ArgumentError(
+            f"{algorithm.name!r}, posterior",
+            "a Posterior",
+            f"{type(posterior).__name__}, which has no {', '.join(missing)}",
+            f"a property or method {missing[0]}",
+        )
 
 
 def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
@@ -98,12 +104,15 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
             hint = "test=data.concatenated(list(test.values())), or Result.personal_scores(test)"
         raise ArgumentError("run, test", "a data set to score on", actual, hint)
     if test.targets.is_floating_point():
-        hint = (
-            "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - "
-            "targets).square(), name='mse')]"
+        raise ArgumentError(
+            "run, test",
+            "class labels, whose accuracy is scored",
+            shown(test.targets),
+            (
+                "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - "
+                "targets).square(), name='mse')]"
+            ),
         )
-        expected = "class labels, whose accuracy is scored"
-        raise ArgumentError("run, test", expected, shown(test.targets), hint)
     try:
         with forked(Key(0, "run", "test")):
             outputs = algorithm.predictor(algorithm.initial)(test.inputs[:2])
@@ -115,15 +124,20 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
             if len(rows):
                 expected = f"inputs like those of the clients, {described(rows)}"
                 break
-        actual = f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})"
-        hint = "the test set prepared as the rows are"
-        raise ArgumentError("run, test", expected, actual, hint) from problem
+        raise ArgumentError(
+            "run, test",
+            expected,
+            f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})",
+            "the test set prepared as the rows are",
+        ) from problem
     most, classes = int(test.targets.max()), outputs.shape[1] if outputs.ndim == 2 else 0
     if test.targets.ndim != 1 or (classes and most >= classes):
-        expected = "one label a row" + (f", 0 to {classes - 1}" if classes else "")
-        actual = f"labels up to {most}, shape {tuple(test.targets.shape)}"
-        hint = "classes=train.classes when reading the test set"
-        raise ArgumentError("run, test", expected, actual, hint)
+        raise ArgumentError(
+            "run, test",
+            "one label a row" + (f", 0 to {classes - 1}" if classes else ""),
+            f"labels up to {most}, shape {tuple(test.targets.shape)}",
+            "classes=train.classes when reading the test set",
+        )
 
 
 def described(data: Dataset) -> str:

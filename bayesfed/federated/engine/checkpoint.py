@@ -49,9 +49,11 @@ def load(path: str | Path) -> Snapshot:
                 stacklevel=2,
             )
         return snapshot
-    actual = "; ".join(problems) or ("no checkpoint" if folder.is_dir() else "no such folder")
     raise CheckpointError(
-        str(folder), "a checkpoint", actual, "a copy, or a new run in another folder"
+        str(folder),
+        "a checkpoint",
+        "; ".join(problems) or ("no checkpoint" if folder.is_dir() else "no such folder"),
+        "a copy, or a new run in another folder",
     )
 
 
@@ -177,9 +179,12 @@ def _check_folder(folder: Path, snapshot: Snapshot) -> None:
                 snapshots.remove(folder, number)
             continue
         if number >= snapshot.round or _identity(saved) != _identity(snapshot):
-            actual = f"one of {saved.algorithm!r}, seed {saved.seed}, round {saved.round}"
-            expected, hint = "those this run goes on from", "resume=load(...), or another folder"
-            raise CheckpointError(f"checkpoints in {folder}", expected, actual, hint)
+            raise CheckpointError(
+                f"checkpoints in {folder}",
+                "those this run goes on from",
+                f"one of {saved.algorithm!r}, seed {saved.seed}, round {saved.round}",
+                "resume=load(...), or another folder",
+            )
         return
 
 

@@ -206,9 +206,12 @@ def _resumed(
             "rounds", f"more than the {done} rounds already made", rounds, f"rounds={done + 10}"
         )
     if resume and (resume.algorithm, resume.seed) != (algorithm.name, seed):
-        expected = f"a snapshot of {algorithm.name!r}, seed {seed}"
-        actual = f"{resume.algorithm!r}, seed {resume.seed}"
-        raise ArgumentError("resume", expected, actual, "the run's own arguments")
+        raise ArgumentError(
+            "resume",
+            f"a snapshot of {algorithm.name!r}, seed {seed}",
+            f"{resume.algorithm!r}, seed {resume.seed}",
+            "the run's own arguments",
+        )
     return migrated(resume, algorithm) if resume and not resume.owned else resume
 
 
@@ -234,16 +237,22 @@ def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tup
     """
     if not resume.settings:
         if not anyway:
-            actual = "a snapshot without settings, which an earlier version wrote"
-            hint = "resume_anyway=True, if settings and clients are those of the run"
-            raise ArgumentError("resume", "a snapshot with the settings of its run", actual, hint)
+            raise ArgumentError(
+                "resume",
+                "a snapshot with the settings of its run",
+                "a snapshot without settings, which an earlier version wrote",
+                "resume_anyway=True, if settings and clients are those of the run",
+            )
         return ("settings, which are not known",)
     changes = differences(resume.settings, settings if resume.owned else kept(settings))
     if changes and not anyway:
         told = [f"{name} {before}, now {now}" for name, (before, now) in changes.items()]
         if len(told) > 3:
             told[3:] = [f"and {len(told) - 3} more"]
-        expected = "the settings and clients of the snapshot's run"
-        hint = "the settings and clients of the run, or resume_anyway=True"
-        raise ArgumentError("resume", expected, "; ".join(told), hint)
+        raise ArgumentError(
+            "resume",
+            "the settings and clients of the snapshot's run",
+            "; ".join(told),
+            "the settings and clients of the run, or resume_anyway=True",
+        )
     return tuple(changes)

@@ -100,9 +100,12 @@ class Holding(Layer):
             if name in payload and payload[name].is_floating_point():
                 error = moved(name, leaf, before, now)
                 if error.shape != payload[name].shape:
-                    expected = f"shape {tuple(payload[name].shape)}"
-                    where, actual = f"residual of {name!r}", tuple(error.shape)
-                    raise UpdateError(where, expected, actual, "one view a client")
+                    raise UpdateError(
+                        f"residual of {name!r}",
+                        f"shape {tuple(payload[name].shape)}",
+                        tuple(error.shape),
+                        "one view a client",
+                    )
                 payload[name] = payload[name] + error.to(payload[name])
         for name, leaf in visit.message.items():
             if named(name, self.held):
@@ -132,8 +135,11 @@ def feedback() -> Holding:
 
 def _changed(name: str, held: Tensor | None, change: Tensor) -> Tensor:
     if held is None or held.shape != change.shape or held.dtype != change.dtype:
-        actual = "nothing" if held is None else f"{held.dtype} of shape {tuple(held.shape)}"
-        expected = f"a held leaf of {change.dtype} and shape {tuple(change.shape)}"
-        raise UpdateError(f"change of {name!r}", expected, actual, "sending the whole leaf")
+        raise UpdateError(
+            f"change of {name!r}",
+            f"a held leaf of {change.dtype} and shape {tuple(change.shape)}",
+            "nothing" if held is None else f"{held.dtype} of shape {tuple(held.shape)}",
+            "sending the whole leaf",
+        )
     held = held.to(change.device)
     return held ^ change if not change.is_floating_point() else held + change

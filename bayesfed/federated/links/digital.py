@@ -120,9 +120,13 @@ def decoded(arrival: Arrival) -> Tree:
     expected = {"client": arrival.client, "round": arrival.round, "phase": arrival.phase}
     for field, value in expected.items():
         if (claimed := meta.get(field)) != value:
-            wanted, actual = f"one of {field} {value!r}", f"one of {field} {claimed!r}"
-            hint = "this exchange's own message"
-            raise UpdateError("message", wanted, actual, hint, field=field)
+            raise UpdateError(
+                "message",
+                f"one of {field} {value!r}",
+                f"one of {field} {claimed!r}",
+                "this exchange's own message",
+                field=field,
+            )
     if more := {name: value for name, value in meta.items() if name not in expected}:
         # For example a weight, which only the server assigns.
         raise UpdateError(

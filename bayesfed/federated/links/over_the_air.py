@@ -90,8 +90,12 @@ class OverTheAir:
 
     def __post_init__(self) -> None:
         if (self.snr_db is None) == (self.power_w is None):
-            actual, hint = (self.snr_db, self.power_w), "OverTheAir(snr_db=25.0)"
-            raise ArgumentError("OverTheAir", "snr_db or power_w", actual, hint)
+            raise ArgumentError(
+                "OverTheAir",
+                "snr_db or power_w",
+                (self.snr_db, self.power_w),
+                "OverTheAir(snr_db=25.0)",
+            )
         check("OverTheAir, power_w", self.transmit_power_w, number("(0, inf)", "power_w=1.0"))
 
     @property
@@ -114,8 +118,12 @@ class OverTheAir:
             If the reducer is not a sum.
         """
         if gathered(reducer, Sum) is None:
-            hint = "Digital() for rules that need updates apart"
-            raise ArgumentError("OverTheAir", "a sum", type(reducer).__name__, hint)
+            raise ArgumentError(
+                "OverTheAir",
+                "a sum",
+                type(reducer).__name__,
+                "Digital() for rules that need updates apart",
+            )
         everyone, signal = list(arrivals), _Signal(self)
         for arrival in everyone:
             try:

@@ -110,9 +110,11 @@ def threshold(total: Tensor, level: float = 0.9, *, clients: int = 1) -> float:
     """
     count = float(total.sum())
     if not 0 < level < 1 or count <= 0:
-        actual = f"level {level}, {count:g} rows"
         raise ArgumentError(
-            "threshold", "a level in (0, 1) and at least one row", actual, "threshold(total, 0.9)"
+            "threshold",
+            "a level in (0, 1) and at least one row",
+            f"level {level}, {count:g} rows",
+            "threshold(total, 0.9)",
         )
     wanted = math.ceil((count + clients) * level - 1e-9)
     reached = (total.double().cumsum(0) >= wanted - 1e-9).nonzero()[:, 0]

@@ -26,14 +26,18 @@ def _real(where: str, values: Tensor, shape: str) -> None:
     `shape`, such as "(S, B)".
     """
     if values.ndim != shape.count(",") + 1 or not values.numel() or not values.is_floating_point():
-        actual = f"{tuple(values.shape)} of {values.dtype}"
         raise ArgumentError(
-            where, f"floating-point numbers {shape}, at least one", actual, "reshaping, or .float()"
+            where,
+            f"floating-point numbers {shape}, at least one",
+            f"{tuple(values.shape)} of {values.dtype}",
+            "reshaping, or .float()",
         )
     if not values.isfinite().all():
-        actual = f"{int((~values.isfinite()).sum())} that are not"
         raise ArgumentError(
-            where, "finite numbers", actual, "looking for the draw or row that overflowed"
+            where,
+            "finite numbers",
+            f"{int((~values.isfinite()).sum())} that are not",
+            "looking for the draw or row that overflowed",
         )
 
 
@@ -52,12 +56,18 @@ def _probabilities(where: str, values: Tensor, shape: str) -> None:
 def _labels(where: str, probabilities: Tensor, targets: Tensor) -> None:
     rows, classes = probabilities.shape
     if targets.shape != (rows,) or targets.is_floating_point() or targets.dtype == torch.bool:
-        actual = f"{tuple(targets.shape)} of {targets.dtype}"
-        raise DataError(where, f"integer labels ({rows},), one a row", actual, "targets.long()")
-    if not 0 <= int(targets.min()) <= int(targets.max()) < classes:
-        actual = f"{int(targets.min())} to {int(targets.max())}"
         raise DataError(
-            where, f"labels 0 to {classes - 1}", actual, "a column of probabilities for every class"
+            where,
+            f"integer labels ({rows},), one a row",
+            f"{tuple(targets.shape)} of {targets.dtype}",
+            "targets.long()",
+        )
+    if not 0 <= int(targets.min()) <= int(targets.max()) < classes:
+        raise DataError(
+            where,
+            f"labels 0 to {classes - 1}",
+            f"{int(targets.min())} to {int(targets.max())}",
+            "a column of probabilities for every class",
         )
 
 
@@ -208,9 +218,11 @@ def coverage(draws: Tensor, targets: Tensor, level: float | Sequence[float] | Te
     """
     _real("coverage, draws", draws, "(S, B)")
     if targets.shape != draws.shape[1:] or not targets.isfinite().all():
-        actual = f"{tuple(targets.shape)}, {int(targets.isfinite().sum())} finite"
         raise ArgumentError(
-            "coverage", f"finite targets ({draws.shape[1]},)", actual, "draws (S, B), targets (B,)"
+            "coverage",
+            f"finite targets ({draws.shape[1]},)",
+            f"{tuple(targets.shape)}, {int(targets.isfinite().sum())} finite",
+            "draws (S, B), targets (B,)",
         )
     levels = torch.as_tensor(level, dtype=torch.float64, device="cpu")
     if levels.ndim > 1 or not levels.numel() or not ((levels > 0) & (levels < 1)).all():

@@ -144,12 +144,16 @@ def infer(
         chosen, run = choose(_detached(model), plain, method, regions, strip_rows)
         outcome = run(settings, state)
         if outcome.belief.isnan().any():
-            hint = (
-                "regions that overlap less"
-                if chosen == "gbp"
-                else "smaller couplings, or method='exact'"
+            raise ArgumentError(
+                "infer",
+                "weights that float64 can hold",
+                "NaN beliefs",
+                (
+                    "regions that overlap less"
+                    if chosen == "gbp"
+                    else "smaller couplings, or method='exact'"
+                ),
             )
-            raise ArgumentError("infer", "weights that float64 can hold", "NaN beliefs", hint)
         share = multistable_share(model, chosen, run, settings, outcome) if certify else None
     inferred = Inferred(
         chosen,

@@ -92,8 +92,12 @@ def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
     names, heads = owners[True], sorted(owners[False])
     modules = dict(net.named_modules())
     if strangers := sorted({*names, *heads} - modules.keys()):
-        known = f"those of {sorted(modules)[-1]!r}"
-        raise DataError(str(path), "layers of this network", f"others: {strangers[:3]}", known)
+        raise DataError(
+            str(path),
+            "layers of this network",
+            f"others: {strangers[:3]}",
+            f"those of {sorted(modules)[-1]!r}",
+        )
     where = {f"{name}.weight" for name in names}
     made = lora(
         net,
@@ -147,8 +151,12 @@ def _tensors(path: Path) -> Tree:
     from safetensors.torch import load
 
     if not path.is_file() and path.with_suffix(".bin").is_file():
-        hint = "peft's save_pretrained of today"
-        raise DataError(str(path), "safetensors", "a pickle, which may run code", hint)
+        raise DataError(
+            str(path),
+            "safetensors",
+            "a pickle, which may run code",
+            "peft's save_pretrained of today",
+        )
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError) as problem:

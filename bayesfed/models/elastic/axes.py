@@ -74,8 +74,12 @@ class Ties:
         if coarse.inner < fine.inner:
             coarse, fine = fine, coarse
         if coarse.inner % fine.inner or coarse.channels == fine.channels:
-            actual = f"channels of {coarse.inner} and of {fine.inner} entries side by side"
-            raise ArgumentError(where, "channels that line up", actual, "one layout for both")
+            raise ArgumentError(
+                where,
+                "channels that line up",
+                f"channels of {coarse.inner} and of {fine.inner} entries side by side",
+                "one layout for both",
+            )
         factor, atom = coarse.inner // fine.inner, self.atom(fine.channels)
         self._parents[fine.channels] = Axis(coarse.channels, factor)
         self.join(Axis(coarse.channels, 1), atom, factor, where)

@@ -143,8 +143,12 @@ def bayesian(
     }
     for name, own in priors.items():
         if not isinstance(own, WeightPrior) or isinstance(own, Distribution):
-            actual, hint = type(own).__name__, "Gaussian(1.0), or declare for a Prior"
-            raise PriorError(f"bayesian, parameter {name!r}", "a WeightPrior", actual, hint)
+            raise PriorError(
+                f"bayesian, parameter {name!r}",
+                "a WeightPrior",
+                type(own).__name__,
+                "Gaussian(1.0), or declare for a Prior",
+            )
     values = {name: value.detach() for name, value in named.items()} | trainable(net)
     return BayesianNet(net, priors, values, likelihood or Categorical(), prior is None)
 

@@ -219,11 +219,19 @@ def check_selected(where: str, net: nn.Module, selected: Sequence[str], hint: st
     statistics of the network.
     """
     if not selected:
-        actual = f"none of {[name for name, _ in net.named_parameters()]}"
-        raise PriorError(where, "a predicate that chooses a parameter", actual, hint)
+        raise PriorError(
+            where,
+            "a predicate that chooses a parameter",
+            f"none of {[name for name, _ in net.named_parameters()]}",
+            hint,
+        )
     if running := running_statistics(net, certain=True):
-        expected = "a network without running statistics"
-        raise PriorError(where, expected, running, "nn.GroupNorm in place of batch norm")
+        raise PriorError(
+            where,
+            "a network without running statistics",
+            running,
+            "nn.GroupNorm in place of batch norm",
+        )
 
 
 def _owners(net: nn.Module, parameter: nn.Parameter) -> Iterator[tuple[str, nn.Module]]:

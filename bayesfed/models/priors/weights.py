@@ -94,9 +94,12 @@ class Gaussian:
         if not isinstance(self.centre, Tensor):
             return _drawn(name, dist.Normal(torch.full_like(like, self.centre), self.sd))
         if self.centre.shape != like.shape:
-            where, actual = f"Gaussian.centre, site {name!r}", f"shape {tuple(self.centre.shape)}"
-            hint = "a function of the name that gives each parameter its own centre"
-            raise PriorError(where, f"shape {tuple(like.shape)}", actual, hint)
+            raise PriorError(
+                f"Gaussian.centre, site {name!r}",
+                f"shape {tuple(like.shape)}",
+                f"shape {tuple(self.centre.shape)}",
+                "a function of the name that gives each parameter its own centre",
+            )
         return _drawn(name, dist.Normal(self.centre.to(like), self.sd))
 
 

@@ -124,16 +124,20 @@ class Ising:
             and math.prod(self.shape) % count == 0
         )
         if not good:
-            shapes = tuple(
-                map(
-                    tuple,
-                    (self.field.shape, self.edges.shape, self.coupling.shape, self.colours.shape),
-                )
-            )
             raise ArgumentError(
                 "Ising",
                 f"shapes (n,), (2, E), (E,), (n,) where n divides prod{self.shape}",
-                shapes,
+                tuple(
+                    map(
+                        tuple,
+                        (
+                            self.field.shape,
+                            self.edges.shape,
+                            self.coupling.shape,
+                            self.colours.shape,
+                        ),
+                    )
+                ),
                 "flat tensors",
             )
         left, right = self.edges

@@ -261,9 +261,12 @@ class Reader:
         except Exception as problem:
             if not made_by:
                 raise
-            expected, actual = "arguments that fit together", f"{type(problem).__name__}: {problem}"
-            hint = f"bayesfed list {made_by}"
-            raise self.file.error(path, expected, actual, hint) from problem
+            raise self.file.error(
+                path,
+                "arguments that fit together",
+                f"{type(problem).__name__}: {problem}",
+                f"bayesfed list {made_by}",
+            ) from problem
 
     def _missing(self, name: str, made_by: Any, path: Place) -> ExperimentError:
         return self.file.error((*path, name), *words.missing(name, made_by))

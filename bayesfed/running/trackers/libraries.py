@@ -144,8 +144,12 @@ def tensorboard(folder: str | Path, *, config: Mapping[str, Setting] | None = No
 
         begun = any(folder.glob("events.out.tfevents.*"))
         if begun and report.round == 0:
-            expected, hint = "a folder without events, or a run that is resumed", "another folder"
-            raise ArgumentError("tensorboard", expected, f"events in {folder}", hint)
+            raise ArgumentError(
+                "tensorboard",
+                "a folder without events, or a run that is resumed",
+                f"events in {folder}",
+                "another folder",
+            )
         there = min(_last_step(folder), report.round) if begun else 0
         # TensorBoard hides what an interrupted run wrote at this step and later.
         purged = report.round + 1 if begun else None

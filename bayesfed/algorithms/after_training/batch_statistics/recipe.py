@@ -77,9 +77,11 @@ def batch_statistics(
         if norm.running_mean is None
     }
     if not norms:
-        actual = "running statistics" if batch_norms(net) else "no batch norm"
         raise ArgumentError(
-            "batch_statistics", "static batch norms", actual, "bayesfed.models.untracked(net)"
+            "batch_statistics",
+            "static batch norms",
+            "running statistics" if batch_norms(net) else "no batch norm",
+            "bayesfed.models.untracked(net)",
         )
     try:
         check(parameters, shapes(parameters_of(net)), where="batch_statistics")

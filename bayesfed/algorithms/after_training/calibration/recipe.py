@@ -162,8 +162,10 @@ def _outputs(net: nn.Module) -> int:
         if isinstance(outputs := getattr(module, "out_features", None), int)
     ]
     if not found:
-        actual = f"{type(net).__name__}, without a linear layer"
         raise ArgumentError(
-            "calibrated", "a network that tells its number of classes", actual, "classes=10"
+            "calibrated",
+            "a network that tells its number of classes",
+            f"{type(net).__name__}, without a linear layer",
+            "classes=10",
         )
     return found[-1]

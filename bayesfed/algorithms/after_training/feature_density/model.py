@@ -83,9 +83,11 @@ class FeatureDensity:
         factor: Tensor
         factor, failed = torch.linalg.cholesky_ex(mixed)
         if int(failed):
-            actual, hint = "one that is singular", "a larger shrinkage, or more rows"
             raise ArgumentError(
-                "feature_density", "a covariance that can be inverted", actual, hint
+                "feature_density",
+                "a covariance that can be inverted",
+                "one that is singular",
+                "a larger shrinkage, or more rows",
             )
         return factor
 

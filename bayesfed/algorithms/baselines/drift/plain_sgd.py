@@ -12,9 +12,12 @@ def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:
     """
     optimiser = work.optimiser or Sgd()
     if not isinstance(optimiser, Sgd) or (optimiser.momentum and not momentum):
-        expected = "Sgd" if momentum else "Sgd without momentum"
-        hint = "Sgd(0.05): the method's equations hold for its steps"
-        raise ArgumentError(f"{where}, optimiser of training", expected, optimiser, hint)
+        raise ArgumentError(
+            f"{where}, optimiser of training",
+            "Sgd" if momentum else "Sgd without momentum",
+            optimiser,
+            "Sgd(0.05): the method's equations hold for its steps",
+        )
     return optimiser
 
 

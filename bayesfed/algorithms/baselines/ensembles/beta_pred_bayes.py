@@ -101,9 +101,11 @@ def beta_pred_bayes(
     work = training or Training()
     sgd_of(work, "beta_pred_bayes")
     if work.epochs is None and work.steps < 2 * samples:
-        hint = f"Training(steps={2 * samples})"
         raise ArgumentError(
-            "beta_pred_bayes", "two steps for each network", f"{work.steps} for {samples}", hint
+            "beta_pred_bayes",
+            "two steps for each network",
+            f"{work.steps} for {samples}",
+            f"Training(steps={2 * samples})",
         )
     begin, sent = travelling(net, "static", where="beta_pred_bayes"), codec or Cast(32)
     first = {name: leaf[None, None] for name, leaf in begin.items()}

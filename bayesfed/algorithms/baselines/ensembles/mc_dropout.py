@@ -35,8 +35,12 @@ def mc_dropout(algorithm: Algorithm, *, likelihood: Likelihood | None = None) ->
     """
     net = model_of(algorithm, "mc_dropout").net
     if not any(map(drops, net.modules())):
-        hint = "nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))"
-        raise ArgumentError("mc_dropout", "a network with dropout", type(net).__name__, hint)
+        raise ArgumentError(
+            "mc_dropout",
+            "a network with dropout",
+            type(net).__name__,
+            "nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))",
+        )
     scored = likelihood or likelihood_of([algorithm], "mc_dropout")
 
     def posterior(state: Tree) -> DropoutPosterior:

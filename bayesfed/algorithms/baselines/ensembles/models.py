@@ -33,8 +33,12 @@ def model_of(
         or algorithm.sizes
         or not isinstance(model, Model)
     ):
-        actual = f"{algorithm.name!r}, with a posterior, sizes or models of its own"
-        raise ArgumentError(where, "an algorithm with one model and no posterior", actual, hint)
+        raise ArgumentError(
+            where,
+            "an algorithm with one model and no posterior",
+            f"{algorithm.name!r}, with a posterior, sizes or models of its own",
+            hint,
+        )
     core, _ = algorithm.phases[0].scope.parted(algorithm.initial)
     if shapes(model.parameters) != shapes(core):
         raise ArgumentError(
@@ -87,8 +91,10 @@ def updates_of(reducer: Reducer, kind: Kind) -> list[Update]:
     """
     kept = gathered(reducer, Keep)
     if kept is None or any(update.kind != kind for update in kept.updates.values()):
-        actual = f"{type(reducer).__name__}, or another kind"
         raise UpdateError(
-            "server step", f"every update of kind {kind!r}", actual, "a phase with reducer=Keep"
+            "server step",
+            f"every update of kind {kind!r}",
+            f"{type(reducer).__name__}, or another kind",
+            "a phase with reducer=Keep",
         )
     return [kept.updates[client] for client in sorted(kept.updates) if kept.updates[client].weighs]

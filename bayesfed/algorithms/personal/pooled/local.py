@@ -184,9 +184,17 @@ def diagonal_of(count: int, covariance: Covariance | None, variational: bool) ->
     diagonal = count > LEAST if covariance is None else covariance == "diagonal"
     hint = "covariance='full'"
     if diagonal and variational:
-        actual = f"{covariance!r} for {count:,} own parameters"
-        raise ArgumentError("pooled, approximation='variational'", hint, actual, hint)
+        raise ArgumentError(
+            "pooled, approximation='variational'",
+            hint,
+            f"{covariance!r} for {count:,} own parameters",
+            hint,
+        )
     if not diagonal and count > LARGEST:
-        expected = f"at most {LARGEST:,} own parameters"
-        raise ArgumentError(f"pooled, {hint}", expected, f"{count:,}", "covariance='diagonal'")
+        raise ArgumentError(
+            f"pooled, {hint}",
+            f"at most {LARGEST:,} own parameters",
+            f"{count:,}",
+            "covariance='diagonal'",
+        )
     return diagonal

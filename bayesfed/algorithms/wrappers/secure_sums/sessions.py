@@ -156,11 +156,13 @@ class Session(BaseModel, ser_json_bytes="hex", val_json_bytes="hex"):
             )
         ready = self.neighbours and self.masking
         if not ready or len(flags) != count or sum(flags) < self.threshold:
-            expected = (
-                f"{self.threshold} or more partners among {count} neighbours, before any share is "
-                "given"
+            raise refusal(
+                (
+                    f"{self.threshold} or more partners among {count} neighbours, before any share is "
+                    "given"
+                ),
+                f"{sum(flags)} among {len(flags)}",
             )
-            raise refusal(expected, f"{sum(flags)} among {len(flags)}")
         self.vector, self.partners = content, flags
         total: np.ndarray = vector + primitives.seed_stream(self.seed, vector.size, bits)
         masking = Agreement(self.masking, MASKS)

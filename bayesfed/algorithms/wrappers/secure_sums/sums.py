@@ -278,7 +278,9 @@ class SummedServer:
 def check_count(clients: int, point: FixedPoint, round: int) -> None:
     """Raise `UpdateError` if there are more clients than the range is for."""
     if clients > point.participants:
-        hint = f"participants={clients}, or a sampler of fewer"
         raise UpdateError(
-            f"secure, round {round}", f"at most {point.participants} clients", clients, hint
+            f"secure, round {round}",
+            f"at most {point.participants} clients",
+            clients,
+            f"participants={clients}, or a sampler of fewer",
         )

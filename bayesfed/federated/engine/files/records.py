@@ -198,14 +198,16 @@ def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile
         for number in range(common, len(earlier)):
             history.append(earlier[number])
     else:
-        actual = f"{len(history)} records, the last of round {history[-1].round}"
-        expected = (
-            f"the {len(earlier)} records that the run goes on from"
-            if len(earlier)
-            else "no records"
+        raise CheckpointError(
+            f"records in {folder}",
+            (
+                f"the {len(earlier)} records that the run goes on from"
+                if len(earlier)
+                else "no records"
+            ),
+            f"{len(history)} records, the last of round {history[-1].round}",
+            "resume=newest(checkpoints) of that run, or another folder",
         )
-        hint = "resume=newest(checkpoints) of that run, or another folder"
-        raise CheckpointError(f"records in {folder}", expected, actual, hint)
     return history
 
 

@@ -62,11 +62,15 @@ def _sort(nodes: Mapping[Hashable, Attributes]) -> tuple[dict[Hashable, int], li
         elif kind == "factor":
             factors.append(node)
         else:
-            hint = (
-                "graph.add_node(name, type='variable', card=2), or FactorGraph.pairwise for a "
-                "graph without factor nodes"
+            raise ArgumentError(
+                f"node {node!r}",
+                "type 'variable' or 'factor'",
+                kind,
+                (
+                    "graph.add_node(name, type='variable', card=2), or FactorGraph.pairwise for a "
+                    "graph without factor nodes"
+                ),
             )
-            raise ArgumentError(f"node {node!r}", "type 'variable' or 'factor'", kind, hint)
     for node, card in cards.items():
         whole = isinstance(card, numbers.Integral) and not isinstance(card, bool)
         if not whole or not 1 <= card <= MAX_ENTRIES:
@@ -128,9 +132,12 @@ def _wire(
     wired = sum(len(kind.members) for kind in kinds.values())
     if sum(len(adjacency[node]) for node in index) != wired:
         left, right = next((node, end) for node in index for end in adjacency[node] if end in index)
-        actual = "a self loop" if left == right else "two variables"
-        hint = "a factor between them, or FactorGraph.pairwise for a graph without factor nodes"
-        raise ArgumentError(f"edge {left!r}-{right!r}", "a variable and a factor", actual, hint)
+        raise ArgumentError(
+            f"edge {left!r}-{right!r}",
+            "a variable and a factor",
+            "a self loop" if left == right else "two variables",
+            "a factor between them, or FactorGraph.pairwise for a graph without factor nodes",
+        )
     return list(kinds.values())
 
 

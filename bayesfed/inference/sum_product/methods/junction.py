@@ -145,9 +145,12 @@ def check_possible(log_z: Tensor) -> None:
     impossible = torch.isneginf(log_z).nonzero()
     if impossible.numel():
         entry, count = int(impossible[0]), len(impossible)
-        actual = "none" if len(log_z) == 1 else f"none in batch entry {entry} ({count} such in all)"
-        hint = "softer tables or evidence: they contradict each other"
-        raise ArgumentError("infer", "a state of all variables that is possible", actual, hint)
+        raise ArgumentError(
+            "infer",
+            "a state of all variables that is possible",
+            "none" if len(log_z) == 1 else f"none in batch entry {entry} ({count} such in all)",
+            "softer tables or evidence: they contradict each other",
+        )
 
 
 def build(
