@@ -51,10 +51,8 @@ def as_tensor(values: object, where: str) -> Tensor:
                 if array.size
                 else str(array.dtype)
             ),
-            (
-                "numbers in place of texts and missing values; text labels become numbers if they "
-                "are the targets"
-            ),
+            "numbers in place of texts and missing values; text labels become numbers if they "
+            "are the targets",
         )
     whole = array.dtype.kind in "biu" and not frame
     return torch.from_numpy(np.ascontiguousarray(array.astype(np.int64 if whole else np.float32)))
@@ -130,9 +128,7 @@ def _check_columns(values: Any, where: str) -> None:
         raise DataError(
             where,
             "a number in every cell",
-            (
-                f"{sum(counts.values())} empty: "
-                f"{', '.join(f'{count} in {name!r}' for name, count in list(counts.items())[:10])}"
-            ),
+            f"{sum(counts.values())} empty: "
+            f"{', '.join(f'{count} in {name!r}' for name, count in list(counts.items())[:10])}",
             "frame.dropna(), or frame.fillna(frame.mean())",
         )

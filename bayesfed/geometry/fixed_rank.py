@@ -209,10 +209,8 @@ def random_point(
     std = columns**-0.5 if std is None else std
     check("random_point, std", std, POSITIVE)
     like = torch.empty((), dtype=dtype, device=device)
-    a, b = (
-        gaussian((rows, rank), key.child("u"), like),
-        gaussian((columns, rank), key.child("v"), like),
-    )
+    a = gaussian((rows, rank), key.child("u"), like)
+    b = gaussian((columns, rank), key.child("v"), like)
     return from_factors(a * (std * rank**-0.5), b, rank)
 
 

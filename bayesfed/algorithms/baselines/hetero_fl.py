@@ -76,10 +76,8 @@ def hetero_fl(
     """
     if not nets:
         raise ArgumentError("hetero_fl", "a network for each size", "none", "[resnet18(...), ...]")
-    work, parts = (
-        training or Training(),
-        [travelling(net, buffers, where="hetero_fl") for net in nets],
-    )
+    work = training or Training()
+    parts = [travelling(net, buffers, where="hetero_fl") for net in nets]
     views = [Slice(shapes(parts[0]), shapes(part)) for part in parts]
     locals = [
         work.fitting(net, likelihood, "delta" if up else "value", masked=masked, buffers=buffers)

@@ -126,14 +126,10 @@ class Watch:
                 raise CollapseError(
                     "d_turbo_vbi",
                     "a local fit that does not fall apart",
-                    (
-                        f"{nll:.3g} nats a row, after {self.lowest:.3g} at best and {self.first:.3g} "
-                        f"in round 0, {MOST_LOST + 1} rounds in a row"
-                    ),
-                    (
-                        "a lower temperature of the likelihood, a smaller learning rate, or a higher "
-                        "density"
-                    ),
+                    f"{nll:.3g} nats a row, after {self.lowest:.3g} at best and {self.first:.3g} "
+                    f"in round 0, {MOST_LOST + 1} rounds in a row",
+                    "a lower temperature of the likelihood, a smaller learning rate, or a higher "
+                    "density",
                 )
             return replace(self, last=nll, keep=(1 + self.keep) / 2, lost=self.lost + 1), risen
         lowest = min(best, nll)

@@ -75,10 +75,8 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     (phase,) = algorithm.phases
     server = seams.takes_momentum(phase.server)
     if server is None:
-        model, (core, _) = (
-            algorithm.predictor(algorithm.initial),
-            phase.scope.parted(algorithm.initial),
-        )
+        model = algorithm.predictor(algorithm.initial)
+        (core, _) = phase.scope.parted(algorithm.initial)
         if isinstance(model, Model) and set(running_statistics(model.net)) & core.keys():
             raise ArgumentError(
                 where,

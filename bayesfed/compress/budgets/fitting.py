@@ -68,10 +68,8 @@ def fit_flexible(
         raise ArgumentError(
             "fit_flexible",
             "some of each",
-            (
-                f"{len(updates)} updates, {len(useful)} of them not zero, {len(shares)} shares, "
-                f"{len(levels)} levels"
-            ),
+            f"{len(updates)} updates, {len(useful)} of them not zero, {len(shares)} shares, "
+            f"{len(levels)} levels",
             "an update after a few local steps",
         )
     settings = []

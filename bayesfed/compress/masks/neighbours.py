@@ -32,10 +32,8 @@ def shares(pattern: NDArray[Any], mask: Mask) -> Integers:
     """Return the share of ones among the entries with each pattern of the table, in units of
     2**-16.
     """
-    met, ones = (
-        np.bincount(pattern.reshape(-1), minlength=TABLE),
-        np.bincount(pattern[mask], minlength=TABLE),
-    )
+    met = np.bincount(pattern.reshape(-1), minlength=TABLE)
+    ones = np.bincount(pattern[mask], minlength=TABLE)
     shares: Integers = np.clip((2 * ones + 1) * ONE // (2 * met + 2), 1, ONE - 1)
     return shares
 

@@ -159,10 +159,8 @@ def _kept(file: Path, shape: tuple[int, ...]) -> Tensor:
 
     try:
         with safe_open(file, "pt") as opened:
-            inputs, written = (
-                cast(Tensor, opened.get_tensor("inputs")),
-                (opened.metadata() or {}).get("digest"),
-            )
+            inputs = cast(Tensor, opened.get_tensor("inputs"))
+            written = (opened.metadata() or {}).get("digest")
     except (SafetensorError, OSError) as problem:
         raise ValueError(problem) from problem
     if (

@@ -142,10 +142,8 @@ class Slice:
         check(payload, self.part, where="payload")
         total, covered = {}, {}
         for name, leaf in _scaled(payload, weight).items():
-            total[name], covered[name] = (
-                leaf.new_zeros(self.full[name]),
-                leaf.new_zeros(self.full[name]),
-            )
+            total[name] = leaf.new_zeros(self.full[name])
+            covered[name] = leaf.new_zeros(self.full[name])
             total[name][self._cut(name)] = leaf
             covered[name][self._cut(name)] = weight
         return Update(total, covered, kind)

@@ -96,7 +96,7 @@ def read_options(record: type[LocalOptions], header: Meta) -> LocalOptions:
                 (
                     repr(close[0])
                     if close
-                    else "a record that extends LocalOptions, named by the local's attribute `options`"
+                    else "a record that extends LocalOptions, in the local's attribute `options`"
                 ),
             )
         wanted = type(known[name])

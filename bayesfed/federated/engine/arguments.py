@@ -108,10 +108,8 @@ def check_test(algorithm: Algorithm, test: object, pool: ClientPool) -> None:
             "run, test",
             "class labels, whose accuracy is scored",
             shown(test.targets),
-            (
-                "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - "
-                "targets).square(), name='mse')]"
-            ),
+            "callbacks=[evaluate(test, metric=lambda outputs, targets: (outputs[:, 0] - "
+            "targets).square(), name='mse')]",
         )
     try:
         with forked(Key(0, "run", "test")):

@@ -103,10 +103,8 @@ class Checkpoints:
             written = snapshots.write(self._folder, snapshot, {"file": turn, **history})
             snapshots.prune(self._folder, self._keep, written)
         except OSError as problem:
-            where, hint = (
-                f"checkpoint of round {snapshot.round} in {self._folder}",
-                "another folder",
-            )
+            where = f"checkpoint of round {snapshot.round} in {self._folder}"
+            hint = "another folder"
             if whole := snapshots.finished(self._folder):
                 hint = f"room there: the checkpoint of round {whole[0]} is whole"
             raise CheckpointError(

@@ -216,10 +216,8 @@ class Inferred:
             if isinstance(model, Grid):
                 field, weights = model.fields(device=device), list(model.couplings(device=device))
             else:
-                field, weights = (
-                    model.field.double().to(device),
-                    [model.coupling.double().to(device)],
-                )
+                field = model.field.double().to(device)
+                weights = [model.coupling.double().to(device)]
             marginals = marginals.reshape(*self._batch, model.copies, -1)
             own = evidence.reshape(marginals.shape) + field.reshape(-1)
             joint = [table[..., 1, 1] for table in joint]

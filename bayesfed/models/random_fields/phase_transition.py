@@ -30,12 +30,10 @@ def warn_if_ordering(strengths: tuple[float, float]) -> None:
         else "message passing is multistable"
     )
     warnings.warn(
-        (
-            f"MarkovGrid: coupling J = {mean:.3f} exceeds {BETHE_THRESHOLD:.3f} (stay "
-            f"probability 2/3): {beyond}, so whole layers "
-            "tend to switch on or off together and inclusion probabilities are overconfident; "
-            "try a stay probability of at most 0.65"
-        ),
+        f"MarkovGrid: coupling J = {mean:.3f} exceeds {BETHE_THRESHOLD:.3f} (stay "
+        f"probability 2/3): {beyond}, so whole layers "
+        "tend to switch on or off together and inclusion probabilities are overconfident; "
+        "try a stay probability of at most 0.65",
         OrderingWarning,
         stacklevel=3,
     )
@@ -46,12 +44,10 @@ def warn_if_density_differs(grid: Grid, chains: float) -> None:
     if min(grid.size) == 1 or abs((density := bulk_density(grid)) - chains) <= 0.1:
         return
     warnings.warn(
-        (
-            f"MarkovGrid: the chains are active {chains:.3g} of the time, but the grid they "
-            f"make has density {density:.3g}: each weight hears four "
-            "neighbours; try calibrate(density, cluster_size), which chooses field and "
-            "coupling of the grid itself"
-        ),
+        f"MarkovGrid: the chains are active {chains:.3g} of the time, but the grid they "
+        f"make has density {density:.3g}: each weight hears four "
+        "neighbours; try calibrate(density, cluster_size), which chooses field and "
+        "coupling of the grid itself",
         DensityWarning,
         stacklevel=3,
     )

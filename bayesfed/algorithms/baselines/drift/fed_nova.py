@@ -70,10 +70,8 @@ class NormalisedLocal(Around):
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
         """Train from the message, and send the normalised model with the number of steps."""
-        fit, (_, steps) = (
-            self.local.fit(message, memory, data, key, options),
-            self.local.asked(options),
-        )
+        fit = self.local.fit(message, memory, data, key, options)
+        _, steps = self.local.asked(options)
         times = accumulated(steps, self.momentum) / accumulated(self.local.steps, self.momentum)
         # `lerp` with weight 1 returns its end exactly.
         normalised = {

@@ -68,10 +68,10 @@ class FactorLayer(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs of the layer at its factors."""
         # Not `get_parameter`: a functional call puts plain tensors in the parameters' places.
-        factors, leaves = (
-            getattr(self, FACTORS),
-            {name: (getattr(self, name), getattr(self, name + LOADINGS)) for name in self._names},
-        )
+        factors = getattr(self, FACTORS)
+        leaves = {
+            name: (getattr(self, name), getattr(self, name + LOADINGS)) for name in self._names
+        }
         moved = {
             name: value + torch.tensordot(factors, loadings, 1)
             for name, (value, loadings) in leaves.items()

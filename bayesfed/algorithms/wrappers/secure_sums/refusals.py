@@ -38,20 +38,16 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
             where,
             "the link Digital()",
             type(phase.link).__name__,
-            (
-                "Digital(): late clients drop out, nothing else is known of a single update, and no "
-                "channel adds by itself"
-            ),
+            "Digital(): late clients drop out, nothing else is known of a single update, and no "
+            "channel adds by itself",
         )
     if phase.link.max_norm is not None and phase.link.max_norm < USUAL_NORM:
         raise ArgumentError(
             where,
             "no check of norms",
             f"Digital(max_norm={phase.link.max_norm:g})",
-            (
-                "Digital(): the server sees no single norm; largest bounds entries, private(..., "
-                "at_client=True) norms, at the client"
-            ),
+            "Digital(): the server sees no single norm; largest bounds entries, private(..., "
+            "at_client=True) norms, at the client",
         )
     bounds = [layer for layer in phase.layers if layer.traits.bounds]
     if any(layer is not phase.layers[0] or layer.client_bound == math.inf for layer in bounds):
@@ -115,10 +111,8 @@ def check_plan(planned: Assignment, where: str) -> tuple[Leaves, bool]:
             where,
             "no codec on the up-link",
             type(planned.up).__name__,
-            (
-                "plain floats up, such as fed_avg(net) without a codec: masks are added to "
-                "numbers, and masked numbers cannot be shortened"
-            ),
+            "plain floats up, such as fed_avg(net) without a codec: masks are added to "
+            "numbers, and masked numbers cannot be shortened",
         )
     leaves = seams.leaves_of(planned.view)
     if leaves is None:

@@ -157,10 +157,8 @@ class Session(BaseModel, ser_json_bytes="hex", val_json_bytes="hex"):
         ready = self.neighbours and self.masking
         if not ready or len(flags) != count or sum(flags) < self.threshold:
             raise refusal(
-                (
-                    f"{self.threshold} or more partners among {count} neighbours, before any share is "
-                    "given"
-                ),
+                f"{self.threshold} or more partners among {count} neighbours, before any share is "
+                "given",
                 f"{sum(flags)} among {len(flags)}",
             )
         self.vector, self.partners = content, flags

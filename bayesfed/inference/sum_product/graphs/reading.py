@@ -66,10 +66,8 @@ def _sort(nodes: Mapping[Hashable, Attributes]) -> tuple[dict[Hashable, int], li
                 f"node {node!r}",
                 "type 'variable' or 'factor'",
                 kind,
-                (
-                    "graph.add_node(name, type='variable', card=2), or FactorGraph.pairwise for a "
-                    "graph without factor nodes"
-                ),
+                "graph.add_node(name, type='variable', card=2), or FactorGraph.pairwise for a "
+                "graph without factor nodes",
             )
     for node, card in cards.items():
         whole = isinstance(card, numbers.Integral) and not isinstance(card, bool)

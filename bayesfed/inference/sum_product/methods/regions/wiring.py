@@ -139,10 +139,8 @@ def _batch(
             raise ArgumentError(
                 "infer method 'gbp'",
                 "overlaps whose update is defined",
-                (
-                    f"{sorted(region)} in {len(above[region])} regions, counted {counting[region]} "
-                    "times"
-                ),
+                f"{sorted(region)} in {len(above[region])} regions, counted {counting[region]} "
+                "times",
                 "regions that overlap less, as regions=[(0, 1, 2), ...]",
             )
         for larger in above[region]:

@@ -89,10 +89,8 @@ class Program:
 @kept
 def compile_tables(model: Tables, dtype: torch.dtype, device: torch.device) -> Program:
     """Return the schedule of a model; it is kept as long as the model exists."""
-    count, scopes = (
-        model.cards.numel(),
-        [group.scope.cpu().numpy().astype(np.int64) for group in model.groups],
-    )
+    count = model.cards.numel()
+    scopes = [group.scope.cpu().numpy().astype(np.int64) for group in model.groups]
     stages = _depths(scopes, count)
     forest = stages is not None
     if stages is None:
