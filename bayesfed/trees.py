@@ -7,9 +7,9 @@ one loop. Nothing here knows what the leaves mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from bayesfed.errors import UpdateError
 
 Tree = dict[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
+Value = TypeVar("Value")
 
 
 def parameters(module: nn.Module) -> Tree:
@@ -116,6 +117,16 @@ def shapes(tree: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 def size(tree: Mapping[str, Tensor]) -> int:
     """Count the entries of all leaves."""
     return sum(leaf.numel() for leaf in tree.values())
+
+
+def only(tree: Mapping[str, Value], names: Iterable[str]) -> dict[str, Value]:
+    """Return the leaves of these names, in their order."""
+    return {name: tree[name] for name in names}
+
+
+def besides(tree: Mapping[str, Value], names: Container[str]) -> dict[str, Value]:
+    """Return the leaves of other names."""
+    return {name: leaf for name, leaf in tree.items() if name not in names}
 
 
 def zeros_like(tree: Mapping[str, Tensor]) -> Tree:

@@ -12,8 +12,7 @@ from torch import nn
 from bayesfed.algorithms.wrappers.chosen_prior import chosen_prior
 from bayesfed.compress import Cast, Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked
 from bayesfed.federated import (
     Add,
     Algorithm,

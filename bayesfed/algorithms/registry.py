@@ -20,8 +20,7 @@ from importlib.resources import files
 from typing import ParamSpec
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked, checked_class, number, whole
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked, checked_class, number, whole
 from bayesfed.federated import Algorithm, Phase
 
 Arguments = ParamSpec("Arguments")

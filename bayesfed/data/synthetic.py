@@ -14,8 +14,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, MissingExtraError
-from bayesfed.errors.checks import checked, whole
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked, whole
 from bayesfed.keys import Key
 
 

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, KeywordError
-from bayesfed.errors.roles import Role, an, annotated, role_of
+from bayesfed.errors.roles import Role as Role  # noqa: PLC0414 passed on
+from bayesfed.errors.roles import an, annotated, role_of
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import POSITIVE, checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import POSITIVE, Role, checked
 from bayesfed.wireless.devices import Device
 from bayesfed.wireless.energy import RoundCost, device_rate, round_cost
 from bayesfed.wireless.optimum import Problem, clip, largest_alpha, sizeable, solve

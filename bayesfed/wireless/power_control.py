@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import NOT_NEGATIVE, POSITIVE, checked, checked_class
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import NOT_NEGATIVE, POSITIVE, Role, checked, checked_class
 
 MEAN_GAIN = math.sqrt(math.pi) / 2
 

@@ -29,7 +29,7 @@ from bayesfed.federated.training.descent import holding
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import Predicate, selected
-from bayesfed.trees import Shapes, Tree, running_statistics, shapes, to, trainable
+from bayesfed.trees import Shapes, Tree, only, running_statistics, shapes, to, trainable
 
 # Most clients whose messages are looked at before a run.
 MOST = 100
@@ -77,7 +77,7 @@ class FineTuned(Layer):
                 f"leaves {sorted(begun)}",
                 "fed_avg, fed_lora, fed_per",
             )
-        key, held = visit.key.child("personal"), holding({one: begun[one] for one in self.fixed})
+        key, held = visit.key.child("personal"), holding(only(begun, self.fixed))
         tuned = self.steps.train(begun, visit.data, key, LocalOptions(), held).payload
         return Sent(fit, memory=tuned)
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import COUNT, POSITIVE, checked, checked_class, number
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import COUNT, POSITIVE, Role, checked, checked_class, number
 from bayesfed.federated import Algorithm, Assignment, Cell, Layer, Link, Profile, Skip, layered
 from bayesfed.federated.core import Turn
 from bayesfed.federated.core.seams import inner_codec

@@ -11,8 +11,7 @@ import numpy as np
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.rows import as_inputs, check_mode, labelled, numbers_of
 from bayesfed.errors import DataError, needs
-from bayesfed.errors.checks import checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked
 
 if TYPE_CHECKING:
     from PIL.Image import Image

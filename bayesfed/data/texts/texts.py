@@ -31,8 +31,7 @@ from torch import Tensor
 
 from bayesfed.data.partition import held_out
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked
 from bayesfed.keys import Key
 
 

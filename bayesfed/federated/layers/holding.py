@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesfed.compress.support import moved, supports_of
 from bayesfed.errors import UpdateError
 from bayesfed.federated.core import Fit, Layer, Moment, Sent, Traits, Visit, of, owned
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, besides
 
 # Kinds of leaves: of a message, changes of what is held; of a memory, what is held, and errors.
 CHANGE, HELD, ERROR = "change", "held", "error"
@@ -63,7 +63,7 @@ class Holding(Layer):
         if version is None or version != moment.round - 1:
             return message, {}
         flips = {name: message[name] ^ mask for name, mask in self.before(moment.model).items()}
-        whole = {name: leaf for name, leaf in message.items() if name not in flips}
+        whole = besides(message, flips)
         return whole, of(CHANGE, flips)
 
     def receive(self, visit: Visit) -> Visit:

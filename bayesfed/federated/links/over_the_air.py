@@ -25,7 +25,7 @@ from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update,
 from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.digital import opened
 from bayesfed.keys import Key
-from bayesfed.trees import Tree, shapes
+from bayesfed.trees import Tree, shapes, zeros_like
 from bayesfed.wireless import Gbma
 from bayesfed.wireless.channels import Reals, Received, Spent, channel_uses, fading, pack, transmit
 from bayesfed.wireless.power_control import PowerControl, common_amplitude
@@ -200,7 +200,7 @@ class _Signal:
             name: float(leaf.double().square().sum()) for name, leaf in sent.items()
         }
         if not self.zeros:
-            self.zeros = {name: torch.zeros_like(leaf) for name, leaf in update.total.items()}
+            self.zeros = zeros_like(update.total)
             self._lengths = {name: len(leaf) for name, leaf in sent.items()}
 
     @cached_property

@@ -19,7 +19,7 @@ from bayesfed.inference.objectives.likelihood import (
     Terms,
 )
 from bayesfed.models import frobenius_decay
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, only
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Decayed(AroundObjective):
         if self.coefficient == 0:
             return terms
         factors = {name for name in trained if name.rpartition(".")[2] in ("u", "v")}
-        decay = frobenius_decay({name: trained[name] for name in factors}, self.coefficient)
+        decay = frobenius_decay(only(trained, factors), self.coefficient)
         if whole := [leaf.square().sum() for name, leaf in trained.items() if name not in factors]:
             decay = decay + self.coefficient / 2 * torch.stack(whole).sum()
         return Terms(terms.loss + decay, terms.nll)

@@ -17,8 +17,7 @@ from torch.distributions import Distribution
 from torch.func import functional_call
 
 from bayesfed.errors import PriorError
-from bayesfed.errors.checks import checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked
 from bayesfed.models.modules import Predicate, initial_scale
 from bayesfed.models.priors.declared import check_selected
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood

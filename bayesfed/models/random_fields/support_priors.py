@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked_class, number
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked_class, number
 from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.phase_transition import warn_if_density_differs, warn_if_ordering

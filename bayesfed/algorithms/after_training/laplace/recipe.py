@@ -34,8 +34,7 @@ from bayesfed.algorithms.baselines.ensembles.models import model_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.surveys import survey
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import POSITIVE, whole
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import POSITIVE, Role, whole
 from bayesfed.federated import Algorithm, Link, Model, Posterior, Predictor
 from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.inference.laplace.layers import Layer, all_layers, last_layer

@@ -24,7 +24,7 @@ from bayesfed.inference.objectives.proximal_operators import ProximalOperator, d
 from bayesfed.keys import Key
 from bayesfed.models import weight_matrices
 from bayesfed.models.modules import Predicate, selected
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, only
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Penalised:
             raise UpdateError(
                 "penalised leaves", missing, sorted(tree), "penalise with the network trained"
             )
-        return {name: tree[name] for name in self.names}
+        return only(tree, self.names)
 
 
 def penalise(

@@ -28,7 +28,7 @@ from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import check_last
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, flat, to, unflat, zeros_like
+from bayesfed.trees import Tree, flat, only, to, unflat, zeros_like
 
 # The root of a client's covariance in its memory, beside its own leaves.
 ROOT = "covariance/root"
@@ -92,7 +92,7 @@ class PooledParts(Around):
         """
         rows, shared = len(data), owned(message, MODEL)
         centres, widths = owned(message, MEAN), sds(message)
-        mean = {name: centres[name] for name in self.structure.names}
+        mean = only(centres, self.structure.names)
         variance = {name: widths[name].square() for name in mean}
         kept = owned(memory, OWN)
         own = to({name: kept.get(name, leaf) for name, leaf in mean.items()}, data.inputs.device)
@@ -110,14 +110,14 @@ class PooledParts(Around):
         fit = None
         if own:
             fit = self.local.train(shared | own, data, key.child("own"), options, drawn)
-            own = {name: fit.payload[name] for name in own}
+            own = only(fit.payload, own)
             if self.newton and rows:
                 own = maximum(
                     self.net, self.likelihood, shared, own, data, *_population(mean, variance)
                 )
         if fit is None or (self.shared and shared):
             fit = self.local.train(shared | own, data, key, options, holding(own))
-        sent = of(MODEL, {name: fit.payload[name] for name in shared})
+        sent = of(MODEL, only(fit.payload, shared))
         if not rows or not own:
             zeros = zeros_like(own)
             sent |= of(MEAN, own) | of(SQUARE, zeros) | of(VARIANCE, zeros)
