@@ -22,6 +22,7 @@ from bayesfed.federated import (
 )
 from bayesfed.federated.aggregation.changes import VECTORS
 from bayesfed.federated.core import Info, Inner, of, seams
+from bayesfed.federated.core.layering import only_phase
 from bayesfed.trees import Tree, running_statistics
 
 
@@ -65,14 +66,7 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     >>> algorithm = server_optimised(fed_avg(net), FedAdam(0.01))
     """
     where = f"server_optimised, {algorithm.name!r}"
-    if len(algorithm.phases) != 1:
-        raise ArgumentError(
-            where,
-            "a method of one phase",
-            [phase.name for phase in algorithm.phases],
-            "fed_avg, fed_prox, fed_lora",
-        )
-    (phase,) = algorithm.phases
+    phase = only_phase(algorithm, where)
     server = seams.takes_momentum(phase.server)
     if server is None:
         model = algorithm.predictor(algorithm.initial)

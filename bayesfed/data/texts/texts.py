@@ -165,12 +165,7 @@ def sentiment(
         line has no rating from -4 to 4 or no text (the message names file and line), or no rows are
         left.
     """
-    if (
-        not domains
-        or isinstance(domains, str)
-        or not set(domains) <= _FILES.keys()
-        or len(set(domains)) != len(domains)
-    ):
+    if not domains or not set(domains) <= _FILES.keys() or len(set(domains)) != len(domains):
         raise ArgumentError(
             "sentiment, domains", f"some of {list(_FILES)}", domains, "['movies', 'tweets']"
         )

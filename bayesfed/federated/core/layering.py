@@ -21,6 +21,14 @@ Served = TypeVar("Served")
 METHODS, SUMMED = "fed_avg, fed_paq, fed_lora", "a method whose server takes a sum"
 
 
+def only_phase(algorithm: Algorithm, where: str, hint: str = METHODS) -> Phase:
+    """Return the phase of a method of one phase; refuse others."""
+    if len(algorithm.phases) != 1:
+        names = [phase.name for phase in algorithm.phases]
+        raise ArgumentError(where, "a method of one phase", names, hint)
+    return algorithm.phases[0]
+
+
 def layered(
     algorithm: Algorithm,
     layer: Layer | Callable[[int], Layer],
@@ -55,10 +63,8 @@ def layered(
     >>> algorithm = layered(fed_avg(net), Logged("log"))
     """
     where = where or f"layered, {algorithm.name!r}"
-    if one_phase and len(algorithm.phases) != 1:
-        raise ArgumentError(
-            where, "a method of one phase", [phase.name for phase in algorithm.phases], METHODS
-        )
+    if one_phase:
+        only_phase(algorithm, where)
     phases = []
     for number, phase in enumerate(algorithm.phases):
         one = layer(number) if callable(layer) else layer

@@ -53,7 +53,7 @@ def warn_if_density_differs(grid: Grid, chains: float) -> None:
     )
 
 
-def bulk_density(grid: Grid, sweeps: int = 500) -> float:
+def bulk_density(grid: Grid) -> float:
     """Return the prior density far from the borders of a grid with even couplings and field, as
     belief propagation estimates it.
     """
@@ -66,7 +66,7 @@ def bulk_density(grid: Grid, sweeps: int = 500) -> float:
         x = min(max(x, -300.0), 300.0)
         return math.log((math.exp(x + half) + 1) / (math.exp(x) + math.exp(half)))
 
-    for _ in range(sweeps):
+    for _ in range(500):
         along, across = (
             agree(pull + along + 2 * across, row),
             agree(pull + 2 * along + across, column),

@@ -146,7 +146,7 @@ class NetworksKept(PublishesModel):
         """Return the state with the networks, ``(K, S, ...)``. With no rows at all it stays as it
         is.
         """
-        updates = updates_of(reducer, "value")
+        updates = updates_of(reducer)
         if not updates:
             return state, {}
         networks = together([update.mean() for update in updates])

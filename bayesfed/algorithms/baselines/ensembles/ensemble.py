@@ -47,7 +47,7 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
         If there are fewer than two, a method has a posterior or several models, or the networks
         differ in their parameters.
     """
-    if not isinstance(algorithms, Sequence) or len(algorithms) < 2:
+    if len(algorithms) < 2:
         raise ArgumentError(
             "ensemble",
             "two algorithms or more",

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated import Algorithm, Keep, Kind, Model, Reducer, Update
+from bayesfed.federated import Algorithm, Keep, Model, Reducer, Update
 from bayesfed.federated.core import gathered
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import shapes
@@ -81,7 +81,7 @@ def _likelihoods(part: Any) -> Iterator[Likelihood]:
             yield from _likelihoods(getattr(part, field.name))
 
 
-def updates_of(reducer: Reducer, kind: Kind) -> list[Update]:
+def updates_of(reducer: Reducer) -> list[Update]:
     """Return the updates of a round that have a weight, in the order of the clients' names.
 
     Raises
@@ -90,10 +90,10 @@ def updates_of(reducer: Reducer, kind: Kind) -> list[Update]:
         If the reducer adds, or the clients sent another kind.
     """
     kept = gathered(reducer, Keep)
-    if kept is None or any(update.kind != kind for update in kept.updates.values()):
+    if kept is None or any(update.kind != "value" for update in kept.updates.values()):
         raise UpdateError(
             "server step",
-            f"every update of kind {kind!r}",
+            "every update of kind 'value'",
             f"{type(reducer).__name__}, or another kind",
             "a phase with reducer=Keep",
         )

@@ -10,6 +10,7 @@ from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Assignment, Digital, Phase, Profile, Skip, Sum
 from bayesfed.federated.core import seams
+from bayesfed.federated.core.layering import only_phase
 from bayesfed.federated.links.digital import USUAL_NORM
 from bayesfed.keys import Key
 
@@ -25,14 +26,7 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
         If there are several phases, the link checks norms or adds, the server needs updates apart,
         or clients hold what the server sends changes of.
     """
-    if len(algorithm.phases) != 1:
-        raise ArgumentError(
-            where,
-            "a method of one phase",
-            [phase.name for phase in algorithm.phases],
-            "fed_avg, fed_prox, fed_lora",
-        )
-    (phase,) = algorithm.phases
+    phase = only_phase(algorithm, where)
     if type(phase.link) is not Digital:
         raise ArgumentError(
             where,

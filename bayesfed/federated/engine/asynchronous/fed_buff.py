@@ -16,6 +16,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked_class, whole
 from bayesfed.federated.clients import ClientPool, Ranks
 from bayesfed.federated.core import Algorithm, Cost, Info, Profile, Update, of, owned, seams
+from bayesfed.federated.core.layering import only_phase
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.reports import Row
 from bayesfed.federated.engine.samplers import Sampler, everyone
@@ -102,13 +103,7 @@ class FedBuff:
             If it cannot; the message says why.
         """
         where = f"FedBuff, {algorithm.name!r}"
-        if len(algorithm.phases) > 1:
-            raise ArgumentError(
-                where,
-                "a method of one phase",
-                [phase.name for phase in algorithm.phases],
-                "fed_avg, stc, federated_svi",
-            )
+        only_phase(algorithm, where, "fed_avg, stc, federated_svi")
         if max(self.size, self.concurrency) > clients:
             raise ArgumentError(
                 where,
