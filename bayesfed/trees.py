@@ -7,9 +7,9 @@ one loop. Nothing here knows what the leaves mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from bayesfed.errors import UpdateError
 
 Tree = dict[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
+Value = TypeVar("Value")
 
 
 def parameters(module: nn.Module) -> Tree:
@@ -134,6 +135,16 @@ def wide(tree: Mapping[str, Tensor]) -> bool:
     return any(leaf.dtype == torch.float64 for leaf in tree.values())
 
 
+def only(tree: Mapping[str, Value], names: Iterable[str]) -> dict[str, Value]:
+    """Return the leaves of these names, in their order."""
+    return {name: tree[name] for name in names}
+
+
+def besides(tree: Mapping[str, Value], names: Container[str]) -> dict[str, Value]:
+    """Return the leaves of other names."""
+    return {name: leaf for name, leaf in tree.items() if name not in names}
+
+
 def zeros_like(tree: Mapping[str, Tensor]) -> Tree:
     """Return zeros in the shapes, types and places of all leaves."""
     return {name: torch.zeros_like(leaf) for name, leaf in tree.items()}
@@ -197,21 +208,19 @@ def check(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) -> None:
 def check_shapes(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) -> None:
     """Raise `UpdateError` unless `tree` has exactly the expected names and shapes."""
     for name in sorted(expected.keys() ^ tree.keys()):
-        state = "no such leaf" if name in expected else "an extra leaf"
         raise UpdateError(
             f"{where}, leaf {name!r}",
             f"leaves {sorted(expected)}",
-            state,
+            "no such leaf" if name in expected else "an extra leaf",
             "the names published",
             field="leaves",
         )
     for name, shape in expected.items():
-        if tuple(tree[name].shape) != tuple(shape):
-            actual = tuple(tree[name].shape)
+        if tree[name].shape != tuple(shape):
             raise UpdateError(
                 f"{where}, leaf {name!r}",
                 f"shape {tuple(shape)}",
-                actual,
+                tuple(tree[name].shape),
                 "the shapes published",
                 field="shape",
             )

@@ -13,8 +13,7 @@ from bayesfed.algorithms.wrappers.chosen_prior import chosen_prior
 from bayesfed.compress import Codec
 from bayesfed.compress.codecs import exact
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked
 from bayesfed.federated import (
     Add,
     Algorithm,
@@ -80,7 +79,7 @@ def weighing(rows: bool) -> Callable[[Profile, int], float]:
 @checked(
     local=Role(
         lambda local: not isinstance(local, type), "a local step", "an instance of its class"
-    ),
+    )
 )
 def compose(
     name: str,

@@ -20,13 +20,7 @@ from importlib.resources import files
 from typing import ParamSpec
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import (
-    checked,
-    checked_class,
-    number,
-    whole,
-)
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked, checked_class, number, whole
 from bayesfed.federated import Algorithm, Phase
 
 Arguments = ParamSpec("Arguments")
@@ -106,8 +100,12 @@ def recipe(
         name = make.__name__
         other = _REGISTERED.get(name)
         if other and other.make.__module__ != make.__module__ and _is_shipped(other.make):
-            actual = f"{name!r}, which {other.make.__module__} has"
-            raise ArgumentError("recipe", "a name of its own", actual, "another name")
+            raise ArgumentError(
+                "recipe",
+                "a name of its own",
+                f"{name!r}, which {other.make.__module__} has",
+                "another name",
+            )
         # Methods of others may use the names of `ROLES` for something else.
         every = ROLES | roles if _is_shipped(make) else roles
         entry = checked(**every)(make) if every else make
@@ -187,16 +185,22 @@ def citation(algorithm: Algorithm | str) -> str:
     if registered is None and name not in _RULES:
         known = [*methods(), *_RULES]
         close = get_close_matches(name, known, n=1, cutoff=0.4)
-        hint = repr(close[0]) if close else ", ".join(map(repr, known))
-        raise ArgumentError("citation", "a recipe or a rule", repr(name), hint)
+        raise ArgumentError(
+            "citation",
+            "a recipe or a rule",
+            repr(name),
+            repr(close[0]) if close else ", ".join(map(repr, known)),
+        )
     keys = list(registered.cites if registered else _RULES[name])
     if not isinstance(algorithm, str):
         keys += [key for part in _parts(algorithm) for key in _RULES.get(part, ())]
     entries = _entries() | (_read(registered.bibtex) if registered else {})
     if missing := [key for key in keys if key not in entries]:
-        hint = "recipe(cites=..., bibtex=...)"
         raise ArgumentError(
-            f"citation of {name!r}", "a BibTeX entry for each key", f"none for {missing}", hint
+            f"citation of {name!r}",
+            "a BibTeX entry for each key",
+            f"none for {missing}",
+            "recipe(cites=..., bibtex=...)",
         )
     return "\n\n".join(entries[key] for key in dict.fromkeys(keys))
 

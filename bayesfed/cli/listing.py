@@ -75,8 +75,12 @@ def one(name: str) -> str:
     """
     chosen: Any = Settings if name == "experiment" else names.public().get(name)
     if chosen is None or not callable(chosen):
-        hint = nearest(name, names.public()) or "bayesfed list"
-        raise ArgumentError("list", "a name that a file may use", repr(name), hint)
+        raise ArgumentError(
+            "list",
+            "a name that a file may use",
+            repr(name),
+            nearest(name, names.public()) or "bayesfed list",
+        )
     rows = [[key, _default(key, chosen), words(hint)] for key, hint in keys(chosen).items()]
     return (
         f"{name}: "

@@ -11,14 +11,7 @@ from pathlib import Path
 
 from bayesfed.data.files import write_whole, writing
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import (
-    Callback,
-    ClientPool,
-    Ranks,
-    Snapshot,
-    checkpoint,
-    newest,
-)
+from bayesfed.federated import Callback, ClientPool, Ranks, Snapshot, checkpoint, newest
 from bayesfed.federated.clients import led, one_thread
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect import plot_partition, plot_reliability, save

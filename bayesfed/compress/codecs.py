@@ -28,11 +28,9 @@ class Codec(Protocol):
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Return the message: the tree, and `meta`, scalars of the message itself, as bytes."""
-        ...
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
         """Return (tree, meta) of a message; raise `WireError` if it is damaged."""
-        ...
 
 
 _WIDTHS = {16: torch.float16, 32: torch.float32, 64: torch.float64}

@@ -107,10 +107,7 @@ class Coded:
                 leaf.shape
             )
         else:
-            values, most = (
-                self.integers.read(source, math.prod(leaf.shape)),
-                torch.iinfo(dtype),
-            )
+            values, most = self.integers.read(source, math.prod(leaf.shape)), torch.iinfo(dtype)
             if len(values) and not (most.min <= values.min() and values.max() <= most.max):
                 raise WireError(
                     f"leaf {leaf.name!r}", f"integers of {dtype}", "larger ones", "sending it again"

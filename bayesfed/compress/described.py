@@ -123,8 +123,12 @@ def _written(value: object, known: Mapping[type, None], where: str) -> Any:
                 "pairs": [[_written(item, known, where) for item in pair] for pair in value.items()]
             }
         case _:
-            hint = "bayesfed's codecs, or your class in `also` on both sides"
-            raise ArgumentError(where, "what can be described", repr(value), hint)
+            raise ArgumentError(
+                where,
+                "what can be described",
+                repr(value),
+                "bayesfed's codecs, or your class in `also` on both sides",
+            )
 
 
 def _read(value: object, known: Mapping[str, type], depth: int) -> Any:

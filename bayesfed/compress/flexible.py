@@ -32,14 +32,7 @@ from bayesfed.compress.coded import Coded
 from bayesfed.compress.leaf import IntegerCode, MaskCode
 from bayesfed.compress.lossless.cheapest import Cheapest
 from bayesfed.compress.masks.cheapest import CheapestMask
-from bayesfed.compress.quantisers.entries import (
-    Reals,
-    Singles,
-    energy,
-    entries,
-    largest,
-    share_of,
-)
+from bayesfed.compress.quantisers.entries import Reals, Singles, energy, entries, largest, share_of
 from bayesfed.compress.quantisers.probabilistic import MANY, Probabilistic
 from bayesfed.compress.quantisers.sparsify import Kernels, as_kernels
 from bayesfed.compress.wire import MAX_BYTES, Meta, unseal
@@ -124,8 +117,9 @@ class Flexible:
         _, meta = unseal(message, limit=self.limit)
         levels: Any = meta.get(LEVELS)
         if not MANY.fits(levels):
-            where, hint = f"message, {LEVELS}", "a message of this codec"
-            raise WireError(where, MANY.expected, repr(levels), hint)
+            raise WireError(
+                f"message, {LEVELS}", MANY.expected, repr(levels), "a message of this codec"
+            )
         tree, meta = self._coded(levels).decode(message, key)
         del meta[LEVELS]
         return tree, meta

@@ -135,11 +135,9 @@ class LeafCodec(Protocol):
         """Append the tensor; raise `WireError` for NaN, infinity or a value that cannot be
         represented.
         """
-        ...
 
     def read(self, source: Reader, shape: tuple[int, ...], key: Key) -> Tensor:
         """Read a float32 tensor of this shape."""
-        ...
 
 
 class IntegerCode(Protocol):
@@ -147,15 +145,12 @@ class IntegerCode(Protocol):
 
     def write(self, values: Integers, out: Writer) -> None:
         """Append the integers; their number is not written."""
-        ...
 
     def read(self, source: Reader, count: int) -> Integers:
         """Read `count` integers."""
-        ...
 
     def predicted_bits(self, values: Integers) -> float:
         """Return the length in bits that `write` needs, computed without writing."""
-        ...
 
 
 class MaskCode(Protocol):
@@ -163,8 +158,6 @@ class MaskCode(Protocol):
 
     def write(self, mask: Mask, out: Writer) -> None:
         """Append the mask."""
-        ...
 
     def read(self, source: Reader, shape: tuple[int, int]) -> Mask:
         """Read a mask of this shape."""
-        ...

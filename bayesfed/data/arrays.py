@@ -34,21 +34,26 @@ def as_tensor(values: object, where: str) -> Tensor:
         return values
     frame = hasattr(values, "to_numpy") and hasattr(values, "columns")
     if not isinstance(values, np.ndarray) and not hasattr(values, "to_numpy"):
-        hint = "torch.tensor(rows), np.array(rows), or a reader (from_csv, from_npz, from_torch)"
-        raise DataError(where, "a tensor, an array or a frame", an(type(values).__name__), hint)
+        raise DataError(
+            where,
+            "a tensor, an array or a frame",
+            an(type(values).__name__),
+            "torch.tensor(rows), np.array(rows), or a reader (from_csv, from_npz, from_torch)",
+        )
     _check_columns(values, where)
     array = _array(values)
     if array.dtype.kind not in "biuf":
-        actual = (
-            f"{array.dtype} such as {array.reshape(-1)[0]!r:.40}"
-            if array.size
-            else str(array.dtype)
-        )
-        hint = (
+        raise DataError(
+            where,
+            "numbers",
+            (
+                f"{array.dtype} such as {array.reshape(-1)[0]!r:.40}"
+                if array.size
+                else str(array.dtype)
+            ),
             "numbers in place of texts and missing values; text labels become numbers if they "
-            "are the targets"
+            "are the targets",
         )
-        raise DataError(where, "numbers", actual, hint)
     whole = array.dtype.kind in "biu" and not frame
     return torch.from_numpy(np.ascontiguousarray(array.astype(np.int64 if whole else np.float32)))
 
@@ -120,10 +125,10 @@ def _check_columns(values: Any, where: str) -> None:
         )
     counts = {str(name): int(count) for name, count in values.isna().sum().items() if count}
     if counts:
-        actual = (
-            f"{sum(counts.values())} empty: "
-            f"{', '.join(f'{count} in {name!r}' for name, count in list(counts.items())[:10])}"
-        )
         raise DataError(
-            where, "a number in every cell", actual, "frame.dropna(), or frame.fillna(frame.mean())"
+            where,
+            "a number in every cell",
+            f"{sum(counts.values())} empty: "
+            f"{', '.join(f'{count} in {name!r}' for name, count in list(counts.items())[:10])}",
+            "frame.dropna(), or frame.fillna(frame.mean())",
         )

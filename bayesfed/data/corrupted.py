@@ -110,16 +110,19 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
         or labels.ndim != 1
         or (len(data) and int(labels.max()) >= len(wanted))
     ):
-        expected, actual = (
+        raise DataError(
+            "label_shifted",
             f"labels 0 to {len(wanted) - 1}",
             f"{tuple(labels.shape)} of {labels.dtype}",
+            "a share a class",
         )
-        raise DataError("label_shifted", expected, actual, "a share a class")
     counts, asked = torch.bincount(labels, minlength=len(wanted)).double(), wanted > 0
-    if bool((wanted < 0).any() or (asked & (counts == 0)).any()) or not bool(asked.any()):
-        hint = "shares of classes that have rows"
+    if ((wanted < 0).any() or (asked & (counts == 0)).any()) or not asked.any():
         raise ArgumentError(
-            "label_shifted, shares", "numbers >= 0, not all 0", wanted.tolist(), hint
+            "label_shifted, shares",
+            "numbers >= 0, not all 0",
+            wanted.tolist(),
+            "shares of classes that have rows",
         )
     # Rounded down, so that no class needs more rows than it has.
     size = float((counts[asked] / wanted[asked]).min())
@@ -130,12 +133,11 @@ def label_shifted(data: Dataset, shares: Tensor | list[float], key: Key) -> Data
             rows[torch.randperm(len(rows), generator=noise)[: math.floor(share * size + 1e-9)]]
         )
         if share > 0 and not len(parts[-1]):
-            expected, actual = (
+            raise ArgumentError(
+                "label_shifted, shares",
                 f"rows for a share of {share:g} of class {label}",
                 f"classes of {counts.int().tolist()} rows",
-            )
-            raise ArgumentError(
-                "label_shifted, shares", expected, actual, "more rows, or shares that differ less"
+                "more rows, or shares that differ less",
             )
     return data[torch.cat(parts).sort().values.to(data.targets.device)]
 

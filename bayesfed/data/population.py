@@ -106,9 +106,11 @@ class Population(Mapping[str, Dataset]):
         self, names: Sequence[str] | int, samples: Any, load: Callable[[str], Dataset]
     ) -> None:
         if not callable(load):
-            hint = "lambda name: Dataset(...)"
             raise ArgumentError(
-                "Population, load", "a function (name) -> data set", shown(load), hint
+                "Population, load",
+                "a function (name) -> data set",
+                shown(load),
+                "lambda name: Dataset(...)",
             )
         given = Names(names) if isinstance(names, int) and not isinstance(names, bool) else names
         if isinstance(given, str) or not isinstance(given, Sequence) or not len(given):
@@ -159,11 +161,10 @@ class Population(Mapping[str, Dataset]):
             raise KeyError(name)
         data, rows = self._load(name), int(self._samples[place])
         if not isinstance(data, Dataset) or len(data) != rows:
-            actual = f"{len(data)} rows" if isinstance(data, Dataset) else shown(data)
             raise DataError(
                 f"Population, client {name!r}",
                 f"a Dataset of {rows} rows",
-                actual,
+                f"{len(data)} rows" if isinstance(data, Dataset) else shown(data),
                 "the right samples",
             )
         check_classes("Population", self._named, {name: data})
@@ -189,9 +190,11 @@ def _rows(samples: Any, names: Sequence[str]) -> NDArray[np.int64]:
     except (TypeError, ValueError):
         sound = False
     if not sound:
-        expected = f"{len(names)} whole numbers from 0, or one for all"
         raise ArgumentError(
-            "Population, samples", expected, shown(samples), "[len(rows[name]) for name in names]"
+            "Population, samples",
+            f"{len(names)} whole numbers from 0, or one for all",
+            shown(samples),
+            "[len(rows[name]) for name in names]",
         )
     return rows.astype(np.int64)
 

@@ -44,9 +44,11 @@ def as_inputs(rows: Iterable[object], scale: float | None, at: Callable[[int], s
     for number, row in enumerate(rows):
         array = numbers_of(row, at(number))
         if arrays and array.shape != arrays[0].shape:
-            expected = f"the shape of {at(0)}, {arrays[0].shape}"
             raise DataError(
-                at(number), expected, array.shape, "resizing, cutting or padding to one shape"
+                at(number),
+                f"the shape of {at(0)}, {arrays[0].shape}",
+                array.shape,
+                "resizing, cutting or padding to one shape",
             )
         arrays.append(scaled(array, scale))
     if not arrays:
@@ -108,9 +110,11 @@ def numbers_of(row: object, where: str) -> np.ndarray:
             where, "numbers in one shape", problem, "cutting or padding rows"
         ) from problem
     if array.dtype.kind not in "biuf":
-        shown = f"{row!r:.40}"
         raise DataError(
-            where, "numbers", shown, "leaving it out; for texts, bf.data.tokenised(Texts(...), ...)"
+            where,
+            "numbers",
+            f"{row!r:.40}",
+            "leaving it out; for texts, bf.data.tokenised(Texts(...), ...)",
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise DataError(where, "finite numbers", "NaN or Inf", "dropping or imputing such rows")
@@ -120,8 +124,12 @@ def numbers_of(row: object, where: str) -> np.ndarray:
 def check_mode(picture: Any, where: str) -> None:
     """Raise `DataError` if a Pillow image has more than a byte per colour."""
     if picture.mode not in (*_GREY, *_COLOUR):
-        actual = f"Pillow's mode {picture.mode}"
-        raise DataError(where, "a picture with a byte a colour", actual, "converting it to 8 bits")
+        raise DataError(
+            where,
+            "a picture with a byte a colour",
+            f"Pillow's mode {picture.mode}",
+            "converting it to 8 bits",
+        )
 
 
 def _pixels(picture: Any, where: str) -> np.ndarray:

@@ -16,8 +16,7 @@ from bayesfed.data.population import Population
 from bayesfed.data.texts.texts import Texts
 from bayesfed.data.texts.tokens import tokenised
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import PART, a, checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import PART, Role, a, checked
 from bayesfed.keys import Key
 
 __all__ = ["held_out_rows", "split_clients", "split_rows", "split_texts"]

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, MissingExtraError
-from bayesfed.errors.checks import checked, whole
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked, whole
 from bayesfed.keys import Key
 
 
@@ -47,10 +46,8 @@ def digits(key: Key | None = None, *, test: int = 360) -> tuple[Dataset, Dataset
         Path(library.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"),
         delimiter=",",
     )
-    inputs, targets = (
-        torch.as_tensor(raw[:, :-1]).reshape(-1, 8, 8).float() / 16,
-        torch.as_tensor(raw[:, -1]).long(),
-    )
+    inputs = torch.as_tensor(raw[:, :-1]).reshape(-1, 8, 8).float() / 16
+    targets = torch.as_tensor(raw[:, -1]).long()
     if not 0 < test < len(inputs):
         raise ArgumentError("digits", f"test in 1..{len(inputs) - 1}", test, "test=360")
     order = torch.randperm(len(inputs), generator=(key or Key(0, "digits")).generator())

@@ -100,13 +100,11 @@ class ClientError(BayesfedError, RuntimeError):
 
     def __init__(self, client: str, round: int, stage: str, reason: str, field: str = "") -> None:
         RuntimeError.__init__(self, client, round, stage, reason, field)
-        self.client, self.round, self.stage, self.reason, self.field = (
-            client,
-            round,
-            stage,
-            reason,
-            field,
-        )
+        self.client = client
+        self.round = round
+        self.stage = stage
+        self.reason = reason
+        self.field = field
 
     def __str__(self) -> str:
         return f"client {self.client!r}, round {self.round}, stage {self.stage!r}: {self.reason}"

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, KeywordError
-from bayesfed.errors.roles import Role, an, annotated, role_of
+from bayesfed.errors.roles import Role as Role  # noqa: PLC0414 passed on
+from bayesfed.errors.roles import an, annotated, role_of
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
@@ -172,8 +173,9 @@ def checked(
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as problem:
-                known = ELSEWHERE if said is None else said
-                raise wrong_call(where, signature, kwargs, known, problem) from None
+                raise wrong_call(
+                    where, signature, kwargs, ELSEWHERE if said is None else said, problem
+                ) from None
             for name, role in every():
                 if name in given and not (given[name] is None and name in optional):
                     check(f"{where}, {name}", given[name], role)

@@ -97,9 +97,11 @@ def forward(socket: str, letter: bytes) -> bytes:
             connection.send_bytes(letter)
             return connection.recv_bytes()
     except (OSError, EOFError) as problem:
-        hint = "python -m bayesfed.flower.worker --socket ..."
         raise ArgumentError(
-            f"socket {socket!r}", "a worker that answers", repr(problem), hint
+            f"socket {socket!r}",
+            "a worker that answers",
+            repr(problem),
+            "python -m bayesfed.flower.worker --socket ...",
         ) from problem
 
 

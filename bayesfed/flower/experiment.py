@@ -99,12 +99,11 @@ def load(reference: str) -> Experiment:
     try:
         function = getattr(importlib.import_module(module), name)
     except (ModuleNotFoundError, AttributeError, ValueError) as problem:
-        actual, hint = (
+        raise ArgumentError(
+            "experiment",
+            "a function that can be imported",
             f"{reference!r}: {problem}",
             "module:function, the module beside the app's pyproject.toml",
-        )
-        raise ArgumentError(
-            "experiment", "a function that can be imported", actual, hint
         ) from problem
     experiment = function()
     if not isinstance(experiment, Experiment):

@@ -255,8 +255,12 @@ def _sealed(kind: str, fields: Fields, sections: Mapping[str, bytes] | None = No
 def _opened(letter: bytes) -> tuple[str, dict[str, Any], dict[str, bytes]]:
     leaves, meta = unseal(letter, limit=MAX_BYTES + ROOM)
     if meta.get("version") != VERSION:
-        hint = "one version of bayesfed on both sides"
-        raise WireError("letter", f"version {VERSION}", repr(meta.get("version")), hint)
+        raise WireError(
+            "letter",
+            f"version {VERSION}",
+            repr(meta.get("version")),
+            "one version of bayesfed on both sides",
+        )
     return str(meta.get("kind")), meta, {leaf.name: bytes(leaf.section) for leaf in leaves}
 
 

@@ -57,8 +57,10 @@ class RemoteMemories:
         """
         for client, tree in memories.items():
             if tree.keys() != {ROUND, PHASE}:
-                hint = "a checkpoint of a run over Flower"
                 raise CheckpointError(
-                    f"memory of {client!r}", f"leaves {ROUND}, {PHASE}", sorted(tree), hint
+                    f"memory of {client!r}",
+                    f"leaves {ROUND}, {PHASE}",
+                    sorted(tree),
+                    "a checkpoint of a run over Flower",
                 )
         self._memories.restore(memories)

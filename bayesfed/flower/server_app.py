@@ -81,11 +81,9 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
         raise ArgumentError(
             "run-config", f"{sorted(missing)} too", sorted(run), "the template's pyproject.toml"
         )
-    experiment, out, wanted = (
-        experiment_of(str(run["experiment"])),
-        Path(str(run["out"])),
-        run["clients"],
-    )
+    experiment = experiment_of(str(run["experiment"]))
+    out = Path(str(run["out"]))
+    wanted = run["clients"]
     out.mkdir(parents=True, exist_ok=True)
     saved, log = out / "checkpoints", out / "rounds.jsonl"
     resume = newest(saved)

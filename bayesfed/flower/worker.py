@@ -93,9 +93,11 @@ def _listener(socket: str) -> Listener:
     try:
         return Listener(socket, family="AF_UNIX")
     except OSError as problem:
-        hint = "a shorter path in a folder that is there"
         raise ArgumentError(
-            "worker", "a socket that can be made", f"{socket}: {problem}", hint
+            "worker",
+            "a socket that can be made",
+            f"{socket}: {problem}",
+            "a shorter path in a folder that is there",
         ) from problem
     finally:
         os.umask(before)

@@ -209,10 +209,8 @@ def random_point(
     std = columns**-0.5 if std is None else std
     check("random_point, std", std, POSITIVE)
     like = torch.empty((), dtype=dtype, device=device)
-    a, b = (
-        gaussian((rows, rank), key.child("u"), like),
-        gaussian((columns, rank), key.child("v"), like),
-    )
+    a = gaussian((rows, rank), key.child("u"), like)
+    b = gaussian((columns, rank), key.child("v"), like)
     return from_factors(a * (std * rank**-0.5), b, rank)
 
 
@@ -241,8 +239,12 @@ def sum_points(
     """
     values = [float(weight) for weight in weights]
     if not points or len(values) != len(points) or not all(map(math.isfinite, values)):
-        expected = f"one finite weight for each of {max(len(points), 1)}"
-        raise ArgumentError("sum_points", expected, values, "[1 / K] * K")
+        raise ArgumentError(
+            "sum_points",
+            f"one finite weight for each of {max(len(points), 1)}",
+            values,
+            "[1 / K] * K",
+        )
     _same_shape("sum_points", *points)
     a = torch.cat(
         [weight * (point.u @ point.s) for point, weight in zip(points, values, strict=True)], 1

@@ -258,7 +258,7 @@ def orthographic_retraction(point: FixedRank, tangent: Tangent) -> FixedRank:
     core = point.s + tangent.core
     check_finite("orthographic_retraction", core=core, up=tangent.up, vp=tangent.vp)
     values = torch.linalg.svdvals(core)
-    if not bool(values[-1] > point.rank * torch.finfo(core.dtype).eps * values[0]):
+    if not (values[-1] > point.rank * torch.finfo(core.dtype).eps * values[0]):
         raise ArgumentError(
             "orthographic_retraction",
             "an invertible s + core",

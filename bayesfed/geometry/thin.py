@@ -126,7 +126,7 @@ def check_matrices(where: str, **matrices: Tensor) -> None:
 
 def check_shape(where: str, matrix: Tensor, shape: Sequence[int]) -> None:
     """Raise `ArgumentError` unless the matrix has exactly this shape; it is not broadcast."""
-    if tuple(matrix.shape) != tuple(shape):
+    if matrix.shape != tuple(shape):
         raise ArgumentError(
             where,
             f"shape {tuple(shape)}",

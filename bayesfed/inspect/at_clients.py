@@ -117,8 +117,12 @@ def parts_of(
             for name, rows in with_rows(data).items()
         ]
     if kept := stays(posterior):
-        expected = f"a data set for each client by name, since {kept[0]} stays with clients"
-        raise ArgumentError(where, expected, "one data set", f"{{name: rows}}{NEVER}")
+        raise ArgumentError(
+            where,
+            f"a data set for each client by name, since {kept[0]} stays with clients",
+            "one data set",
+            f"{{name: rows}}{NEVER}",
+        )
     return [Part("", data, posterior)] if len(data) else []
 
 

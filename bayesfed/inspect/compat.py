@@ -142,12 +142,18 @@ def k_hat(log_weights: Tensor) -> float:
         If there are fewer than 100 weights, or one is not finite.
     """
     if log_weights.ndim != 1 or len(log_weights) < FEWEST or not log_weights.is_floating_point():
-        actual = f"{tuple(log_weights.shape)} of {log_weights.dtype}"
-        raise ArgumentError("k_hat", f"log weights (S,), at least {FEWEST}", actual, "1,000 draws")
-    if not bool(log_weights.isfinite().all()):
-        actual = f"{int((~log_weights.isfinite()).sum())} that are not"
         raise ArgumentError(
-            "k_hat", "finite log weights", actual, "log p and log q of each draw in 64 bits"
+            "k_hat",
+            f"log weights (S,), at least {FEWEST}",
+            f"{tuple(log_weights.shape)} of {log_weights.dtype}",
+            "1,000 draws",
+        )
+    if not log_weights.isfinite().all():
+        raise ArgumentError(
+            "k_hat",
+            "finite log weights",
+            f"{int((~log_weights.isfinite()).sum())} that are not",
+            "log p and log q of each draw in 64 bits",
         )
     values = log_weights.detach().cpu().double().sort().values
     values = values - values[-1]
@@ -167,11 +173,15 @@ def k_hat_of(
     where = "Result.k_hat"
     if isinstance(posterior, FittedGuide) and posterior.stays:
         if not isinstance(data, Mapping):
-            expected = f"rows by client, since {posterior.stays[0]} stays with clients"
-            hint = "the clients that were fitted, {name: rows}"
-            raise ArgumentError(where, expected, shown(data), hint)
+            raise ArgumentError(
+                where,
+                f"rows by client, since {posterior.stays[0]} stays with clients",
+                shown(data),
+                "the clients that were fitted, {name: rows}",
+            )
         return k_hat(posterior.log_weights_with_clients(memories, data, key, draws=draws))
     if not isinstance(posterior, Weighing):
-        found = type(posterior).__name__
-        raise ArgumentError(where, "a posterior with log_weights", found, "federated_svi")
+        raise ArgumentError(
+            where, "a posterior with log_weights", type(posterior).__name__, "federated_svi"
+        )
     return k_hat(posterior.log_weights(pooled(where, data), key, draws=draws))

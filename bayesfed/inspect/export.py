@@ -145,8 +145,12 @@ def _check_size(first: Tree, draws: int, thin: int) -> None:
     ]
     if (entries := draws * sum(kept)) > MAX_ENTRIES:
         need = math.ceil(thin * math.sqrt(entries / MAX_ENTRIES))
-        expected, hint = f"at most {MAX_ENTRIES:,} drawn values", f"thin={need} or fewer draws"
-        raise ArgumentError("to_arviz", expected, f"{entries:,}", hint)
+        raise ArgumentError(
+            "to_arviz",
+            f"at most {MAX_ENTRIES:,} drawn values",
+            f"{entries:,}",
+            f"thin={need} or fewer draws",
+        )
 
 
 def federation(history: Sequence[Record], own: Mapping[str, Mapping[str, float]]) -> xarray.Dataset:

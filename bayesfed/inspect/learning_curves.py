@@ -28,10 +28,7 @@ LABELS = {
 # What curves are drawn against: what a round spends of it, and the label.
 AGAINST: Mapping[str, tuple[Callable[[Record], float], str]] = {
     "round": (lambda record: 1.0, "round"),
-    "megabytes": (
-        lambda record: bits(record.rows) / 8e6,
-        "megabytes sent, down and up (log)",
-    ),
+    "megabytes": (lambda record: bits(record.rows) / 8e6, "megabytes sent, down and up (log)"),
     "joules": (lambda record: energy_j(record.rows), "joules of all devices (log)"),
     "device_s": (lambda record: latency_s(record.rows), "seconds of the devices"),
     "seconds": (lambda record: record.seconds, "seconds of this computer's clock"),
@@ -118,9 +115,11 @@ def plot_curves(runs: Runs) -> Figure:
     panels = curves(runs)
     measured, across = [name for name in LABELS if panels[name]["round"]], columns(panels, runs)
     if not measured:
-        hint = "a run of at least one round"
         raise ArgumentError(
-            "plot_curves", f"one of {', '.join(LABELS)}", f"none in {sorted(runs)}", hint
+            "plot_curves",
+            f"one of {', '.join(LABELS)}",
+            f"none in {sorted(runs)}",
+            "a run of at least one round",
         )
     figure = new_figure(1 + 3.8 * len(across), 0.6 + 2.7 * len(measured))
     grid = figure.subplots(len(measured), len(across), squeeze=False, sharey="row")

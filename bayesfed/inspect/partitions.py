@@ -98,9 +98,11 @@ def _counts(clients: Mapping[str, Dataset], where: str) -> tuple[list[str], Tens
         raise ArgumentError(where, "at least one client", "none", "bf.federate(train, parts)")
     for client, data in clients.items():
         if data.targets.is_floating_point() or data.targets.ndim != 1:
-            actual = f"{data.targets.dtype} {tuple(data.targets.shape)}"
             raise ArgumentError(
-                f"{where}, {client}", "class labels (N,)", actual, "a set with labels"
+                f"{where}, {client}",
+                "class labels (N,)",
+                f"{data.targets.dtype} {tuple(data.targets.shape)}",
+                "a set with labels",
             )
     named = sorted({data.classes for data in clients.values()})
     if len(named) != 1:

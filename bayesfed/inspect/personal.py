@@ -160,9 +160,11 @@ def client_of(
     memory = dict(snapshot.memories.get(name, {}))
     if algorithm.personal is not None:
         if ELSEWHERE in memory:
-            hint = "a run in process, or scoring at the client"
             raise ArgumentError(
-                f"client {name!r}", "its memory", "one that is kept at the client", hint
+                f"client {name!r}",
+                "its memory",
+                "one that is kept at the client",
+                "a run in process, or scoring at the client",
             )
         own = algorithm.personal(snapshot.state, memory)
     else:
@@ -204,12 +206,17 @@ def personal_scores(
     """
     where, parts = "Result.personal_scores", with_rows(data)
     if not parts:
-        hint = "train, test = split_rows(clients, 0.25)"
-        raise ArgumentError(where, "clients with rows", "no rows", hint)
+        raise ArgumentError(
+            where, "clients with rows", "no rows", "train, test = split_rows(clients, 0.25)"
+        )
     took_part = {name for record in history for name in record.clients}
     if not took_part & parts.keys():
-        expected = f"clients of the run: {sorted(took_part)[:3]}, ..."
-        raise ArgumentError(where, expected, sorted(parts)[:3], "their names")
+        raise ArgumentError(
+            where,
+            f"clients of the run: {sorted(took_part)[:3]}, ...",
+            sorted(parts)[:3],
+            "their names",
+        )
     scores: dict[str, dict[str, float]] = {}
     for name, rows in parts.items():
         client = client_of(algorithm, snapshot, history, name, rows)

@@ -159,11 +159,7 @@ def _attention(query: Shape, key: Shape, value: Shape, *rest: Any, **named: Any)
 
 
 def _recurrent(
-    inputs: Shape,
-    from_inputs: Shape,
-    from_state: Shape,
-    *rest: Any,
-    **named: Any,
+    inputs: Shape, from_inputs: Shape, from_state: Shape, *rest: Any, **named: Any
 ) -> int:
     # (time, batch, features); the product with the state also runs once for each time step and
     # sequence.

@@ -74,11 +74,11 @@ class Folder:
                 Path(settings["folder"]) / f"{settings['name']}.toml",
             )
         if not (self.path / "versions.json").is_file():
-            hint = (
-                "a folder that `bayesfed run` or `Result.save` made, or an experiment's .toml file"
-            )
             raise ArgumentError(
-                str(self.path), "a folder of results", "no experiment.toml in it", hint
+                str(self.path),
+                "a folder of results",
+                "no experiment.toml in it",
+                "a folder that `bayesfed run` or `Result.save` made, or an experiment's .toml file",
             )
         return None
 
@@ -142,8 +142,12 @@ def named_folders(where: str, folders: Sequence[Folder]) -> dict[str, Folder]:
     """
     named = {folder.path.resolve().name: folder for folder in folders}
     if len(named) != len(folders) or not named:
-        actual, hint = [str(folder.path) for folder in folders], f"bayesfed {where} results/NAME"
-        raise ArgumentError(where, "folders of different names", actual, hint)
+        raise ArgumentError(
+            where,
+            "folders of different names",
+            [str(folder.path) for folder in folders],
+            f"bayesfed {where} results/NAME",
+        )
     if missing := [name for name, folder in named.items() if not folder.finished]:
         raise ArgumentError(
             where, "a finished seed of each", f"none of {missing}", "bayesfed run FILE"

@@ -65,7 +65,7 @@ def predictive(
     if algorithm.posterior is not None:
         return Predictive(algorithm.posterior(state), data.inputs, key, draws)
     model = algorithm.predictor(state)
-    if not bool(torch.isfinite(model(data.inputs[:2000])).all()):
+    if not torch.isfinite(model(data.inputs[:2000])).all():
         return None
     return Predictive(Point(model, likelihood), data.inputs, key, 1)
 

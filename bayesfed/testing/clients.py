@@ -8,13 +8,7 @@ import torch
 
 from bayesfed.data import Dataset
 from bayesfed.errors import UpdateError
-from bayesfed.federated import (
-    Kind,
-    Local,
-    LocalOptions,
-    Sampler,
-    View,
-)
+from bayesfed.federated import Kind, Local, LocalOptions, Sampler, View
 from bayesfed.federated.aggregation.rules import added
 from bayesfed.keys import Key
 from bayesfed.testing.law import law, refuses, same

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import POSITIVE, checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import POSITIVE, Role, checked
 from bayesfed.wireless.devices import Device
 from bayesfed.wireless.energy import RoundCost, device_rate, round_cost
 from bayesfed.wireless.optimum import Problem, clip, largest_alpha, sizeable, solve
@@ -141,11 +140,19 @@ def plan(
     """
     energy_j = device.energy_j if energy_j is None else energy_j
     if not 0 < alpha_min <= alpha_max <= 1:
-        expected, actual = "0 < alpha_min <= alpha_max <= 1", (alpha_min, alpha_max)
-        raise ArgumentError("plan, alpha_min", expected, actual, "alpha_min=1/4")
+        raise ArgumentError(
+            "plan, alpha_min",
+            "0 < alpha_min <= alpha_max <= 1",
+            (alpha_min, alpha_max),
+            "alpha_min=1/4",
+        )
     if not 0 <= beta_min <= beta_max <= 1 or not beta_max:
-        expected, actual = "0 <= beta_min <= beta_max <= 1, beta_max > 0", (beta_min, beta_max)
-        raise ArgumentError("plan, beta_max", expected, actual, "beta_max=1/15")
+        raise ArgumentError(
+            "plan, beta_max",
+            "0 <= beta_min <= beta_max <= 1, beta_max > 0",
+            (beta_min, beta_max),
+            "beta_max=1/15",
+        )
     frequencies = device.min_frequency_hz, device.max_frequency_hz
     rate = device_rate(device, gain)
     fastest_s = alpha_min * cycles / frequencies[1]

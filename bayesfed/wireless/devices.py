@@ -91,15 +91,21 @@ class Device:
                 value >= least if name in ("energy_j", "path_loss_exponent") else value > least
             )
             if not legal:
-                hint = "figures in SI units, as the suffixes say"
                 raise ArgumentError(
-                    f"Device.{name}", "a finite figure that is positive", value, hint
+                    f"Device.{name}",
+                    "a finite figure that is positive",
+                    value,
+                    "figures in SI units, as the suffixes say",
                 )
         for what in ("frequency_hz", "distance_m"):
             low, high = bounds = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
             if low > high:
-                hint = "the bounds the other way round"
-                raise ArgumentError(f"Device.min_{what}", f"at most max_{what}", bounds, hint)
+                raise ArgumentError(
+                    f"Device.min_{what}",
+                    f"at most max_{what}",
+                    bounds,
+                    "the bounds the other way round",
+                )
 
     def figures(self) -> dict[str, float]:
         """Return the figures by name, in the form of `Profile.device`:
@@ -120,9 +126,11 @@ class Device:
         names = [field.name for field in fields(cls)]
         missing = [name for name in names if name not in figures]
         if missing:
-            hint = "devices={name: device.figures()} when the pool is built"
             raise ArgumentError(
-                "Device.from_figures", f"{', '.join(missing)}", sorted(figures), hint
+                "Device.from_figures",
+                f"{', '.join(missing)}",
+                sorted(figures),
+                "devices={name: device.figures()} when the pool is built",
             )
         return cls(**{name: float(figures[name]) for name in names})
 

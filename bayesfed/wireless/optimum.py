@@ -112,12 +112,10 @@ def largest_alpha(problem: Problem, beta: float, *, free: bool = False) -> float
 
 def _candidates(problem: Problem) -> Iterator[float]:
     """Yield the values of alpha at which the gain may be largest."""
-    cycles, epsilon, energy_j, latency_s = (
-        problem.cycles,
-        problem.epsilon,
-        problem.energy_j,
-        problem.latency_s,
-    )
+    cycles = problem.cycles
+    epsilon = problem.epsilon
+    energy_j = problem.energy_j
+    latency_s = problem.latency_s
     by_radio = problem.power_w * latency_s
     # The root (24), written without cancellation.
     linear = 3 * (2 * by_radio - energy_j)

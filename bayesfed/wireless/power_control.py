@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.errors.checks import NOT_NEGATIVE, POSITIVE, checked, checked_class
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import NOT_NEGATIVE, POSITIVE, Role, checked, checked_class
 
 MEAN_GAIN = math.sqrt(math.pi) / 2
 
@@ -65,7 +64,6 @@ class PowerControl(Protocol):
         """Return the plan of a round, given estimated gains by client and a `common_amplitude`;
         raise `UpdateError` if no client may send.
         """
-        ...
 
 
 asked = checked(
@@ -192,13 +190,15 @@ class ChannelInversion:
         if not (
             0 <= self.threshold < math.inf and (self.threshold > 0 or self.constraint == "weakest")
         ):
-            expected = (
-                "a finite threshold > 0: the mean of 1/|h|^2 is infinite"
-                if self.constraint != "weakest"
-                else "a finite threshold >= 0"
-            )
             raise ArgumentError(
-                "ChannelInversion", expected, self.threshold, "ChannelInversion(0.3)"
+                "ChannelInversion",
+                (
+                    "a finite threshold > 0: the mean of 1/|h|^2 is infinite"
+                    if self.constraint != "weakest"
+                    else "a finite threshold >= 0"
+                ),
+                self.threshold,
+                "ChannelInversion(0.3)",
             )
 
     @asked

@@ -10,11 +10,10 @@ from difflib import get_close_matches
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.checks import Role, shown
 from bayesfed.errors.checks import check as check_role
-from bayesfed.errors.checks import shown
-from bayesfed.errors.roles import Role
 from bayesfed.federated import Model
-from bayesfed.trees import Tree, check, shapes, trainable
+from bayesfed.trees import Tree, check, only, shapes, trainable
 
 BY_NAME = Role(
     lambda value: (
@@ -59,12 +58,14 @@ def network_and_parameters(
         **dict(net.named_buffers(remove_duplicate=False)),
     }
     if unknown := sorted(chosen.keys() - known.keys()):
-        hint = " or ".join(get_close_matches(unknown[0], known, n=2) or list(known)[:3])
         raise ArgumentError(
-            f"{where}, parameters", "names of the network's parameters", repr(unknown[0]), hint
+            f"{where}, parameters",
+            "names of the network's parameters",
+            repr(unknown[0]),
+            " or ".join(get_close_matches(unknown[0], known, n=2) or list(known)[:3]),
         )
     try:
-        check(chosen, shapes({name: known[name] for name in chosen}), where=f"{where}, parameters")
+        check(chosen, shapes(only(known, chosen)), where=f"{where}, parameters")
     except UpdateError as error:
         raise ArgumentError(error.complaint or str(error)) from None
     return net, {name: leaf.detach().clone() for name, leaf in chosen.items()}

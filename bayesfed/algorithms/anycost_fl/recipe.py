@@ -134,8 +134,12 @@ def anycost_fl(
         )
     work = training or Training(epochs=1.0, batch_size=32)
     if work.epochs is None or work.batch_size is None:
-        hint = "Training(epochs=1.0, batch_size=32)"
-        raise ArgumentError("anycost_fl, training", "local work in epochs of batches", work, hint)
+        raise ArgumentError(
+            "anycost_fl, training",
+            "local work in epochs of batches",
+            work,
+            "Training(epochs=1.0, batch_size=32)",
+        )
     initial, graph = travelling(net, "static", where="anycost_fl"), channel_graph(net, sample)
     nets = [shrunk(net, graph, alpha) for alpha in alphas]
     # Where nobody shrinks there is no order to keep.

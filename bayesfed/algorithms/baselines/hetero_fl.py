@@ -79,10 +79,8 @@ def hetero_fl(
         raise ArgumentError("hetero_fl", "a network for each size", "none", "[resnet18(...), ...]")
     for net in nets:
         check_resolved("hetero_fl", net)
-    work, parts = (
-        training or Training(),
-        [travelling(net, buffers, where="hetero_fl") for net in nets],
-    )
+    work = training or Training()
+    parts = [travelling(net, buffers, where="hetero_fl") for net in nets]
     views = [Slice(shapes(parts[0]), shapes(part)) for part in parts]
     locals = [
         work.fitting(net, likelihood, "delta" if up else "value", masked=masked, buffers=buffers)

@@ -58,11 +58,12 @@ class Scattered:
         mean = heard.mean() if heard.weight else {}
         for name in self.server.spreads if mean else ():
             if mean[name].numel() and not (lowest := float(mean[name].min())) > 0:
-                where, hint = (
+                raise UpdateError(
                     f"d_turbo_vbi, round {round}, leaf {name!r}",
+                    "standard deviations above 0",
+                    lowest,
                     "a higher SNR" + ", or spread='shared'" * (mean[name].ndim > 0),
                 )
-                raise UpdateError(where, "standard deviations above 0", lowest, hint)
         total = {name: _back(name, leaf, masks) for name, leaf in heard.total.items()}
         return self.server.step(state, Sum(Update(total, heard.weight, heard.kind)), round)
 

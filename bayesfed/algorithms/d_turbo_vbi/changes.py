@@ -129,11 +129,7 @@ class Changes:
         return Coded(self.up, whole)
 
     def exchanged(
-        self,
-        server: TurboStep,
-        state: Tree,
-        holding: Holding,
-        values: tuple[str, ...],
+        self, server: TurboStep, state: Tree, holding: Holding, values: tuple[str, ...]
     ) -> tuple[Exchange, TurboStep, Tree]:
         """Return layer, server and first state of D-Turbo-VBI with changes as messages.
 

@@ -53,7 +53,7 @@ def taken_back(state: Tree, before: Tree, now: Tree, risen: float) -> tuple[Tree
 
 def warn_of_empty_layers(before: Tree, now: Tree) -> None:
     """Warn of the sites of which no weight is active any more."""
-    if empty := [name for name in now if bool(before[name].any()) and not bool(now[name].any())]:
+    if empty := [name for name in now if before[name].any() and not now[name].any()]:
         text = (
             f"d_turbo_vbi: no weight of {', '.join(empty)} is active any more; try "
             "density=..., which keeps a floor, or a lower temperature"

@@ -46,13 +46,7 @@ def ramp(to: float, rounds: int) -> Callable[[int], float]:
 
 
 @checked_class(
-    {},
-    target=SHARE,
-    keep=SHARE,
-    floor=SHARE,
-    settle=SHARE,
-    patience=whole(0, "8"),
-    fall=SHARE,
+    {}, target=SHARE, keep=SHARE, floor=SHARE, settle=SHARE, patience=whole(0, "8"), fall=SHARE
 )
 @dataclass(frozen=True)
 class ToDensity:

@@ -153,7 +153,7 @@ class TurboStep:
         """
         log_odds = state[f"log_odds/{name}"]
         certain, active = log_odds.new_tensor(CERTAIN), log_odds > 0
-        if self.declared.sites[name].rows_are_clusters or not bool(active.any()):
+        if self.declared.sites[name].rows_are_clusters or not active.any():
             return certain
         return (log_odds - state[f"evidence/{name}"])[active].mean().clamp(max=certain)
 

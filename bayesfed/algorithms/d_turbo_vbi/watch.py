@@ -123,16 +123,14 @@ class Watch:
         risen = max(0.0, (nll - best) / scale) if scale else 0.0
         if risen >= policy.fall and self.settled:
             if self.lost == MOST_LOST:
-                actual = (
+                raise CollapseError(
+                    "d_turbo_vbi",
+                    "a local fit that does not fall apart",
                     f"{nll:.3g} nats a row, after {self.lowest:.3g} at best and {self.first:.3g} "
-                    f"in round 0, {MOST_LOST + 1} rounds in a row"
-                )
-                hint = (
+                    f"in round 0, {MOST_LOST + 1} rounds in a row",
                     "a lower temperature of the likelihood, a smaller learning rate, or a higher "
-                    "density"
+                    "density",
                 )
-                expected = "a local fit that does not fall apart"
-                raise CollapseError("d_turbo_vbi", expected, actual, hint)
             return replace(self, last=nll, keep=(1 + self.keep) / 2, lost=self.lost + 1), risen
         lowest = min(best, nll)
         slow = self.last - nll <= policy.settle * (

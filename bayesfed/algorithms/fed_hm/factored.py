@@ -20,7 +20,7 @@ from bayesfed.federated.clients import one_thread
 from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.keys import Key
 from bayesfed.models import Spectrum, Unrolling, align, factorise, spectra
-from bayesfed.trees import Shapes, Tree, check, leaf_of, shapes
+from bayesfed.trees import Shapes, Tree, check, leaf_of, only, shapes
 
 # Owner of the triplets in a state, and what the names of their parts begin with.
 SVD, PARTS, FIGURES = "svd", ("u", "values", "v"), ("rest", "residual")
@@ -81,7 +81,7 @@ class Factored:
     def lift(self, payload: Tree, weight: float, kind: Kind) -> Update:
         """Multiply the factors out, then weigh."""
         check(payload, self.expected, where="payload")
-        layouts = {name: self.layers[name] for name in self.ranks}
+        layouts = only(self.layers, self.ranks)
         full = align(payload, layouts)
         if self.base is not None:
             sent = align(self.restrict(self.base), layouts)

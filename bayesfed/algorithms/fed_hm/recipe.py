@@ -29,8 +29,7 @@ from bayesfed.algorithms.fed_hm.factored import Factored, Refactor
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import NOT_NEGATIVE, check, number, whole
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import NOT_NEGATIVE, Role, check, number, whole
 from bayesfed.federated import Algorithm, Buffers, Capacity, Link, Local, Model, Profile, Training
 from bayesfed.federated.core import MODEL, owned
 from bayesfed.federated.training.batch_norm import buffered, predicting, travelling

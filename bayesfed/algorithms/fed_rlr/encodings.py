@@ -50,25 +50,20 @@ class Transmission(Protocol):
     @property
     def kind(self) -> Kind:
         """What the numbers mean."""
-        ...
 
     @property
     def adds(self) -> bool:
         """Whether the sum is enough; False if the server needs every client's payload."""
-        ...
 
     @property
     def weighs(self) -> bool:
         """Whether clients may have different weights."""
-        ...
 
     def shapes(self, base: FixedRank) -> Shapes:
         """Return names and shapes of what is sent."""
-        ...
 
     def send(self, base: FixedRank, own: FixedRank, key: Key) -> Tree:
         """Return what a client sends that received `base` and is at `own`."""
-        ...
 
     def receive(
         self, base: FixedRank, totals: Sequence[Tree], weights: Sequence[float]
@@ -76,7 +71,6 @@ class Transmission(Protocol):
         """Return the next point from weighted sums and their weights; one of each if the
         transmission adds.
         """
-        ...
 
 
 @checked_class()

@@ -24,13 +24,13 @@ from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key, forked
 from bayesfed.models import Likelihood, points, probes, tangents, with_points
 from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
-from bayesfed.trees import Shapes, Tree, leaf_of
+from bayesfed.trees import Shapes, Tree, besides, leaf_of
 
 
 def free(tree: Tree, layers: Collection[str] | None = None) -> Tree:
     """Return the leaves that belong to no point: biases and dense weights."""
     held = {leaf_of(name, part) for name in points(tree, layers) for part in ("u", "s", "v")}
-    return {name: leaf for name, leaf in tree.items() if name not in held}
+    return besides(tree, held)
 
 
 def sent_shapes(

@@ -128,8 +128,12 @@ def fed_rlr(
             "fed_rlr", "layers of fixed rank", "none", "a rank, or fixed_rank(net, rank)"
         )
     if link and not seams.one_by_one(link) and not sending.adds:
-        actual, hint = type(sending).__name__, "Tangents(), or Digital()"
-        raise ArgumentError("fed_rlr, OverTheAir", "a transmission that adds", actual, hint)
+        raise ArgumentError(
+            "fed_rlr, OverTheAir",
+            "a transmission that adds",
+            type(sending).__name__,
+            "Tangents(), or Digital()",
+        )
 
     def options(turn: Turn) -> RiemannianOptions:
         pull = consensus(turn.round) if callable(consensus) else consensus

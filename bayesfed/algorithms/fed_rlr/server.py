@@ -66,11 +66,10 @@ class Retract:
         else:
             updates = [kept.updates[client] for client in sorted(kept.updates)] if kept else []
         if any(update.kind != self.transmission.kind for update in updates) or not updates:
-            actual = {update.kind for update in updates} or type(reducer).__name__
             raise UpdateError(
                 "Retract",
                 f"updates of kind {self.transmission.kind!r}",
-                actual,
+                {update.kind for update in updates} or type(reducer).__name__,
                 "fed_rlr's own phase",
             )
         heard = [update for update in updates if update.number() > 0]

@@ -24,11 +24,7 @@ def half_frozen(net: nn.Module) -> nn.Module:
 
 
 def by_rank(
-    net: nn.Module,
-    ranks: Sequence[int],
-    *,
-    where: str,
-    sketched: bool = False,
+    net: nn.Module, ranks: Sequence[int], *, where: str, sketched: bool = False
 ) -> list[nn.Module]:
     """Return the network at every rank, over the same frozen weights; for sketches scaled by
     ``r / k``.
@@ -44,9 +40,11 @@ def by_rank(
         or any(b >= a for a, b in pairwise(ranks))
         or not 1 <= min(ranks) <= max(ranks) <= rank
     ):
-        hint = f"{sorted({max(1, rank // part) for part in (1, 2, 4)}, reverse=True)}"
         raise ArgumentError(
-            f"{where}, ranks", f"falling numbers from 1 to {rank}", list(ranks), hint
+            f"{where}, ranks",
+            f"falling numbers from 1 to {rank}",
+            list(ranks),
+            f"{sorted({max(1, rank // part) for part in (1, 2, 4)}, reverse=True)}",
         )
     return [resized(net, k, factor=rank / k if sketched else 1.0) for k in ranks]
 

@@ -82,12 +82,7 @@ def cut_model(model: BayesianNet, net: nn.Module, indices: Mapping[str, Tensor])
         if isinstance(prior, Gaussian) and isinstance(prior.centre, Tensor):
             (centre,) = cut_slices({name: prior.centre}, indices).values()
             priors[name] = replace(prior, centre=centre)
-    return BayesianNet(
-        net,
-        priors,
-        cut_slices(model.values, indices),
-        model.likelihood,
-    )
+    return BayesianNet(net, priors, cut_slices(model.values, indices), model.likelihood)
 
 
 @dataclass(frozen=True)
@@ -236,11 +231,16 @@ def bayesian_lora(
     if min(ranks) < rank:
         named = {layer for layer, _ in sliced(full, layers).values()}
         if missing := sorted(set(layers) - named):
-            expected, hint = "parameters named after every adapter", "SliceNormal, or ranks=[r]"
-            raise ArgumentError("bayesian_lora, guide", expected, f"none of {missing}", hint)
+            raise ArgumentError(
+                "bayesian_lora, guide",
+                "parameters named after every adapter",
+                f"none of {missing}",
+                "SliceNormal, or ranks=[r]",
+            )
         if isinstance(fusion, ProductOfExperts):
-            expected, actual = "a rule for many rounds", "ProductOfExperts"
-            raise ArgumentError("bayesian_lora, fusion", expected, actual, "PVI(0.3)")
+            raise ArgumentError(
+                "bayesian_lora, fusion", "a rule for many rounds", "ProductOfExperts", "PVI(0.3)"
+            )
 
     def one(k: int, number: int) -> Local:
         if k == rank:

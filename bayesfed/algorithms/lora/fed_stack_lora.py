@@ -56,7 +56,7 @@ from bayesfed.keys import Key
 from bayesfed.models import Likelihood, adapters
 from bayesfed.models.adapters.lora import based
 from bayesfed.models.adapters.lora_layers import fresh_adapter
-from bayesfed.trees import Tree, leaf_of, placed, shapes, to
+from bayesfed.trees import Tree, besides, leaf_of, only, placed, shapes, to
 
 # Owners of leaves by layer: merged weights, the last stack as its ``b/LAYER`` and ``a/LAYER``, and
 # the velocity of the merged weights.
@@ -159,7 +159,7 @@ class Merge:
         own, optimiser = Tree(), self.clients.optimiser
         if optimiser:
             before = owned(state, MODEL)
-            model = {name: before[name] for name in rest}
+            model = only(before, rest)
             rest, moments = optimiser.step(model, rest, owned(state, OPTIMISER))
             own = of(OPTIMISER, moments)
         merged = self.clients.merged(state, sent)
@@ -208,7 +208,7 @@ def fed_stack_lora(
     """
     initial = travelling(net, "static", where="fed_stack_lora")
     nets = by_rank(net, ranks, where="fed_stack_lora")
-    if trained := [name for name, layer in adapters(net).items() if bool(layer.lora_b.any())]:
+    if trained := [name for name, layer in adapters(net).items() if layer.lora_b.any()]:
         raise ArgumentError(
             "fed_stack_lora", "adapters that are zero", trained, "lora(merged(net), 8, key)"
         )
@@ -228,7 +228,7 @@ def fed_stack_lora(
         clients,
         Merge(clients),
         training=work,
-        initial=of(MODEL, {name: leaf for name, leaf in initial.items() if name not in idle}),
+        initial=of(MODEL, besides(initial, idle)),
         predictor=model,
         view=lambda turn: views[turn.size],
         capacity=capacity,

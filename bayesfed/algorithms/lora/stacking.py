@@ -20,7 +20,7 @@ from bayesfed.errors import UpdateError
 from bayesfed.federated import FedAvgM, Phase, Reducer, Sum, Update
 from bayesfed.federated.core import MODEL, Info, of, owned, seams
 from bayesfed.geometry.thin import product_svd, squared_norm
-from bayesfed.trees import Tree, leaf_of
+from bayesfed.trees import Tree, besides, leaf_of, only
 
 # Owners of an optimiser's moments, and of the factors of a round ago.
 OPTIMISER, BEFORE = "optimiser", "before"
@@ -51,10 +51,10 @@ class Stack:
     def add(self, client: str, update: Update) -> None:
         """Add one update."""
         factors = adapter_leaves(self.layers)
-        rest = {name: leaf for name, leaf in update.total.items() if name not in factors}
+        rest = besides(update.total, factors)
         self._rest.add(client, Update(rest, update.number(), update.kind))
         if update.number() > 0:
-            self._parts[client] = {name: update.total[name] for name in factors}
+            self._parts[client] = only(update.total, factors)
 
     def mean(self) -> tuple[dict[str, tuple[Tensor, Tensor]], Tree] | None:
         """Return B and A of the mean product, ``(m, K)`` and ``(K, n)``, by layer, and the mean of
@@ -84,9 +84,12 @@ def stacked(reducer: Reducer) -> Stack:
     stack = seams.gathered(reducer, Stack)
     total = stack.total if stack else seams.total_of(reducer)
     if stack is None or total is None or total.kind != "factors":
-        found = f"kind {total.kind!r}" if total else type(reducer).__name__
-        hint = "reducer=partial(Stack, layers)"
-        raise UpdateError("server step", "a stack of kind 'factors'", found, hint)
+        raise UpdateError(
+            "server step",
+            "a stack of kind 'factors'",
+            f"kind {total.kind!r}" if total else type(reducer).__name__,
+            "reducer=partial(Stack, layers)",
+        )
     return stack
 
 
@@ -135,9 +138,7 @@ class Refactored:
         """
         factors = adapter_leaves(self.layers)
         before = {name: leaf for name, leaf in initial.items() if name in factors}
-        rest = optimiser.initial(
-            {name: leaf for name, leaf in initial.items() if name not in factors}
-        )
+        rest = optimiser.initial(besides(initial, factors))
         phase = replace(phase, server=replace(self, optimiser=optimiser), owner="")
         return phase, of(BEFORE, before) | of(OPTIMISER, rest)
 
@@ -155,14 +156,14 @@ class Refactored:
             return state, {}
         (pairs, rest), errors, own = means, [0.0], Tree()
         if self.optimiser:
-            now = {name: model[name] for name in rest}
+            now = only(model, rest)
             rest, moments = self.optimiser.step(now, rest, owned(state, OPTIMISER))
             before = owned(state, BEFORE)
             pairs = {
                 name: _carried(self.optimiser, model, before, name, *pair)
                 for name, pair in pairs.items()
             }
-            own = of(BEFORE, {name: model[name] for name in before}) | of(OPTIMISER, moments)
+            own = of(BEFORE, only(model, before)) | of(OPTIMISER, moments)
         result = dict(rest)
         for name, (b, a) in pairs.items():
             kept_b, kept_a = refactored(b, a, self.rank)
@@ -172,7 +173,7 @@ class Refactored:
             whole = float(squared_norm(b.double(), a.double().mT))
             kept = float(kept_b.double().square().sum())
             errors.append((max(0.0, whole - kept) / whole) ** 0.5 if whole else 0.0)
-        after = {name: result[name] for name in model}
+        after = only(result, model)
         return of(MODEL, after) | own if self.optimiser else after, {"svd_error": max(errors)}
 
 

@@ -29,7 +29,7 @@ from bayesfed.federated.training.descent import holding
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import Predicate, selected
-from bayesfed.trees import Shapes, Tree, running_statistics, shapes, to, trainable
+from bayesfed.trees import Shapes, Tree, only, running_statistics, shapes, to, trainable
 
 # Most clients whose messages are looked at before a run.
 MOST = 100
@@ -71,9 +71,13 @@ class FineTuned(Layer):
             return Sent(fit, memory={})
         begun = to(self.begin(visit.message, fit.memory), visit.data.inputs.device)
         if shapes(begun) != dict(self.expected):
-            hint, actual = "fed_avg, fed_lora, fed_per", f"leaves {sorted(begun)}"
-            raise UpdateError("personalised", "a message with the whole model", actual, hint)
-        key, held = visit.key.child("personal"), holding({one: begun[one] for one in self.fixed})
+            raise UpdateError(
+                "personalised",
+                "a message with the whole model",
+                f"leaves {sorted(begun)}",
+                "fed_avg, fed_lora, fed_per",
+            )
+        key, held = visit.key.child("personal"), holding(only(begun, self.fixed))
         tuned = self.steps.train(begun, visit.data, key, LocalOptions(), held).payload
         return Sent(fit, memory=tuned)
 
@@ -125,9 +129,12 @@ def personalised(
     name = f"personalised, {algorithm.name!r}"
     if len(algorithm.phases) != 1 or algorithm.sizes or algorithm.posterior is not None:
         posterior = ", a posterior" if algorithm.posterior else ""
-        actual = f"{len(algorithm.phases)} phases, {len(algorithm.sizes)} sizes{posterior}"
-        expected = "a method of one phase, one size, without posterior"
-        raise ArgumentError(name, expected, actual, "fed_avg, fed_prox, fed_lora")
+        raise ArgumentError(
+            name,
+            "a method of one phase, one size, without posterior",
+            f"{len(algorithm.phases)} phases, {len(algorithm.sizes)} sizes{posterior}",
+            "fed_avg, fed_prox, fed_lora",
+        )
     phase = algorithm.phases[0]
     own = algorithm.personal or (lambda state, memory: Personal(algorithm.predictor(state)))
     core, _ = phase.scope.parted(algorithm.initial)
@@ -138,8 +145,12 @@ def personalised(
     rest = {one: leaf for one, leaf in algorithm.initial.items() if one not in of(told, shown)}
     model = own(rest | of(told, shown), {}).model
     if not isinstance(model, Model):
-        expected, hint = "messages that hold a network's parameters", "fed_avg, fed_prox, fed_lora"
-        raise ArgumentError(name, expected, type(model).__name__, hint)
+        raise ArgumentError(
+            name,
+            "messages that hold a network's parameters",
+            type(model).__name__,
+            "fed_avg, fed_prox, fed_lora",
+        )
     net = model.net
     certain = running_statistics(net, certain=True)
     if running := [one for one in running_statistics(net) if one in certain or one in core]:
@@ -168,9 +179,12 @@ def personalised(
                 continue
             unlike = sorted(set(plan.view.restrict(dict(shown))) ^ set(shown))
             if unlike:
-                actual = f"others to client {profile.name!r}: {unlike}"
-                expected = "messages with the whole model"
-                raise ArgumentError(name, expected, actual, "fed_avg, fed_per")
+                raise ArgumentError(
+                    name,
+                    "messages with the whole model",
+                    f"others to client {profile.name!r}: {unlike}",
+                    "fed_avg, fed_per",
+                )
 
     layer = FineTuned(
         steps=descent,

@@ -37,7 +37,7 @@ from bayesfed.federated.training.descent import holding
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import Predicate, check_last, selected
-from bayesfed.trees import Tree, to
+from bayesfed.trees import Tree, only, to
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class OwnParts(Around):
             check_last(net, message | own, name, data.inputs, where=where)
         held = None if self.trained else holding(own)
         fit = self.local.train(message | own, data, key, options, held)
-        kept = {name: fit.payload[name] for name in own} if self.trained else {}
-        return fit._replace(payload={name: fit.payload[name] for name in message}, memory=kept)
+        kept = only(fit.payload, own) if self.trained else {}
+        return fit._replace(payload=only(fit.payload, message), memory=kept)
 
 
 @recipe(cites=("arivazhagan2019federated",))
@@ -182,9 +182,11 @@ def _with_own_parts(
     begun, work = travelling(net, "static", where=name), training or Training()
     chosen = selected(net, begun, local or last_layer(net))
     if len(chosen) == len(begun):
-        actual = f"all of {list(begun)}"
         raise ArgumentError(
-            f"{name}, local", "a predicate that leaves a parameter to share", actual, "local=None"
+            f"{name}, local",
+            "a predicate that leaves a parameter to share",
+            f"all of {list(begun)}",
+            "local=None",
         )
     own = {one: begun.pop(one) for one in chosen}
     last = None if local else (net, head_of(net))

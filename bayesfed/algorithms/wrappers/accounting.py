@@ -55,9 +55,11 @@ def epsilon(
     if (participants is None) != (population is None) or not 1 <= (participants or 1) <= (
         population or 1
     ):
-        expected = "both participants and population, 1 <= participants <= population"
         raise ArgumentError(
-            "epsilon", expected, (participants, population), "participants=20, population=1000"
+            "epsilon",
+            "both participants and population, 1 <= participants <= population",
+            (participants, population),
+            "participants=20, population=1000",
         )
     rdp = needs("dp_accounting.rdp", "dp", "dp-accounting")
     import dp_accounting

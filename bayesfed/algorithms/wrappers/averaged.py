@@ -47,9 +47,12 @@ def averaged(algorithm: Algorithm, *, begin: int) -> Algorithm:
     al., "Averaging weights leads to wider optima and better generalization" (2018).
     """
     if algorithm.posterior is not None or algorithm.personal:
-        actual = f"{algorithm.name!r}, with a posterior or personal models"
-        hint = "fed_avg, fed_lora, fs_lora"
-        raise ArgumentError("averaged, algorithm", "a method of point estimates", actual, hint)
+        raise ArgumentError(
+            "averaged, algorithm",
+            "a method of point estimates",
+            f"{algorithm.name!r}, with a posterior or personal models",
+            "fed_avg, fed_lora, fs_lora",
+        )
     final = len(algorithm.phases) - 1
     return layered(
         algorithm,

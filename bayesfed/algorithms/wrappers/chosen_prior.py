@@ -95,9 +95,12 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
     model = algorithm.predictor(algorithm.initial)
     apart = algorithm.posterior is not None or algorithm.personal or algorithm.sizes
     if len(algorithm.phases) != 1 or apart or not isinstance(model, Model):
-        where, expected = "Training, prior_precision='auto'", "a method of one phase and one model"
-        hint = "a number, prior_precision=0.3"
-        raise ArgumentError(where, expected, repr(algorithm.name), hint)
+        raise ArgumentError(
+            "Training, prior_precision='auto'",
+            "a method of one phase and one model",
+            repr(algorithm.name),
+            "a number, prior_precision=0.3",
+        )
     phase, net = assembled(algorithm.phases[0]), model.net
 
     def train(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
@@ -271,7 +274,7 @@ class TakeScore:
         nll, rows = summed(reducer, "moments").total["nll"].tolist()
         # A mean: other clients, with more or fewer rows, may have scored another precision.
         scores[number] = nll / rows if rows else math.inf
-        if number == len(PRECISIONS) - 1 and not bool(scores.isfinite().any()):
+        if number == len(PRECISIONS) - 1 and not scores.isfinite().any():
             text = (
                 f"prior_precision='auto': no client held out a row, since none has {EVERY} or "
                 f"more; {PRECISIONS[0]:g} is taken"

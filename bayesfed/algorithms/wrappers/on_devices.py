@@ -14,18 +14,8 @@ from dataclasses import dataclass, replace
 
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import COUNT, POSITIVE, checked, checked_class, number
-from bayesfed.errors.roles import Role
-from bayesfed.federated import (
-    Algorithm,
-    Assignment,
-    Cell,
-    Layer,
-    Link,
-    Profile,
-    Skip,
-    layered,
-)
+from bayesfed.errors.checks import COUNT, POSITIVE, Role, checked, checked_class, number
+from bayesfed.federated import Algorithm, Assignment, Cell, Layer, Link, Profile, Skip, layered
 from bayesfed.federated.core import Turn
 from bayesfed.federated.core.seams import inner_codec
 from bayesfed.keys import Key
@@ -233,12 +223,7 @@ def planned_size(planner: Planner) -> Callable[[Profile, int, Key], int]:
 
 
 @checked(macs=POSITIVE)
-def timed(
-    algorithm: Algorithm,
-    macs: float,
-    *,
-    deadline_s: float = math.inf,
-) -> Algorithm:
+def timed(algorithm: Algorithm, macs: float, *, deadline_s: float = math.inf) -> Algorithm:
     """Run a method on devices at their highest clock frequency, and count each client's seconds and
     joules. `on_devices` saves energy instead.
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from bayesfed.errors import UpdateError
-from bayesfed.errors.checks import checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked
 from bayesfed.federated import (
     Algorithm,
     Assignment,

@@ -22,6 +22,7 @@ from bayesfed.federated import (
 )
 from bayesfed.federated.aggregation.changes import VECTORS
 from bayesfed.federated.core import Info, Inner, of, seams
+from bayesfed.federated.core.layering import only_phase
 from bayesfed.trees import Tree, running_statistics
 
 
@@ -65,23 +66,23 @@ def server_optimised(algorithm: Algorithm, optimiser: ServerOptimiser) -> Algori
     >>> algorithm = server_optimised(fed_avg(net), FedAdam(0.01))
     """
     where = f"server_optimised, {algorithm.name!r}"
-    if len(algorithm.phases) != 1:
-        names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")
-    (phase,) = algorithm.phases
+    phase = only_phase(algorithm, where)
     server = seams.takes_momentum(phase.server)
     if server is None:
-        model, (core, _) = (
-            algorithm.predictor(algorithm.initial),
-            phase.scope.parted(algorithm.initial),
-        )
+        model = algorithm.predictor(algorithm.initial)
+        (core, _) = phase.scope.parted(algorithm.initial)
         if isinstance(model, Model) and set(running_statistics(model.net)) & core.keys():
-            actual, hint = "running statistics that travel", "buffers='local', or static norms"
-            raise ArgumentError(where, "parameters alone", actual, hint)
+            raise ArgumentError(
+                where,
+                "parameters alone",
+                "running statistics that travel",
+                "buffers='local', or static norms",
+            )
         return layered(algorithm, Optimised(optimiser=optimiser), where=where)
     if not seams.momentum_alone(optimiser):
-        actual = type(optimiser).__name__
-        raise ArgumentError(where, "momentum of products", actual, "FedAvgM(1.0, 0.5)")
+        raise ArgumentError(
+            where, "momentum of products", type(optimiser).__name__, "FedAvgM(1.0, 0.5)"
+        )
     core, _ = phase.scope.parted(algorithm.initial)
     made, moments = server.with_momentum(phase, optimiser, core)
     return replace(algorithm, phases=(made,), initial=algorithm.initial | of(phase.within, moments))

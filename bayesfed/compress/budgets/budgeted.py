@@ -84,8 +84,12 @@ class FlexibleMap:
                 and low.levels <= high.levels
                 and low.error > high.error
             ):
-                expected = "rising beta, falling error, rho and L that do not fall"
-                raise ArgumentError("FlexibleMap", expected, f"{low}, then {high}", "fit_flexible")
+                raise ArgumentError(
+                    "FlexibleMap",
+                    "rising beta, falling error, rho and L that do not fall",
+                    f"{low}, then {high}",
+                    "fit_flexible",
+                )
 
     @property
     def least(self) -> float:

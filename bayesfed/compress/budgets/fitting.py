@@ -67,12 +67,12 @@ def fit_flexible(
     codec, powers = codec or Flexible(), [_power(update) for update in updates]
     useful = [(update, power) for update, power in zip(updates, powers, strict=True) if power > 0]
     if not (useful and shares and levels):
-        actual = (
-            f"{len(updates)} updates, {len(useful)} of them not zero, {len(shares)} shares, "
-            f"{len(levels)} levels"
-        )
         raise ArgumentError(
-            "fit_flexible", "some of each", actual, "an update after a few local steps"
+            "fit_flexible",
+            "some of each",
+            f"{len(updates)} updates, {len(useful)} of them not zero, {len(shares)} shares, "
+            f"{len(levels)} levels",
+            "an update after a few local steps",
         )
     settings = []
     for share in shares:

@@ -82,11 +82,9 @@ def pack(values: Unsigned, widths: Integers | int, out: Writer) -> None:
     for block, width, start in _blocks(widths, len(values)):
         # A shift by 64 is undefined: with a width of 0 the value, which is zero, is shifted by 0
         # instead. So too in `unpack`.
-        top, word, offset = (
-            values[block] << (64 - width & _LAST),
-            start >> 6,
-            (start & 63).astype(np.uint64),
-        )
+        top = values[block] << (64 - width & _LAST)
+        word = start >> 6
+        offset = (start & 63).astype(np.uint64)
         # Values have at most 64 bits and no gaps, so some value starts in every word from the first
         # to the last.
         first, last = int(word[0]), int(word[-1])

@@ -162,9 +162,7 @@ class Range:
             size = source.varint(len(source) // 4)
             tokens = symbols[
                 _decode(
-                    weights,
-                    np.frombuffer(source.raw(4 * size), "<u4").astype(np.uint32),
-                    count,
+                    weights, np.frombuffer(source.raw(4 * size), "<u4").astype(np.uint32), count
                 )
             ]
         else:

@@ -147,12 +147,10 @@ def _decode(
     bits = np.uint16(1) << np.arange(depth, dtype=np.uint16)
     seen = np.zeros(len(places), np.uint16)
     counts = np.zeros((1, 1 << depth, 2), np.int64)
-    chances, updates, start, counted = (
-        _current(table, counts, levels),
-        set(waves.updates) if tag else set(),
-        0,
-        0,
-    )
+    chances = _current(table, counts, levels)
+    updates = set(waves.updates) if tag else set()
+    start = 0
+    counted = 0
     for stop in waves.stops:
         if stop == start:  # with one or two columns, some waves are empty
             continue

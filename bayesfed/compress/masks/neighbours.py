@@ -21,18 +21,7 @@ from bayesfed.compress.leaf import Integers, Mask
 ONE, STRENGTH, STRIP = 1 << 16, 16, 128
 # The known entries around an entry in order of importance: how many rows above and how many columns
 # to the left each is.
-CELLS = (
-    (0, 1),
-    (1, 0),
-    (1, -1),
-    (0, 2),
-    (1, 1),
-    (1, -2),
-    (0, 3),
-    (2, 0),
-    (1, 2),
-    (2, -1),
-)
+CELLS = ((0, 1), (1, 0), (1, -1), (0, 2), (1, 1), (1, -2), (0, 3), (2, 0), (1, 2), (2, -1))
 # How many of them each estimate uses, in ascending order; the table has a probability for every
 # pattern of the first.
 LEVELS = (2, 4, 6, 10)
@@ -43,10 +32,8 @@ def shares(pattern: NDArray[Any], mask: Mask) -> Integers:
     """Return the share of ones among the entries with each pattern of the table, in units of
     2**-16.
     """
-    met, ones = (
-        np.bincount(pattern.reshape(-1), minlength=TABLE),
-        np.bincount(pattern[mask], minlength=TABLE),
-    )
+    met = np.bincount(pattern.reshape(-1), minlength=TABLE)
+    ones = np.bincount(pattern[mask], minlength=TABLE)
     shares: Integers = np.clip((2 * ones + 1) * ONE // (2 * met + 2), 1, ONE - 1)
     return shares
 

@@ -126,8 +126,12 @@ def read_singles(source: Reader, count: int, low: float = -LARGEST) -> Singles:
 def check_range(values: Integers, low: int, high: int) -> Integers:
     """Refuse integers outside [low, high]."""
     if len(values) and not low <= values.min() <= values.max() <= high:
-        actual = f"{values.min()} to {values.max()}"
-        raise WireError("section", f"integers from {low} to {high}", actual, "sending it again")
+        raise WireError(
+            "section",
+            f"integers from {low} to {high}",
+            f"{values.min()} to {values.max()}",
+            "sending it again",
+        )
     return values
 
 

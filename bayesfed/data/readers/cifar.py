@@ -98,14 +98,19 @@ def _records(path: Path, labels: int, classes: int) -> Records:
     try:
         size = path.stat().st_size
         if not size or size % length:
-            expected = f"a positive multiple of {length} bytes, a record each"
-            raise DataError(str(path), expected, size, "downloading it again")
+            raise DataError(
+                str(path),
+                f"a positive multiple of {length} bytes, a record each",
+                size,
+                "downloading it again",
+            )
         records = np.fromfile(path, np.uint8).reshape(-1, length)
     except OSError as problem:
         raise DataError(
             str(path), "a readable file", problem, "checking its permissions"
         ) from problem
     if (highest := int(records[:, labels - 1].max())) >= classes:
-        expected = f"labels from 0 to {classes - 1}"
-        raise DataError(str(path), expected, highest, "downloading it again")
+        raise DataError(
+            str(path), f"labels from 0 to {classes - 1}", highest, "downloading it again"
+        )
     return records

@@ -11,8 +11,7 @@ import numpy as np
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.rows import as_inputs, check_mode, labelled, numbers_of
 from bayesfed.errors import DataError, needs
-from bayesfed.errors.checks import checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 @checked(
     size=Role(
         lambda size: len(size) == 2 and min(size) >= 1, "rows and columns, at least 1", "(32, 32)"
-    ),
+    )
 )
 def from_image_folder(
     folder: str | Path,

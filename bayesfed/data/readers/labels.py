@@ -40,8 +40,12 @@ def class_numbers(
     numbers = {name: number for number, name in enumerate(names)}
     if strange := [row for row, text in enumerate(texts) if text not in numbers]:
         unknown = texts[strange[0]]
-        expected = f"a label among {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
-        raise DataError(at(strange[0]), expected, repr(unknown), nearest(unknown, names))
+        raise DataError(
+            at(strange[0]),
+            f"a label among {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}",
+            repr(unknown),
+            nearest(unknown, names),
+        )
     return torch.tensor([numbers[text] for text in texts]), names
 
 
@@ -61,8 +65,12 @@ def named_numbers(
     """
     for row, label in enumerate(labels):
         if not isinstance(label, int) or not 0 <= label < len(names):
-            expected = f"a label from 0 to {len(names) - 1}, as there are names"
-            raise DataError(at(row), expected, repr(label), "a part of the data that has labels")
+            raise DataError(
+                at(row),
+                f"a label from 0 to {len(names) - 1}, as there are names",
+                repr(label),
+                "a part of the data that has labels",
+            )
     if classes is None or tuple(classes) == tuple(names):
         return torch.tensor(labels), tuple(names)
     return class_numbers([names[label] for label in labels if isinstance(label, int)], classes, at)
@@ -93,9 +101,11 @@ def _text(label: object, where: str) -> str:
     """
     text = str(label).strip() if isinstance(label, str | int | float | np.generic) else ""
     if not text:
-        actual = "none" if label is None or isinstance(label, str) else repr(label)
         raise DataError(
-            where, "a label, an integer or a text", actual, "leaving out rows without one"
+            where,
+            "a label, an integer or a text",
+            "none" if label is None or isinstance(label, str) else repr(label),
+            "leaving out rows without one",
         )
     try:
         number = float(text)

@@ -62,25 +62,38 @@ def from_npz(
         (targets, labels, "biuf" if regression else "biuUS", f"regression={not regression}"),
     ):
         if array.dtype.kind not in kinds:
-            expected = "an array of numbers" if kinds == "biuf" else "integers or texts as labels"
-            raise DataError(f"{path}, {name}", expected, array.dtype, hint)
+            raise DataError(
+                f"{path}, {name}",
+                "an array of numbers" if kinds == "biuf" else "integers or texts as labels",
+                array.dtype,
+                hint,
+            )
     if values.ndim == 0 or labels.ndim == 0 or len(values) != len(labels) or not len(values):
-        where, actual = (
+        raise DataError(
             f"{path}, {inputs} and {targets}",
+            "as many rows, at least one",
             f"shapes {values.shape} and {labels.shape}",
+            "saving them anew",
         )
-        raise DataError(where, "as many rows, at least one", actual, "saving them anew")
     if channels_last:
         if values.ndim != 4:
-            where, actual = f"{path}, {inputs}", f"shape {values.shape}"
-            raise DataError(where, "(N, rows, columns, channels)", actual, "channels_last=False")
+            raise DataError(
+                f"{path}, {inputs}",
+                "(N, rows, columns, channels)",
+                f"shape {values.shape}",
+                "channels_last=False",
+            )
         values = np.moveaxis(values, -1, 1)
     tensor, where = torch.from_numpy(scaled(values, scale)), f"{path}, {targets}"
     if regression:
         return Dataset(tensor, torch.from_numpy(labels.astype(np.float32)))
     if labels.ndim != 1:
-        hint = "labels.argmax(1) if they are one-hot"
-        raise DataError(where, "one label a row, (N,)", f"shape {labels.shape}", hint)
+        raise DataError(
+            where,
+            "one label a row, (N,)",
+            f"shape {labels.shape}",
+            "labels.argmax(1) if they are one-hot",
+        )
     plain = (labels.astype(str) if labels.dtype.kind == "S" else labels).tolist()
     return labelled(tensor, plain, classes, lambda row: f"{where}, row {row}")
 
@@ -94,13 +107,16 @@ def _arrays(path: Path, *names: str) -> list[np.ndarray]:
             pass
         with np.load(path, allow_pickle=False) as opened:
             if missing := [name for name in names if name not in opened.files]:
-                actual = f"{', '.join(opened.files) or 'none'}"
-                hint = (
-                    nearest(missing[0], opened.files)
-                    if opened.files
-                    else "np.savez(path, inputs=..., targets=...)"
+                raise DataError(
+                    str(path),
+                    f"an array {missing[0]!r}",
+                    f"{', '.join(opened.files) or 'none'}",
+                    (
+                        nearest(missing[0], opened.files)
+                        if opened.files
+                        else "np.savez(path, inputs=..., targets=...)"
+                    ),
                 )
-                raise DataError(str(path), f"an array {missing[0]!r}", actual, hint)
             return [opened[name] for name in names]
     except (OSError, EOFError, zipfile.BadZipFile) as problem:
         raise DataError(

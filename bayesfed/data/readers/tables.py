@@ -125,17 +125,22 @@ def from_csv(
                 if not cells:
                     continue
                 if len(cells) != len(heading):
-                    expected = f"{len(heading)} cells, as in the first line"
-                    where = f"{path}, line {reader.line_num}"
                     raise DataError(
-                        where, expected, len(cells), "quotes around cells that hold the delimiter"
+                        f"{path}, line {reader.line_num}",
+                        f"{len(heading)} cells, as in the first line",
+                        len(cells),
+                        "quotes around cells that hold the delimiter",
                     )
                 rows.append(cells)
                 lines.append(reader.line_num)
     except FileNotFoundError as problem:
         there = sorted(file.name for file in path.parent.glob(f"*{path.suffix}"))
-        hint = nearest(path.name, there) if there else f"a path that begins in {Path.cwd()}"
-        raise DataError(str(path), "a file", "none of this name", hint) from problem
+        raise DataError(
+            str(path),
+            "a file",
+            "none of this name",
+            nearest(path.name, there) if there else f"a path that begins in {Path.cwd()}",
+        ) from problem
     except (OSError, UnicodeError, csv.Error) as problem:
         raise DataError(
             str(path), f"a readable table in {encoding}", problem, "checking the file"
@@ -181,17 +186,23 @@ def _wanted(
         )
     for name in (label, *names, *(columns or ())):
         if name not in heading:
-            actual = f"{len(heading)} others"
-            raise DataError(f"{path}, line 1", f"a column {name!r}", actual, nearest(name, heading))
+            raise DataError(
+                f"{path}, line 1",
+                f"a column {name!r}",
+                f"{len(heading)} others",
+                nearest(name, heading),
+            )
     chosen = (
         [name for name in heading if name not in (label, *names)]
         if columns is None
         else list(columns)
     )
     if not chosen or label in chosen:
-        actual = "none" if not chosen else f"the label {label!r} among them"
         raise DataError(
-            f"{path}, columns", "columns of inputs beside the label", actual, "columns=None"
+            f"{path}, columns",
+            "columns of inputs beside the label",
+            "none" if not chosen else f"the label {label!r} among them",
+            "columns=None",
         )
     return [heading.index(name) for name in chosen]
 
@@ -235,9 +246,11 @@ def _numbers(
     )
     if 0 < empty < len(bad):
         hint += ", and columns=[...] without texts"
-    actual = f"{rows[row][place]!r}{more if len(bad) > 1 else ''}"
     raise DataError(
-        f"{path}, line {lines[row]}, column {heading[place]!r}", "a finite number", actual, hint
+        f"{path}, line {lines[row]}, column {heading[place]!r}",
+        "a finite number",
+        f"{rows[row][place]!r}{more if len(bad) > 1 else ''}",
+        hint,
     )
 
 

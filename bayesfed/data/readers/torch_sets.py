@@ -57,11 +57,11 @@ def from_torch(
     labels: list[object] = []
     for number, row in enumerate(_rows(dataset)):
         if not isinstance(row, tuple | list) or len(row) != 2:
-            actual = (
-                f"{type(row).__name__}{f' of {len(row)}' if isinstance(row, tuple | list) else ''}"
-            )
             raise DataError(
-                f"row {number}", "a pair (input, target)", actual, "a data set of two tensors"
+                f"row {number}",
+                "a pair (input, target)",
+                f"{type(row).__name__}{f' of {len(row)}' if isinstance(row, tuple | list) else ''}",
+                "a data set of two tensors",
             )
         rows.append(numbers_of(row[0], f"row {number}, input"))
         labels.append(row[1].item() if hasattr(row[1], "item") and np.ndim(row[1]) == 0 else row[1])
@@ -81,9 +81,11 @@ def _rows(dataset: Any) -> Iterator[Any]:
         yield from dataset
         return
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        expected = "a torch.utils.data.Dataset"
         raise DataError(
-            "from_torch", expected, type(dataset).__name__, "TensorDataset(inputs, targets)"
+            "from_torch",
+            "a torch.utils.data.Dataset",
+            type(dataset).__name__,
+            "TensorDataset(inputs, targets)",
         )
     for number in range(len(dataset)):
         yield dataset[number]
@@ -105,11 +107,9 @@ class Split(Protocol):
     @property
     def features(self) -> Mapping[str, Any] | None:
         """The columns and their features; the feature of class labels has ``names``."""
-        ...
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the rows, dictionaries."""
-        ...
 
 
 @checked(dataset=ITSELF)
@@ -155,16 +155,17 @@ def from_hugging_face(
     features = getattr(dataset, "features", None)
     if not isinstance(features, Mapping):
         if isinstance(dataset, Mapping):
-            actual = f"the splits {', '.join(map(str, dataset))}"
             raise DataError(
                 "from_hugging_face",
                 "one split",
-                actual,
+                f"the splits {', '.join(map(str, dataset))}",
                 f"dataset[{next(iter(dataset), 'train')!r}]",
             )
-        hint = "datasets.load_dataset(..., split='train')"
         raise DataError(
-            "from_hugging_face", "a data set whose columns are known", type(dataset).__name__, hint
+            "from_hugging_face",
+            "a data set whose columns are known",
+            type(dataset).__name__,
+            "datasets.load_dataset(..., split='train')",
         )
     columns = _columns(inputs, label, list(features))
     several = inputs is not None and not isinstance(inputs, str)
@@ -198,16 +199,21 @@ def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -
                 nearest(name, there),
             )
     if not chosen or label in chosen or (inputs is None and len(chosen) != 1):
-        actual = f"{', '.join(chosen) or 'none'}"
-        hint = f"inputs={others[0]!r}" if others else "another data set"
-        raise DataError("from_hugging_face, inputs", "columns beside the label", actual, hint)
+        raise DataError(
+            "from_hugging_face, inputs",
+            "columns beside the label",
+            f"{', '.join(chosen) or 'none'}",
+            f"inputs={others[0]!r}" if others else "another data set",
+        )
     return chosen
 
 
 def _joined(values: list[np.ndarray], columns: list[str], number: int) -> np.ndarray:
     if any(value.ndim for value in values):
-        shapes = {name: value.shape for name, value in zip(columns, values, strict=True)}
         raise DataError(
-            f"row {number}", "one number a column, of several", shapes, "inputs='...', one column"
+            f"row {number}",
+            "one number a column, of several",
+            {name: value.shape for name, value in zip(columns, values, strict=True)},
+            "inputs='...', one column",
         )
     return np.array([float(value) for value in values])

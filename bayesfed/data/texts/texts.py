@@ -31,8 +31,7 @@ from torch import Tensor
 
 from bayesfed.data.partition import held_out
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked
 from bayesfed.keys import Key
 
 
@@ -66,13 +65,10 @@ class Texts:
             len(self.domains),
         )
         if len(set(lengths)) != 1:
-            actual = (
-                f"{lengths[0]} texts, labels {tuple(self.labels.shape)} and {lengths[2]} domains"
-            )
             raise DataError(
                 "Texts",
                 "a label and a domain for every text",
-                actual,
+                f"{lengths[0]} texts, labels {tuple(self.labels.shape)} and {lengths[2]} domains",
                 "leaving out texts that have none",
             )
         if self.labels.is_floating_point() or (self.labels.numel() and int(self.labels.min()) < 0):
@@ -131,9 +127,7 @@ _COMMAND = (
 )
 
 
-@checked(
-    threshold=Role(lambda rating: 0 <= rating < 4, "a number from 0 to 4", "0.5"),
-)
+@checked(threshold=Role(lambda rating: 0 <= rating < 4, "a number from 0 to 4", "0.5"))
 def sentiment(
     folder: str | Path,
     *,
@@ -171,12 +165,7 @@ def sentiment(
         line has no rating from -4 to 4 or no text (the message names file and line), or no rows are
         left.
     """
-    if (
-        not domains
-        or isinstance(domains, str)
-        or not set(domains) <= _FILES.keys()
-        or len(set(domains)) != len(domains)
-    ):
+    if not domains or not set(domains) <= _FILES.keys() or len(set(domains)) != len(domains):
         raise ArgumentError(
             "sentiment, domains", f"some of {list(_FILES)}", domains, "['movies', 'tweets']"
         )
@@ -219,8 +208,10 @@ def _rated(path: Path) -> Iterator[tuple[str, float, str]]:
             if not text.strip():
                 raise ValueError("no text")
         except ValueError as problem:
-            expected = "an id, a rating from -4 to 4 and a text in UTF-8, by tabs"
             raise DataError(
-                f"{path}, line {number}", expected, problem, "the published file"
+                f"{path}, line {number}",
+                "an id, a rating from -4 to 4 and a text in UTF-8, by tabs",
+                problem,
+                "the published file",
             ) from problem
         yield identity.rpartition("_")[0], value, text.strip()

@@ -159,15 +159,13 @@ def _kept(file: Path, shape: tuple[int, ...]) -> Tensor:
 
     try:
         with safe_open(file, "pt") as opened:
-            inputs, written = (
-                cast(Tensor, opened.get_tensor("inputs")),
-                (opened.metadata() or {}).get("digest"),
-            )
+            inputs = cast(Tensor, opened.get_tensor("inputs"))
+            written = (opened.metadata() or {}).get("digest")
     except (SafetensorError, OSError) as problem:
         raise ValueError(problem) from problem
     if (
         inputs.dtype != torch.int64
-        or tuple(inputs.shape) != shape
+        or inputs.shape != shape
         or digest(inputs.numpy().tobytes()) != written
     ):
         raise ValueError("other bytes")

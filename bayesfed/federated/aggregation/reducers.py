@@ -76,8 +76,11 @@ class BoundedSum(Sum):
         """
         if client in self.clients or not getattr(update, "admitted", False):
             twice, changed = "a second one", "one that was not clipped, or was changed afterwards"
-            actual = twice if client in self.clients else changed
-            where, hint = f"{self.owner}, client {client!r}", "the link Digital()"
-            raise UpdateError(where, "one clipped update", actual, hint)
+            raise UpdateError(
+                f"{self.owner}, client {client!r}",
+                "one clipped update",
+                twice if client in self.clients else changed,
+                "the link Digital()",
+            )
         super().add(client, update)
         self.clients.add(client)

@@ -60,8 +60,12 @@ class Krum:
         """
         least = max(2 * self.byzantine + 3, self.byzantine + self.keep)
         if len(updates) < least:
-            hint = "fewer byzantine or kept clients, or more a round"
-            raise UpdateError("Krum", f"at least {least} clients", len(updates), hint)
+            raise UpdateError(
+                "Krum",
+                f"at least {least} clients",
+                len(updates),
+                "fewer byzantine or kept clients, or more a round",
+            )
         scores = dict(zip(updates, self.scores(_distances(updates)).tolist(), strict=True))
         kept = set(sorted(scores, key=lambda client: (scores[client], client))[: self.keep])
         return added(_of(updates, kept)), _left_out(updates, kept)

@@ -45,11 +45,12 @@ def summed(reducer: Reducer, kind: Kind) -> Update:
     """
     total = total_of(reducer)
     if total is None or total.kind != kind:
-        actual, hint = (
+        raise UpdateError(
+            "server step",
+            f"a sum of kind {kind!r}",
             f"kind {total.kind!r}" if total else type(reducer).__name__,
             f"a local whose kind is {kind!r}",
         )
-        raise UpdateError("server step", f"a sum of kind {kind!r}", actual, hint)
     return total
 
 

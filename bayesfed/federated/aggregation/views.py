@@ -74,9 +74,11 @@ class Active:
         check(payload, sent, where="payload")
         for name in self.positive:
             if payload[name].numel() and not float(payload[name].min()) > 0:
-                lowest = float(payload[name].min())
                 raise UpdateError(
-                    f"payload, leaf {name!r}", "values above 0", lowest, "a standard deviation"
+                    f"payload, leaf {name!r}",
+                    "values above 0",
+                    float(payload[name].min()),
+                    "a standard deviation",
                 )
         dense = {
             name: leaf if (mask := self._mask(name)) is None else scatter_active(leaf, mask)
@@ -86,9 +88,7 @@ class Active:
 
     def _mask(self, name: str) -> Tensor | None:
         mask = self.masks.get(name.partition("/")[2])
-        return (
-            mask if mask is not None and tuple(mask.shape) == tuple(self.expected[name]) else None
-        )
+        return mask if mask is not None and mask.shape == tuple(self.expected[name]) else None
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,12 @@ class Slice:
             or any(a > b for a, b in zip(self.part[name], shape, strict=True))
         ]
         if longer or self.full.keys() != self.part.keys():
-            names = sorted(longer or self.full.keys() ^ self.part.keys())
-            expected = "the leaves of the whole model, no axis longer"
-            raise ArgumentError("Slice", expected, names, "a narrower network")
+            raise ArgumentError(
+                "Slice",
+                "the leaves of the whole model, no axis longer",
+                sorted(longer or self.full.keys() ^ self.part.keys()),
+                "a narrower network",
+            )
 
     @property
     def leaves(self) -> tuple[Shapes, bool]:
@@ -139,10 +142,8 @@ class Slice:
         check(payload, self.part, where="payload")
         total, covered = {}, {}
         for name, leaf in _scaled(payload, weight).items():
-            total[name], covered[name] = (
-                leaf.new_zeros(self.full[name]),
-                leaf.new_zeros(self.full[name]),
-            )
+            total[name] = leaf.new_zeros(self.full[name])
+            covered[name] = leaf.new_zeros(self.full[name])
             total[name][self._cut(name)] = leaf
             covered[name][self._cut(name)] = weight
         return Update(total, covered, kind)

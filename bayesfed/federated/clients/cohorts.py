@@ -37,8 +37,7 @@ from itertools import islice
 from typing import Literal
 
 from bayesfed.errors import ArgumentError, ClientError
-from bayesfed.errors.checks import checked_class, whole
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked_class, whole
 from bayesfed.federated.clients.side import ClientSide, Sides
 from bayesfed.federated.clients.turn import (
     Outcome,

@@ -169,17 +169,25 @@ def check_secrets(
         never values.
     """
     if not isinstance(secrets, Mapping):
-        hint = "{name: secrets.token_bytes(32) for name in clients}"
-        raise ArgumentError(where, "secrets by client", f"a {type(secrets).__name__}", hint)
+        raise ArgumentError(
+            where,
+            "secrets by client",
+            f"a {type(secrets).__name__}",
+            "{name: secrets.token_bytes(32) for name in clients}",
+        )
     checked = dict(secrets)
     if without := sorted(set(clients) - checked.keys()):
-        actual, hint = f"none for {without}", "secrets.token_bytes(32)"
-        raise ArgumentError(where, "a secret for every client", actual, hint)
+        raise ArgumentError(
+            where, "a secret for every client", f"none for {without}", "secrets.token_bytes(32)"
+        )
     for client, secret in checked.items():
         if not isinstance(secret, bytes) or not SHORTEST <= len(secret) <= LONGEST:
-            actual = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
-            expected = f"{SHORTEST} to {LONGEST} bytes for client {client!r}"
-            raise ArgumentError(where, expected, actual, "secrets.token_bytes(32)")
+            raise ArgumentError(
+                where,
+                f"{SHORTEST} to {LONGEST} bytes for client {client!r}",
+                f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__,
+                "secrets.token_bytes(32)",
+            )
     return checked
 
 
@@ -221,13 +229,7 @@ def _explained(message: bytes, envelope: Envelope, secret: bytes | None, limit: 
 
 
 def _refusal(field: str, expected: str, actual: str) -> WireError:
-    return WireError(
-        "message",
-        expected,
-        actual,
-        "this exchange's own message",
-        field=field,
-    )
+    return WireError("message", expected, actual, "this exchange's own message", field=field)
 
 
 def _claims(body: memoryview, limit: int) -> dict[str, Any]:

@@ -156,18 +156,30 @@ class InProcess:
                 and kind == "process"
                 and any(part.inputs.device.type != "cpu" for part in data.values())
             ):
-                expected, actual = "data on the CPU for process workers", "data on an accelerator"
-                raise ArgumentError("InProcess", expected, actual, "workers=0")
+                raise ArgumentError(
+                    "InProcess",
+                    "data on the CPU for process workers",
+                    "data on an accelerator",
+                    "workers=0",
+                )
         if not rows.any():
-            actual, hint = f"{len(data)} clients, all empty", "federate(data, iid(...))"
-            raise DataError("InProcess", "a client with data", actual, hint)
+            raise DataError(
+                "InProcess",
+                "a client with data",
+                f"{len(data)} clients, all empty",
+                "federate(data, iid(...))",
+            )
         if deadline_s is not None and not (workers and kind == "process"):
-            actual, hint = f"kind={kind!r}, workers={workers}", "workers=1, kind='process'"
-            expected = "process workers, which can be stopped"
-            raise ArgumentError("InProcess.deadline_s", expected, actual, hint)
+            raise ArgumentError(
+                "InProcess.deadline_s",
+                "process workers, which can be stopped",
+                f"kind={kind!r}, workers={workers}",
+                "workers=1, kind='process'",
+            )
         if workers and cohort != 1:
-            expected = "workers=0: a cohort is one process"
-            raise ArgumentError("InProcess.cohort", expected, workers, "cohort=1")
+            raise ArgumentError(
+                "InProcess.cohort", "workers=0: a cohort is one process", workers, "cohort=1"
+            )
         self.cohorts = None if cohort == 1 and cohort is not True else Cohorts(cohort)
         self._data: Mapping[str, Dataset] = data
         self._secrets = {} if secrets is None else check_secrets("InProcess.secrets", secrets, data)

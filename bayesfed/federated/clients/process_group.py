@@ -57,9 +57,12 @@ class Group:
             int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
             and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         ):
-            hint = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun"
-            actual = "a store that keeps the addresses of processes that have died"
-            raise ArgumentError("Ranks", "a store that restarted processes can use", actual, hint)
+            raise ArgumentError(
+                "Ranks",
+                "a store that restarted processes can use",
+                "a store that keeps the addresses of processes that have died",
+                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun",
+            )
         timeout = timedelta(seconds=timeout_s)
         try:
             if not dist.is_initialized():
@@ -120,8 +123,12 @@ class Group:
             for rank, other in enumerate(several):
                 for name, text in several[0].items():
                     if other.get(name) != text:
-                        expected, actual = f"{name} {text!r}, as on rank 0", f"{other.get(name)!r}"
-                        raise ArgumentError(f"Ranks, rank {rank}", expected, actual, hint)
+                        raise ArgumentError(
+                            f"Ranks, rank {rank}",
+                            f"{name} {text!r}, as on rank 0",
+                            f"{other.get(name)!r}",
+                            hint,
+                        )
 
         self.led(compared)
 

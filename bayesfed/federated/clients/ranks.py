@@ -87,8 +87,12 @@ class Ranks:
             InProcess(self._placed(clients)) if isinstance(clients, Mapping) else clients
         )
         if self.group.size > 1 and getattr(self.pool, "cohorts", None) is not None:
-            hint = "cohort=1, which is the same on any number of ranks"
-            raise ArgumentError("Ranks", "clients that train one by one", "cohorts", hint)
+            raise ArgumentError(
+                "Ranks",
+                "clients that train one by one",
+                "cohorts",
+                "cohort=1, which is the same on any number of ranks",
+            )
         self._names = Roster(self.pool.profiles).ordered
         # On rank 0: what the clients of all ranks keep.
         bound = getattr(self.pool, "memory_bytes", math.inf)

@@ -144,8 +144,12 @@ class ClientSide:
         actual = shown(fit)
         if isinstance(fit, Fit):
             actual = f"payload {shown(fit.payload)}, memory {shown(fit.memory)}"
-        where, hint = f"{type(self.core).__name__}.fit", "Fit(tree, {}, {})"
-        raise DataError(where, "Fit(payload, memory, info) of dictionaries", actual, hint)
+        raise DataError(
+            f"{type(self.core).__name__}.fit",
+            "Fit(payload, memory, info) of dictionaries",
+            actual,
+            "Fit(tree, {}, {})",
+        )
 
 
 def sides_of(algorithm: Algorithm) -> dict[str, ClientSide]:

@@ -176,12 +176,16 @@ class Launcher:
                 return dumps(content)
             except Exception as error:
                 problem = problem or error
-        hint = (
-            "kind='thread', or workers=0"
-            if self._forks
-            else "start='fork' on Linux, kind='thread', or workers=0"
-        )
-        raise ArgumentError("InProcess", expected, problem, hint) from problem
+        raise ArgumentError(
+            "InProcess",
+            expected,
+            problem,
+            (
+                "kind='thread', or workers=0"
+                if self._forks
+                else "start='fork' on Linux, kind='thread', or workers=0"
+            ),
+        ) from problem
 
 
 def _send_site(content: bytes, fresh: list[Worker]) -> None:
@@ -192,14 +196,20 @@ def _send_site(content: bytes, fresh: list[Worker]) -> None:
             worker.pipe.send_bytes(content)
         for worker in fresh:
             if (answer := worker.pipe.recv_bytes()) != READY:
-                expected = "clients' local steps and data that a worker process can unpickle"
-                hint = "define their classes in a module that can be imported, or workers=0"
-                raise ArgumentError("InProcess", expected, answer.decode(), hint)
+                raise ArgumentError(
+                    "InProcess",
+                    "clients' local steps and data that a worker process can unpickle",
+                    answer.decode(),
+                    "define their classes in a module that can be imported, or workers=0",
+                )
     except (EOFError, OSError) as problem:
         fresh.remove(worker)
-        actual = f"one that ended while it started ({worker.stop()})"
-        hint = "run the script's work under `if __name__ == '__main__':`, or workers=0"
-        raise ArgumentError("InProcess", "worker processes that start", actual, hint) from problem
+        raise ArgumentError(
+            "InProcess",
+            "worker processes that start",
+            f"one that ended while it started ({worker.stop()})",
+            "run the script's work under `if __name__ == '__main__':`, or workers=0",
+        ) from problem
 
 
 def stop_all(workers: list[Worker], owner: int) -> None:

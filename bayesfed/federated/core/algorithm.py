@@ -131,9 +131,11 @@ class Phase:
         if len({self.owner, *owners}) <= len(owners) or any(
             not owner or "/" in owner for owner in owners
         ):
-            hint = "one name without a slash for each"
             raise ArgumentError(
-                f"phase {self.name!r}, owners", "distinct names", [self.owner, *owners], hint
+                f"phase {self.name!r}, owners",
+                "distinct names",
+                [self.owner, *owners],
+                "one name without a slash for each",
             )
 
     @property

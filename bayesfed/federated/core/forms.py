@@ -155,9 +155,8 @@ def checked(update: Update) -> dict[tuple[Part, str], Tensor]:
     values = {(part, name): flat(leaf) for part, name, leaf in leaves(update)}
     for (part, name), leaf in values.items():
         if not fits(leaf):
-            where = f"adding updates, {'leaf' if part == 'total' else 'weights of leaf'} {name!r}"
             raise UpdateError(
-                where,
+                f"adding updates, {'leaf' if part == 'total' else 'weights of leaf'} {name!r}",
                 "finite numbers below 2^50 in size",
                 f"{float(leaf.abs().amax()):g}",
                 "a smaller step or weight",

@@ -21,6 +21,14 @@ Served = TypeVar("Served")
 METHODS, SUMMED = "fed_avg, fed_paq, fed_lora", "a method whose server takes a sum"
 
 
+def only_phase(algorithm: Algorithm, where: str, hint: str = METHODS) -> Phase:
+    """Return the phase of a method of one phase; refuse others."""
+    if len(algorithm.phases) != 1:
+        names = [phase.name for phase in algorithm.phases]
+        raise ArgumentError(where, "a method of one phase", names, hint)
+    return algorithm.phases[0]
+
+
 def layered(
     algorithm: Algorithm,
     layer: Layer | Callable[[int], Layer],
@@ -55,15 +63,18 @@ def layered(
     >>> algorithm = layered(fed_avg(net), Logged("log"))
     """
     where = where or f"layered, {algorithm.name!r}"
-    if one_phase and len(algorithm.phases) != 1:
-        names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(where, "a method of one phase", names, METHODS)
+    if one_phase:
+        only_phase(algorithm, where)
     phases = []
     for number, phase in enumerate(algorithm.phases):
         one = layer(number) if callable(layer) else layer
         if one.owner in [layer.owner for layer in phase.layers]:
-            expected, actual = f"a method without {one.owner!r}", f"one with {one.owner!r}"
-            raise ArgumentError(where, expected, actual, f"one {one.owner!r}")
+            raise ArgumentError(
+                where,
+                f"a method without {one.owner!r}",
+                f"one with {one.owner!r}",
+                f"one {one.owner!r}",
+            )
         around = (*phase.layers, one) if inside else (one, *phase.layers)
         phases.append(replace(phase, layers=around))
         check_order(phases[-1], where)
@@ -159,32 +170,54 @@ def check_order(phase: Phase, where: str = "") -> None:
         traits = layer.traits
         link = layer.link(link)
         if traits.takes and kind not in traits.takes:
-            expected = f"clients that send {' or '.join(map(repr, traits.takes))}"
-            raise ArgumentError(begin, expected, f"{kind!r} in phase {phase.name!r}", METHODS)
+            raise ArgumentError(
+                begin,
+                f"clients that send {' or '.join(map(repr, traits.takes))}",
+                f"{kind!r} in phase {phase.name!r}",
+                METHODS,
+            )
         if traits.apart and not seams.one_by_one(link):
-            hint = "Digital(): what the channel adds cannot be taken apart"
-            raise ArgumentError(begin, "updates that arrive one by one", type(link).__name__, hint)
+            raise ArgumentError(
+                begin,
+                "updates that arrive one by one",
+                type(link).__name__,
+                "Digital(): what the channel adds cannot be taken apart",
+            )
         each = next((one for one in inside if one.traits.needs == "each"), None)
         if traits.needs and (not seams.adds(phase) or each):
-            actual = f"{each.owner!r}, which needs every update" if each else "another reducer"
-            raise ArgumentError(begin, SUMMED, actual, METHODS)
+            raise ArgumentError(
+                begin,
+                SUMMED,
+                f"{each.owner!r}, which needs every update" if each else "another reducer",
+                METHODS,
+            )
         noisy = next((one for one in inside if one.traits.noises), None)
         if noisy and (traits.noises or traits.needs == "each"):
-            hint = "one of the two: the reported epsilon would not hold"
             raise ArgumentError(
-                begin, f"a method without {noisy.owner!r}", f"one with {noisy.owner!r}", hint
+                begin,
+                f"a method without {noisy.owner!r}",
+                f"one with {noisy.owner!r}",
+                "one of the two: the reported epsilon would not hold",
             )
         bound = next((one for one in inside if one.traits.bounds), None)
         if bound and type(layer).admit is not Layer.admit:
-            hint = f"{bound.owner!r} as the outermost layer"
-            expected = f"single updates that nothing changes after {bound.owner!r}"
-            raise ArgumentError(begin, expected, f"{layer.owner!r} around it, which does", hint)
+            raise ArgumentError(
+                begin,
+                f"single updates that nothing changes after {bound.owner!r}",
+                f"{layer.owner!r} around it, which does",
+                f"{bound.owner!r} as the outermost layer",
+            )
         holding = next((one for one in inside if one.traits.holds), None)
         if traits.averages and holding:
-            actual = f"{holding.owner!r}, which sends changes of it"
-            raise ArgumentError(begin, "clients that are sent the model whole", actual, METHODS)
+            raise ArgumentError(
+                begin,
+                "clients that are sent the model whole",
+                f"{holding.owner!r}, which sends changes of it",
+                METHODS,
+            )
         if traits.averages and not seams.averages(phase.server):
-            actual = type(phase.server).__name__
-            raise ArgumentError(begin, "a server that averages, leaf by leaf", actual, METHODS)
+            raise ArgumentError(
+                begin, "a server that averages, leaf by leaf", type(phase.server).__name__, METHODS
+            )
         kind = traits.gives.get(kind, kind)
         inside.append(layer)

@@ -89,13 +89,15 @@ def read_options(record: type[LocalOptions], header: Meta) -> LocalOptions:
         where = f"options of the message, field {name!r}"
         if name not in known:
             close = get_close_matches(name, known, n=1)
-            hint = (
-                repr(close[0])
-                if close
-                else "a record that extends LocalOptions, named by the local's attribute `options`"
-            )
             raise UpdateError(
-                where, f"a field of {record.__name__}: {', '.join(known)}", repr(name), hint
+                where,
+                f"a field of {record.__name__}: {', '.join(known)}",
+                repr(name),
+                (
+                    repr(close[0])
+                    if close
+                    else "a record that extends LocalOptions, in the local's attribute `options`"
+                ),
             )
         wanted = type(known[name])
         fits = type(value) is wanted or (wanted is float and type(value) is int)

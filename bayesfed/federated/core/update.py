@@ -51,7 +51,7 @@ class Update:
     def weighs(self) -> bool:
         """Whether any weight is above zero."""
         if isinstance(self.weight, dict):
-            return any(bool((leaf > 0).any()) for leaf in self.weight.values())
+            return any((leaf > 0).any() for leaf in self.weight.values())
         return self.weight > 0
 
     def number(self) -> float:

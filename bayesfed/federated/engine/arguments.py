@@ -62,9 +62,12 @@ def check_clients(clients: object) -> None:
         return
     for name, data in clients.items():
         if not isinstance(name, str) or not isinstance(data, Dataset):
-            actual = shown(data) if isinstance(name, str) else f"the name {name!r}"
-            hint = "{'name': Dataset(inputs, targets)}"
-            raise ArgumentError(f"run, client {name!r}", "a Dataset by a name", actual, hint)
+            raise ArgumentError(
+                f"run, client {name!r}",
+                "a Dataset by a name",
+                shown(data) if isinstance(name, str) else f"the name {name!r}",
+                "{'name': Dataset(inputs, targets)}",
+            )
 
 
 def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
@@ -82,9 +85,12 @@ def check_posterior(algorithm: Algorithm, state: Mapping[str, Tensor]) -> None:
     # Properties are not read.
     known = {*dir(type(posterior)), *vars(posterior)}
     if missing := [name for name in POSTERIOR if name not in known]:
-        where = f"{algorithm.name!r}, posterior"
-        actual = f"{type(posterior).__name__}, which has no {', '.join(missing)}"
-        raise ArgumentError(where, "a Posterior", actual, f"a property or method {missing[0]}")
+        raise ArgumentError(
+            f"{algorithm.name!r}, posterior",
+            "a Posterior",
+            f"{type(posterior).__name__}, which has no {', '.join(missing)}",
+            f"a property or method {missing[0]}",
+        )
 
 
 def check_labels(clients: Mapping[str, Dataset], scored: Mapping[str, Dataset]) -> None:
@@ -152,10 +158,12 @@ def check_test(algorithm: Algorithm, test: object, clients: Mapping[str, Dataset
         raise ArgumentError("run, test", expected, actual, hint) from problem
     most, classes = int(test.targets.max()), outputs.shape[1] if outputs.ndim == 2 else 0
     if test.targets.ndim != 1 or (classes and most >= classes):
-        expected = "one label a row" + (f", 0 to {classes - 1}" if classes else "")
-        actual = f"labels up to {most}, shape {tuple(test.targets.shape)}"
-        hint = "classes=train.classes when reading the test set"
-        raise ArgumentError("run, test", expected, actual, hint)
+        raise ArgumentError(
+            "run, test",
+            "one label a row" + (f", 0 to {classes - 1}" if classes else ""),
+            f"labels up to {most}, shape {tuple(test.targets.shape)}",
+            "classes=train.classes when reading the test set",
+        )
 
 
 def described(data: Dataset) -> str:

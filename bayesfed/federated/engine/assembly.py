@@ -104,8 +104,12 @@ class ServerSide:
         if isinstance(planned, Skip):
             return planned
         if seams.inner_codec(planned.up)[1]:
-            actual, hint = "an ErrorFeedback in an assignment", "layered(algorithm, feedback())"
-            raise ArgumentError(f"phase {self.phase.name!r}", "a plain codec", actual, hint)
+            raise ArgumentError(
+                f"phase {self.phase.name!r}",
+                "a plain codec",
+                "an ErrorFeedback in an assignment",
+                "layered(algorithm, feedback())",
+            )
         if not self.phase.layers:
             return planned
         return replace(planned, view=Through(planned.view, self, owns, self._moment(core, round)))
@@ -153,9 +157,12 @@ class ServerSide:
 
         model, info = inner(0, seams.total_of(reducer))
         if any(one is not model for one in held):
-            expected, actual = "the model of which clients hold the changes", "another one"
-            hint = "a layer that moves the model, around a method that sends it whole"
-            raise UpdateError(f"phase {self.phase.name!r}", expected, actual, hint)
+            raise UpdateError(
+                f"phase {self.phase.name!r}",
+                "the model of which clients hold the changes",
+                "another one",
+                "a layer that moves the model, around a method that sends it whole",
+            )
         return self.phase.scope.joined(state, model, owns), {**info, **figures}
 
     def _moment(self, core: Tree, round: int) -> Moment:
@@ -180,8 +187,12 @@ class ServerSide:
             and len(step) == 2
             and all(isinstance(part, dict) for part in step)
         ):
-            where = f"{type(server).__name__}.step, phase {self.phase.name!r}"
-            raise UpdateError(where, "(state, figures)", shown(step), "return state, {}")
+            raise UpdateError(
+                f"{type(server).__name__}.step, phase {self.phase.name!r}",
+                "(state, figures)",
+                shown(step),
+                "return state, {}",
+            )
         return step
 
 

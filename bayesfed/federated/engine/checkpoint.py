@@ -50,9 +50,11 @@ def load(path: str | Path) -> Snapshot:
                 stacklevel=2,
             )
         return snapshot
-    actual = "; ".join(problems) or ("no checkpoint" if folder.is_dir() else "no such folder")
     raise CheckpointError(
-        str(folder), "a checkpoint", actual, "a copy, or a new run in another folder"
+        str(folder),
+        "a checkpoint",
+        "; ".join(problems) or ("no checkpoint" if folder.is_dir() else "no such folder"),
+        "a copy, or a new run in another folder",
     )
 
 
@@ -103,14 +105,13 @@ class Checkpoints:
             written = snapshots.write(self._folder, snapshot, {"file": turn, **history})
             snapshots.prune(self._folder, self._keep, written)
         except OSError as problem:
-            where, hint = (
-                f"checkpoint of round {snapshot.round} in {self._folder}",
-                "another folder",
-            )
+            where = f"checkpoint of round {snapshot.round} in {self._folder}"
+            hint = "another folder"
             if whole := snapshots.finished(self._folder):
                 hint = f"room there: the checkpoint of round {whole[0]} is whole"
-            expected = "a disk that can be written to"
-            raise CheckpointError(where, expected, problem, hint) from problem
+            raise CheckpointError(
+                where, "a disk that can be written to", problem, hint
+            ) from problem
         self._turn = (turn + 1) % self._turns
 
     def _extend(self, turn: int) -> dict[str, Any]:
@@ -178,9 +179,12 @@ def _check_folder(folder: Path, snapshot: Snapshot) -> None:
                 snapshots.remove(folder, number)
             continue
         if number >= snapshot.round or _identity(saved) != _identity(snapshot):
-            actual = f"one of {saved.algorithm!r}, seed {saved.seed}, round {saved.round}"
-            expected, hint = "those this run goes on from", "resume=load(...), or another folder"
-            raise CheckpointError(f"checkpoints in {folder}", expected, actual, hint)
+            raise CheckpointError(
+                f"checkpoints in {folder}",
+                "those this run goes on from",
+                f"one of {saved.algorithm!r}, seed {saved.seed}, round {saved.round}",
+                "resume=load(...), or another folder",
+            )
         return
 
 

@@ -204,19 +204,24 @@ def _resumed(
     """
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
-        expected = f"more than the {done} rounds already made"
-        raise ArgumentError("rounds", expected, rounds, f"rounds={done + 10}")
+        raise ArgumentError(
+            "rounds", f"more than the {done} rounds already made", rounds, f"rounds={done + 10}"
+        )
     if resume and (resume.algorithm, resume.seed) != (algorithm.name, seed):
-        expected = f"a snapshot of {algorithm.name!r}, seed {seed}"
-        actual = f"{resume.algorithm!r}, seed {resume.seed}"
-        raise ArgumentError("resume", expected, actual, "the run's own arguments")
+        raise ArgumentError(
+            "resume",
+            f"a snapshot of {algorithm.name!r}, seed {seed}",
+            f"{resume.algorithm!r}, seed {resume.seed}",
+            "the run's own arguments",
+        )
     return migrated(resume, algorithm) if resume and not resume.owned else resume
 
 
 def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str | None) -> str:
     if given is not None and (not given or (resume and resume.run and resume.run != given)):
-        expected = repr(resume.run) if resume and resume.run else "a name"
-        raise ArgumentError("run_id", expected, repr(given), "None")
+        raise ArgumentError(
+            "run_id", repr(resume.run) if resume and resume.run else "a name", repr(given), "None"
+        )
     return (
         given
         or (resume.run if resume else "")
@@ -234,16 +239,22 @@ def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tup
     """
     if not resume.settings:
         if not anyway:
-            actual = "a snapshot without settings, which an earlier version wrote"
-            hint = "resume_anyway=True, if settings and clients are those of the run"
-            raise ArgumentError("resume", "a snapshot with the settings of its run", actual, hint)
+            raise ArgumentError(
+                "resume",
+                "a snapshot with the settings of its run",
+                "a snapshot without settings, which an earlier version wrote",
+                "resume_anyway=True, if settings and clients are those of the run",
+            )
         return ("settings, which are not known",)
     changes = differences(resume.settings, settings if resume.owned else kept(settings))
     if changes and not anyway:
         told = [f"{name} {before}, now {now}" for name, (before, now) in changes.items()]
         if len(told) > 3:
             told[3:] = [f"and {len(told) - 3} more"]
-        expected = "the settings and clients of the snapshot's run"
-        hint = "the settings and clients of the run, or resume_anyway=True"
-        raise ArgumentError("resume", expected, "; ".join(told), hint)
+        raise ArgumentError(
+            "resume",
+            "the settings and clients of the snapshot's run",
+            "; ".join(told),
+            "the settings and clients of the run, or resume_anyway=True",
+        )
     return tuple(changes)

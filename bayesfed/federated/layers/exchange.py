@@ -136,8 +136,12 @@ class Exchange(Holding):
         if not told:
             return super().holds(visit)
         if self.drawn is None:
-            actual = f"{sorted(told)} to draw them from"
-            raise UpdateError("first message", "values", actual, "the server's own method")
+            raise UpdateError(
+                "first message",
+                "values",
+                f"{sorted(told)} to draw them from",
+                "the server's own method",
+            )
         return self.drawn(told)
 
     def step(
@@ -171,12 +175,16 @@ class Exchange(Holding):
             mask = mask_of(name, handed[name], after)
             kept = handed[name] if mask is None else torch.where(mask, handed[name], 0.0)
             if not torch.equal(then[name], kept):
-                where, hint = f"Exchange, leaf {name!r}", "a server that averages, such as Average"
-                raise UpdateError(where, "the values that were handed on", "other ones", hint)
+                raise UpdateError(
+                    f"Exchange, leaf {name!r}",
+                    "the values that were handed on",
+                    "other ones",
+                    "a server that averages, such as Average",
+                )
             if mask is not None:
                 gone = torch.where(mask, 0.0, handed[name])
                 residuals[name] = torch.where(mask, residuals[name], 0.0)
-                if bool(gone.any()):
+                if gone.any():
                     # A sum takes back the values that were switched off.
                     changes[name] = changes[name] - gone
         return self._moved(own, changes, residuals), model, info

@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesfed.compress.support import moved, supports_of
 from bayesfed.errors import UpdateError
 from bayesfed.federated.core import Fit, Layer, Moment, Sent, Traits, Visit, of, owned
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, besides
 
 # Kinds of leaves: of a message, changes of what is held; of a memory, what is held, and errors.
 CHANGE, HELD, ERROR = "change", "held", "error"
@@ -63,7 +63,7 @@ class Holding(Layer):
         if version is None or version != moment.round - 1:
             return message, {}
         flips = {name: message[name] ^ mask for name, mask in self.before(moment.model).items()}
-        whole = {name: leaf for name, leaf in message.items() if name not in flips}
+        whole = besides(message, flips)
         return whole, of(CHANGE, flips)
 
     def receive(self, visit: Visit) -> Visit:
@@ -100,9 +100,12 @@ class Holding(Layer):
             if name in payload and payload[name].is_floating_point():
                 error = moved(name, leaf, before, now)
                 if error.shape != payload[name].shape:
-                    expected = f"shape {tuple(payload[name].shape)}"
-                    where, actual = f"residual of {name!r}", tuple(error.shape)
-                    raise UpdateError(where, expected, actual, "one view a client")
+                    raise UpdateError(
+                        f"residual of {name!r}",
+                        f"shape {tuple(payload[name].shape)}",
+                        tuple(error.shape),
+                        "one view a client",
+                    )
                 payload[name] = payload[name] + error.to(payload[name])
         for name, leaf in visit.message.items():
             if named(name, self.held):
@@ -132,8 +135,11 @@ def feedback() -> Holding:
 
 def _changed(name: str, held: Tensor | None, change: Tensor) -> Tensor:
     if held is None or held.shape != change.shape or held.dtype != change.dtype:
-        actual = "nothing" if held is None else f"{held.dtype} of shape {tuple(held.shape)}"
-        expected = f"a held leaf of {change.dtype} and shape {tuple(change.shape)}"
-        raise UpdateError(f"change of {name!r}", expected, actual, "sending the whole leaf")
+        raise UpdateError(
+            f"change of {name!r}",
+            f"a held leaf of {change.dtype} and shape {tuple(change.shape)}",
+            "nothing" if held is None else f"{held.dtype} of shape {tuple(held.shape)}",
+            "sending the whole leaf",
+        )
     held = held.to(change.device)
     return held ^ change if not change.is_floating_point() else held + change

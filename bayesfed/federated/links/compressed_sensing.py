@@ -52,9 +52,11 @@ class Compressed:
 
     def __post_init__(self) -> None:
         if min(self.rows, self.columns) < 1:
-            actual = (self.rows, self.columns)
             raise ArgumentError(
-                "Compressed", "rows and columns >= 1", actual, "Compressed(200, 256)"
+                "Compressed",
+                "rows and columns >= 1",
+                (self.rows, self.columns),
+                "Compressed(200, 256)",
             )
 
     def forward(self, values: Tensor, name: str) -> Tensor:
@@ -75,9 +77,12 @@ class Compressed:
         if count <= self.columns:
             return received
         if not is_finite(received):
-            actual = f"{int((~received.isfinite()).sum())} NaN or Inf"
-            hint = "leaving that client out"
-            raise ArgumentError(f"Compressed, leaf {name!r}", "finite numbers", actual, hint)
+            raise ArgumentError(
+                f"Compressed, leaf {name!r}",
+                "finite numbers",
+                f"{int((~received.isfinite()).sum())} NaN or Inf",
+                "leaving that client out",
+            )
         blocks, matrix = received.reshape(-1, self.rows), self._matrix(name, received)
         return amp(matrix, blocks, tol=1e-4, damping=0.3).estimate.flatten()[:count]
 

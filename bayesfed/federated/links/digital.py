@@ -86,11 +86,7 @@ def opened(arrival: Arrival, max_norm: float | None) -> Update:
     weight = arrival.assignment.weight
     if not (math.isfinite(weight) and weight >= 0):
         raise UpdateError(
-            "weight",
-            "a finite number >= 0",
-            weight,
-            "the number of rows",
-            field="weight",
+            "weight", "a finite number >= 0", weight, "the number of rows", field="weight"
         )
     payload = decoded(arrival)
     for name, leaf in payload.items():
@@ -124,17 +120,17 @@ def decoded(arrival: Arrival) -> Tree:
     expected = {"client": arrival.client, "round": arrival.round, "phase": arrival.phase}
     for field, value in expected.items():
         if (claimed := meta.get(field)) != value:
-            wanted, actual = f"one of {field} {value!r}", f"one of {field} {claimed!r}"
-            hint = "this exchange's own message"
-            raise UpdateError("message", wanted, actual, hint, field=field)
+            raise UpdateError(
+                "message",
+                f"one of {field} {value!r}",
+                f"one of {field} {claimed!r}",
+                "this exchange's own message",
+                field=field,
+            )
     if more := {name: value for name, value in meta.items() if name not in expected}:
         # For example a weight, which only the server assigns.
         raise UpdateError(
-            "message meta",
-            sorted(expected),
-            f"also {more}",
-            "what a link packs",
-            field="meta",
+            "message meta", sorted(expected), f"also {more}", "what a link packs", field="meta"
         )
     if arrival.dtypes is None:
         return payload

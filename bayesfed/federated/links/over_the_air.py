@@ -25,17 +25,9 @@ from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update,
 from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.digital import opened
 from bayesfed.keys import Key
-from bayesfed.trees import Tree, shapes
+from bayesfed.trees import Tree, shapes, zeros_like
 from bayesfed.wireless import Gbma
-from bayesfed.wireless.channels import (
-    Reals,
-    Received,
-    Spent,
-    channel_uses,
-    fading,
-    pack,
-    transmit,
-)
+from bayesfed.wireless.channels import Reals, Received, Spent, channel_uses, fading, pack, transmit
 from bayesfed.wireless.power_control import PowerControl, common_amplitude
 
 
@@ -98,8 +90,12 @@ class OverTheAir:
 
     def __post_init__(self) -> None:
         if (self.snr_db is None) == (self.power_w is None):
-            actual, hint = (self.snr_db, self.power_w), "OverTheAir(snr_db=25.0)"
-            raise ArgumentError("OverTheAir", "snr_db or power_w", actual, hint)
+            raise ArgumentError(
+                "OverTheAir",
+                "snr_db or power_w",
+                (self.snr_db, self.power_w),
+                "OverTheAir(snr_db=25.0)",
+            )
         check("OverTheAir, power_w", self.transmit_power_w, number("(0, inf)", "power_w=1.0"))
 
     @property
@@ -122,8 +118,12 @@ class OverTheAir:
             If the reducer is not a sum.
         """
         if gathered(reducer, Sum) is None:
-            hint = "Digital() for rules that need updates apart"
-            raise ArgumentError("OverTheAir", "a sum", type(reducer).__name__, hint)
+            raise ArgumentError(
+                "OverTheAir",
+                "a sum",
+                type(reducer).__name__,
+                "Digital() for rules that need updates apart",
+            )
         everyone, signal = list(arrivals), _Signal(self)
         for arrival in everyone:
             try:
@@ -187,8 +187,9 @@ class _Signal:
         """
         update = opened(arrival, self.link.max_norm)
         if update.by_entry:
-            expected, actual = "payloads of equal shapes", "a weight for each entry"
-            raise UpdateError("OverTheAir", expected, actual, "Digital()")
+            raise UpdateError(
+                "OverTheAir", "payloads of equal shapes", "a weight for each entry", "Digital()"
+            )
         own, first = shapes(update.total), shapes(self.zeros)
         if first and own != first:
             expected = f"shapes {first}, those of the first client"
@@ -199,7 +200,7 @@ class _Signal:
             name: float(leaf.double().square().sum()) for name, leaf in sent.items()
         }
         if not self.zeros:
-            self.zeros = {name: torch.zeros_like(leaf) for name, leaf in update.total.items()}
+            self.zeros = zeros_like(update.total)
             self._lengths = {name: len(leaf) for name, leaf in sent.items()}
 
     @cached_property

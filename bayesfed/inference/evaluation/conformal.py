@@ -77,14 +77,15 @@ def label_weights(wanted: Tensor, counts: Tensor) -> Tensor:
     ArgumentError
         If `wanted` is not C finite numbers from 0 on, of which one is above 0.
     """
-    if tuple(wanted.shape) != tuple(counts.shape) or not bool(
+    if wanted.shape != counts.shape or not (
         wanted.isfinite().all() & (wanted >= 0).all() & (wanted.sum() > 0)
     ):
-        expected, hint = (
+        raise ArgumentError(
+            "shares of the classes",
             f"{len(counts)} finite numbers >= 0, not all 0",
+            shown(wanted.tolist()),
             "torch.bincount(targets, minlength=C)",
         )
-        raise ArgumentError("shares of the classes", expected, shown(wanted.tolist()), hint)
     shares, pooled = wanted.double() / wanted.sum(), counts.double() / counts.sum()
     return torch.where(pooled > 0, shares / pooled.clamp_min(1e-300), 0.0)
 
@@ -109,9 +110,11 @@ def threshold(total: Tensor, level: float = 0.9, *, clients: int = 1) -> float:
     """
     count = float(total.sum())
     if not 0 < level < 1 or count <= 0:
-        actual = f"level {level}, {count:g} rows"
         raise ArgumentError(
-            "threshold", "a level in (0, 1) and at least one row", actual, "threshold(total, 0.9)"
+            "threshold",
+            "a level in (0, 1) and at least one row",
+            f"level {level}, {count:g} rows",
+            "threshold(total, 0.9)",
         )
     wanted = math.ceil((count + clients) * level - 1e-9)
     reached = (total.double().cumsum(0) >= wanted - 1e-9).nonzero()[:, 0]

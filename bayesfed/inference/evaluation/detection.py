@@ -65,9 +65,13 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
         If either is empty, or has a value that is not finite.
     """
     for name, values in (("inside", inside), ("outside", outside)):
-        if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
-            actual = f"{tuple(values.shape)}, {int((~values.isfinite()).sum())} of them not finite"
-            raise ArgumentError(f"detection, {name}", "finite numbers (B,)", actual, "entropies")
+        if values.ndim != 1 or not len(values) or not values.isfinite().all():
+            raise ArgumentError(
+                f"detection, {name}",
+                "finite numbers (B,)",
+                f"{tuple(values.shape)}, {int((~values.isfinite()).sum())} of them not finite",
+                "entropies",
+            )
     values = torch.cat([inside, outside]).double()
     order = values.argsort(descending=True, stable=True)
     # One threshold for each distinct value: the last place of each run of ties.
@@ -135,17 +139,19 @@ def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
         of booleans.
     """
     if uncertainty.shape != wrong.shape or uncertainty.ndim != 1 or not len(wrong):
-        actual = f"{tuple(uncertainty.shape)} and {tuple(wrong.shape)}"
         raise DataError(
             "risk_coverage",
             "an uncertainty and an error for each row (B,)",
-            actual,
+            f"{tuple(uncertainty.shape)} and {tuple(wrong.shape)}",
             "probabilities.argmax(1)",
         )
-    if wrong.dtype != torch.bool or bool(uncertainty.isnan().any()):
-        actual = f"{wrong.dtype}, and {int(uncertainty.isnan().sum())} that are no numbers"
-        hint = "probabilities.argmax(1) != targets"
-        raise DataError("risk_coverage", "numbers, and booleans of errors", actual, hint)
+    if wrong.dtype != torch.bool or uncertainty.isnan().any():
+        raise DataError(
+            "risk_coverage",
+            "numbers, and booleans of errors",
+            f"{wrong.dtype}, and {int(uncertainty.isnan().sum())} that are no numbers",
+            "probabilities.argmax(1) != targets",
+        )
     order = uncertainty.argsort(stable=True)
     errors = wrong[order].double()
     _, group, size = uncertainty[order].unique_consecutive(return_inverse=True, return_counts=True)

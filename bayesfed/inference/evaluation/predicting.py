@@ -17,11 +17,9 @@ class Observing(Protocol):
 
     def draw(self, key: Key) -> Tree:
         """Return one draw of every site."""
-        ...
 
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets at one draw, batch ``(B,)``."""
-        ...
 
 
 @runtime_checkable
@@ -31,7 +29,6 @@ class Enumerated(Protocol):
     @property
     def members(self) -> Sequence[Tree]:
         """The points."""
-        ...
 
 
 @runtime_checkable
@@ -40,4 +37,3 @@ class ObservingDraws(Protocol):
 
     def observe_draws(self, draws: Sequence[Tree], inputs: Tensor) -> Sequence[TorchDistribution]:
         """Return the distribution of the targets at every draw, batch ``(B,)``."""
-        ...

@@ -20,10 +20,7 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.errors.checks import checked, checked_class, whole
 from bayesfed.inference.evaluation import scoring
-from bayesfed.inference.evaluation.detection import (
-    scores_of_classes,
-    uncertainties,
-)
+from bayesfed.inference.evaluation.detection import scores_of_classes, uncertainties
 from bayesfed.inference.evaluation.predicting import Enumerated, Observing, ObservingDraws
 from bayesfed.inference.variational.posterior import expected
 from bayesfed.keys import Key, forked
@@ -121,9 +118,11 @@ class Predictive:
             If a row's target is not one class.
         """
         if not self.classes:
-            actual = f"{type(self._distributions[0][0]).__name__} of shape {self._event}"
             raise PosteriorError(
-                "Predictive.probabilities", "categorical or Bernoulli targets", actual, "mean"
+                "Predictive.probabilities",
+                "categorical or Bernoulli targets",
+                f"{type(self._distributions[0][0]).__name__} of shape {self._event}",
+                "mean",
             )
         return self._stacked(expected)
 
@@ -140,9 +139,11 @@ class Predictive:
         try:
             return self.probabilities.mean(0) if self.classes else self._stacked(expected).mean(0)
         except NotImplementedError as problem:
-            actual = type(self._distributions[0][0]).__name__
             raise PosteriorError(
-                "Predictive.mean", "a distribution with a mean", actual, "draws(key)"
+                "Predictive.mean",
+                "a distribution with a mean",
+                type(self._distributions[0][0]).__name__,
+                "draws(key)",
             ) from problem
 
     @checked()
@@ -167,17 +168,20 @@ class Predictive:
             draw.
         """
         shape = (len(self.inputs), *self._event)
-        if tuple(targets.shape) != shape:
+        if targets.shape != shape:
             raise DataError(
                 "Predictive, targets", f"shape {shape}", tuple(targets.shape), "one target a row"
             )
         values, classes = targets, self.probabilities.shape[-1] if self.classes else 0
-        if classes and not bool(
-            ((targets >= 0) & (targets < classes) & (targets == targets.long())).all()
+        if (
+            classes
+            and not ((targets >= 0) & (targets < classes) & (targets == targets.long())).all()
         ):
-            actual = f"{float(targets.min()):g} to {float(targets.max()):g}"
             raise DataError(
-                "Predictive, targets", f"whole labels 0 to {classes - 1}", actual, "targets.long()"
+                "Predictive, targets",
+                f"whole labels 0 to {classes - 1}",
+                f"{float(targets.min()):g} to {float(targets.max()):g}",
+                "targets.long()",
             )
         if isinstance(self._distributions[0][0], dist.Bernoulli) and not values.is_floating_point():
             values = targets.to(torch.get_default_dtype())
@@ -188,9 +192,11 @@ class Predictive:
                 for batches in self._distributions
             ]
         except ValueError as problem:
-            actual = str(problem).splitlines()[0]
             raise DataError(
-                "Predictive, targets", "values the model can draw", actual, "draws(key)"
+                "Predictive, targets",
+                "values the model can draw",
+                str(problem).splitlines()[0],
+                "draws(key)",
             ) from problem
         return torch.stack([torch.cat(row) for row in rows])
 

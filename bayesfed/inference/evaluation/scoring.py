@@ -26,14 +26,18 @@ def _real(where: str, values: Tensor, shape: str) -> None:
     `shape`, such as "(S, B)".
     """
     if values.ndim != shape.count(",") + 1 or not values.numel() or not values.is_floating_point():
-        actual = f"{tuple(values.shape)} of {values.dtype}"
         raise ArgumentError(
-            where, f"floating-point numbers {shape}, at least one", actual, "reshaping, or .float()"
+            where,
+            f"floating-point numbers {shape}, at least one",
+            f"{tuple(values.shape)} of {values.dtype}",
+            "reshaping, or .float()",
         )
-    if not bool(values.isfinite().all()):
-        actual = f"{int((~values.isfinite()).sum())} that are not"
+    if not values.isfinite().all():
         raise ArgumentError(
-            where, "finite numbers", actual, "looking for the draw or row that overflowed"
+            where,
+            "finite numbers",
+            f"{int((~values.isfinite()).sum())} that are not",
+            "looking for the draw or row that overflowed",
         )
 
 
@@ -41,11 +45,10 @@ def _probabilities(where: str, values: Tensor, shape: str) -> None:
     _real(where, values, shape)
     off = float((values.sum(-1) - 1).abs().max())
     if float(values.min()) < 0 or off > TOLERANCE:
-        actual = f"a smallest one of {float(values.min()):.3g}, a sum off by {off:.3g}"
         raise ArgumentError(
             where,
             "probabilities, a sum of 1 over the last axis",
-            actual,
+            f"a smallest one of {float(values.min()):.3g}, a sum off by {off:.3g}",
             "torch.softmax(logits, -1)",
         )
 
@@ -53,12 +56,18 @@ def _probabilities(where: str, values: Tensor, shape: str) -> None:
 def _labels(where: str, probabilities: Tensor, targets: Tensor) -> None:
     rows, classes = probabilities.shape
     if targets.shape != (rows,) or targets.is_floating_point() or targets.dtype == torch.bool:
-        actual = f"{tuple(targets.shape)} of {targets.dtype}"
-        raise DataError(where, f"integer labels ({rows},), one a row", actual, "targets.long()")
-    if not 0 <= int(targets.min()) <= int(targets.max()) < classes:
-        actual = f"{int(targets.min())} to {int(targets.max())}"
         raise DataError(
-            where, f"labels 0 to {classes - 1}", actual, "a column of probabilities for every class"
+            where,
+            f"integer labels ({rows},), one a row",
+            f"{tuple(targets.shape)} of {targets.dtype}",
+            "targets.long()",
+        )
+    if not 0 <= int(targets.min()) <= int(targets.max()) < classes:
+        raise DataError(
+            where,
+            f"labels 0 to {classes - 1}",
+            f"{int(targets.min())} to {int(targets.max())}",
+            "a column of probabilities for every class",
         )
 
 
@@ -208,13 +217,15 @@ def coverage(draws: Tensor, targets: Tensor, level: float | Sequence[float] | Te
     k / (S + 1), so the expected coverage is `level` at any S; NumPy's default covers less.
     """
     _real("coverage, draws", draws, "(S, B)")
-    if targets.shape != draws.shape[1:] or not bool(targets.isfinite().all()):
-        actual = f"{tuple(targets.shape)}, {int(targets.isfinite().sum())} finite"
+    if targets.shape != draws.shape[1:] or not targets.isfinite().all():
         raise ArgumentError(
-            "coverage", f"finite targets ({draws.shape[1]},)", actual, "draws (S, B), targets (B,)"
+            "coverage",
+            f"finite targets ({draws.shape[1]},)",
+            f"{tuple(targets.shape)}, {int(targets.isfinite().sum())} finite",
+            "draws (S, B), targets (B,)",
         )
     levels = torch.as_tensor(level, dtype=torch.float64, device="cpu")
-    if levels.ndim > 1 or not levels.numel() or not bool(((levels > 0) & (levels < 1)).all()):
+    if levels.ndim > 1 or not levels.numel() or not ((levels > 0) & (levels < 1)).all():
         raise ArgumentError("coverage", "levels inside (0, 1)", level, "[0.5, 0.9]")
     count, widest = len(draws), float(levels.max())
     if widest > (count - 1) / (count + 1) + 1e-9:

@@ -33,7 +33,6 @@ class Objective(Protocol):
 
     def start(self, message: Tree) -> tuple[Tree, Tree]:
         """Split a message into (trained, fixed) leaves; the trained ones are new copies."""
-        ...
 
     def loss(
         self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
@@ -51,21 +50,17 @@ class Objective(Protocol):
         noise
             Generator of posterior draws.
         """
-        ...
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
         """Set up what `loss` needs for the length of a fit; inside the block the same leaves are
         trained.
         """
-        ...
 
     def finish(self, trained: Tree, fixed: Tree) -> Tree:
         """Return the leaves that are sent back."""
-        ...
 
     def check(self, trained: Tree, fixed: Tree, data: Dataset) -> None:
         """Raise `DataError` if the network cannot score the data."""
-        ...
 
 
 @runtime_checkable
@@ -76,13 +71,11 @@ class OwnSteps(Protocol):
 
     def moved_apart(self, trained: Tree) -> frozenset[str]:
         """Return the names of these leaves; the optimiser has the others."""
-        ...
 
     def move(self, trained: Tree, fixed: Tree, observations: float) -> None:
         """Move these leaves in place after a step, and clear their gradients; arguments as for
         `Objective.loss`.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from bayesfed.inference.objectives.likelihood import (
     Terms,
 )
 from bayesfed.models import frobenius_decay
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, only
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Decayed(AroundObjective):
         if self.coefficient == 0:
             return terms
         factors = {name for name in trained if name.rpartition(".")[2] in ("u", "v")}
-        decay = frobenius_decay({name: trained[name] for name in factors}, self.coefficient)
+        decay = frobenius_decay(only(trained, factors), self.coefficient)
         if whole := [leaf.square().sum() for name, leaf in trained.items() if name not in factors]:
             decay = decay + self.coefficient / 2 * torch.stack(whole).sum()
         return Terms(terms.loss + decay, terms.nll)
@@ -79,12 +79,11 @@ class OpenPrior(AroundObjective):
             If none was told, which is a number below 0.
         """
         if precision < 0:
-            expected, hint = (
-                "a method that chooses the precision",
-                "a number, Training(prior_precision=0.3, observations=len(train))",
-            )
             raise ArgumentError(
-                "Training.prior_precision='auto'", expected, "one that does not", hint
+                "Training.prior_precision='auto'",
+                "a method that chooses the precision",
+                "one that does not",
+                "a number, Training(prior_precision=0.3, observations=len(train))",
             )
         return with_prior(self.inner, precision, self.observations)
 
@@ -126,11 +125,10 @@ def with_prior(objective: Objective, precision: float, observations: int) -> Dec
     if isinstance(objective, Decayed):
         return replace(objective, coefficient=objective.coefficient + precision / observations)
     if not isinstance(objective, MaximumLikelihood | Proximal):
-        actual, hint = (
+        raise ArgumentError(
+            "Training.prior_precision",
+            "a method with point estimates",
             type(objective).__name__,
             "prior_precision=None: this method declares its own prior",
-        )
-        raise ArgumentError(
-            "Training.prior_precision", "a method with point estimates", actual, hint
         )
     return Decayed(objective, precision / observations)

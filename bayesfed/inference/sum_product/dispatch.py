@@ -82,13 +82,9 @@ def choose(
         return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes))
     if (tree := _tree(ising, len(nodes), method)) is not None:
         return "exact", lambda settings, state: _as_grid(model, sum_junction(ising, nodes, tree))
-    if method in ("auto", "bp"):
-        return "bp", lambda settings, state: _as_grid(
-            model, pass_edges(ising, nodes, settings, state)
-        )
     if method == "strip":
         raise _unserved(method, "this graph", "a grid, or method='bp'")
-    raise ArgumentError("infer method", "auto, exact, bp, strip or gbp", repr(method), "'auto'")
+    return "bp", lambda settings, state: _as_grid(model, pass_edges(ising, nodes, settings, state))
 
 
 def _on_regions(model: Model, evidence: Tensor, regions: Regions) -> tuple[Method, Run]:
@@ -116,7 +112,7 @@ def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple
         return "strip", lambda settings, state: pass_regions(
             model, evidence, blocks(size, high), settings, state
         )
-    if method not in ("auto", "bp", "exact"):
+    if method == "strip":
         raise _unserved(method, "a general factor graph", "method='auto'")
     if compile_tables(model, evidence.dtype, evidence.device).forest:
         return "exact", lambda settings, state: pass_tables(model, evidence, settings, state)

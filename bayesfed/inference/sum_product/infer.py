@@ -9,7 +9,7 @@ to 100 times smaller. `Inferred.trust` says which of these a result is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import ITSELF, WHOLE, check, checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import a, checked, number, whole
 from bayesfed.inference.sum_product.dispatch import choose
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.inference.sum_product.graphs.flat import Tables
@@ -36,7 +35,17 @@ from bayesfed.models.random_fields.ising import Ising
 ROWS = 4
 
 
-@checked(**dict.fromkeys(("graph", "method", "max_sweeps", "tol", "damping"), ITSELF))
+@checked(
+    graph=a(
+        (FactorGraph, Grid, Ising, Tables),
+        "a FactorGraph or a flat model",
+        "FactorGraph.from_networkx(graph), or a support's lower(shape)",
+    ),
+    tol=number("[0, inf)", "1e-4"),
+    max_sweeps=whole(1, "1000"),
+    damping=number("[0, 1)", "0.5"),
+    strip_rows=whole(2, "4", WIDEST),
+)
 def infer(
     graph: FactorGraph | Model,
     evidence: Tensor | None = None,
@@ -128,24 +137,12 @@ def infer(
         and `trust_bound` is at least 1 ("strip": 1.24), or tables that forbid combinations form
         cycles.
     """
-    if not isinstance(graph, FactorGraph | Grid | Ising | Tables):
-        expected = "a FactorGraph or a flat model"
-        hint = "FactorGraph.from_networkx(graph), or a support's lower(shape)"
-        raise ArgumentError("infer graph", expected, type(graph).__name__, hint)
     model, constant = (
         (graph.model, graph.log_constant) if isinstance(graph, FactorGraph) else (graph, 0.0)
     )
     evidence = _evidence(model, evidence)
-    settings = Settings(
-        tol,
-        max_sweeps,
-        damping,
-        init,
-        strip_rows,
-        None if progress is None else not progress,
-    )
-    for name, role in _ROLES.items():
-        check(f"infer {name}", getattr(settings, name), role)
+    hide_bar = None if progress is None else not progress
+    settings = Settings(tol, max_sweeps, damping, init, strip_rows, hide_bar)
     with torch.no_grad():
         # The kernels of pairwise graphs run on the CPU.
         plain = (evidence if isinstance(model, Tables) else evidence.cpu()).detach().contiguous()
@@ -159,13 +156,17 @@ def infer(
                 raise ArgumentError(f"infer {name}", f"method {of!r}", repr(method), hint)
         chosen, run = choose(_detached(model), plain, method, regions, strip_rows)
         outcome = run(settings, state)
-        if bool(outcome.belief.isnan().any()):
-            hint = (
-                "regions that overlap less"
-                if chosen == "gbp"
-                else "smaller couplings, or method='exact'"
+        if outcome.belief.isnan().any():
+            raise ArgumentError(
+                "infer",
+                "weights that float64 can hold",
+                "NaN beliefs",
+                (
+                    "regions that overlap less"
+                    if chosen == "gbp"
+                    else "smaller couplings, or method='exact'"
+                ),
             )
-            raise ArgumentError("infer", "weights that float64 can hold", "NaN beliefs", hint)
         share = multistable_share(model, chosen, run, settings, outcome) if certify else None
     inferred = Inferred(
         chosen,
@@ -174,7 +175,7 @@ def infer(
         outcome.state,
         outcome.sweeps,
         outcome.residual,
-        outcome.converged,
+        outcome.residual <= tol,
         share,
         model,
         outcome,
@@ -182,7 +183,7 @@ def infer(
         constant,
     )
     if warn:
-        warn_of(inferred, outcome, settings)
+        warn_of(inferred, tol)
     return inferred
 
 
@@ -202,27 +203,21 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
         return torch.zeros(
             shape, dtype=torch.float64, device=like.device if isinstance(like, Tensor) else "cpu"
         )
-    kind, finite = "log-odds", False
-    if isinstance(evidence, Tensor):
-        evidence = _in_form(model, evidence, shape)
-        # A general graph takes -inf: an impossible state.
-        kind, finite = (
-            ("log weights", bool((evidence < math.inf).all()))
-            if isinstance(model, Tables)
-            else (kind, bool(evidence.isfinite().all()))
-        )
-    fits = isinstance(evidence, Tensor) and evidence.dtype in (torch.float32, torch.float64)
+    evidence = _in_form(model, evidence, shape)
+    # A general graph takes -inf: an impossible state.
+    kind, finite = (
+        ("log weights", bool((evidence < math.inf).all()))
+        if isinstance(model, Tables)
+        else ("log-odds", bool(evidence.isfinite().all()))
+    )
+    fits = evidence.dtype in (torch.float32, torch.float64)
     if (
         not fits
         or not finite
         or tuple(evidence.shape[evidence.ndim - len(shape) :]) != shape
         or not evidence.numel()
     ):
-        actual = (
-            f"{evidence.dtype} of shape {tuple(evidence.shape)}"
-            if isinstance(evidence, Tensor)
-            else type(evidence).__name__
-        )
+        actual = f"{evidence.dtype} of shape {tuple(evidence.shape)}"
         raise ArgumentError(
             "infer evidence",
             f"finite float32 or float64 {kind} of shape (..., {str(shape)[1:]}",
@@ -251,33 +246,13 @@ def _check_regions(regions: Sequence[Sequence[int]] | None, model: Model) -> Non
         return
     count = model.cards.numel() if isinstance(model, Tables) else model.ising().field.numel()
     flat = [variable for region in regions for variable in region]
-    if (
-        not regions
-        or not all(len(region) for region in regions)
-        or not all(WHOLE.fits(variable) and 0 <= variable < count for variable in flat)
-    ):
+    if not (regions and all(regions) and all(0 <= variable < count for variable in flat)):
         raise ArgumentError(
             "infer regions",
             f"sequences of variables from 0 to {count - 1}",
             regions,
             "regions=[(0, 1, 2), (2, 3)]",
         )
-
-
-def _between(low: float, high: float, kind: type[int | float]) -> Callable[[object], bool]:
-    """Return whether a value is a number of this kind in [low, high)."""
-    return lambda value: (
-        isinstance(value, int | kind) and not isinstance(value, bool) and low <= value < high
-    )
-
-
-_ROLES = {
-    "tol": Role(_between(0, math.inf, float), "a number >= 0", "1e-4"),
-    "max_sweeps": Role(_between(1, math.inf, int), "an integer >= 1", "1000"),
-    "damping": Role(_between(0, 1, float), "a number in [0, 1)", "0.5"),
-    "init": Role(("zero", "hi", "lo").__contains__, "'zero', 'hi' or 'lo'", "'zero'"),
-    "strip_rows": Role(_between(2, WIDEST + 1, int), f"an integer from 2 to {WIDEST}", "4"),
-}
 
 
 def _detached(model: Model) -> Model:

@@ -92,7 +92,7 @@ class Inferred:
     def hard(self) -> bool:
         """Whether a table of two or more variables forbids a combination."""
         return isinstance(self.model, Tables) and any(
-            bool(torch.isneginf(group.tables).any()) for group in self.model.groups
+            torch.isneginf(group.tables).any() for group in self.model.groups
         )
 
     @property
@@ -216,10 +216,8 @@ class Inferred:
             if isinstance(model, Grid):
                 field, weights = model.fields(device=device), list(model.couplings(device=device))
             else:
-                field, weights = (
-                    model.field.double().to(device),
-                    [model.coupling.double().to(device)],
-                )
+                field = model.field.double().to(device)
+                weights = [model.coupling.double().to(device)]
             marginals = marginals.reshape(*self._batch, model.copies, -1)
             own = evidence.reshape(marginals.shape) + field.reshape(-1)
             joint = [table[..., 1, 1] for table in joint]

@@ -121,7 +121,7 @@ class MeanFieldElbo:
             mask = message[f"support/{name}"]
             mean = scatter_active(message[f"mean/{name}"], mask)
             trained[f"mean/{name}"] = mean
-            if not bool(mask.all()):
+            if not mask.all():
                 fixed[f"mask/{name}"] = mask.to(mean.dtype)
             fixed[f"active/{name}"] = mask.sum().to(mean.dtype)
             leaf = spread_leaf(name, self.spread)

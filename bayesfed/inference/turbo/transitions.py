@@ -26,6 +26,8 @@ PATCH = 12
 STRONGEST = 0.42
 # Grids with a smaller side are matched as a whole, without the patch.
 WIDE = 8
+# Longest step of a parameter.
+TRUST = 0.5
 
 
 def even_grid(
@@ -88,9 +90,7 @@ def _middle_row(parameters: Tensor) -> tuple[Tensor, Tensor]:
     ]
 
 
-def newton(
-    residual: Callable[[Tensor], Tensor], start: Tensor, steps: int, trust: float = 0.5
-) -> Tensor:
+def newton(residual: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tensor:
     """Return x with ``residual(x) = 0``, by Newton steps with finite differences.
 
     Parameters
@@ -101,8 +101,6 @@ def newton(
         ``(n,)``.
     steps
         Largest number of steps.
-    trust
-        Largest change of a coordinate in one step.
     """
     point = start
     for _ in range(steps):
@@ -114,7 +112,7 @@ def newton(
             [(residual(point + shift) - residual(point - shift)) / 2e-4 for shift in shifts], dim=1
         )
         move = -torch.linalg.lstsq(slope, value).solution
-        point = point + move / max(1.0, float(move.abs().max()) / trust)
+        point = point + move / max(1.0, float(move.abs().max()) / TRUST)
     return point
 
 

@@ -118,9 +118,12 @@ class LoraLinear(Deterministic):
         outputs, inputs = base.weight.shape
         rank = len(a)
         if (tuple(b.shape), tuple(a.shape)) != ((outputs, rank), (rank, inputs)) or not rank:
-            actual = f"{tuple(b.shape)}, {tuple(a.shape)}"
-            expected = f"B ({outputs}, r) and A (r, {inputs})"
-            raise ArgumentError("LoraLinear", expected, actual, "lora(net, rank, key)")
+            raise ArgumentError(
+                "LoraLinear",
+                f"B ({outputs}, r) and A (r, {inputs})",
+                f"{tuple(b.shape)}, {tuple(a.shape)}",
+                "lora(net, rank, key)",
+            )
         check("LoraLinear, dropout", dropout, number("[0, 1)", "0.1"))
         self.in_features, self.out_features = inputs, outputs
         self.base = base

@@ -94,8 +94,12 @@ def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
     names, heads = owners[True], sorted(owners[False])
     modules = dict(net.named_modules())
     if strangers := sorted({*names, *heads} - modules.keys()):
-        known = f"those of {sorted(modules)[-1]!r}"
-        raise DataError(str(path), "layers of this network", f"others: {strangers[:3]}", known)
+        raise DataError(
+            str(path),
+            "layers of this network",
+            f"others: {strangers[:3]}",
+            f"those of {sorted(modules)[-1]!r}",
+        )
     where = {f"{name}.weight" for name in names}
     made = lora(
         net,
@@ -131,11 +135,12 @@ def _config(path: Path) -> Settings:
     try:
         return Settings.model_validate(json.loads(path.read_bytes()))
     except ValidationError as problem:
-        wrong = "; ".join(
-            f"{'.'.join(map(str, one['loc']))} {one['msg']}" for one in problem.errors()
-        )
-        hint = "merging it into the weights with peft"
-        raise DataError(str(path), "plain LoRA of one rank", wrong, hint) from None
+        raise DataError(
+            str(path),
+            "plain LoRA of one rank",
+            "; ".join(f"{'.'.join(map(str, one['loc']))} {one['msg']}" for one in problem.errors()),
+            "merging it into the weights with peft",
+        ) from None
     except (OSError, ValueError, AttributeError, RecursionError) as problem:
         raise DataError(
             str(path), "the settings of an adapter as JSON", problem, "save_peft"
@@ -148,8 +153,12 @@ def _tensors(path: Path) -> Tree:
     from safetensors.torch import load
 
     if not path.is_file() and path.with_suffix(".bin").is_file():
-        hint = "peft's save_pretrained of today"
-        raise DataError(str(path), "safetensors", "a pickle, which may run code", hint)
+        raise DataError(
+            str(path),
+            "safetensors",
+            "a pickle, which may run code",
+            "peft's save_pretrained of today",
+        )
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError) as problem:

@@ -87,9 +87,11 @@ def save_peft(
         raise UpdateError("save_peft", "frozen weights as they were", changed, "merged(net, tree)")
     scales = {float(layer.scale) for layer in layers.values()}
     if len(scales) != 1 or "" in layers:
-        actual = "one layer by itself" if "" in layers else f"scales {sorted(scales)}"
         raise ArgumentError(
-            "save_peft", "adapters of one scale within a network", actual, "lora(net, 8, key)"
+            "save_peft",
+            "adapters of one scale within a network",
+            "one layer by itself" if "" in layers else f"scales {sorted(scales)}",
+            "lora(net, 8, key)",
         )
     alpha, heads = scales.pop() / lora_scale(rank, 1.0, scaling), _heads(net)
     tensors = {
@@ -143,6 +145,10 @@ def _heads(net: nn.Module) -> list[str]:
         if name.endswith(tuple(heads)) and name not in heads and not name.startswith(inside)
     }
     if more or "" in heads or any(head.endswith(".base") for head in heads):
-        expected = "trained parameters in modules of their own, of names that end no other's"
-        raise ArgumentError("save_peft", expected, sorted(more or trained), "head=['classifier']")
+        raise ArgumentError(
+            "save_peft",
+            "trained parameters in modules of their own, of names that end no other's",
+            sorted(more or trained),
+            "head=['classifier']",
+        )
     return heads

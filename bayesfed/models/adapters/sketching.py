@@ -84,9 +84,10 @@ def importance_sketch(weights: Tensor, k: int, key: Key, *, floor: float = 0.5) 
     check_rank("importance_sketch, k", k, rank)
     weights = weights.detach().double().cpu()
     check("importance_sketch, floor", floor, SHARE)
-    if not bool(((weights >= 0) & weights.isfinite()).all()):
-        actual, hint = weights.tolist(), "slice_norms(b, a)"
-        raise ArgumentError("importance_sketch", "finite weights >= 0", actual, hint)
+    if not ((weights >= 0) & weights.isfinite()).all():
+        raise ArgumentError(
+            "importance_sketch", "finite weights >= 0", weights.tolist(), "slice_norms(b, a)"
+        )
     chances = inclusion(weights, k, floor)
     generator = key.generator()
     order = torch.randperm(rank, generator=generator)
@@ -114,7 +115,7 @@ def inclusion(weights: Tensor, k: int, floor: float) -> Tensor:
         left = k - int(certain.sum())
         rest = shares.masked_fill(certain, 0.0)
         chances = torch.where(certain, 1.0, left * rest / rest.sum() if left else rest)
-        if not bool(((chances >= 1) & ~certain).any()):
+        if not ((chances >= 1) & ~certain).any():
             return chances
         certain |= chances >= 1
 

@@ -189,12 +189,12 @@ def has_sparse_products(weight: Tensor) -> bool:
     )
 
 
-def quickest(forms: Mapping[str, nn.Module], batch: Tensor, repeats: int = 5) -> str:
-    """Return the name of the form with the shortest of `repeats` runs on a batch, timed in turn
+def quickest(forms: Mapping[str, nn.Module], batch: Tensor) -> str:
+    """Return the name of the form with the shortest of five runs on a batch, timed in turn
     after one warm-up each.
     """
     seconds = dict.fromkeys(forms, float("inf"))
-    for turn in range(repeats + 1):
+    for turn in range(6):
         for name, form in forms.items():
             start = time.perf_counter()
             form(batch)

@@ -74,8 +74,12 @@ class Ties:
         if coarse.inner < fine.inner:
             coarse, fine = fine, coarse
         if coarse.inner % fine.inner or coarse.channels == fine.channels:
-            actual = f"channels of {coarse.inner} and of {fine.inner} entries side by side"
-            raise ArgumentError(where, "channels that line up", actual, "one layout for both")
+            raise ArgumentError(
+                where,
+                "channels that line up",
+                f"channels of {coarse.inner} and of {fine.inner} entries side by side",
+                "one layout for both",
+            )
         factor, atom = coarse.inner // fine.inner, self.atom(fine.channels)
         self._parents[fine.channels] = Axis(coarse.channels, factor)
         self.join(Axis(coarse.channels, 1), atom, factor, where)
@@ -94,9 +98,10 @@ class Ties:
             return
         atom = block // inner
         if block % inner or self.atom(root.channels) not in (1, atom):
-            expected = "norms of the same channels with the same groups"
-            actual = (
-                f"groups of {block / inner:g} channels beside some of {self.atom(root.channels)}"
+            raise ArgumentError(
+                where,
+                "norms of the same channels with the same groups",
+                f"groups of {block / inner:g} channels beside some of {self.atom(root.channels)}",
+                "one number of groups",
             )
-            raise ArgumentError(where, expected, actual, "one number of groups")
         self._atoms[root.channels] = atom

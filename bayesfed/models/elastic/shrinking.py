@@ -121,7 +121,7 @@ def shrunk(net: Net, graph: ChannelGraph, alpha: float) -> Net:
         {
             id(value): _leading(value, target[name])
             for name, value in own.items()
-            if target[name] != tuple(value.shape)
+            if target[name] != value.shape
         },
     )
     widths = shrunk_widths(graph, alpha)

@@ -71,9 +71,11 @@ def channel_graph(net: nn.Module, sample: Tensor) -> ChannelGraph:
         try:
             traced = fx.symbolic_trace(net)
         except Exception as error:
-            expected = "a network whose steps do not depend on its inputs"
             raise ArgumentError(
-                "channel_graph, net", expected, error, "modules without branches"
+                "channel_graph, net",
+                "a network whose steps do not depend on its inputs",
+                error,
+                "modules without branches",
             ) from error
         walk = _Walk(traced, net)
         # Two examples, since a batch of one could not be told from an axis of one channel. Only
@@ -97,9 +99,11 @@ class _Walk(fx.Interpreter):
         try:
             result = super().run_node(n)
         except Exception as error:
-            actual = str(error).partition("\n")[0]
             raise ArgumentError(
-                where, "a network that takes the sample", actual, "inputs as in training"
+                where,
+                "a network that takes the sample",
+                str(error).partition("\n")[0],
+                "inputs as in training",
             ) from error
         if n.op == "output":
             for axis in self.inputs(n):
@@ -125,16 +129,18 @@ class _Walk(fx.Interpreter):
         if rule is None:
             hidden = any(self.network.ties.root(axis) is not None for axis in self.inputs(node))
             if hidden or (module is not None and any(True for _ in module.parameters())):
-                known = "an operation with a rule for hidden channels"
-                actual = (
-                    "several results"
-                    if several
-                    else "a module with hooks"
-                    if module is not None and type(module) in MODULES
-                    else "none"
+                raise ArgumentError(
+                    where,
+                    "an operation with a rule for hidden channels",
+                    (
+                        "several results"
+                        if several
+                        else "a module with hooks"
+                        if module is not None and type(module) in MODULES
+                        else "none"
+                    ),
+                    "layers, norms, activations, pooling, flattening and sums",
                 )
-                hint = "layers, norms, activations, pooling, flattening and sums"
-                raise ArgumentError(where, known, actual, hint)
             return (None,) * len(shape)
         path = str(node.target) if module is not None else ""
         args, named = self.given(node.args), self.given(node.kwargs)

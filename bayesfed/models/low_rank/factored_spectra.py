@@ -71,11 +71,7 @@ class Spectrum:
 
 @checked()
 def spectrum(
-    matrix: Tensor,
-    rank: int,
-    *,
-    key: Key | None = None,
-    warm: Spectrum | None = None,
+    matrix: Tensor, rank: int, *, key: Key | None = None, warm: Spectrum | None = None
 ) -> Spectrum:
     """Find the leading singular triplets of a matrix, by an SVD or, with a key, by subspace
     iteration whose error is measured.
@@ -192,7 +188,7 @@ def whole_weight(tree: Mapping[str, Tensor], name: str, layout: Unrolling, where
     """
     leaf = leaf_of(name, "weight")
     actual = tuple(tree[leaf].shape) if leaf in tree else "no such leaf"
-    if actual != tuple(layout.shape):
+    if actual != layout.shape:
         raise UpdateError(
             f"{where}, leaf {leaf!r}",
             f"shape {tuple(layout.shape)}",

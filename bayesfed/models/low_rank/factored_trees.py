@@ -72,8 +72,12 @@ def factorise(
     """
     found = spectra(tree, layers, ranks) if found is None else found
     if lacking := sorted(ranks.keys() - found.keys()):
-        hint = "spectra(tree, layers, ranks)"
-        raise ArgumentError("factorise", f"spectra of {sorted(ranks)}", f"none of {lacking}", hint)
+        raise ArgumentError(
+            "factorise",
+            f"spectra of {sorted(ranks)}",
+            f"none of {lacking}",
+            "spectra(tree, layers, ranks)",
+        )
     changed: Tree = {}
     for leaf, value in tree.items():
         name, _, last = leaf.rpartition(".")
@@ -110,9 +114,11 @@ def align(tree: Mapping[str, Tensor], layers: Mapping[str, Unrolling]) -> Tree:
         rank = shapes[0][-1] if shapes[0] else 1
         if shapes != [(side, rank) for side in layout.size]:
             rows, columns = layout.size
-            expected = f"u and v of shapes ({rows}, R) and ({columns}, R)"
             raise UpdateError(
-                f"align, layer {name!r}", expected, shapes, "the shapes published, any rank"
+                f"align, layer {name!r}",
+                f"u and v of shapes ({rows}, R) and ({columns}, R)",
+                shapes,
+                "the shapes published, any rank",
             )
     changed: Tree = {}
     for leaf, value in tree.items():

@@ -163,9 +163,12 @@ def with_points(tree: Mapping[str, Tensor], points: Mapping[str, FixedRank]) -> 
         u, v = (tree.get(leaf_of(name, side)) for side in "uv")
         shape = None if u is None or v is None else (len(u), len(v))
         if point.shape != shape:
-            expected = f"a point of shape {shape}, of any rank" if shape else "a layer of the tree"
-            hint = "the tree of a network made by fixed_rank"
-            raise ArgumentError(f"with_points, layer {name!r}", expected, point.shape, hint)
+            raise ArgumentError(
+                f"with_points, layer {name!r}",
+                f"a point of shape {shape}, of any rank" if shape else "a layer of the tree",
+                point.shape,
+                "the tree of a network made by fixed_rank",
+            )
         changed |= {leaf_of(name, leaf): getattr(point, leaf) for leaf in ("u", "s", "v")}
     return changed
 
@@ -206,7 +209,11 @@ def tangents(
     for name, point in points.items():
         up, vp = (gradients.get(leaf_of(name, leaf)) for leaf in ("up", "vp"))
         if up is None or vp is None:
-            hint = "torch.autograd.grad(loss, list(probes.values()))"
-            raise ArgumentError(f"tangents, layer {name!r}", "gradients of probes", "none", hint)
+            raise ArgumentError(
+                f"tangents, layer {name!r}",
+                "gradients of probes",
+                "none",
+                "torch.autograd.grad(loss, list(probes.values()))",
+            )
         riemannian[name] = project(point, up, vp)
     return riemannian

@@ -206,13 +206,10 @@ def _candidates(
             for one in ((whole,) if isinstance(whole, str) else whole or ())
         }
     if empty := [one for one, names in kept.items() if not names]:
-        expected = f"layers among {list(matrices)}"
-        raise ArgumentError("hybrid, whole", expected, f"none for {empty}", "whole_first")
+        raise ArgumentError(
+            "hybrid, whole", f"layers among {list(matrices)}", f"none for {empty}", "whole_first"
+        )
     rest = matrices.keys() - set[str]().union(*kept.values())
     return chosen(
-        net,
-        lambda name, module: name in rest,
-        named,
-        caller="hybrid",
-        kinds=(nn.Linear, nn.Conv2d),
+        net, lambda name, module: name in rest, named, caller="hybrid", kinds=(nn.Linear, nn.Conv2d)
     )

@@ -77,8 +77,12 @@ def chosen(
             else:
                 layers[path] = module
                 continue
-            hint = "a predicate that leaves it out, or ranks by name"
-            raise ArgumentError(f"{caller}, layer {path!r}", expected, actual, hint)
+            raise ArgumentError(
+                f"{caller}, layer {path!r}",
+                expected,
+                actual,
+                "a predicate that leaves it out, or ranks by name",
+            )
     if unknown := sorted(set(named or ()) - set(among)):
         raise ArgumentError(caller, f"layers among {among}", unknown, "net.named_modules()")
     if not layers:

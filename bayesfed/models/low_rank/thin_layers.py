@@ -97,8 +97,12 @@ class ThinLayer(Deterministic):
         self.factors, found = tuple(factors), shapes(factors)
         rank = factors["u"].shape[1]
         if not rank or found != self.shapes(rank):
-            expected = f"shapes {self.shapes(max(1, rank))}"
-            raise ArgumentError(type(self).__name__, expected, found, "a matrix as the layer's")
+            raise ArgumentError(
+                type(self).__name__,
+                f"shapes {self.shapes(max(1, rank))}",
+                found,
+                "a matrix as the layer's",
+            )
         for name, factor in factors.items():
             # Copies: a view of an SVD's result would keep all of it in memory.
             own = factor.detach().clone(memory_format=torch.contiguous_format)

@@ -59,8 +59,12 @@ class Unrolling:
 
     def __post_init__(self) -> None:
         if len(self.shape) < 2 or not prod(self.shape):
-            expected = "(out, in) or (out, in, *kernel)"
-            raise ArgumentError("Unrolling.shape", expected, tuple(self.shape), "weight.shape")
+            raise ArgumentError(
+                "Unrolling.shape",
+                "(out, in) or (out, in, *kernel)",
+                tuple(self.shape),
+                "weight.shape",
+            )
 
     @property
     def tail(self) -> int:

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from bayesfed.errors.checks import POSITIVE, check
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import POSITIVE, Role, check
 from bayesfed.keys import Key
 
 Net = TypeVar("Net", bound=nn.Module)

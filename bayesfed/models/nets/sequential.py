@@ -7,8 +7,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from bayesfed.errors.checks import COUNT, POSITIVE, check, checked, number
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import COUNT, POSITIVE, Role, check, checked, number
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import LARGE, initialised
 from bayesfed.models.nets.norms import Norm, norm_layer

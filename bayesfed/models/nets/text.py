@@ -107,8 +107,12 @@ def text_classifier(
     body = encoder if isinstance(encoder, nn.Module) else _loaded(model_folder(encoder), dropout)
     width = getattr(getattr(body, "config", None), "hidden_size", None)
     if not isinstance(width, int):
-        expected, actual = "an encoder with config.hidden_size", type(body).__name__
-        raise ArgumentError("text_classifier", expected, actual, "a BertModel")
+        raise ArgumentError(
+            "text_classifier",
+            "an encoder with config.hidden_size",
+            type(body).__name__,
+            "a BertModel",
+        )
     head = initialised(nn.utils.skip_init(nn.Linear, width, classes), key)
     return TextClassifier(body, head).train()
 

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from bayesfed.errors import PriorError
-from bayesfed.errors.checks import checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked
 from bayesfed.models.calling import called
 from bayesfed.models.modules import Predicate, initial_scale
 from bayesfed.models.priors.declared import check_selected
@@ -90,7 +89,7 @@ class BayesianNet:
         lambda prior: not isinstance(prior, type),
         "a prior as a value",
         "Gaussian(1.0), or declare for a Prior",
-    ),
+    )
 )
 def bayesian(
     net: nn.Module,
@@ -140,8 +139,12 @@ def bayesian(
     }
     for name, own in priors.items():
         if not isinstance(own, WeightPrior) or isinstance(own, Distribution):
-            actual, hint = type(own).__name__, "Gaussian(1.0), or declare for a Prior"
-            raise PriorError(f"bayesian, parameter {name!r}", "a WeightPrior", actual, hint)
+            raise PriorError(
+                f"bayesian, parameter {name!r}",
+                "a WeightPrior",
+                type(own).__name__,
+                "Gaussian(1.0), or declare for a Prior",
+            )
     values = {name: value.detach() for name, value in named.items()} | trainable(net)
     return BayesianNet(net, priors, values, likelihood or Categorical(), prior is None)
 

@@ -16,8 +16,7 @@ import pyro.distributions as dist
 from torch import Tensor, nn
 
 from bayesfed.errors import PriorError
-from bayesfed.errors.checks import checked
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, checked
 from bayesfed.models.calling import called, check_resolved
 from bayesfed.models.modules import Dense, Predicate, initial_scale, layer_weights
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
@@ -158,7 +157,7 @@ class Declared:
         lambda prior: not isinstance(prior, type) and (isinstance(prior, Prior) or callable(prior)),
         "a Prior",
         "Prior(), or {'name': Prior()}.get",
-    ),
+    )
 )
 def declare(
     net: nn.Module,
@@ -227,8 +226,12 @@ def check_selected(where: str, net: nn.Module, selected: Sequence[str], hint: st
         hint = "net.requires_grad_()" if still and not names else hint
         raise PriorError(where, "a predicate that chooses a parameter", actual, hint)
     if running := running_statistics(net, certain=True):
-        expected = "a network without running statistics"
-        raise PriorError(where, expected, running, "nn.GroupNorm in place of batch norm")
+        raise PriorError(
+            where,
+            "a network without running statistics",
+            running,
+            "nn.GroupNorm in place of batch norm",
+        )
 
 
 def _owners(net: nn.Module, parameter: nn.Parameter) -> Iterator[tuple[str, nn.Module]]:

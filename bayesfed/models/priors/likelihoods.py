@@ -28,31 +28,25 @@ class Likelihood(Protocol):
         """T: the likelihood is raised to the power 1/T. Below 1 the data count more than in Bayes'
         rule. None leaves T to the method, or is 1.
         """
-        ...
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log likelihood over the batch, at temperature 1."""
-        ...
 
     def pointwise(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the log likelihood of each row, ``(B,)``, at temperature 1."""
-        ...
 
     def distribution(self, output: Tensor) -> dist.TorchDistribution:
         """Return the distribution of each row's target, of batch shape ``(B,)``, at
         temperature 1.
         """
-        ...
 
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
         """Sample or observe the Pyro site ``y``, whose log density is multiplied by
         ``scale / temperature``.
         """
-        ...
 
     def check(self, output: Tensor, targets: Tensor) -> None:
         """Raise `DataError` if the targets do not fit the outputs."""
-        ...
 
 
 def temperature_of(likelihood: Likelihood) -> float:
@@ -202,10 +196,10 @@ def _labels_instead(output: Tensor, targets: Tensor) -> str:
     if (
         targets.ndim == 2
         and targets.shape[1] > 1
-        and bool(((targets == 0) | (targets == 1)).all() and (targets.sum(1) == 1).all())
+        and (((targets == 0) | (targets == 1)).all() and (targets.sum(1) == 1).all())
     ):
         return "targets.argmax(1), since they are one-hot"
-    if targets.is_floating_point() and not bool((targets == targets.round()).all()):
+    if targets.is_floating_point() and not (targets == targets.round()).all():
         return "likelihood=Normal() for numbers"
     return "targets.long()" if targets.shape == output.shape[:1] else "one label a row, (B,)"
 

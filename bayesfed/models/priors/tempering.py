@@ -46,15 +46,22 @@ def tempered(
     """
     own = likelihood.temperature
     if temperature is not None and own is not None:
-        actual = f"{temperature!r} and {own} of the likelihood"
-        hint = "Categorical(), which leaves it open"
-        raise ArgumentError(f"{where}, temperature", "one temperature", actual, hint)
+        raise ArgumentError(
+            f"{where}, temperature",
+            "one temperature",
+            f"{temperature!r} and {own} of the likelihood",
+            "Categorical(), which leaves it open",
+        )
     if own is not None:
         return likelihood
     if temperature is None or temperature == "auto":
         temperature = min(1.0, ROWS_A_WEIGHT * observations / weights)
     check(f"{where}, temperature", temperature, SCALE)
     if not is_dataclass(likelihood):
-        expected, actual = "a temperature, or a dataclass", type(likelihood).__name__
-        raise PriorError("likelihood", expected, actual, "a `temperature` of 1.0")
+        raise PriorError(
+            "likelihood",
+            "a temperature, or a dataclass",
+            type(likelihood).__name__,
+            "a `temperature` of 1.0",
+        )
     return replace(likelihood, temperature=float(temperature))

@@ -35,7 +35,6 @@ class WeightPrior(Protocol):
         """Sample sites at or below `name`; return a weight of the shape, dtype and device of
         `like`, whose values are not read.
         """
-        ...
 
 
 def _drawn(name: str, entries: Any) -> Tensor:
@@ -75,7 +74,7 @@ class Gaussian:
             # A copy: training the network that the centre came from must not move the prior, nor
             # may the prior fill that network's gradients.
             object.__setattr__(self, "centre", self.centre.detach().clone())
-        if not bool(torch.as_tensor(self.centre).isfinite().all()):
+        if not torch.as_tensor(self.centre).isfinite().all():
             raise ArgumentError("Gaussian.centre", "finite numbers", "NaN or Inf", "0.0")
 
     @classmethod
@@ -95,9 +94,12 @@ class Gaussian:
         if not isinstance(self.centre, Tensor):
             return _drawn(name, dist.Normal(torch.full_like(like, self.centre), self.sd))
         if self.centre.shape != like.shape:
-            where, actual = f"Gaussian.centre, site {name!r}", f"shape {tuple(self.centre.shape)}"
-            hint = "a function of the name that gives each parameter its own centre"
-            raise PriorError(where, f"shape {tuple(like.shape)}", actual, hint)
+            raise PriorError(
+                f"Gaussian.centre, site {name!r}",
+                f"shape {tuple(like.shape)}",
+                f"shape {tuple(self.centre.shape)}",
+                "a function of the name that gives each parameter its own centre",
+            )
         return _drawn(name, dist.Normal(self.centre.to(like), self.sd))
 
 
@@ -263,12 +265,11 @@ class ProductGaussian:
     def sample(self, name: str, like: Tensor) -> Tensor:
         """Sample both factors, weight them by the decay and record their product."""
         if like.ndim < 2:
-            hint = "a prior for each parameter, by name"
             raise PriorError(
                 f"ProductGaussian, site {name!r}",
                 "a matrix or kernel",
                 f"shape {tuple(like.shape)}",
-                hint,
+                "a prior for each parameter, by name",
             )
         sides = {"u": like.shape[0], "v": math.prod(like.shape[1:])}
         u, v = (

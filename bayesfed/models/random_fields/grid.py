@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import a, checked_class
 from bayesfed.models.random_fields.ising import Ising, check_arrangement, pairs
 
 Number = float | Tensor
@@ -34,6 +35,11 @@ class Link(NamedTuple):
 
 
 # Compared by identity, because results computed for a model are cached with it.
+LINK = a(Link, "a Link", "Link(0.8), or FactorGraph.grid for probabilities")
+
+
+# Compared by identity, because results computed for a model are cached with it.
+@checked_class(row=LINK, column=LINK)
 @dataclass(frozen=True, eq=False)
 class Grid:
     """A K x M grid of binary variables, or several independent copies of one.
@@ -66,43 +72,29 @@ class Grid:
     arrangement: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        whole = (
-            isinstance(self.size, tuple)
-            and len(self.size) == 2
-            and all(isinstance(side, int) and side > 0 for side in self.size)
-        )
-        rows, columns = self.size if whole else (1, 1)
-        if not whole or math.prod(self.shape) % (rows * columns) or not math.prod(self.shape):
+        (rows, columns), entries = self.size, math.prod(self.shape)
+        if min(self.size) < 1 or not entries or entries % (rows * columns):
             raise ArgumentError(
                 "Grid",
                 "sides >= 1 that divide the arrangement",
                 (self.size, self.shape),
                 "Grid((784, 256))",
             )
-        expected = {
-            "row": (rows, columns - 1),
-            "column": (rows - 1, columns),
-            "field": (rows, columns),
-        }
-        for name, link in (("row", self.row), ("column", self.column)):
-            if not isinstance(link, Link):
-                raise ArgumentError(
-                    f"Grid.{name}",
-                    "a Link",
-                    link,
-                    "Link(0.8), or FactorGraph.grid for probabilities",
-                )
-        for name, values in (("row", self.row), ("column", self.column), ("field", (self.field,))):
+        for name, values, expected in (
+            ("row", self.row, (rows, columns - 1)),
+            ("column", self.column, (rows - 1, columns)),
+            ("field", (self.field,), (rows, columns)),
+        ):
             for value in values:
                 shape = tuple(value.shape) if isinstance(value, Tensor) else ()
                 if (
                     not isinstance(value, int | float | Tensor)
-                    or shape not in ((), expected[name])
-                    or not bool(torch.isfinite(torch.as_tensor(value)).all())
+                    or shape not in ((), expected)
+                    or not torch.isfinite(torch.as_tensor(value)).all()
                 ):
                     raise ArgumentError(
                         f"Grid.{name}",
-                        f"finite numbers, or tensors of shape {expected[name]}",
+                        f"finite numbers, or tensors of shape {expected}",
                         shape or value,
                         "Link(0.8)",
                     )
@@ -201,9 +193,7 @@ class Grid:
 
     def attractive(self) -> bool:
         """Return whether no coupling is negative."""
-        return all(
-            bool((torch.as_tensor(link.coupling) >= 0).all()) for link in (self.row, self.column)
-        )
+        return all((torch.as_tensor(link.coupling) >= 0).all() for link in (self.row, self.column))
 
 
 def _largest(coupling: Number) -> float:

@@ -64,7 +64,7 @@ def breadth_first(
     up[count] = count
     depth = (np.arange(count + 1) != count).astype(np.int64)
     # Every round doubles how far up a node points.
-    while bool((up != count).any()):
+    while (up != count).any():
         depth += depth[up]
         up = up[up]
     return order[1:], np.where(parent[:-1] == count, -1, parent[:-1]), depth[:-1] - 1
@@ -124,28 +124,30 @@ class Ising:
             and math.prod(self.shape) % count == 0
         )
         if not good:
-            shapes = tuple(
-                map(
-                    tuple,
-                    (self.field.shape, self.edges.shape, self.coupling.shape, self.colours.shape),
-                )
-            )
             raise ArgumentError(
                 "Ising",
                 f"shapes (n,), (2, E), (E,), (n,) where n divides prod{self.shape}",
-                shapes,
+                tuple(
+                    map(
+                        tuple,
+                        (
+                            self.field.shape,
+                            self.edges.shape,
+                            self.coupling.shape,
+                            self.colours.shape,
+                        ),
+                    )
+                ),
                 "flat tensors",
             )
         left, right = self.edges
         if left.is_floating_point() or (
-            left.numel() and not bool(((self.edges >= 0) & (self.edges < count)).all())
+            left.numel() and not ((self.edges >= 0) & (self.edges < count)).all()
         ):
             raise ArgumentError(
                 "Ising.edges", f"integers from 0 to {count - 1}", self.edges, "variables by number"
             )
-        if not all(
-            bool(torch.isfinite(values.detach()).all()) for values in (self.field, self.coupling)
-        ):
+        if not all(torch.isfinite(values.detach()).all() for values in (self.field, self.coupling)):
             raise ArgumentError(
                 "Ising",
                 "finite field and coupling",
@@ -157,7 +159,7 @@ class Ising:
             raise ArgumentError(
                 "Ising.edges", "each pair at most once", "a pair twice", "adding their couplings"
             )
-        if self.coupling.numel() and bool((self.colours[left] == self.colours[right]).any()):
+        if self.coupling.numel() and (self.colours[left] == self.colours[right]).any():
             raise ArgumentError(
                 "Ising", "neighbours of different colours", "equal ones", "a proper colouring"
             )

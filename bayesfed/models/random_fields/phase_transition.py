@@ -30,12 +30,10 @@ def warn_if_ordering(strengths: tuple[float, float]) -> None:
         else "message passing is multistable"
     )
     warnings.warn(
-        (
-            f"MarkovGrid: coupling J = {mean:.3f} exceeds {BETHE_THRESHOLD:.3f} (stay "
-            f"probability 2/3): {beyond}, so whole layers "
-            "tend to switch on or off together and inclusion probabilities are overconfident; "
-            "try a stay probability of at most 0.65"
-        ),
+        f"MarkovGrid: coupling J = {mean:.3f} exceeds {BETHE_THRESHOLD:.3f} (stay "
+        f"probability 2/3): {beyond}, so whole layers "
+        "tend to switch on or off together and inclusion probabilities are overconfident; "
+        "try a stay probability of at most 0.65",
         OrderingWarning,
         stacklevel=3,
     )
@@ -46,18 +44,16 @@ def warn_if_density_differs(grid: Grid, chains: float) -> None:
     if min(grid.size) == 1 or abs((density := bulk_density(grid)) - chains) <= 0.1:
         return
     warnings.warn(
-        (
-            f"MarkovGrid: the chains are active {chains:.3g} of the time, but the grid they "
-            f"make has density {density:.3g}: each weight hears four "
-            "neighbours; try calibrate(density, cluster_size), which chooses field and "
-            "coupling of the grid itself"
-        ),
+        f"MarkovGrid: the chains are active {chains:.3g} of the time, but the grid they "
+        f"make has density {density:.3g}: each weight hears four "
+        "neighbours; try calibrate(density, cluster_size), which chooses field and "
+        "coupling of the grid itself",
         DensityWarning,
         stacklevel=3,
     )
 
 
-def bulk_density(grid: Grid, sweeps: int = 500) -> float:
+def bulk_density(grid: Grid) -> float:
     """Return the prior density far from the borders of a grid with even couplings and field, as
     belief propagation estimates it.
     """
@@ -70,7 +66,7 @@ def bulk_density(grid: Grid, sweeps: int = 500) -> float:
         x = min(max(x, -300.0), 300.0)
         return math.log((math.exp(x + half) + 1) / (math.exp(x) + math.exp(half)))
 
-    for _ in range(sweeps):
+    for _ in range(500):
         along, across = (
             agree(pull + along + 2 * across, row),
             agree(pull + 2 * along + across, column),

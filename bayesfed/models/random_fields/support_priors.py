@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, checked_class, number
+from bayesfed.errors.checks import Role, checked_class, number
 from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.phase_transition import warn_if_density_differs, warn_if_ordering
@@ -33,7 +33,6 @@ class Support(Protocol):
 
     def lower(self, shape: Shape) -> Grid | Ising:
         """Return the model of the ``(M, N)`` supports of one matrix."""
-        ...
 
 
 PROBABILITY, FIELD = number("(0, 1)", "0.6"), number("(-inf, inf)", "0.0")
@@ -85,7 +84,19 @@ class Independent:
         return Ising(torch.tensor([odds]), edges, torch.empty(0), shape, colours)
 
 
-@checked_class(field=FIELD)
+CHAIN = Role(
+    lambda chain: isinstance(chain, Transition) or PROBABILITY.fits(chain),
+    PROBABILITY.expected,
+    PROBABILITY.hint,
+)
+
+
+@checked_class(
+    row=CHAIN,
+    column=CHAIN,
+    field=FIELD,
+    patch=Role(lambda patch: min(patch) > 0, "two sides >= 1", "(28, 28)"),
+)
 @dataclass(frozen=True)
 class MarkovGrid:
     """Rows and columns of the weight matrix are Markov chains: active weights come in clusters.
@@ -121,16 +132,6 @@ class MarkovGrid:
     column: float | Transition = 0.6
     field: float = 0.0
     patch: tuple[int, int] | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("row", "column"):
-            if not isinstance(value := getattr(self, name), Transition):
-                check(f"MarkovGrid, {name}", value, PROBABILITY)
-        if self.patch is not None and (
-            len(self.patch) != 2
-            or not all(isinstance(side, int) and side > 0 for side in self.patch)
-        ):
-            raise ArgumentError("MarkovGrid.patch", "two sides >= 1", self.patch, "(28, 28)")
 
     def transitions(self) -> tuple[Transition, Transition]:
         """Return the row and the column transition."""

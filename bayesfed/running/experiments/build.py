@@ -153,8 +153,12 @@ def _fitted(file: ExperimentFile, scope: Scope) -> tuple[Dataset, Dataset]:
             rows = train.inputs[[0, min(1, len(train) - 1)]]
             outputs = tuple(net.eval()(rows).shape[1:])
     except Exception as problem:
-        actual = f"{type(problem).__name__}: {str(problem).splitlines()[0]}"
-        raise file.error(("net",), "a network that takes the data", actual, hint) from problem
+        raise file.error(
+            ("net",),
+            "a network that takes the data",
+            f"{type(problem).__name__}: {str(problem).splitlines()[0]}",
+            hint,
+        ) from problem
     finally:
         net.train(training)
     if numbers and (outputs, wanted) == ((1,), ()):

@@ -239,11 +239,14 @@ def read(path: str | Path) -> ExperimentFile:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError) as problem:
         actual, beside = ("a folder", path / "x") if path.is_dir() else ("no such file", path)
-        text = complain(str(path), expected, actual, _instead(beside))
-        raise ExperimentError(text, path.name) from problem
+        raise ExperimentError(
+            complain(str(path), expected, actual, _instead(beside)), path.name
+        ) from problem
     except (OSError, UnicodeDecodeError) as problem:
-        text = complain(str(path), expected, problem, "a text file in UTF-8 that may be read")
-        raise ExperimentError(text, path.name) from problem
+        raise ExperimentError(
+            complain(str(path), expected, problem, "a text file in UTF-8 that may be read"),
+            path.name,
+        ) from problem
     file = parse(text, path)
     if not {"data", "recipe", "rounds"} & file.tree.keys():
         actual = "none of them" if file.tree else "nothing in it"

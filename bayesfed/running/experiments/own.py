@@ -53,17 +53,24 @@ def load(kind: str, folder: Path) -> Callable[..., Any]:
     if not path.is_file():
         there = sorted(one.name for one in path.parent.glob("*.py"))
         near = get_close_matches(path.name, there, n=1, cutoff=0.3)
-        hint = near[0] if near else f"a path that begins at {folder.resolve()}"
-        raise ArgumentError(kind, "a Python file", f"no file {path}", hint)
+        raise ArgumentError(
+            kind,
+            "a Python file",
+            f"no file {path}",
+            near[0] if near else f"a path that begins at {folder.resolve()}",
+        )
     module = _module(path, path.read_bytes())
     function: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(function):
         functions = filter(inspect.isfunction, vars(module).values())
         there = [one.__name__ for one in functions if one.__module__ == module.__name__]
         near = get_close_matches(name, there, n=1, cutoff=0.3) or there[:1]
-        hint = f'"{kind.rpartition(":")[0]}:{near[0]}"' if near else f"def {name}(...)"
-        expected = f"a function of {path.name}: {', '.join(there) or 'it has none'}"
-        raise ArgumentError(kind, expected, f"no function `{name}`", hint)
+        raise ArgumentError(
+            kind,
+            f"a function of {path.name}: {', '.join(there) or 'it has none'}",
+            f"no function `{name}`",
+            f'"{kind.rpartition(":")[0]}:{near[0]}"' if near else f"def {name}(...)",
+        )
     return function
 
 
@@ -77,8 +84,12 @@ def _module(path: Path, text: bytes) -> ModuleType:
         exec(compile(text, path, "exec"), vars(module))
     except Exception as problem:
         del sys.modules[name]
-        actual, hint = f"{type(problem).__name__}: {problem}", f"python {path}, which shows where"
-        raise ArgumentError(path.name, "a Python file that runs", actual, hint) from problem
+        raise ArgumentError(
+            path.name,
+            "a Python file that runs",
+            f"{type(problem).__name__}: {problem}",
+            f"python {path}, which shows where",
+        ) from problem
     # Spawned workers cannot import it by its name: it travels with what they are given.
     cloudpickle.register_pickle_by_value(module)
     return module

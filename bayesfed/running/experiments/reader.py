@@ -176,8 +176,9 @@ class Reader:
         at = (*path, "kind") if isinstance(raw, dict) and "kind" in raw else path
         kind = table.pop("kind", first if len(kinds) == 1 else None)
         if kind is None:
-            expected, hint = f'kind = "...", one of {listed}', f'kind = "{first}"'
-            raise self.file.error(at, expected, "no `kind`", hint)
+            raise self.file.error(
+                at, f'kind = "...", one of {listed}', "no `kind`", f'kind = "{first}"'
+            )
         if own.is_own(kind):
             with self._told(at):
                 return own.load(kind, self.file.path.parent), table, kind
@@ -260,9 +261,12 @@ class Reader:
         except Exception as problem:
             if not made_by:
                 raise
-            expected, actual = "arguments that fit together", f"{type(problem).__name__}: {problem}"
-            hint = f"bayesfed list {made_by}"
-            raise self.file.error(path, expected, actual, hint) from problem
+            raise self.file.error(
+                path,
+                "arguments that fit together",
+                f"{type(problem).__name__}: {problem}",
+                f"bayesfed list {made_by}",
+            ) from problem
 
     def _missing(self, name: str, made_by: Any, path: Place) -> ExperimentError:
         return self.file.error((*path, name), *words.missing(name, made_by))

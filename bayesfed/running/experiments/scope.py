@@ -61,8 +61,12 @@ class Scope:
     def domains(self) -> Sequence[str]:
         """Domain of each row to train on."""
         if not self.train.domains:
-            hint = 'data that know them, such as { kind = "split_texts", ... }, or kind = "iid"'
-            raise DataError("partition by domain", "rows with domains", "none", hint)
+            raise DataError(
+                "partition by domain",
+                "rows with domains",
+                "none",
+                'data that know them, such as { kind = "split_texts", ... }, or kind = "iid"',
+            )
         return self.train.domains
 
     @property
@@ -77,8 +81,12 @@ class Scope:
         """Channels, height and width of a row."""
         shape = tuple(self.train.inputs.shape[1:])
         if len(shape) not in (2, 3):
-            expected = "images (height, width) or (channels, height, width)"
-            raise DataError("net", expected, f"rows of {shape}", "mlp")
+            raise DataError(
+                "net",
+                "images (height, width) or (channels, height, width)",
+                f"rows of {shape}",
+                "mlp",
+            )
         return shape if len(shape) == 3 else (1, *shape)
 
     @property

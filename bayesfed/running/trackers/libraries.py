@@ -105,8 +105,9 @@ def _gone_on_with(client: MlflowClient, run_id: str) -> int:
     try:
         client.update_run(run_id, status="RUNNING")
     except MlflowException as problem:
-        expected = "an MLflow run to go on with"
-        raise ArgumentError("mlflow", expected, problem, "run_id=None") from problem
+        raise ArgumentError(
+            "mlflow", "an MLflow run to go on with", problem, "run_id=None"
+        ) from problem
     return max((metric.step for metric in client.get_metric_history(run_id, ALWAYS)), default=0)
 
 
@@ -146,8 +147,12 @@ def tensorboard(folder: str | Path, *, config: Mapping[str, Setting] | None = No
 
         begun = any(folder.glob("events.out.tfevents.*"))
         if begun and report.round == 0:
-            expected, hint = "a folder without events, or a run that is resumed", "another folder"
-            raise ArgumentError("tensorboard", expected, f"events in {folder}", hint)
+            raise ArgumentError(
+                "tensorboard",
+                "a folder without events, or a run that is resumed",
+                f"events in {folder}",
+                "another folder",
+            )
         there = min(_last_step(folder), report.round) if begun else 0
         # TensorBoard hides what an interrupted run wrote at this step and later.
         purged = report.round + 1 if begun else None

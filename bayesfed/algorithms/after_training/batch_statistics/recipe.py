@@ -78,9 +78,11 @@ def batch_statistics(
         if norm.running_mean is None
     }
     if not norms:
-        actual = "running statistics" if batch_norms(net) else "no batch norm"
         raise ArgumentError(
-            "batch_statistics", "static batch norms", actual, "bayesfed.models.untracked(net)"
+            "batch_statistics",
+            "static batch norms",
+            "running statistics" if batch_norms(net) else "no batch norm",
+            "bayesfed.models.untracked(net)",
         )
     try:
         known = frozen(net)
@@ -118,11 +120,10 @@ def _order(net: nn.Module, state: Tree, norms: list[str], sample: Tensor) -> lis
         outputs(net, state, sample)
     order = [name for name, _ in calls]
     if sorted(order) != norms:
-        odd = {name: order.count(name) for name in norms if order.count(name) != 1}
         raise ArgumentError(
             "batch_statistics",
             "a forward pass that uses each norm once",
-            odd,
+            {name: order.count(name) for name in norms if order.count(name) != 1},
             "a norm for each use",
         )
     return order

@@ -120,8 +120,12 @@ class CalibratedModel:
             as `by_class`.
         """
         if by_class and shares is not None:
-            hint = "leave out shares=: sets by class cover under any shares"
-            raise ArgumentError("sets", "either shares or by_class", "both", hint)
+            raise ArgumentError(
+                "sets",
+                "either shares or by_class",
+                "both",
+                "leave out shares=: sets by class cover under any shares",
+            )
         limit = (
             self.threshold(level)
             if shares is None and not by_class
@@ -135,7 +139,9 @@ def _tensor(shares: Tensor | Sequence[float]) -> Tensor:
     try:
         return torch.as_tensor(shares, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError, RuntimeError):
-        actual, hint = shown(shares), "shares=[0.7, 0.2, 0.1]"
         raise ArgumentError(
-            "shares of the classes", "a number for each class", actual, hint
+            "shares of the classes",
+            "a number for each class",
+            shown(shares),
+            "shares=[0.7, 0.2, 0.1]",
         ) from None

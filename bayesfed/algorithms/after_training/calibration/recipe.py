@@ -38,9 +38,7 @@ GRID = tuple(float(one) for one in torch.logspace(-2, 2, 50, base=2, dtype=torch
 
 
 @recipe(
-    cites=("guo2017calibration", "lu2023federated"),
-    classes=whole(1, "10"),
-    bins=whole(1, "1000"),
+    cites=("guo2017calibration", "lu2023federated"), classes=whole(1, "10"), bins=whole(1, "1000")
 )
 def calibrated(
     model: nn.Module | Predictor,
@@ -164,8 +162,10 @@ def _outputs(net: nn.Module) -> int:
         if isinstance(outputs := getattr(module, "out_features", None), int)
     ]
     if not found:
-        actual = f"{type(net).__name__}, without a linear layer"
         raise ArgumentError(
-            "calibrated", "a network that tells its number of classes", actual, "classes=10"
+            "calibrated",
+            "a network that tells its number of classes",
+            f"{type(net).__name__}, without a linear layer",
+            "classes=10",
         )
     return found[-1]

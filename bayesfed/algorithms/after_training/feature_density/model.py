@@ -83,9 +83,11 @@ class FeatureDensity:
         factor: Tensor
         factor, failed = torch.linalg.cholesky_ex(mixed)
         if int(failed):
-            actual, hint = "one that is singular", "a larger shrinkage, or more rows"
             raise ArgumentError(
-                "feature_density", "a covariance that can be inverted", actual, hint
+                "feature_density",
+                "a covariance that can be inverted",
+                "one that is singular",
+                "a larger shrinkage, or more rows",
             )
         return factor
 
@@ -138,11 +140,10 @@ def features(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
     with noting(net, [last]) as calls, torch.no_grad(), evaluating(net):
         called(net, to(parameters, inputs.device), inputs)
     if len(calls) != 1 or calls[0][1].ndim != 2:
-        actual = f"{len(calls)} times, {tuple(calls[0][1].shape) if calls else ()}"
         raise DataError(
             "feature_density",
             "a last linear layer used once, on (B, d)",
-            actual,
+            f"{len(calls)} times, {tuple(calls[0][1].shape) if calls else ()}",
             "mlp, cnn, resnet18",
         )
     return calls[0][1]

@@ -79,11 +79,7 @@ def feature_density(
     check_tracked(net, "feature_density")
     last, layer = last_linear(net, "feature_density", "mlp([64, 64, 10], key)")
     classes, size = layer.out_features, layer.in_features
-    expected = {
-        COUNTS: (classes,),
-        SUMS: (classes, size),
-        PRODUCTS: (size * (size + 1) // 2,),
-    }
+    expected = {COUNTS: (classes,), SUMS: (classes, size), PRODUCTS: (size * (size + 1) // 2,)}
 
     def predictor(state: Tree) -> FeatureDensity:
         network, own = owned(state, MODEL), owned(state, OWN)

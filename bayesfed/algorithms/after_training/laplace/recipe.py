@@ -34,8 +34,7 @@ from bayesfed.algorithms.baselines.ensembles.models import model_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.surveys import survey
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import POSITIVE, whole
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import POSITIVE, Role, whole
 from bayesfed.federated import Algorithm, Link, Model, Posterior, Predictor
 from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.inference.laplace.layers import Layer, all_layers, last_layer
@@ -186,27 +185,39 @@ def structure_of(
         layers = [last_layer(net)]
         names = layers[0].parameters
         if both := tied(net) & set(names):
-            actual, hint = f"tied {sorted(both)}", "subset='all', structure='full'"
-            expected = "parameters of the last layer alone"
-            raise ArgumentError("laplace, subset='last'", expected, actual, hint)
+            raise ArgumentError(
+                "laplace, subset='last'",
+                "parameters of the last layer alone",
+                f"tied {sorted(both)}",
+                "subset='all', structure='full'",
+            )
     else:
         layers = all_layers(net)
         names = tuple(name for name, value in own.items() if value.requires_grad)
         if not names:
-            actual, hint = f"all frozen of {list(own)}", "subset='last'"
-            raise ArgumentError("laplace, subset='all'", "a trained parameter", actual, hint)
+            raise ArgumentError(
+                "laplace, subset='all'",
+                "a trained parameter",
+                f"all frozen of {list(own)}",
+                "subset='last'",
+            )
     if structure == "kronecker":
         if layers is None:
-            actual = "trained parameters elsewhere, tied or in a layer of groups"
-            hint = "structure='full' or 'diagonal', subset='last'"
-            raise ArgumentError("laplace", "linear and convolution layers", actual, hint)
+            raise ArgumentError(
+                "laplace",
+                "linear and convolution layers",
+                "trained parameters elsewhere, tied or in a layer of groups",
+                "structure='full' or 'diagonal', subset='last'",
+            )
         return Kronecker(tuple(layers), biases == "joint")
     if structure == "diagonal" and layers:
         return DiagonalLayers(tuple(layers))
     size = sum(own[name].numel() for name in names)
     if structure == "full" and size > LARGEST:
-        actual, hint = f"{size:,}", "structure='kronecker' or 'diagonal'"
         raise ArgumentError(
-            "laplace, structure='full'", f"at most {LARGEST:,} parameters", actual, hint
+            "laplace, structure='full'",
+            f"at most {LARGEST:,} parameters",
+            f"{size:,}",
+            "structure='kronecker' or 'diagonal'",
         )
     return Flat(names, size, structure == "diagonal")

@@ -26,7 +26,7 @@ from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import check_last
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Shapes, Tree, to
+from bayesfed.trees import Shapes, Tree, only, to
 
 # Owner of the leaves of the state that describe the Gaussian, and the names of those that are
 # numbers.
@@ -187,6 +187,6 @@ def posterior_of(
     own = owned(state, OWN)
     rows, nll, precision = (float(own[name]) for name in (ROWS, NLL, PRECISION))
     blocks = owned(own, BLOCK)
-    means: dict[str, Tensor] = {name: blocks[name] for name in structure.shapes}
+    means: dict[str, Tensor] = only(blocks, structure.shapes)
     centre = owned(state, MODEL)
     return LaplacePosterior(net, likelihood, centre, structure, means, rows, nll, precision)

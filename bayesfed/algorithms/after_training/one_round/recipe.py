@@ -123,8 +123,12 @@ def one_round(
     width = 8 if wide(begun) else 4
     answer = width * (sum(math.prod(shape) for shape in form.shapes.values()) + size(linear))
     if answer > (most := LEAST + TIMES * width * size(begun)):
-        actual, hint = f"{answer:,}", "a narrower last layer, fusion='fisher'"
-        raise ArgumentError("one_round", f"answers of at most {most:,} bytes", actual, hint)
+        raise ArgumentError(
+            "one_round",
+            f"answers of at most {most:,} bytes",
+            f"{answer:,}",
+            "a narrower last layer, fusion='fisher'",
+        )
 
     def posterior(state: Tree) -> Posterior:
         return posterior_of(state, net, scored, form)

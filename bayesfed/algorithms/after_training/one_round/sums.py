@@ -22,7 +22,7 @@ from bayesfed.keys import Key
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import check_last, evaluating
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, zeros_like
+from bayesfed.trees import Tree, besides, only, zeros_like
 
 # What the names of the linear terms begin with.
 LINEAR = "linear"
@@ -80,7 +80,7 @@ class Expansion(Around):
         if self.last is not None:
             check_last(self.net, message, self.last, data.inputs, where="one_round")
         names, rows = self.structure.names, max(len(data), 1)
-        fixed = {name: leaf for name, leaf in message.items() if name not in names}
+        fixed = besides(message, names)
 
         def after_step(trained: Tree, rate: float, left: int) -> None:
             for name, leaf in trained.items():
@@ -90,7 +90,7 @@ class Expansion(Around):
                     leaf.mul_(rows / (rows + rate * self.precision))
 
         fit = self.local.train(message, data, key, options, after_step)
-        trained = fixed | {name: fit.payload[name] for name in names}
+        trained = fixed | only(fit.payload, names)
         size = self.batch_size
         sums = curvature(self.structure, self.net, trained, data, self.likelihood, size)
         at = self._matrices(trained)
@@ -163,7 +163,7 @@ class Maximum(PublishesModel):
             name: solution(one, self.precision, right)
             for one, (name, right) in zip(curvatures, linear.items(), strict=True)
         }
-        best = self.structure.split(solved, {name: network[name] for name in self.structure.names})
+        best = self.structure.split(solved, only(network, self.structure.names))
         after = of(MODEL, network | best)
         if not self.gaussian:
             return after, {}

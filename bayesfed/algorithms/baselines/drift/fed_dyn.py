@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
@@ -44,7 +45,7 @@ from bayesfed.federated.core import MODEL, Around, Info, of, owned
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
-from bayesfed.trees import Tree, shapes, to, zeros_like
+from bayesfed.trees import Tree, shapes, to, zeros_like, zip_map
 
 # Owners of the server's h / alpha in its state, and of the linear term in a client's memory.
 LAG, SLOPE = "lag", "slope"
@@ -116,7 +117,7 @@ class Dynamic(PublishesModel):
             name: lag[name] - self.participation * (mean[name] - leaf)
             for name, leaf in model.items()
         }
-        moved = {name: leaf - lag[name] for name, leaf in mean.items()}
+        moved = zip_map(torch.sub, mean, lag)
         return of(MODEL, moved) | of(LAG, lag), info
 
 

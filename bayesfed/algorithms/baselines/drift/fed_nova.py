@@ -28,16 +28,7 @@ from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
-from bayesfed.federated import (
-    Algorithm,
-    Descent,
-    Fit,
-    Link,
-    LocalOptions,
-    Reducer,
-    Training,
-    Whole,
-)
+from bayesfed.federated import Algorithm, Descent, Fit, Link, LocalOptions, Reducer, Training, Whole
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import MODEL, Around, Info, of
 from bayesfed.federated.training.batch_norm import travelling
@@ -79,10 +70,8 @@ class NormalisedLocal(Around):
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
         """Train from the message, and send the normalised model with the number of steps."""
-        fit, (_, steps) = (
-            self.local.fit(message, memory, data, key, options),
-            self.local.asked(options),
-        )
+        fit = self.local.fit(message, memory, data, key, options)
+        _, steps = self.local.asked(options)
         times = accumulated(steps, self.momentum) / accumulated(self.local.steps, self.momentum)
         # `lerp` with weight 1 returns its end exactly.
         normalised = {

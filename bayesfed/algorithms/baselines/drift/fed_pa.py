@@ -84,11 +84,12 @@ def fed_pa(
     """
     work = training or Training()
     if work.epochs is None and _window(work.steps, burn_in, samples) < 1:
-        found, hint = (
+        raise ArgumentError(
+            "fed_pa",
+            "a step for each sample after the burn-in",
             f"{work.steps} steps, {samples} samples",
             f"Training(steps={math.ceil(samples / (1 - burn_in))})",
         )
-        raise ArgumentError("fed_pa", "a step for each sample after the burn-in", found, hint)
 
     def options(turn: Turn) -> LocalOptions:
         return work.options_as(

@@ -12,14 +12,18 @@ def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:
     """
     optimiser = work.optimiser or Sgd()
     if not isinstance(optimiser, Sgd) or (optimiser.momentum and not momentum):
-        expected = "Sgd" if momentum else "Sgd without momentum"
-        hint = "Sgd(0.05): the method's equations hold for its steps"
-        raise ArgumentError(f"{where}, optimiser of training", expected, optimiser, hint)
+        raise ArgumentError(
+            f"{where}, optimiser of training",
+            "Sgd" if momentum else "Sgd without momentum",
+            optimiser,
+            "Sgd(0.05): the method's equations hold for its steps",
+        )
     return optimiser
 
 
 def no_prior(work: Training, where: str, hint: str) -> None:
     """Raise `ArgumentError` if local work has a prior, for methods that have one of their own."""
     if work.prior_precision is not None:
-        actual = "training.prior_precision as well"
-        raise ArgumentError(where, "the prior of this method alone", actual, hint)
+        raise ArgumentError(
+            where, "the prior of this method alone", "training.prior_precision as well", hint
+        )

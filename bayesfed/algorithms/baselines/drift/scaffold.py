@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
@@ -46,7 +47,7 @@ from bayesfed.federated.core.owners import owner_of
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
-from bayesfed.trees import Tree, to, zeros_like
+from bayesfed.trees import Tree, to, zeros_like, zip_map
 
 # Owner of control variates in states, messages, payloads and memories.
 CONTROL = "control"
@@ -75,7 +76,7 @@ class ControlledLocal(Around):
         """
         model, shared = owned(message, MODEL), owned(message, CONTROL)
         own = to(owned(memory, CONTROL), data.inputs.device) or zeros_like(shared)
-        drift = {name: leaf - own[name] for name, leaf in shared.items()}
+        drift = zip_map(torch.sub, shared, own)
         passed = 0.0
 
         def after_step(trained: Tree, rate: float, left: int) -> None:

@@ -102,9 +102,11 @@ def beta_pred_bayes(
     work = training or Training()
     sgd_of(work, "beta_pred_bayes")
     if work.epochs is None and work.steps < 2 * samples:
-        hint = f"Training(steps={2 * samples})"
         raise ArgumentError(
-            "beta_pred_bayes", "two steps for each network", f"{work.steps} for {samples}", hint
+            "beta_pred_bayes",
+            "two steps for each network",
+            f"{work.steps} for {samples}",
+            f"Training(steps={2 * samples})",
         )
     begin = travelling(net, "static", where="beta_pred_bayes")
     as_is = exact(begin)
@@ -147,7 +149,7 @@ class NetworksKept(PublishesModel):
         """Return the state with the networks, ``(K, S, ...)``. With no rows at all it stays as it
         is.
         """
-        updates = updates_of(reducer, "value")
+        updates = updates_of(reducer)
         if not updates:
             return state, {}
         networks = together([update.mean() for update in updates])

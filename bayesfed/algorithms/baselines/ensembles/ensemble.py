@@ -47,12 +47,13 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
         If there are fewer than two, a method has a posterior or several models, or the networks
         differ in their parameters.
     """
-    if not isinstance(algorithms, Sequence) or len(algorithms) < 2:
-        actual, hint = (
+    if len(algorithms) < 2:
+        raise ArgumentError(
+            "ensemble",
+            "two algorithms or more",
             shown(algorithms),
             "[fed_avg(mlp([64, 64, 10], Key(number, 'net'))) for number in range(5)]",
         )
-        raise ArgumentError("ensemble", "two algorithms or more", actual, hint)
     models = [model_of(member, "ensemble") for member in algorithms]
     if any(shapes(one.parameters) != shapes(models[0].parameters) for one in models):
         raise ArgumentError(

@@ -107,7 +107,7 @@ class ClientsKept(PublishesModel):
         """Return the mean and the models of this round. A round in which no client has rows changes
         nothing.
         """
-        updates = updates_of(reducer, "value")
+        updates = updates_of(reducer)
         if not updates:
             return state, {}
         rows = sum(update.number() for update in updates)

@@ -60,9 +60,11 @@ class Langevin(Around):
             )
         _, steps = self.local.asked(options)
         if steps < 2 * self.samples:
-            hint = f"Training(steps={2 * self.samples})"
             raise DataError(
-                "local training", f"two steps for each of {self.samples} networks", steps, hint
+                "local training",
+                f"two steps for each of {self.samples} networks",
+                steps,
+                f"Training(steps={2 * self.samples})",
             )
         spacing = steps // 2 // self.samples
         noise, drawn = key.child("langevin").generator(rows.inputs.device), list[Tree]()

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from bayesfed.errors import ArgumentError, UpdateError
-from bayesfed.federated import Algorithm, Keep, Kind, Model, Reducer, Update
+from bayesfed.federated import Algorithm, Keep, Model, Reducer, Update
 from bayesfed.federated.core import gathered
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import shapes
@@ -33,8 +33,12 @@ def model_of(
         or algorithm.sizes
         or not isinstance(model, Model)
     ):
-        actual = f"{algorithm.name!r}, with a posterior, sizes or models of its own"
-        raise ArgumentError(where, "an algorithm with one model and no posterior", actual, hint)
+        raise ArgumentError(
+            where,
+            "an algorithm with one model and no posterior",
+            f"{algorithm.name!r}, with a posterior, sizes or models of its own",
+            hint,
+        )
     core, _ = algorithm.phases[0].scope.parted(algorithm.initial)
     if shapes(model.parameters) != shapes(core):
         raise ArgumentError(
@@ -77,7 +81,7 @@ def _likelihoods(part: Any) -> Iterator[Likelihood]:
             yield from _likelihoods(getattr(part, field.name))
 
 
-def updates_of(reducer: Reducer, kind: Kind) -> list[Update]:
+def updates_of(reducer: Reducer) -> list[Update]:
     """Return the updates of a round that have a weight, in the order of the clients' names.
 
     Raises
@@ -86,9 +90,11 @@ def updates_of(reducer: Reducer, kind: Kind) -> list[Update]:
         If the reducer adds, or the clients sent another kind.
     """
     kept = gathered(reducer, Keep)
-    if kept is None or any(update.kind != kind for update in kept.updates.values()):
-        actual = f"{type(reducer).__name__}, or another kind"
+    if kept is None or any(update.kind != "value" for update in kept.updates.values()):
         raise UpdateError(
-            "server step", f"every update of kind {kind!r}", actual, "a phase with reducer=Keep"
+            "server step",
+            "every update of kind 'value'",
+            f"{type(reducer).__name__}, or another kind",
+            "a phase with reducer=Keep",
         )
     return [kept.updates[client] for client in sorted(kept.updates) if kept.updates[client].weighs]

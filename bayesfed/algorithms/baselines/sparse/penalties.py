@@ -75,10 +75,8 @@ def fed_l1(
         If the strength is negative or not finite, or `where` chooses nothing or frozen parameters,
         such as the weights under adapters.
     """
-    penalised, work = (
-        penalise(net, SoftThreshold(strength), where, caller="fed_l1"),
-        training or Training(),
-    )
+    penalised = penalise(net, SoftThreshold(strength), where, caller="fed_l1")
+    work = training or Training()
     local = ProximalDescent(work.likelihood_descent(net, likelihood), penalised)
     return compose(
         "fed_l1", net, local, ProximalAverage(penalised), training=work, codec=codec, link=link
@@ -124,10 +122,8 @@ def fed_mid(
         such as the weights under adapters, or local work is given in epochs, for which the server's
         rate is not defined.
     """
-    penalised, work = (
-        penalise(net, SingularThreshold(strength), where, caller="fed_mid"),
-        training or Training(),
-    )
+    penalised = penalise(net, SingularThreshold(strength), where, caller="fed_mid")
+    work = training or Training()
     if work.epochs is not None:
         raise ArgumentError(
             "fed_mid, training",
@@ -190,10 +186,8 @@ def fed_prune(
         If the share is not above 0 and at most 1, or `where` chooses nothing or frozen parameters,
         such as the weights under adapters.
     """
-    penalised, work = (
-        penalise(net, LargestShare(share), where, caller="fed_prune"),
-        training or Training(),
-    )
+    penalised = penalise(net, LargestShare(share), where, caller="fed_prune")
+    work = training or Training()
     local = ProximalDescent(work.likelihood_descent(net, likelihood), penalised, once)
     return compose(
         "fed_prune", net, local, ProximalAverage(penalised), training=work, codec=codec, link=link

@@ -25,7 +25,7 @@ from bayesfed.keys import Key
 from bayesfed.models import weight_matrices
 from bayesfed.models.calling import check_resolved
 from bayesfed.models.modules import Predicate, selected
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, only
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Penalised:
             raise UpdateError(
                 "penalised leaves", missing, sorted(tree), "penalise with the network trained"
             )
-        return {name: tree[name] for name in self.names}
+        return only(tree, self.names)
 
 
 def penalise(

@@ -78,10 +78,8 @@ def split_mix(
         raise ArgumentError(
             "split_mix", "networks without running statistics", running, 'norm="group"'
         )
-    work, initial = (
-        training or Training(),
-        joined({number: parameters(make(key.child(number))) for number in range(count)}),
-    )
+    work = training or Training()
+    initial = joined({number: parameters(make(key.child(number))) for number in range(count)})
 
     def view(turn: Turn) -> Nets:
         chosen = torch.randperm(count, generator=turn.key.child("nets").generator())[

@@ -22,7 +22,7 @@ from bayesfed.inference.objectives.likelihood import Terms, check_data
 from bayesfed.inference.objectives.sampled_outputs import VarianceOf, sampled_outputs, through
 from bayesfed.models import Likelihood
 from bayesfed.models.modules import Dense
-from bayesfed.trees import Tree, flat, has_ties, leaf_of, unflat
+from bayesfed.trees import Tree, besides, flat, has_ties, leaf_of, unflat
 
 # Owners of the two parameters of an entry's normal distribution: its mean, and rho with sd =
 # log(1 + exp(rho)).
@@ -87,7 +87,7 @@ class PersonalElbo:
             for name, leaf in message.items()
             if owner_of(name) == OWN or not self.hold_shared
         }
-        return trained, {name: leaf for name, leaf in message.items() if name not in trained}
+        return trained, besides(message, trained)
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:
         """Do nothing: the weights of each step are another draw."""

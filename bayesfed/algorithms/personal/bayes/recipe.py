@@ -53,7 +53,7 @@ from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.inference.ensembles.networks import Networks, figures
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, only
 
 PriorUpdate = Literal["gradient", "moments"]
 # Owner of an entry's second moment about the mean that the client received, in what is sent: a
@@ -81,11 +81,7 @@ class OwnPosterior(Around):
         """Train from the message. A client without rows keeps no posterior of its own."""
         fit = self.local.train(message | of(OWN, message), data, key, options)
         own = owned(fit.payload, OWN)
-        sent = (
-            moments(own, message)
-            if self.kind == "moments"
-            else {name: fit.payload[name] for name in message}
-        )
+        sent = moments(own, message) if self.kind == "moments" else only(fit.payload, message)
         return fit._replace(payload=sent, memory=of(OWN, own) if len(data) else {})
 
 

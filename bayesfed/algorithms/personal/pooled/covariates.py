@@ -68,8 +68,12 @@ def summary(inputs: Tensor) -> Tensor:
         If they are whole numbers, as those of words are, whose mean says nothing.
     """
     if not inputs.is_floating_point():
-        hint = "images and measurements as floats; for others covariates=None"
-        raise DataError("pooled, covariates='inputs'", "inputs of floats", shown(inputs), hint)
+        raise DataError(
+            "pooled, covariates='inputs'",
+            "inputs of floats",
+            shown(inputs),
+            "images and measurements as floats; for others covariates=None",
+        )
     result = torch.zeros(LENGTH, dtype=torch.float64, device=inputs.device)
     if not len(inputs):
         return result

@@ -69,10 +69,10 @@ class FactorLayer(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs of the layer at its factors."""
         # Not `get_parameter`: a functional call puts plain tensors in the parameters' places.
-        factors, leaves = (
-            getattr(self, FACTORS),
-            {name: (getattr(self, name), getattr(self, name + LOADINGS)) for name in self._names},
-        )
+        factors = getattr(self, FACTORS)
+        leaves = {
+            name: (getattr(self, name), getattr(self, name + LOADINGS)) for name in self._names
+        }
         moved = {
             name: value + torch.tensordot(factors, loadings, 1)
             for name, (value, loadings) in leaves.items()
@@ -102,9 +102,10 @@ def with_factors(net: nn.Module, factors: int, key: Key) -> nn.Module:
     first = next((layer for layer in layers if layer.weight.requires_grad), None)
     weights = [value for module in net.modules() for value in module.parameters(recurse=False)]
     if first is None or sum(value is first.weight for value in weights) > 1:
-        expected, actual = (
+        raise ArgumentError(
+            "pooled, local='factors'",
             "a trained linear or convolution layer whose weight no other module uses",
             type(net).__name__,
+            "local='offsets'",
         )
-        raise ArgumentError("pooled, local='factors'", expected, actual, "local='offsets'")
     return swapped(net, {first: FactorLayer(deepcopy(first), factors, key)})

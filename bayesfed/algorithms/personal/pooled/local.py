@@ -28,7 +28,7 @@ from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import check_last
 from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, flat, to, unflat, zeros_like
+from bayesfed.trees import Tree, flat, only, to, unflat, zeros_like
 
 # The root of a client's covariance in its memory, beside its own leaves.
 ROOT = "covariance/root"
@@ -92,7 +92,7 @@ class PooledParts(Around):
         """
         rows, shared = len(data), owned(message, MODEL)
         centres, widths = owned(message, MEAN), sds(message)
-        mean = {name: centres[name] for name in self.structure.names}
+        mean = only(centres, self.structure.names)
         variance = {name: widths[name].square() for name in mean}
         kept = owned(memory, OWN)
         own = to({name: kept.get(name, leaf) for name, leaf in mean.items()}, data.inputs.device)
@@ -110,14 +110,14 @@ class PooledParts(Around):
         fit = None
         if own:
             fit = self.local.train(shared | own, data, key.child("own"), options, drawn)
-            own = {name: fit.payload[name] for name in own}
+            own = only(fit.payload, own)
             if self.newton and rows:
                 own = maximum(
                     self.net, self.likelihood, shared, own, data, *_population(mean, variance)
                 )
         if fit is None or (self.shared and shared):
             fit = self.local.train(shared | own, data, key, options, holding(own))
-        sent = of(MODEL, {name: fit.payload[name] for name in shared})
+        sent = of(MODEL, only(fit.payload, shared))
         if not rows or not own:
             zeros = zeros_like(own)
             sent |= of(MEAN, own) | of(SQUARE, zeros) | of(VARIANCE, zeros)
@@ -184,9 +184,17 @@ def diagonal_of(count: int, covariance: Covariance | None, variational: bool) ->
     diagonal = count > LEAST if covariance is None else covariance == "diagonal"
     hint = "covariance='full'"
     if diagonal and variational:
-        actual = f"{covariance!r} for {count:,} own parameters"
-        raise ArgumentError("pooled, approximation='variational'", hint, actual, hint)
+        raise ArgumentError(
+            "pooled, approximation='variational'",
+            hint,
+            f"{covariance!r} for {count:,} own parameters",
+            hint,
+        )
     if not diagonal and count > LARGEST:
-        expected = f"at most {LARGEST:,} own parameters"
-        raise ArgumentError(f"pooled, {hint}", expected, f"{count:,}", "covariance='diagonal'")
+        raise ArgumentError(
+            f"pooled, {hint}",
+            f"at most {LARGEST:,} own parameters",
+            f"{count:,}",
+            "covariance='diagonal'",
+        )
     return diagonal

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesfed.errors.checks import checked
 from bayesfed.inference.ensembles.networks import Networks, figures
 from bayesfed.keys import Key
-from bayesfed.trees import Tree, flat, unflat
+from bayesfed.trees import Tree, flat, unflat, zip_map
 
 
 def in_widths(own: Tree, centre: Tensor, sd: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class PartPosterior(Networks):
             self.root
         )
         shift = unflat(self.root * noise if self.root.ndim == 1 else self.root @ noise, self.mean)
-        return {name: leaf + shift[name] for name, leaf in self.mean.items()}
+        return zip_map(torch.add, self.mean, shift)
 
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets given one draw, of batch shape ``(B,)``."""

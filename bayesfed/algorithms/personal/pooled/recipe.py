@@ -46,8 +46,7 @@ from bayesfed.algorithms.personal.pooled.shares import by_classes
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import number, whole
-from bayesfed.errors.roles import Role
+from bayesfed.errors.checks import Role, number, whole
 from bayesfed.federated import Algorithm, Link, Model, Personal, Training, Whole
 from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.federated.training.batch_norm import travelling
@@ -57,7 +56,7 @@ from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import Predicate, selected
 from bayesfed.models.nets.norms import check_tracked
-from bayesfed.trees import Tree, flat, shapes, size
+from bayesfed.trees import Tree, besides, flat, only, shapes, size
 
 Part = Literal["head", "offsets", "factors", "classes"]
 Prior = Literal["layer", "entry", "fixed"]
@@ -233,20 +232,20 @@ def pooled(
         prior == "layer", prior != "fixed" and not by_factors, variational, not by_factors
     )
     rhos = {name: rho_of(torch.full_like(leaf, initial_sd)) for name, leaf in own.items()}
-    rest = {name: leaf for name, leaf in begun.items() if name not in own}
+    rest = besides(begun, own)
     initial = of(MODEL, rest) | of(MEAN, own)
     sent = initial | of(SQUARE, own) | of(VARIANCE, own)
     initial |= of(RHO, rhos)
     of_factors = next(iter(own), "")
     if covariates:
         initial |= (given := unknown(factors, own[of_factors]))
-        sent |= {name: given[name] for name in (CENTRE, SKETCH)}
+        sent |= only(given, (CENTRE, SKETCH))
 
     def predictor(state: Tree) -> Model:
         parameters = owned(state, MODEL) | owned(state, MEAN)
         if not covariates:
             return Model(net, parameters)
-        known = {name: state[name] for name in (CENTRE, DIRECTIONS)}
+        known = only(state, (CENTRE, DIRECTIONS))
         return GivenInputsModel(net, parameters, of_factors, known)
 
     def population(state: Tree) -> PartPosterior:
@@ -259,7 +258,7 @@ def pooled(
         if ROOT not in memory:
             return Personal(predictor(state), population(state) if own else None)
         common, kept = owned(state, MODEL), owned(memory, OWN)
-        mean = {name: kept[name] for name in own}
+        mean = only(kept, own)
         posterior = PartPosterior(net, scored, common, mean, memory[ROOT])
         return Personal(Model(net, common | mean), posterior)
 
@@ -286,7 +285,7 @@ def _own(net: nn.Module, begun: Tree, local: Part | Predicate) -> Tree:
     check_tracked(net, "pooled", 'norm="group"')
     known = {"head": last_layer(net), "offsets": _is_bias, "factors": is_factor}
     chosen = local if callable(local) else known[local]
-    own = {name: begun[name] for name in selected(net, begun, chosen)}
+    own = only(begun, selected(net, begun, chosen))
     if not own and not callable(local):
         actual = f"none that is trained, of {list(begun)}"
         raise ArgumentError(

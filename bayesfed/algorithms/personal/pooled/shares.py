@@ -116,13 +116,13 @@ class SharesAndNetwork(Around):
     def _check(self, network: Tree, classes: int, inputs: Tensor) -> None:
         # Batch norm without statistics refuses a single row of vectors: it gets the row twice.
         outputs = Model(self.net, network)(inputs[:1].expand(2, *inputs.shape[1:]))
-        if tuple(outputs.shape) != (2, classes):
-            expected, actual = (
+        if outputs.shape != (2, classes):
+            raise DataError(
+                "pooled, local='classes'",
                 f"outputs (B, {classes}) as of the linear layer registered last",
                 f"(B, {', '.join(map(str, outputs.shape[1:]))})",
+                "a network that registers its output layer last",
             )
-            hint = "a network that registers its output layer last"
-            raise DataError("pooled, local='classes'", expected, actual, hint)
 
 
 @dataclass(frozen=True)

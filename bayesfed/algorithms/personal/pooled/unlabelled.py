@@ -123,10 +123,8 @@ def expected_counts(
         if moved < TOLERANCE:
             return weight * labels.sum(0)
     warnings.warn(
-        (
-            f"adapted: expected classes still move by {moved:.1e}; try a smaller weight, or "
-            "other inputs"
-        ),
+        f"adapted: expected classes still move by {moved:.1e}; try a smaller weight, or "
+        "other inputs",
         ConvergenceWarning,
         stacklevel=3,
     )

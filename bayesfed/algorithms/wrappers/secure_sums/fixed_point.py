@@ -72,9 +72,11 @@ class FixedPoint:
 
     def __post_init__(self) -> None:
         if self.levels < COARSEST:
-            actual = f"{self.levels}: 2**{self.bits - 1} for {self.participants} participants"
             raise ArgumentError(
-                "secure", f"{COARSEST} levels or more on each side of zero", actual, "bits=64"
+                "secure",
+                f"{COARSEST} levels or more on each side of zero",
+                f"{self.levels}: 2**{self.bits - 1} for {self.participants} participants",
+                "bits=64",
             )
 
     @property
@@ -105,16 +107,21 @@ class FixedPoint:
             If names or shapes differ, or an entry or the weight is outside of the range.
         """
         if not 0 <= weight <= self.heaviest:
-            hint = "a larger heaviest, or equal_weights(algorithm)"
-            raise _outside("weight", f"0 to {self.heaviest:g}", weight, hint)
+            raise _outside(
+                "weight",
+                f"0 to {self.heaviest:g}",
+                weight,
+                "a larger heaviest, or equal_weights(algorithm)",
+            )
         for name, leaf in payload.items():
             largest = float(leaf.abs().max()) if leaf.numel() else 0.0
             if not largest <= self.largest:
-                expected, hint = (
+                raise _outside(
+                    f"leaf {name!r}",
                     f"entries of at most {self.largest:g}",
+                    f"{largest:g}",
                     "a larger largest, or bits=64",
                 )
-                raise _outside(f"leaf {name!r}", expected, f"{largest:g}", hint)
         whole = dict(self.leaves)
         view = Slice(whole, shapes(payload)) if self.by_entry else Whole(whole)
         update = view.lift(

@@ -64,11 +64,9 @@ def degree(clients: int, dropouts: float, colluding: float) -> Degree | None:
     # Scipy's distributions take long to import.
     from scipy.stats import hypergeom
 
-    others, dropped, colluders = (
-        clients - 1,
-        math.floor(dropouts * clients),
-        math.ceil(colluding * clients),
-    )
+    others = clients - 1
+    dropped = math.floor(dropouts * clients)
+    colluders = math.ceil(colluding * clients)
     missing = min(clients, dropped + colluders)
     for neighbours in range(2, others, 2):
         half = neighbours // 2

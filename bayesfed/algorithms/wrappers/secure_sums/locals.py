@@ -95,12 +95,12 @@ class Vault:
             content = path.read_bytes() if NAME.fullmatch(name) else b""
             session = Session.model_validate_json(content)
         except (OSError, ValueError) as problem:
-            where, expected = (
+            raise CheckpointError(
                 f"secure sums, client {client!r}",
                 f"the keys of this round in {self.folder}",
-            )
-            hint = "secure(..., vault=FOLDER) where each question has a process of its own"
-            raise CheckpointError(where, expected, type(problem).__name__, hint) from problem
+                type(problem).__name__,
+                "secure(..., vault=FOLDER) where each question has a process of its own",
+            ) from problem
         before = session.model_copy()
         yield session
         if session != before:

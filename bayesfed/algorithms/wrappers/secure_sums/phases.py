@@ -20,10 +20,7 @@ from bayesfed.algorithms.wrappers.secure_sums.locals import (
     opened,
     shares,
 )
-from bayesfed.algorithms.wrappers.secure_sums.primitives import (
-    DIGEST,
-    SECRET,
-)
+from bayesfed.algorithms.wrappers.secure_sums.primitives import DIGEST, SECRET
 from bayesfed.algorithms.wrappers.secure_sums.sessions import BOX, KEYS, PAIR, session_name
 from bayesfed.algorithms.wrappers.secure_sums.sums import (
     PREFIX,

@@ -129,8 +129,12 @@ def secure(
     """
     where = f"secure, {algorithm.name!r}"
     if dropouts < 0 or colluding < 0 or not dropouts + colluding < 1:
-        expected = "shares dropouts >= 0 and colluding >= 0, together below 1"
-        raise ArgumentError(where, expected, (dropouts, colluding), "dropouts=0.3, colluding=0.1")
+        raise ArgumentError(
+            where,
+            "shares dropouts >= 0 and colluding >= 0, together below 1",
+            (dropouts, colluding),
+            "dropouts=0.3, colluding=0.1",
+        )
     if masks:
         check_installed()
     phase = check_method(algorithm, where)
@@ -191,8 +195,12 @@ def _clipped_for(phase: Phase, point: FixedPoint, where: str) -> Phase:
     slack = entries**0.5 * point.resolution / 2
     bounds = [layer.client_bound for layer in phase.layers if layer.traits.bounds]
     if bounds and slack > (least := min(bounds)) / 100:
-        expected = f"rounding of at most a hundredth of the clip, {least:g}"
-        raise ArgumentError(where, expected, f"up to {slack:.2g} over {entries} entries", "bits=64")
+        raise ArgumentError(
+            where,
+            f"rounding of at most a hundredth of the clip, {least:g}",
+            f"up to {slack:.2g} over {entries} entries",
+            "bits=64",
+        )
     return replace(phase, layers=tuple(layer.tightened(slack) for layer in phase.layers))
 
 
@@ -204,7 +212,10 @@ def _kept(
     not hold.
     """
     if [*map(id, run.algorithm.phases)] != [*map(id, phases)]:
-        where = f"secure, {run.algorithm.name!r}: epsilon would not hold"
-        expected, hint = "the phases that `secure` made", "`secure` as the last step"
-        raise ArgumentError(where, expected, "others", hint)
+        raise ArgumentError(
+            f"secure, {run.algorithm.name!r}: epsilon would not hold",
+            "the phases that `secure` made",
+            "others",
+            "`secure` as the last step",
+        )
     promise(replace(run, algorithm=algorithm))

@@ -10,6 +10,7 @@ from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Assignment, Digital, Phase, Profile, Skip, Sum
 from bayesfed.federated.core import seams
+from bayesfed.federated.core.layering import only_phase
 from bayesfed.federated.links.digital import USUAL_NORM
 from bayesfed.keys import Key
 
@@ -25,39 +26,46 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
         If there are several phases, the link checks norms or adds, the server needs updates apart,
         or clients hold what the server sends changes of.
     """
-    if len(algorithm.phases) != 1:
-        names = [phase.name for phase in algorithm.phases]
-        raise ArgumentError(where, "a method of one phase", names, "fed_avg, fed_prox, fed_lora")
-    (phase,) = algorithm.phases
+    phase = only_phase(algorithm, where)
     if type(phase.link) is not Digital:
-        hint = (
-            "Digital(): late clients drop out, nothing else is known of a single update, and no "
-            "channel adds by itself"
-        )
-        raise ArgumentError(where, "the link Digital()", type(phase.link).__name__, hint)
-    if phase.link.max_norm is not None and phase.link.max_norm < USUAL_NORM:
-        hint = (
-            "Digital(): the server sees no single norm; largest bounds entries, private(..., "
-            "at_client=True) norms, at the client"
-        )
         raise ArgumentError(
-            where, "no check of norms", f"Digital(max_norm={phase.link.max_norm:g})", hint
+            where,
+            "the link Digital()",
+            type(phase.link).__name__,
+            "Digital(): late clients drop out, nothing else is known of a single update, and no "
+            "channel adds by itself",
+        )
+    if phase.link.max_norm is not None and phase.link.max_norm < USUAL_NORM:
+        raise ArgumentError(
+            where,
+            "no check of norms",
+            f"Digital(max_norm={phase.link.max_norm:g})",
+            "Digital(): the server sees no single norm; largest bounds entries, private(..., "
+            "at_client=True) norms, at the client",
         )
     bounds = [layer for layer in phase.layers if layer.traits.bounds]
     if any(layer is not phase.layers[0] or layer.client_bound == math.inf for layer in bounds):
         # Whatever changes a payload after it was clipped, the server cannot undo.
-        hint = "private(..., at_client=True), as the last step before secure"
-        expected = "a private method whose clients clip last"
-        raise ArgumentError(where, expected, "one that does not", hint)
+        raise ArgumentError(
+            where,
+            "a private method whose clients clip last",
+            "one that does not",
+            "private(..., at_client=True), as the last step before secure",
+        )
     each = next((layer for layer in phase.layers if layer.traits.needs == "each"), None)
     if phase.reducer is not Sum or each:
-        actual = f"{each.owner!r}, which needs every update" if each else "another reducer"
-        hint = "fed_avg, fed_prox, fed_lora, without robust(...)"
-        raise ArgumentError(where, "a method whose server takes a sum", actual, hint)
-    if any(layer.traits.holds for layer in phase.layers):
-        hint = "a method that sends whole values, such as fed_avg"
         raise ArgumentError(
-            where, "clients that hold nothing", "clients that are sent changes", hint
+            where,
+            "a method whose server takes a sum",
+            f"{each.owner!r}, which needs every update" if each else "another reducer",
+            "fed_avg, fed_prox, fed_lora, without robust(...)",
+        )
+    if any(layer.traits.holds for layer in phase.layers):
+        raise ArgumentError(
+            where,
+            "clients that hold nothing",
+            "clients that are sent changes",
+            "a method that sends whole values, such as fed_avg",
         )
     return phase
 
@@ -93,15 +101,20 @@ def check_plan(planned: Assignment, where: str) -> tuple[Leaves, bool]:
         If the up-link has a codec, or the view is none that a client can lift by itself.
     """
     if type(planned.up) is not Cast:
-        hint = (
+        raise ArgumentError(
+            where,
+            "no codec on the up-link",
+            type(planned.up).__name__,
             "plain floats up, such as fed_avg(net) without a codec: masks are added to "
-            "numbers, and masked numbers cannot be shortened"
+            "numbers, and masked numbers cannot be shortened",
         )
-        raise ArgumentError(where, "no codec on the up-link", type(planned.up).__name__, hint)
     leaves = seams.leaves_of(planned.view)
     if leaves is None:
-        hint = "fed_avg, fed_prox, fed_lora, hetero_fl"
-        expected = "clients that send whole leaves, or leading slices of them"
-        raise ArgumentError(where, expected, f"the view {type(planned.view).__name__}", hint)
+        raise ArgumentError(
+            where,
+            "clients that send whole leaves, or leading slices of them",
+            f"the view {type(planned.view).__name__}",
+            "fed_avg, fed_prox, fed_lora, hetero_fl",
+        )
     shapes, leading = leaves
     return tuple((name, tuple(shapes[name])) for name in sorted(shapes)), leading

@@ -156,11 +156,11 @@ class Session(BaseModel, ser_json_bytes="hex", val_json_bytes="hex"):
             )
         ready = self.neighbours and self.masking
         if not ready or len(flags) != count or sum(flags) < self.threshold:
-            expected = (
+            raise refusal(
                 f"{self.threshold} or more partners among {count} neighbours, before any share is "
-                "given"
+                "given",
+                f"{sum(flags)} among {len(flags)}",
             )
-            raise refusal(expected, f"{sum(flags)} among {len(flags)}")
         self.vector, self.partners = content, flags
         total: np.ndarray = vector + primitives.seed_stream(self.seed, vector.size, bits)
         masking = Agreement(self.masking, MASKS)
@@ -221,11 +221,9 @@ class Session(BaseModel, ser_json_bytes="hex", val_json_bytes="hex"):
     def _check_sets(self, active: Sequence[int], dropped: Sequence[int]) -> None:
         partners = [place for place, partner in enumerate(self.partners) if partner]
         if not self.vector or sorted([*active, *dropped]) != partners:
-            expected = (
-                "disjoint sets of active and dropped clients, together the partners of the mask"
-            )
             raise refusal(
-                expected, f"active {sorted(active)}, dropped {sorted(dropped)}, partners {partners}"
+                "disjoint sets of active and dropped clients, together the partners of the mask",
+                f"active {sorted(active)}, dropped {sorted(dropped)}, partners {partners}",
             )
         if len(active) < self.threshold:
             raise refusal(f"{self.threshold} or more active neighbours", len(active))
@@ -239,9 +237,5 @@ def session_name(public: bytes) -> str:
 def refusal(expected: object, actual: object, field: str = "values") -> UpdateError:
     """Return the error of a client that does not answer a question."""
     return UpdateError(
-        "secure sums",
-        expected,
-        actual,
-        "the server of this run, of the same version",
-        field=field,
+        "secure sums", expected, actual, "the server of this run, of the same version", field=field
     )

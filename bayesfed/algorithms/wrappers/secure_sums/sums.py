@@ -192,18 +192,18 @@ class FixedPointPlan:
             return planned
         leaves, by_entry = check_plan(planned, self.where)
         if leaves != self.point.leaves or by_entry != self.point.by_entry:
-            expected, hint = (
+            raise ArgumentError(
+                f"{self.where}, client {profile.name!r}",
                 "the leaves that the run began with",
+                "others",
                 "a method whose clients send the same leaves in every round",
             )
-            raise ArgumentError(f"{self.where}, client {profile.name!r}", expected, "others", hint)
         if not (math.isfinite(planned.weight) and 0 <= planned.weight <= self.point.heaviest):
-            expected, hint = (
-                f"a weight of at most {self.point.heaviest:g}",
-                f"heaviest={planned.weight:g}, or equal_weights(algorithm)",
-            )
             raise ArgumentError(
-                f"{self.where}, client {profile.name!r}", expected, f"{planned.weight:g}", hint
+                f"{self.where}, client {profile.name!r}",
+                f"a weight of at most {self.point.heaviest:g}",
+                f"{planned.weight:g}",
+                f"heaviest={planned.weight:g}, or equal_weights(algorithm)",
             )
         return planned
 
@@ -278,7 +278,9 @@ class SummedServer:
 def check_count(clients: int, point: FixedPoint, round: int) -> None:
     """Raise `UpdateError` if there are more clients than the range is for."""
     if clients > point.participants:
-        hint = f"participants={clients}, or a sampler of fewer"
         raise UpdateError(
-            f"secure, round {round}", f"at most {point.participants} clients", clients, hint
+            f"secure, round {round}",
+            f"at most {point.participants} clients",
+            clients,
+            f"participants={clients}, or a sampler of fewer",
         )

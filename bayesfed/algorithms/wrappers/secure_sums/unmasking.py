@@ -147,8 +147,9 @@ class Roster:
                 continue
             masking = Agreement(self._opened(place, answers, 0, "the key"), MASKS)
             if masking.public != self.keys[place][PUBLIC:].tobytes():
-                text = f"client {self.names[place]!r} shared another key than its own"
-                raise LostRoundError(text)
+                raise LostRoundError(
+                    f"client {self.names[place]!r} shared another key than its own"
+                )
             for other in others:
                 total -= masking.mask(self.keys[other][PUBLIC:].tobytes(), length, bits)
         return total

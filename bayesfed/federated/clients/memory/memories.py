@@ -130,8 +130,12 @@ class ClientMemory:
             if version.slot == slot and (version.accepted or version is versions[-1])
         ]
         if slot is not None and not found:
-            expected = f"one of {slot}, which the server counts on"
-            raise CheckpointError("memory", expected, self.accepted, "a larger keep, or a new run")
+            raise CheckpointError(
+                "memory",
+                f"one of {slot}, which the server counts on",
+                self.accepted,
+                "a larger keep, or a new run",
+            )
         last = found[-1].number if found else 0
         if found and not found[-1].accepted:
             accepted = found[-1]._replace(accepted=True).file
@@ -160,9 +164,12 @@ class ClientMemory:
         try:
             yield
         except (OSError, WireError) as problem:
-            hint = "restoring it, or a new run"
-            where = f"memory in {self._folder}"
-            raise CheckpointError(where, "undamaged files", problem, hint) from problem
+            raise CheckpointError(
+                f"memory in {self._folder}",
+                "undamaged files",
+                problem,
+                "restoring it, or a new run",
+            ) from problem
 
 
 def _version(path: Path) -> _Version:

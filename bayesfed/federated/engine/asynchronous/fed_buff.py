@@ -16,6 +16,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked_class, whole
 from bayesfed.federated.clients import ClientPool, Ranks
 from bayesfed.federated.core import Algorithm, Cost, Info, Profile, Update, of, owned, seams
+from bayesfed.federated.core.layering import only_phase
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.engine.reports import Row
 from bayesfed.federated.engine.samplers import Sampler, everyone
@@ -27,11 +28,7 @@ arrives.
 """
 
 
-@checked_class(
-    {},
-    size=whole(1, "10"),
-    concurrency=whole(1, "100"),
-)
+@checked_class({}, size=whole(1, "10"), concurrency=whole(1, "100"))
 @dataclass(frozen=True)
 class FedBuff:
     """Asynchronous rounds in simulated time: `concurrency` clients are at work at any moment, and
@@ -89,10 +86,11 @@ class FedBuff:
         """
         seconds = self.seconds(profile, cost) if self.seconds else cost.latency_s
         if not 0 <= seconds < math.inf or (not self.seconds and not seconds):
-            actual = seconds if self.seconds else "a method without a load"
-            hint = "timed(algorithm, macs), or FedBuff(seconds=lambda profile, cost: ...)"
             raise ArgumentError(
-                f"FedBuff, client {profile.name!r}", "finite seconds of its turn", actual, hint
+                f"FedBuff, client {profile.name!r}",
+                "finite seconds of its turn",
+                seconds if self.seconds else "a method without a load",
+                "timed(algorithm, macs), or FedBuff(seconds=lambda profile, cost: ...)",
             )
         return seconds
 
@@ -105,44 +103,56 @@ class FedBuff:
             If it cannot; the message says why.
         """
         where = f"FedBuff, {algorithm.name!r}"
-        if len(algorithm.phases) > 1:
-            names = [phase.name for phase in algorithm.phases]
-            hint = "fed_avg, stc, federated_svi"
-            raise ArgumentError(where, "a method of one phase", names, hint)
+        only_phase(algorithm, where, "fed_avg, stc, federated_svi")
         if max(self.size, self.concurrency) > clients:
-            actual = f"size {self.size}, concurrency {self.concurrency}"
-            expected = f"at most the {clients} clients of the pool"
-            raise ArgumentError(where, expected, actual, f"size={clients}")
+            raise ArgumentError(
+                where,
+                f"at most the {clients} clients of the pool",
+                f"size {self.size}, concurrency {self.concurrency}",
+                f"size={clients}",
+            )
         if sampler is not everyone:
-            expected = "none: FedBuff draws clients as others finish"
-            actual = getattr(sampler, "__name__", type(sampler).__name__)
-            hint = "FedBuff(size=10, concurrency=100) alone"
-            raise ArgumentError("sampler", expected, actual, hint)
+            raise ArgumentError(
+                "sampler",
+                "none: FedBuff draws clients as others finish",
+                getattr(sampler, "__name__", type(sampler).__name__),
+                "FedBuff(size=10, concurrency=100) alone",
+            )
         if isinstance(pool, Ranks):
-            expected, hint = "clients of one process", "InProcess(clients)"
-            raise ArgumentError("asynchronous", expected, "Ranks", hint)
+            raise ArgumentError(
+                "asynchronous", "clients of one process", "Ranks", "InProcess(clients)"
+            )
         phase = assembled(algorithm.phases[0])
         stale = seams.stale(phase.server)
         if stale is None:
             expected = "a server that adds changes of single clients, old ones too"
             layers = (repr(layer.owner) for layer in reversed(algorithm.phases[0].layers))
-            actual = " in ".join([type(algorithm.phases[0].server).__name__, *layers])
-            hint = "fed_avg, fed_prox, stc, federated_svi with PVI"
-            raise ArgumentError(where, expected, actual, hint)
-        if stale == "as sent" and self.staleness != "constant":
-            expected = "staleness 'constant': clients keep the change that they sent"
             raise ArgumentError(
-                where, expected, repr(self.staleness), "FedBuff(..., staleness='constant')"
+                where,
+                expected,
+                " in ".join([type(algorithm.phases[0].server).__name__, *layers]),
+                "fed_avg, fed_prox, stc, federated_svi with PVI",
+            )
+        if stale == "as sent" and self.staleness != "constant":
+            raise ArgumentError(
+                where,
+                "staleness 'constant': clients keep the change that they sent",
+                repr(self.staleness),
+                "FedBuff(..., staleness='constant')",
             )
         if (deadline := seams.deadline_s(phase.link)) < math.inf:
-            actual = f"{deadline:g} s"
             raise ArgumentError(
-                where, "no deadline: late answers count", actual, "timed(algorithm, macs)"
+                where,
+                "no deadline: late answers count",
+                f"{deadline:g} s",
+                "timed(algorithm, macs)",
             )
         if not seams.one_by_one(phase.link):
-            actual = type(phase.link).__name__
             raise ArgumentError(
-                where, "answers that arrive one by one", actual, "the link Digital()"
+                where,
+                "answers that arrive one by one",
+                type(phase.link).__name__,
+                "the link Digital()",
             )
 
 

@@ -185,8 +185,9 @@ def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        expected, hint = "a folder that can be written to", "another folder"
-        raise CheckpointError(f"records in {folder}", expected, problem, hint) from problem
+        raise CheckpointError(
+            f"records in {folder}", "a folder that can be written to", problem, "another folder"
+        ) from problem
     history = RecordFile(Path(folder) / FILE, write=True)
     common = min(len(history), len(earlier))
     # As lines, since no record with a metric that is not a number equals another.
@@ -197,14 +198,16 @@ def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile
         for number in range(common, len(earlier)):
             history.append(earlier[number])
     else:
-        actual = f"{len(history)} records, the last of round {history[-1].round}"
-        expected = (
-            f"the {len(earlier)} records that the run goes on from"
-            if len(earlier)
-            else "no records"
+        raise CheckpointError(
+            f"records in {folder}",
+            (
+                f"the {len(earlier)} records that the run goes on from"
+                if len(earlier)
+                else "no records"
+            ),
+            f"{len(history)} records, the last of round {history[-1].round}",
+            "resume=newest(checkpoints) of that run, or another folder",
         )
-        hint = "resume=newest(checkpoints) of that run, or another folder"
-        raise CheckpointError(f"records in {folder}", expected, actual, hint)
     return history
 
 

@@ -127,8 +127,9 @@ def read(folder: Path, number: int) -> Snapshot:
             owned=content["format"] > 2,
         )
     except (OSError, BayesfedError, LookupError, ValueError, TypeError, RecursionError) as problem:
-        expected, hint = "an undamaged checkpoint", "an older one"
-        raise CheckpointError(str(path), expected, problem, hint) from problem
+        raise CheckpointError(
+            str(path), "an undamaged checkpoint", problem, "an older one"
+        ) from problem
 
 
 def numbers(folder: Path) -> list[int]:

@@ -59,10 +59,7 @@ class FactorGraph:
         count = math.prod(self.shape)
         if self.names is not None and len(self.names) != count:
             raise ArgumentError(
-                "FactorGraph.names",
-                f"{count} names, one a variable",
-                len(self.names),
-                "names=None",
+                "FactorGraph.names", f"{count} names, one a variable", len(self.names), "names=None"
             )
 
     @property
@@ -111,12 +108,7 @@ class FactorGraph:
             names, cards, groups = read(graph)
         constant = graph.graph.get("log_constant", 0.0)
         if not isinstance(constant, numbers.Real) or not math.isfinite(constant):
-            raise ArgumentError(
-                "graph.graph['log_constant']",
-                "a finite number",
-                constant,
-                "0.0",
-            )
+            raise ArgumentError("graph.graph['log_constant']", "a finite number", constant, "0.0")
         model, left_out = lower(names, cards, groups)
         return _recognised(model, names, left_out + float(constant))
 

@@ -98,8 +98,7 @@ def group(kind: Kind, cards: NDArray[np.int64], nodes: Mapping[Hashable, Attribu
     which = np.array(kind.which, dtype=np.int64)
     scope = np.array(kind.members, dtype=np.int64).reshape(len(which), -1)
     if (wrong := np.flatnonzero((cards[scope] != kind.shape).any(1))).size:
-        expected = tuple(cards[scope[wrong[0]]].tolist())
-        raise refuse_shape(kind.names[wrong[0]], expected, kind.shape)
+        raise refuse_shape(kind.names[wrong[0]], tuple(cards[scope[wrong[0]]].tolist()), kind.shape)
     # A maximum propagates NaN: it is finite only if no entry is NaN or +inf and some entry is
     # possible.
     good = np.isfinite(tables.reshape(len(tables), -1).max(1))

@@ -39,8 +39,8 @@ def lower(
     ArgumentError
         If the unary factors of a variable allow no state.
     """
-    if bool((cards == 2).all()) and all(
-        group.tables.ndim <= 3 and bool(torch.isfinite(group.tables).all()) for group in groups
+    if (cards == 2).all() and all(
+        group.tables.ndim <= 3 and torch.isfinite(group.tables).all() for group in groups
     ):
         return _lower_pairs(len(cards), groups)
     most = int(cards.max())
@@ -53,7 +53,7 @@ def lower(
                 0, group.scope[:, 0], group.tables[group.which]
             )
     impossible = (unary == -torch.inf).all(1)
-    if bool(impossible.any()):
+    if impossible.any():
         node = names[int(impossible.nonzero()[0])]
         raise ArgumentError(
             f"variable {node!r}",

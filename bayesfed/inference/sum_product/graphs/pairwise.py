@@ -37,10 +37,7 @@ def read_pairs(
     for left, right, _ in edges:
         if left == right:
             raise ArgumentError(
-                f"edge {left!r}-{right!r}",
-                "two ends",
-                "a self loop",
-                "a field on the node",
+                f"edge {left!r}-{right!r}", "two ends", "a self loop", "a field on the node"
             )
     couplings = _finite(
         [value for *_, value in edges],

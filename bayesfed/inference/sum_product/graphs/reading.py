@@ -62,19 +62,18 @@ def _sort(nodes: Mapping[Hashable, Attributes]) -> tuple[dict[Hashable, int], li
         elif kind == "factor":
             factors.append(node)
         else:
-            hint = (
+            raise ArgumentError(
+                f"node {node!r}",
+                "type 'variable' or 'factor'",
+                kind,
                 "graph.add_node(name, type='variable', card=2), or FactorGraph.pairwise for a "
-                "graph without factor nodes"
+                "graph without factor nodes",
             )
-            raise ArgumentError(f"node {node!r}", "type 'variable' or 'factor'", kind, hint)
     for node, card in cards.items():
         whole = isinstance(card, numbers.Integral) and not isinstance(card, bool)
         if not whole or not 1 <= card <= MAX_ENTRIES:
             raise ArgumentError(
-                f"variable {node!r}",
-                f"a whole number card from 1 to {MAX_ENTRIES}",
-                card,
-                "card=2",
+                f"variable {node!r}", f"a whole number card from 1 to {MAX_ENTRIES}", card, "card=2"
             )
     return cards, factors
 
@@ -105,11 +104,10 @@ def _wire(
             _refuse_wiring(node, scope, neighbours, index)
         table, weights = data.get("factor"), data.get("table")
         if (table is None) == (weights is None):
-            actual = "neither" if table is None else "both"
             raise ArgumentError(
                 f"factor {node!r}",
                 "either 'factor' (logs) or 'table' (weights)",
-                actual,
+                "neither" if table is None else "both",
                 "factor=[[0.0, 0.0], [0.0, 1.0]]",
             )
         # By object first, then by value. One object may be logs of one factor and weights of
@@ -132,9 +130,12 @@ def _wire(
     wired = sum(len(kind.members) for kind in kinds.values())
     if sum(len(adjacency[node]) for node in index) != wired:
         left, right = next((node, end) for node in index for end in adjacency[node] if end in index)
-        actual = "a self loop" if left == right else "two variables"
-        hint = "a factor between them, or FactorGraph.pairwise for a graph without factor nodes"
-        raise ArgumentError(f"edge {left!r}-{right!r}", "a variable and a factor", actual, hint)
+        raise ArgumentError(
+            f"edge {left!r}-{right!r}",
+            "a variable and a factor",
+            "a self loop" if left == right else "two variables",
+            "a factor between them, or FactorGraph.pairwise for a graph without factor nodes",
+        )
     return list(kinds.values())
 
 
@@ -151,10 +152,7 @@ def _refuse_wiring(
         )
     if node in neighbours:
         raise ArgumentError(
-            where,
-            "edges to variables",
-            "a self loop",
-            f"graph.remove_edge({node!r}, {node!r})",
+            where, "edges to variables", "a self loop", f"graph.remove_edge({node!r}, {node!r})"
         )
     for end in ends:
         if end not in index:
@@ -166,17 +164,11 @@ def _refuse_wiring(
             )
     if not isinstance(scope, ORDERED):
         raise ArgumentError(
-            f"{where}.scope",
-            "an ordered tuple of variables",
-            scope,
-            f"scope={tuple(ends)!r}",
+            f"{where}.scope", "an ordered tuple of variables", scope, f"scope={tuple(ends)!r}"
         )
     if any(name in scope[:i] for i, name in enumerate(scope)):
         raise ArgumentError(
-            f"{where}.scope",
-            "each variable once",
-            scope,
-            "a table with one axis a variable",
+            f"{where}.scope", "each variable once", scope, "a table with one axis a variable"
         )
     raise ArgumentError(
         f"{where}.scope",

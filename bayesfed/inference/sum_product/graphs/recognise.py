@@ -8,7 +8,6 @@ A K x M grid has E = 2 K M - K - M edges, so n = K M and E give K and M as roots
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,9 +16,6 @@ from torch import Tensor
 
 from bayesfed.models.random_fields.grid import Grid, Link, Number
 from bayesfed.models.random_fields.ising import Ising, breadth_first, components
-
-if TYPE_CHECKING:
-    pass
 
 Integers = NDArray[np.int64]
 
@@ -40,7 +36,7 @@ def colours(count: int, edges: Tensor) -> Tensor:
     ends: Integers = edges.numpy()
     roots = np.unique(components(count, *ends)[1], return_index=True)[1]
     parity = (breadth_first(count, ends, roots)[2] + 1) % 2
-    if bool((parity[ends[0]] != parity[ends[1]]).all()):
+    if (parity[ends[0]] != parity[ends[1]]).all():
         return torch.from_numpy(parity)
     graph: nx.Graph[int] = nx.Graph()
     graph.add_nodes_from(range(count))

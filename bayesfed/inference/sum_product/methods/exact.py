@@ -37,7 +37,7 @@ def sum_grid(grid: Grid, evidence: Tensor) -> Outcome:
     def log_z() -> Tensor:
         return transfer.log_z() + ((evidence.double() - held) * belief.sigmoid()).flatten(1).sum(1)
 
-    return Outcome(belief, extrinsic, evidence.new_zeros(0), 1, 0.0, True, pairs, log_z)
+    return Outcome(belief, extrinsic, evidence.new_zeros(0), 1, 0.0, pairs, log_z)
 
 
 def _along(transfer: Transfer, rows: Tensor) -> Tensor:
@@ -56,10 +56,8 @@ def _across(transfer: Transfer) -> Tensor:
     for row in range(count - 1):
         logs = transfer.potential(row + 1)
         below = (logs - logs.amax(-1, keepdim=True)).exp() * transfer.backward[row + 1]
-        above, factors = (
-            transfer.forward[0][row],
-            transfer.across[row].clamp(max=600.0).exp().tolist(),
-        )
+        above = transfer.forward[0][row]
+        factors = transfer.across[row].clamp(max=600.0).exp().tolist()
         lower = [below]
         for axis in range(width - 1, 0, -1):
             lower.append(contract(lower[-1], factors[axis], axis))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -40,34 +40,24 @@ ALONE = 2**16
 MANY = 4000
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The tree of a model; None if there is none within `limit` entries."""
-
-    tree: CliqueTree | None
-    limit: int
-
-
 _TABLES: WeakKeyDictionary[Ising | Tables, dict[torch.device, CliqueTables]] = WeakKeyDictionary()
-# By the tensor of edges: a model whose couplings are learned is a new one at every call, with the
-# same edges.
-_EDGE_PLANS: MutableMapping[Tensor, _Plan] = WeakTensorKeyDictionary()
-_TABLE_PLANS: WeakKeyDictionary[Tables, _Plan] = WeakKeyDictionary()
+# What was found, and up to which limit. Pairwise: by the tensor of edges, since a model whose
+# couplings are learned is a new one at every call, with the same edges.
+Plans = MutableMapping[Any, tuple[CliqueTree | None, int]]
+_EDGE_PLANS: Plans = WeakTensorKeyDictionary()
+_TABLE_PLANS: Plans = WeakKeyDictionary()
 
 
 def fitting_tree(model: Ising | Tables, batch: int, limit: int = LARGEST) -> CliqueTree | None:
     """Return the clique tree of a model, or None if its largest table has more than `limit` entries
     over a batch. Found once for each model.
     """
-    plan = _EDGE_PLANS.get(model.edges) if isinstance(model, Ising) else _TABLE_PLANS.get(model)
-    if plan is None or (plan.tree is None and plan.limit < limit):
-        cards, scopes = structure(model)
-        plan = _Plan(clique_tree(cards, scopes, limit), limit)
-        if isinstance(model, Ising):
-            _EDGE_PLANS[model.edges] = plan
-        else:
-            _TABLE_PLANS[model] = plan
-    return plan.tree if plan.tree is not None and plan.tree.largest * batch <= limit else None
+    plans, key = (_EDGE_PLANS, model.edges) if isinstance(model, Ising) else (_TABLE_PLANS, model)
+    tree, tried = plans.get(key, (None, 0))
+    if tree is None and tried < limit:
+        tree = clique_tree(*structure(model), limit)
+        plans[key] = tree, limit
+    return tree if tree is not None and tree.largest * batch <= limit else None
 
 
 def cheap_tree(model: Ising | Tables, batch: int) -> CliqueTree | None:
@@ -133,7 +123,7 @@ def sum_junction(model: Ising | Tables, evidence: Tensor, tree: CliqueTree) -> O
         with _threads(alone):
             return _pairs(model, junction, evidence)
 
-    return Outcome(belief, extrinsic, evidence.new_zeros(0), 1, 0.0, True, pairs, lambda: log_z)
+    return Outcome(belief, extrinsic, evidence.new_zeros(0), 1, 0.0, pairs, lambda: log_z)
 
 
 @contextmanager
@@ -155,9 +145,12 @@ def check_possible(log_z: Tensor) -> None:
     impossible = torch.isneginf(log_z).nonzero()
     if impossible.numel():
         entry, count = int(impossible[0]), len(impossible)
-        actual = "none" if len(log_z) == 1 else f"none in batch entry {entry} ({count} such in all)"
-        hint = "softer tables or evidence: they contradict each other"
-        raise ArgumentError("infer", "a state of all variables that is possible", actual, hint)
+        raise ArgumentError(
+            "infer",
+            "a state of all variables that is possible",
+            "none" if len(log_z) == 1 else f"none in batch entry {entry} ({count} such in all)",
+            "softer tables or evidence: they contradict each other",
+        )
 
 
 def build(

@@ -55,9 +55,8 @@ class Outcome:
         variable).
     state
         Messages for a warm start.
-    sweeps, residual, converged
-        Number of sweeps, largest change of a message in the last one in nats, and whether that is
-        within the tolerance.
+    sweeps, residual
+        Number of sweeps, and largest change of a message in the last one in nats.
     pairs
         Function that returns the marginal tables of the factors: tensors ``(B, F, *cards)``, one
         for each group of factors.
@@ -72,7 +71,6 @@ class Outcome:
     state: Tensor
     sweeps: int
     residual: float
-    converged: bool
     pairs: Callable[[], tuple[Tensor, ...]]
     log_z: Callable[[], Tensor]
     exact: bool = False
@@ -95,18 +93,11 @@ def resumed(state: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
     ArgumentError
         If the messages have another shape or are not finite.
     """
-    if (
-        not isinstance(state, Tensor)
-        or tuple(state.shape) != tuple(shape)
-        or not bool(state.isfinite().all())
-    ):
-        actual = (
-            f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__
-        )
+    if not isinstance(state, Tensor) or state.shape != tuple(shape) or not state.isfinite().all():
         raise ArgumentError(
             "infer state",
             f"finite messages of shape {tuple(shape)}",
-            actual,
+            f"shape {tuple(state.shape)}" if isinstance(state, Tensor) else type(state).__name__,
             "that of the same graph, method and batch",
         )
     return state.to(like, copy=True)

@@ -6,7 +6,6 @@ import math
 import warnings
 
 from bayesfed.errors import ConvergenceWarning, MultistableWarning, UnverifiedWarning
-from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
 from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.models.random_fields.grid import Grid
 
@@ -15,14 +14,14 @@ from bayesfed.models.random_fields.grid import Grid
 ORDERED = 3 * math.tanh(math.asinh(1.0) / 2)
 
 
-def warn_of(inferred: Inferred, outcome: Outcome, settings: Settings) -> None:
+def warn_of(inferred: Inferred, tol: float) -> None:
     """Warn, once, of messages that did not settle, of several fixed points, or of strong couplings
     that nothing vouches for.
     """
-    if not outcome.converged:
+    if not inferred.converged:
         warnings.warn(
-            f"infer: after {outcome.sweeps} sweeps a message still changed by "
-            f"{outcome.residual:.2g} nats (tol {settings.tol:g}): marginals are "
+            f"infer: after {inferred.sweeps} sweeps a message still changed by "
+            f"{inferred.residual:.2g} nats (tol {tol:g}): marginals are "
             "those of an unfinished run; try more sweeps, damping=0.5, or a weaker coupling",
             ConvergenceWarning,
             stacklevel=3,

@@ -58,11 +58,11 @@ def pass_edges(
     sweeps, residual = (
         settle(step, settings, every=1, damper=damper) if len(wiring.source) else (0, 0.0)
     )
-    return outcome(model, evidence, messages, sweeps, residual, residual <= settings.tol)
+    return outcome(model, evidence, messages, sweeps, residual)
 
 
 def outcome(
-    model: Ising, evidence: Tensor, messages: Tensor, sweeps: int, residual: float, converged: bool
+    model: Ising, evidence: Tensor, messages: Tensor, sweeps: int, residual: float
 ) -> Outcome:
     """Return the beliefs, pair tables and log Z of messages ``(B, 2 E)``."""
     wiring = Wiring.of(model)
@@ -87,7 +87,6 @@ def outcome(
         messages,
         sweeps,
         residual,
-        converged,
         lambda: (pair_tables(*edges()),),
         log_z,
     )
@@ -132,4 +131,4 @@ def pass_forest(model: Ising, evidence: Tensor) -> Outcome:
     chosen(TWO_PASSES, belief.numel() if len(belief) > 1 else 0, PARALLEL)(
         *(values.numpy() for values in (*graph, belief, messages))
     )
-    return outcome(model, evidence.double(), messages, 1, 0.0, True)
+    return outcome(model, evidence.double(), messages, 1, 0.0)

@@ -51,7 +51,7 @@ def pass_checkerboard(
     sweeps, residual = settle(step, settings)
     # Their memory is free before the result is made.
     del g, step
-    return outcome(grid, evidence, messages, sweeps, residual, residual <= settings.tol)
+    return outcome(grid, evidence, messages, sweeps, residual)
 
 
 def holds(grid: Grid, evidence: Tensor) -> bool:
@@ -60,9 +60,7 @@ def holds(grid: Grid, evidence: Tensor) -> bool:
     """
     limit, most, _ = LIMITS[evidence.dtype]
     strong = 2 * grid.strength() > math.log(most)
-    return not strong and not bool(
-        ((evidence + symmetric_field(grid, evidence)).abs() > limit).any()
-    )
+    return not strong and not ((evidence + symmetric_field(grid, evidence)).abs() > limit).any()
 
 
 def odds(grid: Grid, dtype: torch.dtype) -> list[float]:
@@ -93,7 +91,7 @@ def start(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None
 
 
 def outcome(
-    grid: Grid, evidence: Tensor, messages: Tensor, sweeps: int, residual: float, converged: bool
+    grid: Grid, evidence: Tensor, messages: Tensor, sweeps: int, residual: float
 ) -> Outcome:
     """Return the beliefs, pair tables and log Z of packed messages."""
     # Two logarithms: the product of four strong messages could overflow.
@@ -112,7 +110,7 @@ def outcome(
     def pairs() -> tuple[Tensor, ...]:
         return tuple(pair_tables(*edge) for edge in edges(grid, belief, messages))
 
-    return Outcome(belief, extrinsic, messages, sweeps, residual, converged, pairs, log_z)
+    return Outcome(belief, extrinsic, messages, sweeps, residual, pairs, log_z)
 
 
 def symmetric_field(grid: Grid, like: Tensor) -> Tensor:

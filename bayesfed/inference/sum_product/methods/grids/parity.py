@@ -53,10 +53,8 @@ def pack_messages(left: Tensor, right: Tensor, up: Tensor, down: Tensor) -> Tens
     messages = torch.stack([pack(values, 1.0) for values in (right, left, up, down)], dim=1)
     for parity, flag, (i, c), (row, column) in quarters(columns):
         if flag:
-            messages[parity, 0, ..., i, c], messages[parity, 1, ..., i, c] = (
-                left[..., row, column],
-                right[..., row, column],
-            )
+            messages[parity, 0, ..., i, c] = left[..., row, column]
+            messages[parity, 1, ..., i, c] = right[..., row, column]
     return messages
 
 

@@ -112,9 +112,7 @@ def pass_regions(
 
     sweeps, residual = settle(step, settings, every=1, damper=damper) if messages else (1, 0.0)
     _restart(wiring, problem.own, beliefs, messages)
-    return _outcome(
-        model, evidence, problem, beliefs, kept, sweeps, residual, residual <= settings.tol
-    )
+    return _outcome(model, evidence, problem, beliefs, kept, sweeps, residual)
 
 
 def _problem(model: Ising | Tables, evidence: Tensor, regions: Sequence[Scope]) -> _Problem:
@@ -161,18 +159,16 @@ def _restart(
     rest = iter(messages)
     for batch in wiring.batches:
         for part in batch.parts:
-            belief = beliefs[part.group]
-            belief.index_add_(
-                1, part.outer, _spread(next(rest), part).expand(-1, -1, *belief.shape[2:])
-            )
+            _add(beliefs[part.group], next(rest), part)
 
 
-def _spread(message: Tensor, part: Part) -> Tensor:
+def _add(belief: Tensor, message: Tensor, part: Part) -> None:
     """Shape messages ``(B, P, *inner cards)`` for the outer tables."""
     sizes = iter(message.shape[2:])
-    return message.reshape(
+    spread = message.reshape(
         *message.shape[:2], *(next(sizes) if stays else 1 for stays in part.kept)
     )
+    belief.index_add_(1, part.outer, spread.expand(-1, -1, *belief.shape[2:]))
 
 
 def _marginal(belief: Tensor, part: Part) -> Tensor:
@@ -196,9 +192,7 @@ def _update(batch: Batch, beliefs: list[Tensor], messages: list[Tensor], damping
         moved = (1 - damping) * (fresh - message)
         change = max(change, float(moved.abs().amax()))
         message.add_(moved)
-        beliefs[part.group].index_add_(
-            1, part.outer, _spread(moved, part).expand(-1, -1, *beliefs[part.group].shape[2:])
-        )
+        _add(beliefs[part.group], moved, part)
     return change
 
 
@@ -210,7 +204,6 @@ def _outcome(
     state: Tensor,
     sweeps: int,
     residual: float,
-    converged: bool,
 ) -> Outcome:
     wiring = problem.wiring
     tables = [belief.flatten(2).log_softmax(-1).reshape(belief.shape) for belief in beliefs]
@@ -256,4 +249,4 @@ def _outcome(
             total += entropy @ batch.counting
         return total
 
-    return Outcome(belief, extrinsic, state, sweeps, residual, converged, pairs, log_z)
+    return Outcome(belief, extrinsic, state, sweeps, residual, pairs, log_z)

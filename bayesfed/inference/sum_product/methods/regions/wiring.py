@@ -136,13 +136,12 @@ def _batch(
     for number, region in enumerate(regions):
         weight = len(above[region]) + counting[region]
         if weight <= 0:
-            actual = (
-                f"{sorted(region)} in {len(above[region])} regions, counted {counting[region]} "
-                "times"
-            )
-            hint = "regions that overlap less, as regions=[(0, 1, 2), ...]"
             raise ArgumentError(
-                "infer method 'gbp'", "overlaps whose update is defined", actual, hint
+                "infer method 'gbp'",
+                "overlaps whose update is defined",
+                f"{sorted(region)} in {len(above[region])} regions, counted {counting[region]} "
+                "times",
+                "regions that overlap less, as regions=[(0, 1, 2), ...]",
             )
         for larger in above[region]:
             group, row = place[larger]

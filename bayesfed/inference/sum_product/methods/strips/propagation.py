@@ -23,11 +23,7 @@ from torch.nn.functional import pad
 from bayesfed.inference.sum_product.methods.grids.checkerboard import symmetric_field
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
 from bayesfed.inference.sum_product.methods.settle import settle
-from bayesfed.inference.sum_product.methods.strips.sums import (
-    row_tables,
-    states,
-    strip_sums,
-)
+from bayesfed.inference.sum_product.methods.strips.sums import row_tables, states, strip_sums
 from bayesfed.models.random_fields.grid import Grid
 
 # Most blocks of a grid, and most rows of a strip.
@@ -193,7 +189,6 @@ def pass_strips(
         messages,
         sweeps,
         residual,
-        residual <= settings.tol,
         pairs,
         log_z,
         whole,

@@ -116,7 +116,6 @@ def pass_tables(
         messages,
         sweeps,
         residual,
-        residual <= settings.tol,
         lambda: _marginals(model, program, belief, views),
         lambda: _log_z(program, belief, views),
     )

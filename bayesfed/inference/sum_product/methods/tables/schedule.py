@@ -89,10 +89,8 @@ class Program:
 @kept
 def compile_tables(model: Tables, dtype: torch.dtype, device: torch.device) -> Program:
     """Return the schedule of a model; it is kept as long as the model exists."""
-    count, scopes = (
-        model.cards.numel(),
-        [group.scope.cpu().numpy().astype(np.int64) for group in model.groups],
-    )
+    count = model.cards.numel()
+    scopes = [group.scope.cpu().numpy().astype(np.int64) for group in model.groups]
     stages = _depths(scopes, count)
     forest = stages is not None
     if stages is None:
@@ -108,7 +106,7 @@ def compile_tables(model: Tables, dtype: torch.dtype, device: torch.device) -> P
         np.concatenate([np.zeros(0, np.int64), *(scope.reshape(-1) for scope in scopes)]),
         minlength=count,
     )
-    hard = any(bool(torch.isneginf(group.tables).any()) for group in model.groups)
+    hard = any(torch.isneginf(group.tables).any() for group in model.groups)
     return Program(
         batches,
         order[::-1] + order if forest else order,
@@ -148,7 +146,7 @@ def _batch(
     factors = torch.from_numpy(rows)
     scope = group.scope.cpu()[factors].T.contiguous()
     which = group.which.cpu()[factors]
-    chosen = which[:1] if bool((which == which[0]).all()) else which
+    chosen = which[:1] if (which == which[0]).all() else which
     logs = group.tables.cpu().double().flatten(1)[chosen].T
     peak = logs.amax(0)
     # Only forbidden combinations have weight zero: exp alone would round small weights to zero too.
