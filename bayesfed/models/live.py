@@ -10,7 +10,6 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from copy import copy
 from functools import partial
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -37,7 +36,7 @@ def untouched(nets: Iterable[nn.Module]) -> Iterator[list[str]]:
     """
     with alone():
         held = [
-            (path, module, holder, copy(holder))
+            (path, module, holder, holder.copy())
             for module, path in _paths(nets).items()
             for holder in (vars(module), *vars(module).values())
             if isinstance(holder, HOLDERS)
@@ -67,7 +66,7 @@ def untouched(nets: Iterable[nn.Module]) -> Iterator[list[str]]:
                         if (id(value) in other or holder.get(name) is not value)
                         and name not in module._non_persistent_buffers_set
                     ]
-                if [*map(id, _flat(holder))] != [*map(id, _flat(begun))]:
+                if (holder or begun) and [*map(id, _flat(holder))] != [*map(id, _flat(begun))]:
                     holder.clear()
                     (holder.update if isinstance(holder, dict | set) else holder.extend)(begun)
 
@@ -76,7 +75,7 @@ def _paths(nets: Iterable[nn.Module]) -> dict[nn.Module, str]:
     """Return every module of some networks with its path in the first that has it."""
     paths = dict[nn.Module, str]()
     for net in nets:
-        for path, module in net.named_modules():
+        for path, module in () if net in paths else net.named_modules():
             paths.setdefault(module, path)
     return paths
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -129,7 +129,8 @@ def begun(sides: Sides, turn: Turn) -> Ready | ClientError:
         stage, start = "decode", time.perf_counter()
         message, options = read(task, side, turn.secret)
         stage, there = "fit", to(message, data.inputs.device)
-        with _alone(task, side):
+        # Without layers nothing is run yet.
+        with _alone(task, side) if side.layers else nullcontext():
             opened = side.opened(there, turn.memory, data, task.key.child("fit"), options)
     except (Exception, SystemExit) as problem:
         return failure(task, stage, problem)

@@ -14,6 +14,7 @@ from bayesfed.errors import BayesfedError
 from bayesfed.federated import Algorithm, InProcess
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood, Normal
+from bayesfed.models.modules import evaluating
 from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.experiments.kinds import POOL
 from bayesfed.running.experiments.reader import Reader
@@ -140,7 +141,7 @@ def _fitted(file: ExperimentFile, scope: Scope) -> tuple[Dataset, Dataset]:
     train, test, net = scope.train, scope.test, scope.net
     if net is None:
         return train, test
-    shape, training = tuple(train.inputs.shape[1:]), net.training
+    shape = tuple(train.inputs.shape[1:])
     numbers = train.targets.is_floating_point()
     wanted = tuple(train.targets.shape[1:]) if numbers else (scope.classes,)
     of = f"with targets of shape {wanted}" if numbers else f"in {scope.classes} classes"
@@ -149,9 +150,9 @@ def _fitted(file: ExperimentFile, scope: Scope) -> tuple[Dataset, Dataset]:
         f"{train.inputs[0].numel()} numbers each, {of}"
     )
     try:
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(net):
             rows = train.inputs[[0, min(1, len(train) - 1)]]
-            outputs = tuple(net.eval()(rows).shape[1:])
+            outputs = tuple(net(rows).shape[1:])
     except Exception as problem:
         raise file.error(
             ("net",),
@@ -159,8 +160,6 @@ def _fitted(file: ExperimentFile, scope: Scope) -> tuple[Dataset, Dataset]:
             f"{type(problem).__name__}: {str(problem).splitlines()[0]}",
             hint,
         ) from problem
-    finally:
-        net.train(training)
     if numbers and (outputs, wanted) == ((1,), ()):
         # A layer of one output makes a column.
         columns = [replace(part, targets=part.targets[:, None]) for part in (train, test)]
