@@ -154,7 +154,7 @@ class Result:
         """Return the last value of `series`."""
         return self.series(name)[-1][1]
 
-    @checked(every=whole(1, "5"))
+    @checked(every=whole(1, "every=5"))
     def table(self, *, every: int = 1) -> str:
         """Return an aligned table of the rounds."""
         return round_table(self.history, every=every)
@@ -283,7 +283,6 @@ class Result:
         The folder's name is the experiment's in tables and pictures. Predictions are exported for
         the rows `test`; what clients predict with is scored on their held-out rows `own`, by name,
         as by `personal_scores`. Returned is the folder of this seed, ``folder/seed-N``.
-
         `ArgumentError` if it has a run of this seed or an experiment file, or cannot be written to.
         """
         from bayesfed.running.folders import save_new

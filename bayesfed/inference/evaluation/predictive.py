@@ -32,7 +32,7 @@ from bayesfed.trees import Tree
 LEVELS = (0.5, 0.8, 0.95)
 
 
-@checked_class(count=whole(1, "100 draws"), batch_size=whole(1, "2000"))
+@checked_class(count=whole(1, "100"), batch_size=whole(1, "2000"))
 @dataclass(frozen=True, eq=False)
 class Predictive:
     """What a posterior predicts for some inputs. Everything is computed when it is first asked for,
