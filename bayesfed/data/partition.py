@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import NewType
+from typing import Any, NewType
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
 Partition = list[Tensor]
-Rows = Tensor | np.ndarray | Sequence[int]
 # A partition over named clients.
 Homes = NewType("Homes", dict[str, Tensor])
 
@@ -214,7 +213,7 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
         "iid(len(train), 10, Key(0))",
     ),
 )
-def federate(data: Dataset, parts: Sequence[Rows] | Mapping[str, Rows]) -> dict[str, Dataset]:
+def federate(data: Dataset, parts: Sequence[Any] | Mapping[str, Any]) -> dict[str, Dataset]:
     """Return each client's rows. The clients of a list are named ``client-000`` and so on.
 
     Parameters
@@ -257,7 +256,7 @@ def _numbers(where: str, name: str, rows: object, count: int) -> Tensor:
         numbers = numbers.nonzero()[:, 0]
     mixed = numbers.is_floating_point() or numbers.dtype == torch.bool
     if numbers.ndim != 1 or (mixed and len(numbers)):
-        expected, hint = "numbers of rows (N_k,)", "torch.arange(10)"
+        expected, hint = "numbers of rows (N_k,)", "torch.arange(3)"
         raise ArgumentError(f"{where}, rows of {name!r}", expected, shown(rows), hint)
     if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
         actual = f"{int(numbers.min())} to {int(numbers.max())} for {name!r}"

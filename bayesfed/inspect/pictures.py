@@ -172,7 +172,13 @@ def plot_forest(site: SiteBelief, *, count: int = 20, axes: Axes | None = None) 
     return axes
 
 
-@checked(axes=Role(lambda axes: hasattr(axes, "get_figure"), "axes", "plot_series({...})"))
+@checked(
+    axes=Role(
+        lambda axes: hasattr(axes, "get_figure"),
+        "axes",
+        "plot_series({'a': [(0, 1.0)]}, label='NLL')",
+    )
+)
 def save(axes: Axes, path: str | Path, *, dpi: int = 110) -> None:
     """Save the figure of these axes to a file, and create the folder if needed.
 

@@ -171,7 +171,7 @@ class Result:
         """Return the last value of `series`."""
         return self.series(name)[-1][1]
 
-    @checked(every=whole(1, "5"))
+    @checked(every=whole(1, "every=5"))
     def table(self, *, every: int = 1) -> str:
         """Return an aligned table of the rounds."""
         return round_table(self.history, every=every)

@@ -122,7 +122,7 @@ def _sum(figures: object, rows: int) -> float:
         expected = f"one figure per row ({rows},)" if rows > 1 else "one figure"
         actual = shown(figures) if found is None else f"shape {tuple(found.shape)}"
         raise ArgumentError("metric", expected, actual, HINT)
-    return float(found.sum())
+    return float(found.detach().sum())
 
 
 def _check_labels(where: str, outputs: Tensor, targets: Tensor) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
-from bayesfed.errors.checks import checked, checked_class, whole
+from bayesfed.errors.checks import ITSELF, check, checked, checked_class, whole
 from bayesfed.inference.evaluation import scoring
 from bayesfed.inference.evaluation.detection import scores_of_classes, uncertainties
 from bayesfed.inference.evaluation.predicting import Enumerated, Observing, ObservingDraws
@@ -29,7 +29,7 @@ from bayesfed.trees import Tree
 LEVELS = (0.5, 0.8, 0.95)
 
 
-@checked_class(count=whole(1, "100 draws"), batch_size=whole(1, "2000"))
+@checked_class(count=ITSELF, batch_size=whole(1, "2000"))
 @dataclass(frozen=True, eq=False)
 class Predictive:
     """What a posterior predicts for some inputs. Everything is computed when it is first asked for,
@@ -67,6 +67,7 @@ class Predictive:
             raise ArgumentError(
                 "Predictive", "inputs (B, ...)", tuple(self.inputs.shape), "at least one row"
             )
+        check("Predictive, draws", self.count, whole(1, "100"))
 
     @cached_property
     def _distributions(self) -> list[list[Any]]:

@@ -96,7 +96,7 @@ def tracked(net: Net) -> Net:
     return twin
 
 
-@checked(net=a(nn.Module, "a network", "resnet18(10, key)"))
+@checked(net=a(nn.Module, "a network", "mlp([64, 32, 10], Key(0))"))
 def untracked(net: Net) -> Net:
     """Return a copy whose batch norms are static, that is without running statistics. Other modules
     are unchanged.

@@ -56,7 +56,7 @@ WRONG = {
         ArgumentError,
         "; try Dataset(inputs, targets)",
     ),
-    "scores draws": (lambda: svi_done().scores(TEST, draws=0), ArgumentError, "; try 100 draws"),
+    "scores draws": (lambda: svi_done().scores(TEST, draws=0), ArgumentError, "; try 100"),
     "predictive dataset": (
         lambda: svi_done().predictive(TEST),
         ArgumentError,

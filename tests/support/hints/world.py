@@ -36,6 +36,7 @@ FIXTURES: Mapping[str, Callable[[], Any]] = {
     "test": lambda: given.TEST,
     "public": lambda: given.DATA,
     "inputs": lambda: given.DATA.inputs,
+    "array": given.DATA.inputs.numpy,
     "targets": lambda: given.DATA.targets,
     "labels": lambda: given.DATA.targets,
     "example": lambda: given.DATA[:2],
