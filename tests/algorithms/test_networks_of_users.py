@@ -6,7 +6,7 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.compress import codecs, coded
-from bayesfed.errors import ArgumentError
+from bayesfed.errors import ArgumentError, ClientError, DataError
 from bayesfed.federated import Model
 from tests.support import recipes
 
@@ -158,3 +158,100 @@ def test_a_constant_half_of_a_network_may_have_another_type():
     result = bf.run(bf.fed_avg(Mixed()), recipes.rows(), rounds=1, progress=False)
     assert {leaf.dtype for leaf in result.snapshot.state.values()} == {torch.float32}
     assert result.network().body.weight.dtype is torch.bfloat16
+
+
+WORK = bf.Training(steps=1, batch_size=8)
+
+
+def ran(algorithm, data=None, **options):
+    return bf.run(algorithm, data or recipes.rows(), rounds=1, progress=False, **options)
+
+
+def test_a_network_without_shapes_yet_is_refused_and_taken_after_a_call():
+    net, words = nn.Sequential(nn.LazyLinear(recipes.CLASSES)), "parameter '0.weight': expected a"
+    for entry in (bf.fed_avg, bf.declare, bf.bayesian, lambda net: bf.fed_rlr(net, 2)):
+        with pytest.raises(ArgumentError, match=f"network, {words} shape, found one that the"):
+            entry(net)
+    net(recipes.rows()["client-0"].inputs[:2])
+    ran(bf.fed_avg(net, training=WORK))
+
+
+def test_a_network_with_nan_is_refused_by_the_parameter():
+    net = recipes.net()
+    nn.init.constant_(net[3].weight, float("nan"))
+    for entry in (bf.fed_avg, bf.declare, bf.laplace, bf.scaffold):
+        with pytest.raises(
+            ArgumentError, match=r"parameter '3.weight': .*found NaN or Inf"
+        ) as told:
+            entry(net)
+    eval(str(told.value).partition("; try ")[2].partition(",")[0], {"net": net})
+    ran(bf.fed_avg(net, training=WORK))
+
+
+def test_a_network_over_several_devices_is_refused():
+    net = nn.DataParallel(recipes.net())
+    with pytest.raises(ArgumentError, match=r"found nn.DataParallel; try net.module, and data.to"):
+        bf.fed_avg(net)
+    ran(bf.fed_avg(net.module, training=WORK), test=recipes.rows()["client-0"])
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", ["fed_avg", "fed_rlr", "d_turbo_vbi", "federated_svi pvi"])
+def test_a_run_trains_where_torch_takes_no_gradients(mode, name):
+    first = recipes.tiny_recipes()[name]()
+    one = ran(first.algorithm, first.data).snapshot.state
+    second = recipes.tiny_recipes()[name]()
+    with mode():
+        two = ran(second.algorithm, second.data).snapshot.state
+    assert all(torch.equal(one[leaf], two[leaf]) for leaf in one)
+
+
+@pytest.mark.parametrize("buffers", ["mean", "local"])
+def test_one_row_for_batch_norm_is_named(buffers):
+    net = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    words = "network: expected two rows or more at once, .* found one row; try clients and batches"
+    data = recipes.rows()
+    lonely = data | {"client-2": data["client-2"][:1]}
+    with pytest.raises(ClientError, match=f"client-2.*{words}"):
+        ran(bf.fed_avg(net, training=WORK, buffers=buffers), lonely)
+    narrow = bf.Training(steps=1, batch_size=1)
+    with pytest.raises(ClientError, match=f"client-0.*{words}"):
+        ran(bf.fed_avg(net, training=narrow, buffers=buffers))
+    result = ran(bf.fed_avg(net, training=WORK, buffers=buffers))
+    if buffers == "local":
+        with pytest.raises(DataError, match=words):
+            result.model(data["client-0"].inputs[:1])
+    assert result.model(data["client-0"].inputs[: 1 + (buffers == "local")]).isfinite().all()
+
+
+class Positioned(nn.Module):
+    """A network most of whose weights are no layer's of torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.own = nn.Parameter(
+            torch.randn(recipes.FEATURES, 40, generator=recipes.KEY.generator())
+        )
+        self.last = nn.Linear(40, recipes.CLASSES)
+
+    def forward(self, inputs):
+        return self.last(torch.relu(inputs @ self.own))
+
+
+@pytest.mark.parametrize("name", ["d_turbo_vbi", "fed_l1"])
+def test_density_is_of_all_matrices_that_are_sent(name):
+    net = Positioned()
+    algorithm = (
+        bf.d_turbo_vbi(bf.declare(net), observations=48, training=WORK, density=recipes.SOON)
+        if name == "d_turbo_vbi"
+        else bf.fed_l1(net, strength=5.0, training=WORK)
+    )
+    result = bf.run(algorithm, recipes.rows(), rounds=3, progress=False)
+    matrices = [leaf for leaf in result.model.parameters.values() if leaf.ndim > 1]
+    nonzero, entries = (
+        sum(int(count(leaf)) for leaf in matrices) for count in (torch.count_nonzero, torch.numel)
+    )
+    back = result.final("reactivated") if name == "d_turbo_vbi" else 0.0
+    assert entries == 40 * (recipes.FEATURES + recipes.CLASSES)
+    assert result.final("density") == pytest.approx((nonzero + back) / entries)
+    assert 0.66 < result.final("density") < 1

@@ -23,6 +23,7 @@ from bayesfed.federated.clients.envelopes import Envelope, masked
 from bayesfed.federated.clients.side import ClientSide, Opened, Sides
 from bayesfed.federated.core import Direction, Fit, Info, Link, LocalOptions, Scalar, read_options
 from bayesfed.keys import Key
+from bayesfed.models.calling import check_norms
 from bayesfed.trees import Tree, to
 
 Result = TypeVar("Result")
@@ -124,7 +125,8 @@ def begun(sides: Sides, turn: Turn) -> Ready | ClientError:
     try:
         side, data = sides[task.phase], turn.data[task.client]
         stage, start = "decode", time.perf_counter()
-        message, options = read(task, side, turn.secret)
+        with gradients():
+            message, options = read(task, side, turn.secret)
         stage, there = "fit", to(message, data.inputs.device)
         with one_thread():
             opened = side.opened(there, turn.memory, data, task.key.child("fit"), options)
@@ -138,7 +140,8 @@ def trained(client: Ready) -> tuple[Fit | ClientError, float]:
     start, (task, _, memory, _) = time.perf_counter(), client.turn
     fit: Fit | ClientError
     try:
-        with one_thread(), rows_that_fit(client.opened.data):
+        # A run may be started where torch takes no gradients.
+        with one_thread(), rows_that_fit(client.opened.data), gradients():
             fit = client.side.run(client.opened, memory, task.key.child("fit"))
     except (Exception, SystemExit) as problem:
         fit = failure(task, "fit", problem)
@@ -193,6 +196,9 @@ def rows_that_fit(data: Dataset) -> Iterator[None]:
     """Say whose shapes differ where torch says which."""
     try:
         yield
+    except ValueError as problem:
+        check_norms(problem)
+        raise
     except RuntimeError as problem:
         if not any(
             word in str(problem) for word in ("mat1", "dtype", "shape", "size", "result type")
@@ -219,6 +225,13 @@ def reply(task: Task, side: ClientSide, fit: Fit, secret: bytes | None, start: f
     memory = side.coded(fit.memory, payload, lambda: task.up.decode(packed, key)[0])
     packed = masked(packed, task.envelope("up"), secret)
     return Reply(packed, to(memory, "cpu"), fit.info, time.perf_counter() - start)
+
+
+@contextmanager
+def gradients() -> Iterator[None]:
+    """Let torch take gradients, also under `torch.no_grad` or `torch.inference_mode`."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 @contextmanager
