@@ -99,9 +99,9 @@ class Coded:
     def _opened(self, leaf: Leaf, key: Key) -> Tensor:
         source, dtype = Reader(leaf.section), DTYPES[leaf.dtype]
         if dtype.is_floating_point:
-            result, most = self.codec(leaf.name).read(source, leaf.shape, key), torch.finfo(dtype)
+            result, own = self.codec(leaf.name).read(source, leaf.shape, key), torch.finfo(dtype)
             # The largest float32 numbers do not fit a narrower type.
-            result = (result.clamp(most.min, most.max) if most.bits < 32 else result).to(dtype)
+            result = (result.clamp(own.min, own.max) if own.bits < 32 else result).to(dtype)
         elif dtype is torch.bool:
             result = torch.from_numpy(self.masks.read(source, _matrix(leaf.shape))).reshape(
                 leaf.shape

@@ -22,6 +22,9 @@ def is_network(value: object) -> bool:
     """
     if not isinstance(value, nn.Module):
         return False
+    if any(isinstance(module, nn.DataParallel) for module in value.modules()):
+        hint = "net.module, and data.to('cuda')"
+        raise ArgumentError("network", "a network on one device", "nn.DataParallel", hint)
     for name, leaf in value.named_parameters():
         where = f"network, parameter {name!r}"
         if is_lazy(leaf):

@@ -26,12 +26,14 @@ def called(net: nn.Module, values: Mapping[str, Tensor], inputs: Tensor, where: 
     ArgumentError
         If the outputs are not one tensor.
     DataError
-        If the network does not take the inputs and they have another type than its parameters; of
-        every error of the network, if `where` says where it was called.
+        If the network does not take the inputs and they have another type than its parameters, or
+        are one row for batch norm; of every error of the network, if `where` says where it was
+        called.
     """
     try:
         found: object = functional_call(net, dict(values), (inputs,))
     except Exception as problem:
+        check_norms(problem)
         leaves = (*net.parameters(), *values.values())
         kinds = [leaf.dtype for leaf in leaves if leaf.is_floating_point()]
         if not inputs.is_floating_point() or not kinds or inputs.dtype in kinds:
@@ -45,6 +47,14 @@ def called(net: nn.Module, values: Mapping[str, Tensor], inputs: Tensor, where: 
         return found
     hint = f"a module that returns {_first_tensor(found)}"
     raise ArgumentError("network", "one tensor of outputs", type(found).__name__, hint)
+
+
+def check_norms(problem: Exception) -> None:
+    """Raise `DataError` if an error is that of batch norm about a single row."""
+    if "more than 1 value per channel" in str(problem):
+        expected = "two rows or more at once, of which batch norm takes the variance"
+        hint = "clients and batches of two rows or more, or nn.GroupNorm"
+        raise DataError("network", expected, "one row", hint) from problem
 
 
 def _first_tensor(found: object) -> str:

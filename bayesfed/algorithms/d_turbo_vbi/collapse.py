@@ -9,6 +9,7 @@ import warnings
 import torch
 
 from bayesfed.algorithms.d_turbo_vbi.density import HELD
+from bayesfed.algorithms.d_turbo_vbi.totals import density_of
 from bayesfed.errors import CollapseWarning
 from bayesfed.federated.core import Info
 from bayesfed.trees import Tree
@@ -44,7 +45,7 @@ def taken_back(state: Tree, before: Tree, now: Tree, risen: float) -> tuple[Tree
     )
     warnings.warn(text, CollapseWarning, stacklevel=2)
     return log_odds, {
-        "density": (active_in(now) + count) / entries,
+        "density": density_of(active_in(now) + count, entries, state),
         "reactivated": float(count),
         "switched_off": 0.0,
         "taken_back": 1.0,

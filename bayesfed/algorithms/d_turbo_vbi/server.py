@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bayesfed.algorithms.d_turbo_vbi.collapse import active_in, taken_back, warn_of_empty_layers
 from bayesfed.algorithms.d_turbo_vbi.density import HELD, ToDensity, held_rows, no_field
-from bayesfed.algorithms.d_turbo_vbi.totals import Changed, figures
+from bayesfed.algorithms.d_turbo_vbi.totals import Changed, density_of, figures
 from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Watch
 from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
@@ -214,15 +214,15 @@ class TurboStep:
             changed[name] = Changed(now[name], new.active, inferred, divergence, least)
         result[FIELD] = state[FIELD].new_tensor(min(fields.values()))
         warn_of_empty_layers(now, self.supports(result))
-        return result, figures(changed) | {"field": float(result[FIELD]), **self.asked} | (
+        return result, figures(changed, state) | {"field": float(result[FIELD]), **self.asked} | (
             {"temperature": float(result[TEMPERATURE])} if TEMPERATURE in result else {}
         )
 
     def _unchanged(self, state: Tree) -> tuple[Tree, Info]:
         """Return the state of a round that switched nothing off, and its figures."""
         active = torch.cat([support.flatten() for support in self.supports(state).values()])
-        info = {"density": float(active.double().mean()), "reactivated": 0.0, "switched_off": 0.0}
-        info |= self.asked
+        density = density_of(int(active.sum()), len(active), state)
+        info = {"density": density, "reactivated": 0.0, "switched_off": 0.0, **self.asked}
         if self.use_prior:
             divergences = [
                 kl_divergence(

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from bayesfed.federated.core import Info
 from bayesfed.inference import Inferred
+from bayesfed.inference.turbo.elbo import POINT
+from bayesfed.trees import Tree, under
 
 # A layer is reported as near its floor up to this multiple of it.
 NEAR = 1.25
@@ -38,8 +40,16 @@ class Changed(NamedTuple):
     least: int
 
 
-def figures(sites: Mapping[str, Changed]) -> Info:
-    """Return the figures of the report, over all sites and by site."""
+def density_of(active: int, entries: int, state: Tree) -> float:
+    """Return the share of active entries of all matrices of the transmitted model, those without a
+    prior among them, given the numbers of those that have one.
+    """
+    dense = sum(leaf.numel() for leaf in under(state, f"{POINT}/").values() if leaf.ndim > 1)
+    return (active + dense) / (entries + dense)
+
+
+def figures(sites: Mapping[str, Changed], state: Tree) -> Info:
+    """Return the figures of the report, over all sites of a state and by site."""
     before = torch.cat([site.before.flatten() for site in sites.values()])
     now = torch.cat([site.now.flatten() for site in sites.values()])
     results = [site.inferred for site in sites.values()]
@@ -54,7 +64,7 @@ def figures(sites: Mapping[str, Changed]) -> Info:
             layers[f"bp_multistable/{name}"] = share
         multistable += math.nan if share is None else support.numel() * share
     return {
-        "density": int(now.sum()) / len(now),
+        "density": density_of(int(now.sum()), len(now), state),
         "reactivated": float((now & ~before).sum()),
         "switched_off": float((before & ~now).sum()),
         "bp_residual": max(result.residual for result in results),

@@ -24,6 +24,7 @@ from bayesfed.federated.clients.envelopes import Envelope, masked
 from bayesfed.federated.clients.side import ClientSide, Opened, Sides
 from bayesfed.federated.core import Direction, Fit, Info, Link, LocalOptions, Scalar, read_options
 from bayesfed.keys import Key, forked
+from bayesfed.models.calling import check_norms
 from bayesfed.models.live import untouched
 from bayesfed.models.misfits import misfit
 from bayesfed.trees import Tree, to
@@ -127,7 +128,8 @@ def begun(sides: Sides, turn: Turn) -> Ready | ClientError:
     try:
         side, data = sides[task.phase], turn.data[task.client]
         stage, start = "decode", time.perf_counter()
-        message, options = read(task, side, turn.secret)
+        with gradients():
+            message, options = read(task, side, turn.secret)
         stage, there = "fit", to(message, data.inputs.device)
         # Without layers nothing is run yet.
         with _alone(task, side) if side.layers else nullcontext():
@@ -142,7 +144,8 @@ def trained(client: Ready) -> tuple[Fit | ClientError, float]:
     start, (task, _, memory, _) = time.perf_counter(), client.turn
     fit: Fit | ClientError
     try:
-        with _alone(task, client.side), rows_that_fit(client.opened.data):
+        # A run may be started where torch takes no gradients.
+        with _alone(task, client.side), rows_that_fit(client.opened.data), gradients():
             fit = client.side.run(client.opened, memory, task.key.child("fit"))
     except (Exception, SystemExit) as problem:
         fit = failure(task, "fit", problem)
@@ -216,6 +219,7 @@ def rows_that_fit(data: Dataset) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as problem:
+        check_norms(problem)
         if layer := misfit(problem):
             hint = "rows of the width and type that the network takes"
         elif "result type" in str(problem):
@@ -238,6 +242,13 @@ def reply(task: Task, side: ClientSide, fit: Fit, secret: bytes | None, start: f
     memory = side.coded(fit.memory, payload, lambda: task.up.decode(packed, key)[0])
     packed = masked(packed, task.envelope("up"), secret)
     return Reply(packed, to(memory, "cpu"), fit.info, time.perf_counter() - start)
+
+
+@contextmanager
+def gradients() -> Iterator[None]:
+    """Let torch take gradients, also under `torch.no_grad` or `torch.inference_mode`."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 @contextmanager

@@ -52,12 +52,13 @@ class Penalised:
         return {name: self.operator(leaf, rate) for name, leaf in self._chosen(tree).items()}
 
     def figures(self, tree: Mapping[str, Tensor]) -> Info:
-        """Return ``density``, the share of nonzero entries, and a finite ``penalty`` of all
-        penalised leaves, and ``NAME.FIGURE`` of each.
+        """Return ``density``, the share of nonzero entries of all penalised leaves and matrices, a
+        finite ``penalty`` of the penalised leaves, and ``NAME.FIGURE`` of each.
         """
         chosen = self._chosen(tree)
         penalty = sum(self.operator.value(leaf) for leaf in chosen.values())
-        figures = {"density": density(torch.cat([leaf.reshape(-1) for leaf in chosen.values()]))}
+        sent = [leaf for name, leaf in tree.items() if name in chosen or leaf.ndim > 1]
+        figures = {"density": density(torch.cat([leaf.reshape(-1) for leaf in sent]))}
         if math.isfinite(penalty):
             figures["penalty"] = penalty
         return figures | {

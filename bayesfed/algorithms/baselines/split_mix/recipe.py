@@ -26,7 +26,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Capacity, Link, Training
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
-from bayesfed.trees import Tree, parameters, running_statistics, shapes
+from bayesfed.trees import Tree, running_statistics, shapes, trainable
 
 
 @recipe(cites=("hong2022efficient",))
@@ -48,7 +48,8 @@ def split_mix(
     Parameters
     ----------
     make
-        ``key -> network``, which builds one narrow network.
+        ``key -> network``, which builds one narrow network. Frozen layers are those of the first
+        one for all.
     nets_of
         Number of networks that clients of each size train, falling; the first is the number of all
         networks. FedHM compares 9, 3, 2 and 1.
@@ -79,7 +80,7 @@ def split_mix(
             "split_mix", "networks without running statistics", running, 'norm="group"'
         )
     work = training or Training()
-    initial = joined({number: parameters(make(key.child(number))) for number in range(count)})
+    initial = joined({number: trainable(make(key.child(number))) for number in range(count)})
 
     def view(turn: Turn) -> Nets:
         chosen = torch.randperm(count, generator=turn.key.child("nets").generator())[

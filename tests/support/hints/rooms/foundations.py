@@ -27,7 +27,36 @@ def raised():
     raise KeyError("w")
 
 
+def spoilt():
+    """Return a network with a number that is none."""
+    made = net()
+    torch.nn.init.constant_(made[1].weight, math.nan)
+    return made
+
+
+def renewed():
+    """Return it with its layer begun anew."""
+    made = spoilt()
+    made[1].reset_parameters()
+    return made
+
+
+def lazy(called=False):
+    """Return a network whose width the first rows decide."""
+    made = torch.nn.Sequential(torch.nn.LazyLinear(2))
+    if called:
+        made(torch.zeros(2, 3))
+    return made
+
+
 CASES = [
+    (lambda: bf.fed_avg(lazy()), "net(train.inputs[:2])", lambda: bf.fed_avg(lazy(called=True))),
+    (lambda: bf.fed_avg(spoilt()), "reset_parameters()", lambda: bf.fed_avg(renewed())),
+    (
+        lambda: bf.fed_avg(torch.nn.DataParallel(net())),
+        "net.module",
+        lambda: bf.fed_avg(torch.nn.DataParallel(net()).module),
+    ),
     (
         lambda: needs("no_such_package", "watch"),
         "pip install 'bayesfed[watch]'",
