@@ -129,7 +129,7 @@ def test_flooding_would_oscillate_where_the_checkerboard_settles():
         ),
         (lambda grid: Grid((3, 3), row=0.5), "Grid.row: expected a Link"),
         (lambda grid: Grid((3, 3), row=Link("a")), "Grid.row: expected finite"),
-        (lambda grid: Grid((3.5, 2)), "sides >= 1"),
+        (lambda grid: Grid((3.5, 2)), "size: expected .a whole number, a whole number"),
         (
             lambda grid: Ising(
                 torch.zeros(2),

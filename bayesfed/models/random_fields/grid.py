@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import a, checked_class
+from bayesfed.errors.checks import ITSELF, checked_class
 from bayesfed.models.random_fields.ising import Ising, check_arrangement, pairs
 
 Number = float | Tensor
@@ -35,11 +35,7 @@ class Link(NamedTuple):
 
 
 # Compared by identity, because results computed for a model are cached with it.
-LINK = a(Link, "a Link", "Link(0.8), or FactorGraph.grid for probabilities")
-
-
-# Compared by identity, because results computed for a model are cached with it.
-@checked_class(row=LINK, column=LINK)
+@checked_class(row=ITSELF, column=ITSELF)
 @dataclass(frozen=True, eq=False)
 class Grid:
     """A K x M grid of binary variables, or several independent copies of one.
@@ -80,6 +76,14 @@ class Grid:
                 (self.size, self.shape),
                 "Grid((784, 256))",
             )
+        for name, link in (("row", self.row), ("column", self.column)):
+            if not isinstance(link, Link):
+                raise ArgumentError(
+                    f"Grid.{name}",
+                    "a Link",
+                    link,
+                    "Link(0.8), or FactorGraph.grid for probabilities",
+                )
         for name, values, expected in (
             ("row", self.row, (rows, columns - 1)),
             ("column", self.column, (rows - 1, columns)),

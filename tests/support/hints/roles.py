@@ -22,6 +22,7 @@ WORDS = {
     "fading(key, client, round)": "a method of an argument beside it",
     "inf": "a default as it is printed: infinity",
     "leaving this client out of the round": "a weight of zero, told to who wrote the layer",
+    "FactorGraph.from_networkx(graph), or a support's lower(shape)": "a graph of networkx",
     "device.distance_m(key, client, round)": "a method of an argument beside it",
 }
 # What `shown` and `hint_of` say of a default or an annotation: they name a class or a function.
