@@ -48,6 +48,7 @@ from bayesfed.federated import (
 from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
+from bayesfed.federated.training.observations import all_rows, counting
 from bayesfed.inference.variational import (
     LOCAL,
     PVI,
@@ -85,7 +86,7 @@ def federated_svi(
     *,
     fusion: Fusion | None = None,
     scale: Literal["local", "global"] | None = None,
-    observations: int,
+    observations: int | None = None,
     example: Dataset,
     temperature: float | Literal["auto"] | None = None,
     training: Training | None = None,
@@ -119,7 +120,10 @@ def federated_svi(
         (21). Rules that add clients up take "local" only. Default: "local" for those, "global" for
         others.
     observations
-        N, the number of rows of all clients together.
+        N, the number of rows of all clients together. Default: the rows of the pool that a run is
+        given. A `bayesian` network needs the number where its temperature, or the width with which
+        its guide begins, comes from it. A run refuses a number that is more than a tenth off the
+        pool's.
     example
         A few rows on which model and guide are run once, for names and shapes; nothing is learned
         from their values.
@@ -219,8 +223,9 @@ def federated_svi(
     view = Whole(sent | ({SCORES: (len(FACTORS),)} if auto else {}))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        times = observations / profile.samples if scale == "global" and profile.samples else 1.0
-        share = profile.samples / observations if fusion.adds else 1.0
+        rows = all_rows(observations, profile)
+        times = rows / profile.samples if scale == "global" and profile.samples else 1.0
+        share = profile.samples / rows if fusion.adds and rows else 1.0
         options = work.options(round, profile.samples, scale=times, share=share)
         return Assignment(view, 1.0 if fusion.adds else profile.samples, codec, codec, options)
 
@@ -251,9 +256,10 @@ def federated_svi(
             antithetic=antithetic,
         )
     phase = Phase("train", assign, local, stepping, link or Digital())
-    return of_core(
+    made = of_core(
         "federated_svi", initial, (phase,), lambda state: posterior(state).predictor, posterior
     )
+    return counting(made, observations)
 
 
 def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Training:
