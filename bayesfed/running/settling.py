@@ -37,7 +37,7 @@ class Settling:
         rounds.
     to_come
         Sds by which a mean would still move if its moves went on to shrink as they did; infinity if
-        they do not shrink.
+        they do not shrink, NaN if there are not enough rounds to tell.
     apart
         Largest distance in sds between a client's last posterior and the one it began with:
         disagreement of the clients. NaN if not known.
@@ -53,11 +53,15 @@ class Settling:
     def reasons(self) -> tuple[str, ...]:
         """Why the run has not settled; empty if it has."""
         sd = math.expm1(min(self.moved_sd, 50.0))
+        to_come = f"means have about {self.to_come:.2g} sds to go"
+        if not math.isfinite(self.to_come):
+            few = "not enough rounds to tell how far means have to go"
+            to_come = few if math.isnan(self.to_come) else "moves of means do not shrink"
         told = {
             f"{self.first_guide:.0%} of the first guide is left": self.first_guide <= LEFT,
             f"the last rounds moved a mean by {self.moved:.2g} sds each": self.moved <= MOVES,
             f"the last rounds moved an sd by {sd:.0%} each": self.moved_sd <= SD_MOVES,
-            f"means have about {self.to_come:.2g} sds to go": self.to_come <= TO_COME,
+            to_come: self.to_come <= TO_COME,
         }
         return tuple(words for words, settled in told.items() if not settled)
 
@@ -82,7 +86,7 @@ def settling(algorithm: Algorithm, history: Sequence[Record]) -> Settling | None
     moved, moved_sd = mean("moved", last), mean("moved_sd", last)
     infos = last[-1].clients.values()
     apart = max((info["apart"] for info in infos if "apart" in info), default=math.nan)
-    to_come = math.inf
+    to_come = math.inf if len(before) == LAST else math.nan
     if len(before) == LAST and (earlier := mean("moved", before)) > moved:
         shrinks = (moved / earlier) ** (1 / LAST)
         to_come = moved * shrinks / (1 - shrinks)

@@ -19,7 +19,7 @@ import torch
 from pyro.infer import Trace_ELBO
 
 from bayesfed.algorithms.federated_svi.held_out import HeldOutNetwork, Tempered
-from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
+from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal, check_particles
 from bayesfed.algorithms.federated_svi.network import TEMPERATURE, network_local
 from bayesfed.algorithms.federated_svi.server import Fuse
 from bayesfed.algorithms.federated_svi.tempering import is_auto, network_guide, network_model
@@ -120,13 +120,11 @@ def federated_svi(
         (21). Rules that add clients up take "local" only. Default: "local" for those, "global" for
         others.
     observations
-        N, the number of rows of all clients together. Default: the rows of the pool that a run is
-        given. A `bayesian` network needs the number where its temperature, or the width with which
-        its guide begins, comes from it. A run refuses a number that is more than a tenth off the
-        pool's.
+        N, the number of rows of all clients. Default: those of the pool. A `bayesian` network needs
+        it where its temperature, or its guide's first width, comes from it. A run refuses a number
+        that is more than a tenth off the pool's.
     example
-        A few rows on which model and guide are run once, for names and shapes; nothing is learned
-        from their values.
+        A few rows on which model and guide are run for names and shapes; no value is learned from.
     temperature
         Temperature of the likelihood of a `bayesian` network that leaves it open; 1 is Bayes' rule.
         "auto": it is chosen in every round on a tenth of each client's rows, which are then not
@@ -155,7 +153,7 @@ def federated_svi(
     stay
         Patterns of the names of further parameters that never travel.
     codec
-        Codec of both directions. Default: floats as the guide has them, 32 or 64 bits.
+        Codec of both directions. Default: the guide's floats, 32 or 64 bits.
     link
         How payloads reach the server. Default: `Digital()`. `OverTheAir` adds any rule's sums; its
         noise reaches precisions too, which `SummedGradients` bears best.
@@ -211,6 +209,7 @@ def federated_svi(
         ),
     )
     fusion.check(fused)
+    check_particles(elbo, pair, example, Key(seed, "federated_svi", "elbo"))
     server = Fuse(fused, fusion, work.schedule)
     initial, stepping = server.initial(), cast(Server, server)
     if auto and isinstance(model, BayesianNet):

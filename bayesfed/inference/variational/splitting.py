@@ -19,8 +19,16 @@ from torch import Tensor
 from bayesfed.data import Dataset
 from bayesfed.data.dataset import unchecked
 from bayesfed.errors import ArgumentError
-from bayesfed.inference.variational.terms import Node, Split, samples, total_of, traced
+from bayesfed.inference.variational.terms import (
+    Node,
+    Split,
+    deterministic,
+    samples,
+    total_of,
+    traced,
+)
 from bayesfed.keys import Key, forked
+from bayesfed.trees import Tree
 
 Group = Mapping[str, Node]
 Groups = dict[str, dict[str, Node]]
@@ -90,7 +98,7 @@ def split_terms(
         hint = "pyro.sample('y', ..., obs=targets), or pyro.factor of the rows"
         expected = "a site that observes the targets"
         raise ArgumentError("federated_svi, model", expected, "none that rows enter", hint)
-    return Split(tuple(rows), tuple(prior), tuple(by_row))
+    return Split(tuple(rows), tuple(prior), tuple(by_row), tuple(runs.derived))
 
 
 class _Runs:
@@ -98,11 +106,19 @@ class _Runs:
 
     def __init__(self, model: Callable[..., Any], values: Mapping[str, Tensor], key: Key) -> None:
         self.model, self.values, self.key = model, dict(values), key
+        self.seen, self.derived = set[str](), Tree()
 
     def __call__(self, data: Dataset, *name: str) -> Groups:
         with forked(self.key.child("run", *name)), torch.no_grad():
             trace = traced(self.model, self.values, data)
         groups: Groups = {}
+        # Those that differ between runs depend on rows, or on draws without a site.
+        self.derived = {
+            name: value
+            for name, value in deterministic(trace).items()
+            if name not in self.seen or _same(value, self.derived.get(name))
+        }
+        self.seen |= self.derived.keys()
         for site, node in samples(trace):
             # The turns of a plate that is a loop have a site each.
             loop = next(
@@ -200,6 +216,10 @@ def _density(group: Group) -> float:
         return float(sum(total_of(node) for node in group.values())) if group else math.nan
     except ValueError:
         return math.nan
+
+
+def _same(value: Tensor, other: Tensor | None) -> bool:
+    return other is not None and value.shape == other.shape and torch.allclose(value, other)
 
 
 def _near(left: float, right: float) -> bool:

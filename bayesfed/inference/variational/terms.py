@@ -5,7 +5,9 @@ and what to the prior.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from traceback import extract_tb
 from typing import Any, NamedTuple
 
 import torch
@@ -39,11 +41,14 @@ class Split:
         Observed sites and factors that no rows enter.
     by_row
         Latent sites with a value for each row.
+    derived
+        Deterministic sites that no rows enter.
     """
 
     rows: tuple[str, ...]
     prior: tuple[str, ...]
     by_row: tuple[str, ...]
+    derived: tuple[str, ...] = ()
 
 
 def terms(
@@ -88,6 +93,51 @@ def samples(trace: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             and not node["infer"].get("_deterministic")
         ):
             yield name, node
+
+
+@contextmanager
+def as_raised() -> Iterator[None]:
+    """Raise an error of a model or guide as it was raised, with the site before it: Pyro's tracing
+    makes another one of its text and of shapes.
+    """
+    last = _Last()
+    try:
+        with last:
+            yield
+    except Exception as problem:
+        own = problem
+        while isinstance(inner := own.__cause__ or own.__context__, Exception) and (
+            (type(inner) is type(own) and str(own).startswith(f"{inner}\n"))
+            or _where_raised(own).endswith("trace_messenger.py")
+        ):
+            own = inner
+        if last.site:
+            own.add_note(f"after site {last.site!r}")
+        if own is problem:
+            raise
+        raise own from own.__cause__
+
+
+def _where_raised(problem: Exception) -> str:
+    return extract_tb(problem.__traceback__)[-1].filename
+
+
+class _Last(Messenger):
+    """The site that a model came to last."""
+
+    site = ""
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        self.site = msg["name"]
+
+
+def deterministic(trace: Any) -> Tree:
+    """Return the values of `pyro.deterministic` sites."""
+    return {
+        name: node["value"]
+        for name, node in trace.nodes.items()
+        if node["type"] == "sample" and node["infer"].get("_deterministic")
+    }
 
 
 class Given(Messenger):
