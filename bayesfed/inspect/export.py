@@ -49,13 +49,13 @@ def to_arviz(
     Groups: ``posterior`` (every latent site, and deterministic ones that no rows enter; for
     declared models ``SITE.w``, ``SITE.rho``, ``SITE.s`` with dimensions ``SITE.unit`` and
     ``SITE.input``; local latents with a dimension ``client``, or ``row`` if each row has one; a
-    site called as an axis, such as ``chain``, ends in ``_``, and ``/`` becomes a dot), ``prior`` and ``prior_predictive`` (for Pyro
-    models), ``sample_stats`` (``log_q``, and where the prior's density is known ``log_prior`` and
-    ``lp``, the log joint density with the rows), ``constant_data`` (``SITE.inclusion``, or
-    ``SITE.mean`` and ``SITE.sd``, and ``row_client``, ``row_fitted``), ``posterior_predictive``,
-    ``log_likelihood`` and ``observed_data`` (each observed site by its name, ``y`` of a network, if
-    data are given), and ``federation`` (by round and client: bits_up, bits_down, nll, accepted; by
-    round: elbo, density and every metric).
+    site called as an axis, such as ``chain``, ends in ``_``, and ``/`` becomes a dot), ``prior``
+    and ``prior_predictive`` (for Pyro models), ``sample_stats`` (``log_q``, and where the prior's
+    density is known ``log_prior`` and ``lp``, the log joint density with the rows),
+    ``constant_data`` (``SITE.inclusion``, or ``SITE.mean`` and ``SITE.sd``, and ``row_client``,
+    ``row_fitted``), ``posterior_predictive``, ``log_likelihood`` and ``observed_data`` (each
+    observed site by its name, ``y`` of a network, if data are given), and ``federation`` (by round
+    and client: bits_up, bits_down, nll, accepted; by round: elbo, density and every metric).
     ``az.summary``, ``az.plot_forest``, ``az.plot_parallel`` and ``az.loo`` accept it. Their r-hat
     and effective sample sizes have no meaning for these draws; judge convergence by the ELBO and by
     k-hat (`Result.k_hat`). ``az.loo`` needs rows that were fitted, those with ``row_fitted``.

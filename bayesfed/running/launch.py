@@ -38,7 +38,7 @@ from bayesfed.federated.engine.files.records import history_in
 from bayesfed.federated.engine.ranked import agreed
 from bayesfed.federated.engine.reports import OnClientError
 from bayesfed.running.result import Result
-from bayesfed.running.settling import warn_unless_settled
+from bayesfed.running.settling import unheard, warn_of_unheard, warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker
 
 
@@ -117,7 +117,8 @@ def run(
         (`Result.settling`).
     UndeterminedWarning
         If the run ended before what it is for: `swag` before it took models,
-        ``prior_precision="auto"`` before it chose.
+        ``prior_precision="auto"`` before it chose; or a posterior lacks the rows of clients that
+        were never heard, which are named with their shares (`Result.unheard`).
     """
 
     def finished() -> bool:
@@ -184,7 +185,10 @@ def run(
     rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     made_so_far = tuple(history) if isinstance(history, list) else history
     warn_unless_settled(algorithm, snapshot.state, made_so_far)
-    return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows)
+    bayes = algorithm.posterior is not None
+    shares = unheard(pool.profiles, snapshot.versions, made_so_far, bayes)
+    warn_of_unheard(algorithm, shares)
+    return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows, shares)
 
 
 def _history(records: str | Path | None, earlier: Sequence[Record]) -> list[Record] | RecordFile:

@@ -45,12 +45,16 @@ class Result:
         Hand it to `run` as `resume` to go on.
     data
         By client: the rows that were fitted, for a run in this process; None if they are not known.
+    unheard
+        Share of all rows of each client that was asked and never heard; for a posterior, of each
+        that was never heard.
     """
 
     algorithm: Algorithm
     history: Sequence[Record]
     snapshot: Snapshot
     data: Mapping[str, Dataset] | None = field(default=None, repr=False, compare=False)
+    unheard: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def model(self) -> Predictor:

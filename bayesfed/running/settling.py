@@ -7,11 +7,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayesfed.errors import ConvergenceWarning, UndeterminedWarning
-from bayesfed.federated import Algorithm, Record
+from bayesfed.federated import Algorithm, Profile, Record
 from bayesfed.federated.core.seams import fusion_of
 from bayesfed.inference.variational.fusion import KeepsFirstGuide
 from bayesfed.trees import Tree
@@ -121,6 +121,43 @@ def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Rec
         ConvergenceWarning,
         stacklevel=4,
     )
+
+
+def unheard(
+    profiles: Sequence[Profile],
+    heard: Mapping[str, int],
+    history: Sequence[Record],
+    posterior: bool,
+) -> dict[str, float]:
+    """Return the share of all rows of each client with rows that was never heard, largest first: of
+    those that were asked, and for a posterior, which lacks their rows, of all others as well.
+    """
+    missing = {one.name: one.samples for one in profiles if one.samples and one.name not in heard}
+    if missing and not posterior:
+        asked = {row.client for record in history for row in record.rows}
+        missing = {name: rows for name, rows in missing.items() if name in asked}
+    if not missing:
+        return {}
+    total = sum(one.samples for one in profiles)
+    return {name: rows / total for name, rows in sorted(missing.items(), key=lambda one: -one[1])}
+
+
+def warn_of_unheard(algorithm: Algorithm, shares: Mapping[str, float]) -> None:
+    """Warn of a posterior that lacks the rows of some clients.
+
+    Warns
+    -----
+    UndeterminedWarning
+        With the clients, and their shares of all rows.
+    """
+    if not (shares and algorithm.posterior):
+        return
+    told = [f"{name!r} ({share:.1%} of the rows)" for name, share in shares.items()]
+    if len(told) > 3:
+        told[3:] = [f"{len(told) - 3} more ({sum([*shares.values()][3:]):.1%})"]
+    text = f"{algorithm.name}: never heard were {', '.join(told)}, and the posterior lacks them"
+    hint = "try more rounds; result.history[-1].refused says why"
+    warnings.warn(f"{text}; {hint}", UndeterminedWarning, stacklevel=4)
 
 
 def _first_guide(algorithm: Algorithm, history: Sequence[Record]) -> float:
