@@ -185,8 +185,7 @@ def run(
     rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     made_so_far = tuple(history) if isinstance(history, list) else history
     warn_unless_settled(algorithm, snapshot.state, made_so_far)
-    bayes = algorithm.posterior is not None
-    shares = unheard(pool.profiles, snapshot.versions, made_so_far, bayes)
+    shares = unheard(algorithm, pool.profiles, snapshot.versions, made_so_far)
     warn_of_unheard(algorithm, shares)
     return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows, shares)
 

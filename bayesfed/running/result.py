@@ -46,8 +46,8 @@ class Result:
     data
         By client: the rows that were fitted, for a run in this process; None if they are not known.
     unheard
-        Share of all rows of each client that was asked and never heard; for a posterior, of each
-        that was never heard.
+        Share of all rows of each client that was asked and never heard; where a posterior adds
+        clients up, of each that was never heard.
     """
 
     algorithm: Algorithm

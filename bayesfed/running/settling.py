@@ -124,16 +124,17 @@ def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Rec
 
 
 def unheard(
+    algorithm: Algorithm,
     profiles: Sequence[Profile],
     heard: Mapping[str, int],
     history: Sequence[Record],
-    posterior: bool,
 ) -> dict[str, float]:
     """Return the share of all rows of each client with rows that was never heard, largest first: of
-    those that were asked, and for a posterior, which lacks their rows, of all others as well.
+    those that were asked, and where clients are added up, of all others as well.
     """
     missing = {one.name: one.samples for one in profiles if one.samples and one.name not in heard}
-    if missing and not posterior:
+    fusion = fusion_of(algorithm.phases[-1].server)
+    if missing and not (fusion is not None and fusion.adds):
         asked = {row.client for record in history for row in record.rows}
         missing = {name: rows for name, rows in missing.items() if name in asked}
     if not missing:

@@ -65,7 +65,7 @@ def network_model(
 def _needed(observations: int | None) -> int:
     """Return the number of rows, which a network is begun with."""
     if observations is None:
-        expected, hint = "the number of rows of all clients for a network", "len(train)"
+        expected, hint = "the rows of all clients, for a network", "observations=len(train)"
         raise ArgumentError("federated_svi, observations", expected, "none", hint)
     return observations
 
