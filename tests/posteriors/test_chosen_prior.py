@@ -99,11 +99,11 @@ def test_a_choice_that_was_not_made_is_told(monkeypatch):
         ),
     ):
         bf.run(algorithm, recipes.rows(24), rounds=3, progress=False)
+    algorithm = bf.fed_avg(recipes.net(), training=work("auto", 24))
     with pytest.warns(
         UndeterminedWarning,
         match=r"no client held out a row, since none has 10 or more; 0.1 is taken; try a number",
     ):
-        algorithm = bf.fed_avg(recipes.net(), training=work("auto", 24))
         bf.run(algorithm, recipes.rows(6), rounds=5, progress=False)
 
 

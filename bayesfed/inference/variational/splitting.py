@@ -33,7 +33,7 @@ from bayesfed.trees import Tree
 Group = Mapping[str, Node]
 Groups = dict[str, dict[str, Node]]
 # Relative differences of sums of log densities that are rounding.
-ROUNDING = 1e-3
+ROUNDING = 2e-5
 
 
 def split_terms(
@@ -109,7 +109,8 @@ class _Runs:
         self.seen, self.derived = set[str](), Tree()
 
     def __call__(self, data: Dataset, *name: str) -> Groups:
-        with forked(self.key.child("run", *name)), torch.no_grad():
+        exact = torch.backends.cudnn.flags(allow_tf32=False)
+        with forked(self.key.child("run", *name)), torch.no_grad(), exact:
             trace = traced(self.model, self.values, data)
         groups: Groups = {}
         # Those that differ between runs depend on rows, or on draws without a site.
@@ -209,13 +210,15 @@ def _shapes(group: Group) -> list[tuple[int, ...]]:
 
 
 def _density(group: Group) -> float:
-    """Return the sum of log densities, scales included; NaN where it is not known, as of a value
-    that a site cannot have.
+    """Return the sum of log densities, scales included; NaN where it is not known: of a value that
+    a site cannot have, or to two digits.
     """
     try:
-        return float(sum(total_of(node) for node in group.values())) if group else math.nan
+        totals = [total_of(node) for node in group.values()]
     except ValueError:
         return math.nan
+    known = totals and all(torch.finfo(total.dtype).eps < ROUNDING for total in totals)
+    return float(sum(totals)) if known else math.nan
 
 
 def _same(value: Tensor, other: Tensor | None) -> bool:
@@ -226,4 +229,4 @@ def _near(left: float, right: float) -> bool:
     """Say whether two numbers are equal to rounding; what is not known counts as equal."""
     if not (math.isfinite(left) and math.isfinite(right)):
         return True
-    return abs(left - right) <= ROUNDING * max(1e-6, abs(left), abs(right))
+    return abs(left - right) <= ROUNDING * max(1.0, abs(left), abs(right))
