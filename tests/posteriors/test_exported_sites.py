@@ -53,7 +53,7 @@ def exported(model, tmp_path, data=ROWS[:6]):
 
 
 def test_every_observed_site_is_there_by_its_name(tmp_path):
-    result, out = exported(two, tmp_path)
+    _, out = exported(two, tmp_path)
     for group in (out.log_likelihood, out.posterior_predictive, out.observed_data):
         assert set(group.data_vars) == {"y1", "y2"}
     targets, w = ROWS.targets[:6], torch.from_numpy(out.posterior["w"].to_numpy()[0, 0])
