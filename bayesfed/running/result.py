@@ -44,10 +44,9 @@ class Result:
     snapshot
         Hand it to `run` as `resume` to go on.
     data
-        By client: the rows that were fitted, for a run in this process; None if they are not known.
+        By client: the rows that were fitted, of a run in this process; None if not known.
     unheard
-        Share of all rows of each client that was asked and never heard; where a posterior adds
-        clients up, of each that was never heard.
+        Share of all rows of each client that was asked and never heard.
     """
 
     algorithm: Algorithm
@@ -143,9 +142,7 @@ class Result:
         return [(number, figures[name]) for number, figures in found if name in figures]
 
     def final(self, name: str) -> float:
-        """Return the last value of a metric or server figure; `ArgumentError`, with the names that
-        were entered, if this one never was.
-        """
+        """Return the last value of a metric or server figure; `ArgumentError` if there is none."""
         if not (series := self.series(name)):
             known = sorted(
                 {key for record in self.history for key in {**record.server, **record.metrics}}

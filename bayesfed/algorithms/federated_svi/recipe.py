@@ -117,8 +117,7 @@ def federated_svi(
         `bayesian` network without a guide.
     scale
         "local": a row counts once. "global": each client's rows stand for all N, as in D-Turbo-VBI
-        (21). Rules that add clients up take "local" only. Default: "local" for those, "global" for
-        others.
+        (21). Rules that add clients up take "local" only, their default; others "global".
     observations
         N, the number of rows of all clients. Default: those of the pool. A `bayesian` network needs
         it where its temperature, or its guide's first width, comes from it. A run refuses a number
