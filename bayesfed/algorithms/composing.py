@@ -45,6 +45,7 @@ from bayesfed.federated.core import MODEL, check_order, owned
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.seams import inner_codec
 from bayesfed.federated.training.batch_norm import predicting, travelling
+from bayesfed.federated.training.observations import counting
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, shapes, trainable
 
@@ -201,6 +202,7 @@ def compose(
         sizes=sizes,
         personal=personal,
     )
+    made = counting(made, work.observations)
     return chosen_prior(made) if work.prior_precision == "auto" else made
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 
 Groups = Mapping[str, Mapping[str, np.ndarray]]
+# Axes that ArviZ gives to what is sampled.
+SAMPLED = ("chain", "draw")
 
 
 def installed() -> Any:
@@ -67,8 +69,21 @@ def build(
         Groups that ArviZ does not define, as xarray data sets.
     """
     module = installed()
-    known = {name: dict(variables) for name, variables in groups.items() if variables}
-    described = {"coords": dict(coords), "dims": dict(dims)}
+    axes = _safe([*coords, *(axis for several in dims.values() for axis in several)], ())
+    names = _safe([name for one in groups.values() for name in one], {*axes.values(), *SAMPLED})
+    known = {
+        group: {names[name]: values for name, values in variables.items()}
+        for group, variables in groups.items()
+        if variables
+    }
+    described = {
+        "coords": {axes[axis]: values for axis, values in coords.items()},
+        "dims": {
+            names[name]: [axes[axis] for axis in several]
+            for name, several in dims.items()
+            if name in names
+        },
+    }
     # ArviZ 1.3 also has the old name, with a warning, so only the module's own names are looked at.
     if "InferenceData" in vars(module):
         data = module.from_dict(**known, **described) if known else module.InferenceData()
@@ -80,6 +95,19 @@ def build(
     for name, dataset in extra.items():
         tree[name] = xarray.DataTree(dataset)
     return tree
+
+
+def _safe(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
+    """Return a name for each that netCDF and xarray take: a slash separates groups there, and a
+    variable must not be called as an axis.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        safe = name.replace("/", ".")
+        while name not in found and (safe in taken or safe in found.values()):
+            safe += "_"
+        found.setdefault(name, safe)
+    return found
 
 
 def pareto_shape(log_weights: np.ndarray) -> float:

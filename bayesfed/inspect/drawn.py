@@ -14,13 +14,15 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bayesfed.data import Dataset
+from bayesfed.errors import PosteriorError
 from bayesfed.federated import Posterior
-from bayesfed.federated.core.posteriors import Dense
+from bayesfed.federated.core.posteriors import Dense, OfSites
 from bayesfed.inspect.at_clients import Part
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
 Values = dict[str, dict[str, list[Tensor]]]
+Pieces = dict[str, dict[str, list[Tensor]]]
 
 
 def drawn_groups(
@@ -45,23 +47,34 @@ def drawn_groups(
     key
         Key of the draws.
     dims, coords
-        Dimensions and coordinates of local latents are entered here.
+        Dimensions of what was observed, and those and coordinates of local latents, are entered
+        here.
     """
     values: Values = defaultdict(lambda: defaultdict(list))
     local: Values = defaultdict(lambda: defaultdict(list))
+    observed = [_seen(part, key) for part in parts]
     for number in range(draws):
-        _add(posterior, parts, thin, key, number, values, local)
+        _add(posterior, parts, observed, thin, key, number, values, local)
     for name, by_client in local.items():
         values["posterior"] |= _local(name, by_client, parts, dims, coords)
-    return {
+    groups = {
         group: {name: torch.stack(one)[None].numpy() for name, one in variables.items()}
         for group, variables in values.items()
     }
+    seen = {name: torch.cat([one[name] for one in observed if one]) for name in _names(observed)}
+    for name, value in seen.items():
+        dims[name] = ["row"] + [f"{name}_{axis}" for axis in range(1, value.ndim)]
+    return groups | {"observed_data": {name: value.numpy() for name, value in seen.items()}}
+
+
+def _names(observed: Sequence[Tree]) -> dict[str, None]:
+    return dict.fromkeys(name for one in observed for name in one)
 
 
 def _add(
     posterior: Posterior,
     parts: Sequence[Part],
+    observed: Sequence[Tree],
     thin: int,
     key: Key,
     number: int,
@@ -72,11 +85,11 @@ def _add(
     draw, densities = _dense(posterior, key.child("draw", number))
     prior = posterior.draw_prior(key.child("prior", number))
     for group, tree in (("posterior", draw), ("prior", prior)):
-        for name, value in tree.items():
+        for name, value in {**tree, **_derived(posterior, tree, key)}.items():
             kept = thinned(value, thin)
             values[group][name].append(kept.to(torch.int8) if name.endswith(".s") else kept)
-    pieces: dict[str, list[Tensor]] = defaultdict(list)
-    for part in parts:
+    pieces: Pieces = defaultdict(lambda: defaultdict(list))
+    for part, seen in zip(parts, observed, strict=True):
         own = draw
         if part.posterior is not posterior:
             own, more = _dense(part.posterior, key.child("draw", number))
@@ -85,23 +98,31 @@ def _add(
             }
         for name in own.keys() - draw.keys():
             local[name][part.client].append(own[name])
-        if not len(part.rows):
-            continue
         # Rows that are not given by client have the streams that they had before there were
         # clients.
         of_part = key.child(part.client) if part.client else key
-        response, sample = _observed(part.posterior, own, part.rows, of_part, number)
-        pieces["posterior_predictive"].append(sample)
-        pieces["log_likelihood"].append(response.log_prob(part.rows.targets))
-        if prior:
-            before = of_part.child("prior_predictive")
-            _, sample = _observed(posterior, prior, part.rows, before, number)
-            pieces["prior_predictive"].append(sample)
-    for group, several in pieces.items():
-        values[group]["y"].append(torch.cat(several))
+        before = of_part.child("prior_predictive")
+        for group, of, tree, streams in (
+            ("posterior_predictive", part.posterior, own, of_part),
+            ("prior_predictive", posterior, prior, before),
+        ):
+            for name, (sample, likely) in _observed(
+                of, tree, part.rows, seen, streams, number
+            ).items():
+                pieces[group][name].append(sample)
+                if tree is own:
+                    pieces["log_likelihood"][name].append(likely)
+    _add_rows(pieces, densities, values)
+
+
+def _add_rows(pieces: Pieces, densities: Tree, values: Values) -> None:
+    """Add what a draw says of rows, and its densities."""
+    for group, by_name in pieces.items():
+        for name, several in by_name.items():
+            values[group][name].append(torch.cat(several))
     if densities:
         if "log_prior" in densities and pieces:
-            likely = torch.cat(pieces["log_likelihood"]).sum()
+            likely = torch.cat([torch.cat(one) for one in pieces["log_likelihood"].values()]).sum()
             densities = {**densities, "lp": densities["log_prior"] + likely}
         # ArviZ asks for divergences in some plots; independent draws have none.
         for name, value in {**densities, "diverging": torch.tensor(False)}.items():
@@ -109,12 +130,42 @@ def _add(
 
 
 def _observed(
-    posterior: Posterior, draw: Tree, rows: Dataset, key: Key, number: int
-) -> tuple[TorchDistribution, Tensor]:
-    """Return what a draw predicts for rows, and a draw of their targets."""
-    response = posterior.observe(draw, rows.inputs, key.child("observe", number))
-    with forked(key.child("respond", number)):
-        return response, response.sample()
+    posterior: Posterior, draw: Tree, rows: Dataset, values: Tree, key: Key, number: int
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return a draw of what each observed site has for rows, and the log density of what it
+    observed, by rows; nothing without rows, or without a draw.
+    """
+    if not (len(rows) and draw):
+        return {}
+    observing, response = key.child("observe", number), key.child("respond", number)
+    found: Mapping[str, TorchDistribution]
+    if isinstance(posterior, OfSites):
+        found = scored = posterior.observe_sites(draw, rows.inputs, observing)
+        if len(found) > 1:
+            # A site may depend on what another one observed.
+            scored = posterior.observe_sites({**draw, **values}, rows.inputs, observing)
+    else:
+        found = scored = {"y": posterior.observe(draw, rows.inputs, observing)}
+    for name, given in scored.items():
+        if (batch := tuple(given.batch_shape)) != (len(rows),):
+            where, expected = f"to_arviz, site {name!r}", f"one target a row, batch {(len(rows),)}"
+            raise PosteriorError(where, expected, f"batch {batch}", "a plate over rows")
+    with forked(response):
+        return {
+            name: (given.sample(), scored[name].log_prob(values[name]))
+            for name, given in found.items()
+        }
+
+
+def _seen(part: Part, key: Key) -> Tree:
+    """Return what each observed site observes of rows, by its name; "y" where it has none."""
+    if isinstance(part.posterior, OfSites) and len(part.rows):
+        return part.posterior.observed(part.posterior.draw(key), part.rows)
+    return {"y": part.rows.targets} if len(part.rows) else {}
+
+
+def _derived(posterior: Posterior, draw: Tree, key: Key) -> Tree:
+    return posterior.derived(draw, key) if draw and isinstance(posterior, OfSites) else {}
 
 
 def _local(

@@ -18,6 +18,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
 from bayesfed.federated import Algorithm, Record, bits
+from bayesfed.federated.core.posteriors import OfSites
 from bayesfed.inspect.at_clients import Part, Rows, all_rows, are_fitted, parts_of
 from bayesfed.inspect.compat import build
 from bayesfed.inspect.drawn import drawn_groups, steps, thinned
@@ -47,14 +48,16 @@ def to_arviz(
 ) -> Any:
     """Return a run in ArviZ's container.
 
-    Groups: ``posterior`` (every latent site; for declared models ``SITE.w``, ``SITE.rho``,
-    ``SITE.s`` with dimensions ``SITE.unit`` and ``SITE.input``; local latents with a dimension
-    ``client``, or ``row`` if each row has one), ``prior`` and ``prior_predictive`` (for Pyro
-    models), ``sample_stats`` (``log_q``, and where the prior's density is known ``log_prior`` and
-    ``lp``, the log joint density with the rows), ``constant_data`` (``SITE.inclusion``, or
-    ``SITE.mean`` and ``SITE.sd``, and ``row_client``, ``row_fitted``), ``posterior_predictive``,
-    ``log_likelihood`` and ``observed_data`` (``y``, if data are given), and ``federation`` (by
-    round and client: bits_up, bits_down, nll, accepted; by round: elbo, density and every metric).
+    Groups: ``posterior`` (every latent site, and deterministic ones that no rows enter; for
+    declared models ``SITE.w``, ``SITE.rho``, ``SITE.s`` with dimensions ``SITE.unit`` and
+    ``SITE.input``; local latents with a dimension ``client``, or ``row`` if each row has one; a
+    site called as an axis, such as ``chain``, ends in ``_``, and ``/`` becomes a dot), ``prior``
+    and ``prior_predictive`` (for Pyro models), ``sample_stats`` (``log_q``, and where the prior's
+    density is known ``log_prior`` and ``lp``, the log joint density with the rows),
+    ``constant_data`` (``SITE.inclusion``, or ``SITE.mean`` and ``SITE.sd``, and ``row_client``,
+    ``row_fitted``), ``posterior_predictive``, ``log_likelihood`` and ``observed_data`` (each
+    observed site by its name, ``y`` of a network, if data are given), and ``federation`` (by round
+    and client: bits_up, bits_down, nll, accepted; by round: elbo, density and every metric).
     ``az.summary``, ``az.plot_forest``, ``az.plot_parallel`` and ``az.loo`` accept it. Their r-hat
     and effective sample sizes have no meaning for these draws; judge convergence by the ELBO and by
     k-hat (`Result.k_hat`). ``az.loo`` needs rows that were fitted, those with ``row_fitted``.
@@ -101,7 +104,8 @@ def to_arviz(
         posterior, key = algorithm.posterior(state), Key(seed, "arviz")
         first = posterior.draw(key.child("draw", 0))
         _check_size(first, draws, thin)
-        for name, value in {**posterior.constants, **first}.items():
+        more = posterior.derived(first, key) if isinstance(posterior, OfSites) else {}
+        for name, value in {**posterior.constants, **first, **more}.items():
             axes = posterior.axes.get(name, tuple(f"{name}_{axis}" for axis in range(value.ndim)))
             dims[name] = list(axes)
             kept = [
@@ -118,9 +122,10 @@ def to_arviz(
             groups["constant_data"] |= _of_rows(rows, parts, fitted)
             dims |= {"row_client": ["row"], "row_fitted": ["row"]}
     if rows is not None:
-        groups["observed_data"] = {"y": rows.targets.numpy()}
         coords["row"] = np.arange(len(rows))
-        dims["y"] = ["row"] + [f"y_{axis}" for axis in range(1, rows.targets.ndim)]
+        if algorithm.posterior is None:
+            groups["observed_data"] = {"y": rows.targets.numpy()}
+            dims["y"] = ["row"] + [f"y_{axis}" for axis in range(1, rows.targets.ndim)]
     return build(groups, coords, dims, {"federation": federation(history, own or {})})
 
 

@@ -6,39 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from bayesfed.federated import Profile, Record
+from bayesfed.federated import Record
 from bayesfed.running.settling import Settling
 
 # Clients that are named; of the others there is their number.
 NAMED = 3
-
-
-class Unheard(NamedTuple):
-    """Clients with rows that no round has an answer of.
-
-    Parameters
-    ----------
-    clients
-        How many they are.
-    first
-        The names of the first three.
-    share
-        Their share of all rows, 0 to 1.
-    """
-
-    clients: int
-    first: tuple[str, ...]
-    share: float
-
-
-def unheard(profiles: Sequence[Profile], history: Sequence[Record]) -> Unheard:
-    """Return the clients of a pool that no round has an answer of."""
-    heard = {name for record in history for name in record.clients}
-    silent = {one.name: one.samples for one in profiles if one.samples and one.name not in heard}
-    total = sum(one.samples for one in profiles)
-    return Unheard(len(silent), tuple(silent)[:NAMED], sum(silent.values()) / max(1, total))
 
 
 @dataclass(frozen=True)
@@ -50,7 +23,7 @@ class Health:
     settling
         How far a variational run is from its fixed point.
     unheard
-        Clients of the pool that no round has an answer of.
+        Share of all rows of each client that was never heard (`Result.unheard`).
     density, density_asked
         Share of the weights that are active after the last round, and the share asked for.
     k_hat
@@ -62,7 +35,7 @@ class Health:
     """
 
     settling: Settling | None = None
-    unheard: Unheard | None = None
+    unheard: Mapping[str, float] | None = None
     density: float | None = None
     density_asked: float | None = None
     k_hat: float | None = None
@@ -73,7 +46,7 @@ class Health:
         """Return what is known as numbers: ``settled`` is 1 or 0, ``unheard`` a share of rows."""
         found = {
             "settled": self.settling and float(self.settling.settled),
-            "unheard": self.unheard and self.unheard.share,
+            "unheard": None if self.unheard is None else sum(self.unheard.values()),
             **{name: getattr(self, name) for name in FIGURES},
         }
         return {name: value for name, value in found.items() if value is not None}
@@ -83,10 +56,10 @@ class Health:
         if self.settling is not None:
             reasons = ", ".join(self.settling.reasons)
             said.append(f"not settled: {reasons}" if reasons else "settled")
-        if self.unheard is not None and self.unheard.clients:
-            count, first, share = self.unheard
-            names = ", ".join(first) + ", ..." * (count > len(first))
-            said.append(f"never heard: {names} ({count}, with {share:.1%} of the rows)")
+        if self.unheard:
+            names = ", ".join([*self.unheard][:NAMED]) + ", ..." * (len(self.unheard) > NAMED)
+            share = f"{len(self.unheard)}, with {sum(self.unheard.values()):.1%} of the rows"
+            said.append(f"never heard: {names} ({share})")
         if self.density is not None:
             asked = self.density_asked
             said.append(f"density {self.density:.3f}" + (f", asked {asked:.3f}" if asked else ""))
@@ -103,7 +76,7 @@ FIGURES = ("density", "density_asked", "k_hat", "epsilon", "delta")
 def health(
     history: Sequence[Record],
     settling: Settling | None,
-    silent: Unheard | None,
+    silent: Mapping[str, float] | None,
     known: Mapping[str, float],
 ) -> Health:
     """Return the health of a run; `known` are figures that are not in its records."""

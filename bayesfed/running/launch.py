@@ -38,9 +38,8 @@ from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.files.records import history_in
 from bayesfed.federated.engine.ranked import agreed
 from bayesfed.federated.engine.reports import OnClientError
-from bayesfed.running.health import unheard
 from bayesfed.running.result import Result
-from bayesfed.running.settling import warn_unless_settled
+from bayesfed.running.settling import unheard, warn_of_unheard, warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker
 
 
@@ -119,7 +118,8 @@ def run(
         (`Result.settling`).
     UndeterminedWarning
         If the run ended before what it is for: `swag` before it took models,
-        ``prior_precision="auto"`` before it chose.
+        ``prior_precision="auto"`` before it chose; or a posterior lacks the rows of clients that
+        were never heard, which are named with their shares (`Result.unheard`).
     """
 
     def finished() -> bool:
@@ -136,7 +136,7 @@ def run(
     pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
     rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     if done and (end := resume if isinstance(clients, Mapping) else agreed(clients, resume)):
-        return Result(algorithm, end.history, end, rows, unheard(pool.profiles, end.history))
+        return Result(algorithm, end.history, end, rows, unheard(pool.profiles, end.versions))
     watchers: list[watch.Callback] = [watch.elbo]
     if test is not None:
         check_test(algorithm, test, rows or {})
@@ -188,8 +188,9 @@ def run(
         pool.group.wait()
     made_so_far = tuple(history) if isinstance(history, list) else history
     warn_unless_settled(algorithm, snapshot.state, made_so_far)
-    end = replace(snapshot, history=made_so_far)
-    return Result(algorithm, made_so_far, end, rows, unheard(pool.profiles, made_so_far))
+    shares = unheard(pool.profiles, snapshot.versions)
+    warn_of_unheard(algorithm, shares, made_so_far)
+    return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows, shares)
 
 
 def _history(records: str | Path | None, earlier: Sequence[Record]) -> list[Record] | RecordFile:

@@ -22,7 +22,7 @@ from bayesfed.inspect.at_clients import NEVER, check_rows, own_posterior, scores
 from bayesfed.inspect.personal import client_of, personal_scores
 from bayesfed.keys import Key
 from bayesfed.models import Belief, Likelihood
-from bayesfed.running.health import Health, Unheard, health
+from bayesfed.running.health import Health, health
 from bayesfed.running.networks import network_of, saved_leaves, write_tensors
 from bayesfed.running.pickling import Reduced, reduced
 from bayesfed.running.settling import Settling, settling
@@ -49,16 +49,16 @@ class Result:
     snapshot
         Hand it to `run` as `resume` to go on.
     data
-        By client: the rows that were fitted, for a run in this process; None if they are not known.
+        By client: the rows that were fitted, of a run in this process; None if not known.
     unheard
-        Clients of the pool that no round has an answer of; None if it is not known.
+        Share of all rows of each client that was never heard, largest first; None if not known.
     """
 
     algorithm: Algorithm
     history: Sequence[Record]
     snapshot: Snapshot
     data: Mapping[str, Dataset] | None = field(default=None, compare=False)
-    unheard: Unheard | None = field(default=None, compare=False)
+    unheard: Mapping[str, float] | None = field(default=None, compare=False)
     _known: dict[str, float] = field(default_factory=dict, init=False, compare=False)
 
     def __repr__(self) -> str:

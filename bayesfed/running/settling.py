@@ -7,11 +7,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayesfed.errors import ConvergenceWarning, UndeterminedWarning
-from bayesfed.federated import Algorithm, Record
+from bayesfed.federated import Algorithm, Profile, Record
 from bayesfed.federated.core.seams import fusion_of
 from bayesfed.inference.variational.fusion import KeepsFirstGuide
 from bayesfed.trees import Tree
@@ -37,7 +37,7 @@ class Settling:
         rounds.
     to_come
         Sds by which a mean would still move if its moves went on to shrink as they did; infinity if
-        they do not shrink.
+        they do not shrink, NaN if there are not enough rounds to tell.
     apart
         Largest distance in sds between a client's last posterior and the one it began with:
         disagreement of the clients. NaN if not known.
@@ -53,11 +53,15 @@ class Settling:
     def reasons(self) -> tuple[str, ...]:
         """Why the run has not settled; empty if it has."""
         sd = math.expm1(min(self.moved_sd, 50.0))
+        to_come = f"means have about {self.to_come:.2g} sds to go"
+        if not math.isfinite(self.to_come):
+            few = "not enough rounds to tell how far means have to go"
+            to_come = few if math.isnan(self.to_come) else "moves of means do not shrink"
         told = {
             f"{self.first_guide:.0%} of the first guide is left": self.first_guide <= LEFT,
             f"the last rounds moved a mean by {self.moved:.2g} sds each": self.moved <= MOVES,
             f"the last rounds moved an sd by {sd:.0%} each": self.moved_sd <= SD_MOVES,
-            f"means have about {self.to_come:.2g} sds to go": self.to_come <= TO_COME,
+            to_come: self.to_come <= TO_COME,
         }
         return tuple(words for words, settled in told.items() if not settled)
 
@@ -82,7 +86,7 @@ def settling(algorithm: Algorithm, history: Sequence[Record]) -> Settling | None
     moved, moved_sd = mean("moved", last), mean("moved_sd", last)
     infos = last[-1].clients.values()
     apart = max((info["apart"] for info in infos if "apart" in info), default=math.nan)
-    to_come = math.inf
+    to_come = math.inf if len(before) == LAST else math.nan
     if len(before) == LAST and (earlier := mean("moved", before)) > moved:
         shrinks = (moved / earlier) ** (1 / LAST)
         to_come = moved * shrinks / (1 - shrinks)
@@ -117,6 +121,38 @@ def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Rec
         ConvergenceWarning,
         stacklevel=4,
     )
+
+
+def unheard(profiles: Sequence[Profile], heard: Mapping[str, int]) -> dict[str, float]:
+    """Return the share of all rows of each client with rows that was never heard, largest first."""
+    missing = {one.name: one.samples for one in profiles if one.samples and one.name not in heard}
+    total = sum(one.samples for one in profiles) if missing else 0
+    return {name: rows / total for name, rows in sorted(missing.items(), key=lambda one: -one[1])}
+
+
+def warn_of_unheard(
+    algorithm: Algorithm, shares: Mapping[str, float], history: Sequence[Record]
+) -> None:
+    """Warn of a posterior that lacks the rows of clients that were asked, or of any client where
+    clients are added up.
+
+    Warns
+    -----
+    UndeterminedWarning
+        With the clients, and their shares of all rows.
+    """
+    fusion = fusion_of(algorithm.phases[-1].server)
+    if shares and algorithm.posterior and not (fusion is not None and fusion.adds):
+        asked = {row.client for record in history for row in record.rows}
+        shares = {name: share for name, share in shares.items() if name in asked}
+    if not (shares and algorithm.posterior):
+        return
+    told = [f"{name!r} ({share:.1%} of the rows)" for name, share in shares.items()]
+    if len(told) > 3:
+        told[3:] = [f"{len(told) - 3} more ({sum([*shares.values()][3:]):.1%})"]
+    text = f"{algorithm.name}: never heard were {', '.join(told)}, and the posterior lacks them"
+    hint = "try more rounds; result.history[-1].refused says why"
+    warnings.warn(f"{text}; {hint}", UndeterminedWarning, stacklevel=4)
 
 
 def _first_guide(algorithm: Algorithm, history: Sequence[Record]) -> float:

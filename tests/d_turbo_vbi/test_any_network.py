@@ -124,7 +124,10 @@ def test_a_weight_that_two_layers_share_is_one_site_whose_noise_both_layers_have
     declared = bf.declare(net)
     assert list(declared.sites) == ["encode.weight", "twice.weight", "head.weight", "decode.weight"]
     result = bf.run(
-        bf.d_turbo_vbi(declared, observations=100, training=WORK), clients, rounds=1, progress=False
+        bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), training=WORK),
+        clients,
+        rounds=1,
+        progress=False,
     )
     draw = result.posterior.draw(bf.Key(0))
     assert "again.weight" not in draw

@@ -263,7 +263,7 @@ def test_channels_go_whole_and_the_outputs_of_the_network_stay(clients, net, cha
     declared = bf.declare(net, bf.Prior(bf.Channels()))
     algorithm = bf.d_turbo_vbi(
         declared,
-        observations=64,
+        observations=sum(map(len, clients.values())),
         training=WORK,
         density=replace(SOON, target=0.25),
         changes=changes,

@@ -11,7 +11,6 @@ import pytest
 import torch
 from pyro.infer import RenyiELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, config_enumerate
 from pyro.infer.autoguide import (
-    AutoDelta,
     AutoDiagonalNormal,
     AutoGuideList,
     AutoLowRankMultivariateNormal,
@@ -144,7 +143,6 @@ def test_the_store_and_the_users_objects_stay_as_they_were(rule):
         (AutoDiagonalNormal, ["_AutoDiagonalNormal_latent"], 0, 0),
         (AutoMultivariateNormal, ["_AutoMultivariateNormal_latent"], 0, 0),
         (AutoLowRankMultivariateNormal, [], 0, 3),
-        (AutoDelta, [], 2, 0),
     ],
 )
 def test_what_parameters_mean_is_read_from_a_run(guide, blocks, points, opaque):
@@ -211,6 +209,11 @@ def test_exact_bounds_agree_with_draws_and_with_autograd(family, with_cavity):
     assert slopes == pytest.approx(by_draws, abs=0.2)
 
 
+def partly_points(inputs, targets=None):
+    pyro.sample("slope", dist.Normal(pyro.param("loc", torch.zeros(2)), 0.1).to_event(1))
+    pyro.sample("noise", dist.Delta(pyro.param("point", torch.tensor(0.4))))
+
+
 @pytest.mark.parametrize(
     ("guide", "rule", "words"),
     [
@@ -218,8 +221,8 @@ def test_exact_bounds_agree_with_draws_and_with_autograd(family, with_cavity):
         (AutoLowRankMultivariateNormal, "mean", "locations, scales or points"),
         (AutoMultivariateNormal, "wasserstein", "independent Gaussian"),
         (AutoMultivariateNormal, "mean", "full covariance"),
-        (AutoDelta, "reverse KL", "points"),
-        (AutoDelta, "experts", "points"),
+        (partly_points, "reverse KL", "points"),
+        (partly_points, "experts", "points"),
     ],
 )
 def test_rules_refuse_guides_they_cannot_serve(guide, rule, words):
@@ -330,12 +333,17 @@ def test_full_covariance_experts_are_near_exact(regression):
 
 
 def test_gradients_of_clients_add_up_to_that_of_all_rows():
-    # A point estimate has no noise: one round must be the centralised step, to rounding.
+    # Almost a point estimate has no noise: one round must be the centralised step, to rounding.
+    def narrow(inputs, targets=None):
+        for name, shape in (("slope", (2,)), ("noise", ())):
+            loc = pyro.param(f"{name}_loc", torch.full(shape, 0.5))
+            pyro.sample(name, dist.Normal(loc, 1e-6).to_event(len(shape)))
+
     found, data = clients()
-    federated = fitted(AutoDelta, SummedGradients(0.1), rounds=1, steps=1, parts=(found, data))
-    alone = fitted(AutoDelta, SummedGradients(0.1), rounds=1, steps=1, parts=({"all": data}, data))
+    federated = fitted(narrow, SummedGradients(0.1), rounds=1, steps=1, parts=(found, data))
+    alone = fitted(narrow, SummedGradients(0.1), rounds=1, steps=1, parts=({"all": data}, data))
     for name, leaf in federated.snapshot.state.items():
-        assert torch.allclose(leaf, alone.snapshot.state[name], rtol=1e-4, atol=1e-6), name
+        assert torch.allclose(leaf, alone.snapshot.state[name], rtol=3e-3, atol=1e-6), name
 
 
 @pytest.mark.parametrize("rule", SOME_RULES)

@@ -55,6 +55,7 @@ from bayesfed.federated import (
 )
 from bayesfed.federated.core.seams import inner_codec
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
+from bayesfed.federated.training.observations import counting
 from bayesfed.inference import Exchange, MeanFieldElbo, Structured
 from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE, Spread
@@ -240,7 +241,7 @@ def d_turbo_vbi(
         codec, up = changes.codec, changes.uplink()
     elif link:
         heard = Scattered(server)
-    return compose(
+    made = compose(
         "d_turbo_vbi",
         declared.net,
         scored,
@@ -257,3 +258,4 @@ def d_turbo_vbi(
         owner="",
         layers=(layer,),
     )
+    return counting(made, observations)

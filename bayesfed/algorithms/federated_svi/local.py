@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
-from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
+from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from torch import nn
 
 from bayesfed.algorithms.federated_svi.fitting import GuideLocal
 from bayesfed.algorithms.federated_svi.steps import Steps
 from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError
 from bayesfed.federated import LocalOptions, Optimiser
 from bayesfed.federated.training.descent import batches
-from bayesfed.inference.variational import LOCAL, Mirror, Program, Runs, Start, Tilt, tilted
+from bayesfed.inference.variational import LOCAL, Mirror, Pair, Program, Runs, Start, Tilt, tilted
+from bayesfed.inference.variational.terms import as_raised
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, under
 
@@ -113,7 +116,8 @@ class SviLocal(GuideLocal):
                     replace(tilt, rows=tilt.rows * weight),
                     analytic=analytic,
                 )
-                losses.append(elbo.loss_and_grads(model, guide, batch.inputs, batch.targets))
+                with as_raised():
+                    losses.append(elbo.loss_and_grads(model, guide, batch.inputs, batch.targets))
                 steps.step()
         return steps.result(), float(torch.as_tensor(losses, dtype=torch.float64).mean())
 
@@ -123,6 +127,29 @@ class SviLocal(GuideLocal):
             return
         for batch in batches(data, self.batch_size, steps, key.child("batches").generator()):
             yield batch, len(data) / len(batch)
+
+
+def check_particles(elbo: Elbo | None, pair: Pair, data: Dataset, key: Key) -> None:
+    """Raise `ArgumentError` if the model runs under a bound with its particles one by one alone."""
+
+    def problem_of(bound: Any) -> Exception | None:
+        leaves = {name: nn.Parameter(leaf.clone()) for name, leaf in pair.first.items()}
+        try:
+            with forked(key), pair.held(leaves), as_raised():
+                bound.loss_and_grads(pair.model, pair.guide, data.inputs, data.targets)
+        except Exception as problem:
+            return problem
+        return None
+
+    if not (isinstance(elbo, ELBO) and elbo.vectorize_particles):
+        return
+    apart = copy(elbo)
+    apart.vectorize_particles = False
+    if (problem := problem_of(elbo)) and not problem_of(apart):
+        expected = "a model that takes all particles at once, with dimensions of theirs on the left"
+        actual = f"{type(problem).__name__}: {str(problem).splitlines()[0]}"
+        hint = f"{type(elbo).__name__}(num_particles={elbo.num_particles})"
+        raise ArgumentError("federated_svi, elbo", expected, actual, hint) from problem
 
 
 def _for(tilt: Tilt, elbo: Elbo) -> tuple[Elbo, bool]:

@@ -19,7 +19,7 @@ import torch
 from pyro.infer import Trace_ELBO
 
 from bayesfed.algorithms.federated_svi.held_out import HeldOutNetwork, Tempered
-from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
+from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal, check_particles
 from bayesfed.algorithms.federated_svi.network import TEMPERATURE, network_local
 from bayesfed.algorithms.federated_svi.server import Fuse
 from bayesfed.algorithms.federated_svi.tempering import is_auto, network_guide, network_model
@@ -49,6 +49,7 @@ from bayesfed.federated import (
 from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
+from bayesfed.federated.training.observations import all_rows, counting
 from bayesfed.inference.variational import (
     LOCAL,
     PVI,
@@ -87,7 +88,7 @@ def federated_svi(
     *,
     fusion: Fusion | None = None,
     scale: Literal["local", "global"] | None = None,
-    observations: int,
+    observations: int | None = None,
     example: Dataset,
     temperature: float | Literal["auto"] | None = None,
     training: Training | None = None,
@@ -119,13 +120,13 @@ def federated_svi(
         `bayesian` network without a guide.
     scale
         "local": a row counts once. "global": each client's rows stand for all N, as in D-Turbo-VBI
-        (21). Rules that add clients up take "local" only. Default: "local" for those, "global" for
-        others.
+        (21). Rules that add clients up take "local" only, their default; others "global".
     observations
-        N, the number of rows of all clients together.
+        N, the number of rows of all clients. Default: those of the pool. A `bayesian` network needs
+        it where its temperature, or its guide's first width, comes from it. A run refuses a number
+        that is more than a tenth off the pool's.
     example
-        A few rows on which model and guide are run once, for names and shapes; nothing is learned
-        from their values.
+        A few rows on which model and guide are run for names and shapes; no value is learned from.
     temperature
         Temperature of the likelihood of a `bayesian` network that leaves it open; 1 is Bayes' rule.
         "auto": it is chosen in every round on a tenth of each client's rows, which are then not
@@ -154,7 +155,7 @@ def federated_svi(
     stay
         Patterns of the names of further parameters that never travel.
     codec
-        Codec of both directions. Default: floats as the guide has them, 32 or 64 bits.
+        Codec of both directions. Default: the guide's floats, 32 or 64 bits.
     link
         How payloads reach the server. Default: `Digital()`. `OverTheAir` adds any rule's sums; its
         noise reaches precisions too, which `SummedGradients` bears best.
@@ -211,6 +212,7 @@ def federated_svi(
         ),
     )
     fusion.check(fused)
+    check_particles(elbo, pair, example, Key(seed, "federated_svi", "elbo"))
     server = Fuse(fused, fusion, work.schedule)
     initial, stepping = server.initial(), cast(Server, server)
     if auto and isinstance(model, BayesianNet):
@@ -221,8 +223,9 @@ def federated_svi(
     view = Whole(sent | ({SCORES: (len(FACTORS),)} if auto else {}))
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        times = observations / profile.samples if scale == "global" and profile.samples else 1.0
-        share = profile.samples / observations if fusion.adds else 1.0
+        rows = all_rows(observations, profile)
+        times = rows / profile.samples if scale == "global" and profile.samples else 1.0
+        share = profile.samples / rows if fusion.adds and rows else 1.0
         options = work.options(round, profile.samples, scale=times, share=share)
         return Assignment(view, 1.0 if fusion.adds else profile.samples, codec, codec, options)
 
@@ -252,9 +255,10 @@ def federated_svi(
             antithetic=antithetic,
         )
     phase = Phase("train", assign, local, stepping, link or Digital())
-    return of_core(
+    made = of_core(
         "federated_svi", initial, (phase,), lambda state: posterior(state).predictor, posterior
     )
+    return counting(made, observations)
 
 
 def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Training:

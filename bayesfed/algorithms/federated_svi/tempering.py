@@ -46,16 +46,15 @@ def is_auto(
 
 
 def network_model(
-    model: BayesianNet, temperature: float | None, observations: int, ivon: Ivon | None
+    model: BayesianNet, temperature: float | None, observations: int | None, ivon: Ivon | None
 ) -> BayesianNet:
     """Return the network with the temperature that holds, or with which "auto" begins, and with it
     the scale of automatic priors.
     """
     if temperature is not None or ivon:
         weights = sum(model.values[name].numel() for name in model.priors)
-        likelihood = tempered(
-            model.likelihood, temperature, observations, weights, where="federated_svi"
-        )
+        rows = 0 if temperature or model.likelihood.temperature else _needed(observations)
+        likelihood = tempered(model.likelihood, temperature, rows, weights, where="federated_svi")
         model = replace(model, likelihood=likelihood)
     if ivon and model.automatic:
         sd = math.sqrt(temperature_of(model.likelihood) / STRENGTH)
@@ -63,7 +62,15 @@ def network_model(
     return model
 
 
-def network_guide(model: Runs, observations: int) -> Runs:
+def _needed(observations: int | None) -> int:
+    """Return the number of rows, which a network is begun with."""
+    if observations is None:
+        expected, hint = "the rows of all clients, for a network", "observations=len(train)"
+        raise ArgumentError("federated_svi, observations", expected, "none", hint)
+    return observations
+
+
+def network_guide(model: Runs, observations: int | None) -> Runs:
     """Return the default guide: for a network, at its own weights and as wide as a network's
     posterior usually is.
     """
@@ -74,7 +81,7 @@ def network_guide(model: Runs, observations: int) -> Runs:
         (prior.sd**-2 for prior in model.priors.values() if isinstance(prior, Gaussian)),
         default=1.0,
     )
-    scale = (CURVATURE * observations / temperature + weakest) ** -0.5
+    scale = (CURVATURE * _needed(observations) / temperature + weakest) ** -0.5
     return partial(
         AutoNormal, init_loc_fn=init_to_value(values=dict(model.values)), init_scale=scale
     )

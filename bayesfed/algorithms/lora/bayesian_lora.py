@@ -159,7 +159,7 @@ def bayesian_lora(
     guide: Callable[[BayesianNet], Runs] = SliceNormal,
     fusion: Fusion,
     scale: Literal["local", "global"],
-    observations: int,
+    observations: int | None = None,
     example: Dataset,
     anchored: bool = False,
     training: Training | None = None,

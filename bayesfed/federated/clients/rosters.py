@@ -5,6 +5,7 @@ to look them up, and `Numbers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 import numpy as np
@@ -64,6 +65,8 @@ class Roster(Mapping[str, Profile]):
         All names, in the order of the pool, and sorted.
     samples
         Number of rows of every client, in the order of `ordered`.
+    rows
+        Number of rows of all clients.
     """
 
     names: Sequence[str]
@@ -74,10 +77,12 @@ class Roster(Mapping[str, Profile]):
         if isinstance(profiles, Profiles):
             self.names = self.ordered = profiles.names
             self.samples: list[int] = profiles.samples.tolist()
+            self.rows = sum(self.samples)
             return
         self._made = {profile.name: profile for profile in profiles}
         self.names, self.ordered = list(self._made), sorted(self._made)
         self.samples = [self._made[name].samples for name in self.ordered]
+        self.rows = sum(self.samples)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -90,10 +95,10 @@ class Roster(Mapping[str, Profile]):
 
     def __getitem__(self, name: str) -> Profile:
         if name in self._made:
-            return self._made[name]
+            return replace(self._made[name], pool=self.rows)
         if (place := place_of(self.names, name)) is None:
             raise KeyError(name)
-        return self.profiles[place]
+        return replace(self.profiles[place], pool=self.rows)
 
 
 class Numbers(MutableMapping[str, int]):

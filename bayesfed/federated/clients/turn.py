@@ -183,7 +183,8 @@ def reason_of(problem: BaseException) -> str:
     """Return what went wrong: of errors that are not of this package, their class as well."""
     if isinstance(problem, BayesfedError):
         return str(problem)
-    return f"{type(problem).__name__}: {problem}"
+    notes = "".join(f" ({note})" for note in vars(problem).get("__notes__", ()))
+    return f"{type(problem).__name__}: {problem}{notes}"
 
 
 def read(task: Task, side: ClientSide, secret: bytes | None) -> tuple[Tree, LocalOptions]:

@@ -234,6 +234,10 @@ class Conditions:
     changed
         Names of the settings in which the run differs from the one that it continues; empty for a
         new run.
+    rows
+        Number of rows of all clients of the pool.
+    round
+        Number of the round that begins.
     """
 
     algorithm: Algorithm
@@ -241,6 +245,8 @@ class Conditions:
     profiles: Sequence[Profile]
     remembering: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    rows: int = 0
+    round: int = 0
 
 
 class Posterior(Protocol):

@@ -1,9 +1,13 @@
-"""What a posterior may be able to do besides being drawn from: `Weighing`, `Partial`, `Dense`."""
+"""What a posterior may be able to do besides being drawn from: `Weighing`, `Partial`, `Dense`,
+`OfSites`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bayesfed.data import Dataset
@@ -44,3 +48,21 @@ class Dense(Protocol):
         """Return the draw of `draw` for this key, and ``log_q`` at it, and ``log_prior`` if it is
         known, in nats.
         """
+
+
+@runtime_checkable
+class OfSites(Protocol):
+    """A posterior of a model whose sites have names of their own."""
+
+    def observe_sites(
+        self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key
+    ) -> Mapping[str, TorchDistribution]:
+        """Return the distribution of each observed site at a draw, which may have values of
+        observed sites as well.
+        """
+
+    def observed(self, draw: Mapping[str, Tensor], data: Dataset) -> Tree:
+        """Return what each observed site observes of rows."""
+
+    def derived(self, draw: Mapping[str, Tensor], key: Key) -> Tree:
+        """Return the deterministic sites that no rows enter, at one draw."""

@@ -44,11 +44,14 @@ class Profile:
         Number of rows that the client holds.
     device
         Figures of its device by name, each with its unit: ``"memory_bytes"``.
+    pool
+        Number of rows of all clients of the pool, which a run fills in; 0 outside of a run.
     """
 
     name: str
     samples: int
     device: Mapping[str, float] = field(default_factory=dict)
+    pool: int = 0
 
 
 class View(Protocol):

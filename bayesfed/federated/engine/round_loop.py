@@ -143,6 +143,8 @@ def rounds(
                 profiles=roster.profiles,
                 remembering=tuple(memories),
                 changed=changed,
+                rows=roster.rows,
+                round=number,
             )
             led(pool, partial(condition, conditions))
         chosen: Sequence[str] = ()

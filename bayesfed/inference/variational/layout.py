@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bayesfed.inference.variational.families import Family
 from bayesfed.inference.variational.program import Pair
+from bayesfed.inference.variational.terms import Split
 from bayesfed.trees import Tree
 
 
@@ -114,8 +115,10 @@ class Layout:
     Parameters
     ----------
     sites, local_sites, observed
-        Latent sites that all clients share, latent sites under the client's plate, and observed
-        ones.
+        Latent sites that all clients share, latent sites under the client's plate, and sites that
+        observe the rows.
+    split
+        Whose the log density of each term is.
     blocks
         Draws of the shared sites that belong to an exponential family.
     points
@@ -129,6 +132,7 @@ class Layout:
     sites: tuple[str, ...]
     local_sites: tuple[str, ...]
     observed: tuple[str, ...]
+    split: Split
     blocks: tuple[Block, ...]
     points: tuple[str, ...]
     opaque: tuple[str, ...]
@@ -156,7 +160,7 @@ class Layout:
 
 
 def is_factor(fn: Any) -> bool:
-    """Say whether a site is `pyro.factor`: part of the prior, not of the data."""
+    """Say whether a site is `pyro.factor`, which has no value to predict."""
     return type(fn).__name__ == "Unit"
 
 

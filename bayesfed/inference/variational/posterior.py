@@ -15,8 +15,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from bayesfed.data import Dataset
+from bayesfed.data.dataset import unchecked
 from bayesfed.errors import DataError, PosteriorError
 from bayesfed.errors.checks import COUNT, check, shown
+from bayesfed.inference.variational.terms import deterministic, traced
 from bayesfed.inference.variational.tilted import Tilt, tilted
 from bayesfed.inference.variational.traced import TracedGuide
 from bayesfed.keys import Key, forked
@@ -49,12 +51,17 @@ class FittedGuide(TracedGuide):
             If the model has more than one observed site, or none.
         """
         if len(self.layout.observed) != 1:
-            raise PosteriorError(
-                "predictions",
-                "one observed site",
-                list(self.layout.observed),
-                "draws of the posterior instead",
-            )
+            found, hint = list(self.layout.observed), "Result.to_arviz, which has every site"
+            raise PosteriorError("predictions", "one observed site", found, hint)
+        (response,) = self.observe_sites(draw, inputs, key).values()
+        return response
+
+    def observe_sites(
+        self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key
+    ) -> dict[str, dist.TorchDistribution]:
+        """Return the distribution of each observed site at one draw, by its name; parameters as for
+        `observe`. A draw may have values of observed sites as well, on which others may depend.
+        """
         given = {name: leaf.to(inputs.device) for name, leaf in draw.items()}
         with forked(key), torch.no_grad(), self.pair.held(self._all()):
             try:
@@ -67,15 +74,31 @@ class FittedGuide(TracedGuide):
                 raise DataError(
                     "predictions", "inputs that the model takes", actual, hint
                 ) from problem
-        (name,) = self.layout.observed
-        if name not in trace.nodes:
+        if missing := [name for name in self.layout.observed if name not in trace.nodes]:
             raise PosteriorError(
                 "predictions",
-                f"a model that draws {name!r} when there are no targets",
+                f"a model that draws {missing[0]!r} when there are no targets",
                 "no such site",
                 "targets=None",
             )
-        return cast(dist.TorchDistribution, trace.nodes[name]["fn"])
+        return {
+            name: cast(dist.TorchDistribution, trace.nodes[name]["fn"])
+            for name in self.layout.observed
+        }
+
+    def observed(self, draw: Mapping[str, Tensor], data: Dataset) -> Tree:
+        """Return what each observed site observes of rows, by its name."""
+        with forked(Key(0, "observed")), torch.no_grad(), self.pair.held(self._all()):
+            trace = traced(self.pair.model, draw, data)
+        return {name: trace.nodes[name]["value"] for name in self.layout.observed}
+
+    def derived(self, draw: Mapping[str, Tensor], key: Key) -> Tree:
+        """Return the deterministic sites that no rows enter, at one draw."""
+        if not (names := self.layout.split.derived):
+            return {}
+        with forked(key), torch.no_grad(), self.pair.held(self._all()):
+            found = deterministic(traced(self.pair.model, draw, unchecked(*self.pair.example)))
+        return {name: found[name].detach().clone() for name in names}
 
     def log_weights(self, data: Dataset, key: Key, *, draws: int = 1000) -> Tensor:
         """Return ``log p(D, z) - log q(z)`` at draws of q, ``(draws,)``. Their mean is the ELBO;

@@ -23,6 +23,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown
 from bayesfed.errors.roles import takes
+from bayesfed.inference.variational.terms import as_raised
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, placed, under
 
@@ -78,7 +79,7 @@ class Program:
         first values.
         """
         guide = self.guide(self.model) if self.builds else self.guide
-        with forked(key), quiet_store() as store:
+        with forked(key), quiet_store() as store, as_raised():
             guide(data.inputs, data.targets)
             pyro.poutine.block(self.model)(data.inputs, data.targets)
             state = store.get_state()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 import pyro.distributions as dist
 import torch
 from pyro import poutine
+from pyro.nn import PyroModule
 from torch import Tensor
 
 from bayesfed.data import Dataset
@@ -21,6 +22,8 @@ from bayesfed.inference.variational.families import (
 )
 from bayesfed.inference.variational.layout import Block, Layout, base_of, is_factor
 from bayesfed.inference.variational.program import Pair
+from bayesfed.inference.variational.splitting import split_terms, twice_of
+from bayesfed.inference.variational.terms import samples
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
@@ -46,8 +49,9 @@ def read_layout(
     Raises
     ------
     ArgumentError
-        If guide and model have different latent sites, or one draw mixes sites that stay with sites
-        that travel.
+        If guide and model have different latent sites, one draw mixes sites that stay with sites
+        that travel, draws of the guide never vary, latents of rows have parameters, or as
+        `split_terms`.
     """
     probe = {
         name: leaf
@@ -55,21 +59,22 @@ def read_layout(
         * torch.rand(leaf.shape, dtype=leaf.dtype, generator=key.child("probe", name).generator())
         for name, leaf in pair.first.items()
     }
-    with forked(key.child("run")), pair.held(probe), torch.no_grad():
-        guide = poutine.trace(pair.guide).get_trace(data.inputs, data.targets)
-        model = poutine.trace(poutine.replay(pair.model, trace=guide)).get_trace(
-            data.inputs, data.targets
-        )
-    if not any(node["is_observed"] for _, node in _samples(model)):
-        hint = "pyro.sample('y', ..., obs=targets), or pyro.factor"
-        raise ArgumentError(
-            "federated_svi, model", "a site that observes the targets", "none", hint
-        )
+    with pair.held(probe), torch.no_grad():
+        with forked(key.child("run")):
+            guide = poutine.trace(pair.guide).get_trace(data.inputs, data.targets)
+            model = poutine.trace(poutine.replay(pair.model, trace=guide)).get_trace(
+                data.inputs, data.targets
+            )
+        values = {name: node["value"] for name, node in samples(guide)}
+        latent = {name: node for name, node in samples(model) if not node["is_observed"]}
+        stays = {name for name, node in latent.items() if _is_under(node, client_plate)}
+        split = split_terms(pair.model, values, data, key.child("terms"), stays)
+        if by_row := [name for name in split.by_row if name in values]:
+            _check_amortised(pair, data, by_row, values)
     seen = {name: pair.constrained(name, leaf) for name, leaf in probe.items()}
-    latent = {n: node for n, node in _samples(model) if not node["is_observed"]}
-    drawn = dict(_samples(guide))
+    drawn = dict(samples(guide))
     _check_sites(latent, drawn)
-    stays = {n for n, node in latent.items() if _is_under(node, client_plate)}
+    _check_draws(pair, data, key, probe, values)
     blocks, points = list[Block](), set[str]()
     local = {name for name in probe if any(fnmatchcase(name, pattern) for pattern in stay)}
     for node_name, node in drawn.items():
@@ -103,11 +108,12 @@ def read_layout(
         )
     return Layout(
         # Discrete sites without a draw in the guide are summed out, row by row.
-        sites=tuple(n for n in latent if n not in stays and n in drawn),
+        sites=tuple(n for n in latent if n not in {*stays, *split.by_row} and n in drawn),
         local_sites=tuple(sorted(stays)),
         observed=tuple(
-            n for n, node in _samples(model) if node["is_observed"] and not is_factor(node["fn"])
+            n for n, node in samples(model) if n in split.rows and not is_factor(node["fn"])
         ),
+        split=split,
         blocks=tuple(blocks),
         points=tuple(sorted(points - local - known)),
         opaque=tuple(sorted(probe.keys() - known - points - local)),
@@ -115,15 +121,26 @@ def read_layout(
     )
 
 
-def _samples(trace: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, node in trace.nodes.items():
-        # `pyro.deterministic` is recorded as an observation, which it is not.
-        if (
-            node["type"] == "sample"
-            and type(node["fn"]).__name__ != "_Subsample"
-            and not node["infer"].get("_deterministic")
-        ):
-            yield name, node
+def _check_amortised(pair: Pair, data: Dataset, by_row: Sequence[str], values: Tree) -> None:
+    """Raise `ArgumentError` unless the guide has a draw for each row, however many there are."""
+    double = twice_of(data)
+    try:
+        wide: Any = poutine.trace(pair.guide).get_trace(double.inputs, double.targets)
+        if all(wide.nodes[name]["value"].shape != values[name].shape for name in by_row):
+            return
+    except Exception as problem:
+        cause: Exception | None = problem
+    else:
+        cause = None
+    name, guide = by_row[0], type(pair.guide).__name__
+    expected = (
+        f"no latents under the plate of rows in {guide}, whose parameters have the example's "
+        f"{len(data)} rows"
+    )
+    hint = "an amortised guide, enumeration, or a plate named client"
+    if isinstance(pair.model, PyroModule) and name in pair.model._pyro_samples:
+        hint = f"w = self.{name} before the plate, if it is one value for all rows; or {hint}"
+    raise ArgumentError(f"site {name}", expected, "one for each row", hint) from cause
 
 
 def _is_under(node: Mapping[str, Any], plate: str) -> bool:
@@ -148,6 +165,18 @@ def _check_sites(latent: Mapping[str, dict[str, Any]], drawn: Mapping[str, dict[
             f"missing {missing}, unknown {extra}",
             "AutoNormal(model)",
         )
+
+
+def _check_draws(pair: Pair, data: Dataset, key: Key, probe: Tree, values: Tree) -> None:
+    """Raise `ArgumentError` if no draw of the guide is another one: then it is a point."""
+    for number in range(8):
+        with forked(key.child("draws", number)), pair.held(probe), torch.no_grad():
+            trace = poutine.trace(pair.guide).get_trace(data.inputs, data.targets)
+        if any(not _same(node["value"], values[name]) for name, node in samples(trace)):
+            return
+    actual = f"{type(pair.guide).__name__}, a point whose draws never vary"
+    hint = "AutoNormal, or AutoMultivariateNormal"
+    raise ArgumentError("federated_svi, guide", "a guide with a distribution", actual, hint)
 
 
 def _block(node: str, fn: Any, seen: Tree) -> Block | None:

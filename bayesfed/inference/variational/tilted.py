@@ -19,7 +19,7 @@ import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from bayesfed.inference.variational.layout import Layout, base_of, is_factor
+from bayesfed.inference.variational.layout import Layout, base_of
 
 TILT = "bayesfed.tilt"
 
@@ -121,12 +121,15 @@ class _Guide(Messenger):
             {*layout.local_sites},
             {block.node for block in layout.blocks},
         )
+        self.by_row = {*layout.split.by_row}
         self.values: dict[str, tuple[Any, Tensor]] = {}
 
     def _pyro_sample(self, msg: Any) -> None:
         name = msg["name"]
         if name.removesuffix("_unconstrained") in self.local:
             weight = self.tilt.local
+        elif name.removesuffix("_unconstrained") in self.by_row:
+            weight = self.tilt.rows
         elif name in self.nodes:
             weight = 0.0 if self.analytic else self.tilt.shared
         else:
@@ -143,20 +146,21 @@ class _Guide(Messenger):
 
 
 class _Model(Messenger):
-    """Weight rows, local latents and the prior of shared sites; `pyro.factor` belongs to
-    the prior.
+    """Weight rows, local latents and the prior of shared sites; what no rows enter, such as a
+    `pyro.factor` of latents, belongs to the prior.
     """
 
     def __init__(self, layout: Layout, tilt: Tilt) -> None:
         super().__init__()
-        self.tilt, self.sites, self.local = tilt, {*layout.sites}, {*layout.local_sites}
+        self.tilt, self.local = tilt, {*layout.local_sites}
+        self.prior = {*layout.sites, *layout.split.prior}
 
     def _pyro_sample(self, msg: Any) -> None:
-        if msg["name"] in self.sites or is_factor(msg["fn"]):
+        if msg["name"] in self.prior:
             weight = self.tilt.shared * self.tilt.share * self.tilt.sites.get(msg["name"], 1.0)
         elif msg["name"] in self.local:
             weight = self.tilt.local
         else:
-            # Observed, or a discrete latent that is summed out row by row.
+            # Of rows, or a discrete latent that is summed out row by row.
             weight = self.tilt.rows
         msg["scale"] = msg["scale"] * weight

@@ -134,8 +134,8 @@ class TracedGuide:
         """Return the guide's trace, and the log densities of `draw_with_densities` and of the
         example's targets at it; arguments as for `_trace`.
         """
-        layout, observed = self.layout, set(self.layout.observed)
-        names = layout.local_sites if self.server else layout.sites
+        layout, rows = self.layout, {*self.layout.split.rows}
+        names = layout.local_sites if self.server else (*layout.sites, *layout.split.prior)
         trace = self._trace(key, shared)
         with torch.no_grad(), self.pair.held(self._all()):
             trace.compute_log_prob(
@@ -148,12 +148,12 @@ class TracedGuide:
                 joint = poutine.trace(poutine.condition(self.pair.model, data=given)).get_trace(
                     *self.pair.example
                 )
-            joint.compute_log_prob(lambda name, node: name in names or name in observed)
+            joint.compute_log_prob(lambda name, node: name in names or name in rows)
         found: dict[str, Any] = {"log_q": 0.0, "log_prior": 0.0, "log_likelihood": 0.0}
         for whole in (trace, joint):
             for name, node in whole.nodes.items():
                 if "log_prob_sum" in node:
-                    prior = "log_likelihood" if name in observed else "log_prior"
+                    prior = "log_likelihood" if name in rows else "log_prior"
                     found["log_q" if whole is trace else prior] += node["log_prob_sum"]
         return trace, {name: torch.as_tensor(value) for name, value in found.items()}
 

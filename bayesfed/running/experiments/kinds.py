@@ -72,7 +72,7 @@ def guides() -> Kinds:
         if {*names.parameters(one := getattr(autoguide, name))} >= {"model", "init_scale"}
     }
     own = (names.public()["SliceNormal"], object)
-    return {**kinds, "AutoDelta": (autoguide.AutoDelta, object), "SliceNormal": own}
+    return {**kinds, "SliceNormal": own}
 
 
 @cache

@@ -131,10 +131,11 @@ def is_given(name: str, hint: Any) -> bool:
 
 
 def given(scope: Scope, name: str, hint: Any, path: Place, *, optional: bool) -> Any:
-    """Return what the run knows of a parameter, or `MISSING`; of optional ones only the link, and
-    the keys of networks.
+    """Return what the run knows of a parameter, or `MISSING`; of optional ones only the link, the
+    keys of networks, and the rows of a method, which a network needs.
     """
-    wanted = not optional or name == "link" or (name == "key" and path[:1] == ("net",))
+    of_net, of_method = (name, *path[:1]) == ("key", "net"), path[-1:] != ("training",)
+    wanted = not optional or name == "link" or of_net or (name == "observations" and of_method)
     if not wanted or (known := of_parameter(_GIVEN, name, hint)) is None:
         return MISSING
     scope.used.add(name)

@@ -64,9 +64,9 @@ class MeanParameters(_Averages):
     """Average the guide's parameters in their unconstrained space; a sd is averaged through its
     softplus or logarithm.
 
-    Weighted by rows. Point estimates (AutoDelta) become FedAvg. No posterior in the usual sense:
-    ten IID clients whose rows count once are more than twice too wide. Serves blocks and points,
-    not parameters whose meaning is unknown, nor a split Cholesky factor.
+    Weighted by rows. Points, such as parameters of the model, become FedAvg. No posterior in the
+    usual sense: ten IID clients whose rows count once are more than twice too wide. Serves blocks
+    and points, not parameters whose meaning is unknown, nor a split Cholesky factor.
 
     Raises
     ------
