@@ -25,6 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,11 @@ def roots(likelihood: Likelihood) -> Columns:
         return lambda outputs: cold / likelihood.sd * unit(outputs)
     actual = type(likelihood).__name__
     raise ArgumentError("laplace, likelihood", "Categorical or Normal", actual, "Categorical()")
+
+
+def sharpest(likelihood: Likelihood) -> float:
+    """Return a bound on the curvature of a log likelihood by its outputs, at its temperature."""
+    return float(roots(likelihood)(torch.zeros(1, 2)).square().sum())
 
 
 def unit(outputs: Tensor) -> Tensor:
@@ -130,6 +136,7 @@ class Kronecker(Layered):
     """
 
     joint: bool = True
+    diagonal: ClassVar[bool] = False
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -166,6 +173,8 @@ class Kronecker(Layered):
 @dataclass(frozen=True)
 class DiagonalLayers(Layered):
     """The diagonal of the GGN of a network of layers."""
+
+    diagonal: ClassVar[bool] = True
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -20,6 +20,8 @@ from bayesfed.algorithms.after_training.calibration.sums import (
     GridOfTemperatures,
     ScoreHistograms,
     SumOfHistograms,
+    counts_limits,
+    sums_limits,
 )
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
@@ -113,6 +115,7 @@ def calibrated(
         GridOfTemperatures(net, grid),
         BestTemperature(grid),
         {"nll": (len(grid),)},
+        sums_limits,
         begun,
         link,
     )
@@ -121,6 +124,7 @@ def calibrated(
         ScoreHistograms(net, classes, bins),
         SumOfHistograms(),
         {"scores": (classes, bins), "clients": (1,)},
+        counts_limits,
         begun,
         link,
     )

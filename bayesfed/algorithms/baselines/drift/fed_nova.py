@@ -18,14 +18,16 @@ many steps send exactly what FedAvg's would.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
-from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.registry import recipe
+from bayesfed.algorithms.surveys import LARGEST, Bounded, Limit
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
 from bayesfed.federated import (
@@ -36,7 +38,7 @@ from bayesfed.federated import (
     LocalOptions,
     Reducer,
     Training,
-    Whole,
+    View,
 )
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import MODEL, Around, Info, of
@@ -111,6 +113,11 @@ class Normalised:
         }
 
 
+def steps_limits(payload: Tree, rows: float) -> Iterator[Limit]:
+    """Yield what a client's number of steps over the reference can be."""
+    yield STEPS, payload[STEPS], 0.0, LARGEST
+
+
 @recipe(cites=("wang2020tackling",))
 def fed_nova(
     net: nn.Module,
@@ -142,6 +149,11 @@ def fed_nova(
     work = training or Training()
     momentum = sgd_of(work, "fed_nova", momentum=True).momentum
     model = travelling(net, "static", where="fed_nova")
+    sent = {**shapes(of(MODEL, model)), STEPS: ()}
+
+    def view(turn: Turn) -> View:
+        return Bounded(sent, float(turn.profile.samples), steps_limits)
+
     return compose(
         "fed_nova",
         net,
@@ -149,7 +161,7 @@ def fed_nova(
         Normalised(),
         training=work,
         initial=model,
-        view=Whole({**shapes(of(MODEL, model)), STEPS: ()}),
+        view=view,
         codec=codec,
         link=link,
     )

@@ -21,11 +21,12 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from bayesfed.algorithms.after_training.calibration.sums import sums_limits
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.baselines.ensembles.langevin import Langevin
 from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.surveys import Asked
+from bayesfed.algorithms.surveys import Asked, Bounded
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
@@ -108,7 +109,6 @@ def beta_pred_bayes(
     begin, sent = travelling(net, "static", where="beta_pred_bayes"), codec or Cast(32)
     first = {name: leaf[None, None] for name, leaf in begin.items()}
     drawn = Whole({name: (samples, *shape) for name, shape in shapes(begin).items()})
-    scores = Whole({"nll": (len(SHARES),)})
 
     def draw(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(
@@ -116,6 +116,8 @@ def beta_pred_bayes(
         )
 
     def score(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        rows = float(profile.samples)
+        scores = Bounded({"nll": (len(SHARES),)}, rows, sums_limits)
         return Assignment(scores, 1.0, sent, Cast(32))
 
     local = Langevin(work.likelihood_descent(net), samples, temperature)

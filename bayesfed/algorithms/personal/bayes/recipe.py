@@ -22,15 +22,17 @@ the mixture of the q_i.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, PersonalElbo, sds
 from bayesfed.algorithms.registry import recipe
+from bayesfed.algorithms.surveys import LARGEST, Bounded, Limit
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
 from bayesfed.errors.checks import number
@@ -46,6 +48,7 @@ from bayesfed.federated import (
     Personal,
     Reducer,
     Training,
+    View,
 )
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Around, Info, Server, of, owned
@@ -53,7 +56,7 @@ from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.inference.ensembles.networks import Networks, figures
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, shapes
 
 PriorUpdate = Literal["gradient", "moments"]
 # Owner of an entry's second moment about the mean that the client received, in what is sent: a
@@ -98,6 +101,18 @@ def moments(own: Tree, message: Tree) -> Tree:
         name: sd.square() + (mean[name] - centre[name]).square() for name, sd in sds(own).items()
     }
     return of(MEAN, mean) | of(SQUARE, squares)
+
+
+def widths_limits(payload: Tree, rows: float) -> Iterator[Limit]:
+    """Yield what the widths of a normal can be, so that the sd is above 0 in single precision."""
+    for name, leaf in owned(payload, RHO).items():
+        yield f"{RHO} of {name}", leaf, -80.0, LARGEST
+
+
+def squares_limits(payload: Tree, rows: float) -> Iterator[Limit]:
+    """Yield what second moments can be; coarse codecs can leave less than nothing."""
+    for name, leaf in owned(payload, SQUARE).items():
+        yield f"squares of {name}", leaf, -LARGEST, LARGEST**2
 
 
 @dataclass(frozen=True)
@@ -234,6 +249,12 @@ def p_fed_bayes(
     model = travelling(net, "static", where="p_fed_bayes")
     rhos = {name: torch.full_like(leaf, rho) for name, leaf in model.items()}
 
+    expected = shapes(of(MEAN, model) | of(RHO, rhos))
+
+    def view(turn: Turn) -> View:
+        limits = squares_limits if by_moments else widths_limits
+        return Bounded(expected, float(turn.profile.samples), limits)
+
     def posterior(tree: Tree) -> WeightPosterior:
         return WeightPosterior(net, scored, owned(tree, MEAN), sds(tree))
 
@@ -253,6 +274,7 @@ def p_fed_bayes(
         initial=of(MEAN, model) | of(RHO, rhos),
         predictor=predictor,
         posterior=posterior,
+        view=view,
         codec=codec,
         link=link,
         personal=personal,
