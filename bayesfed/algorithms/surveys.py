@@ -165,19 +165,15 @@ def curvature(
 
 
 def curvature_limits(
-    structure: Structure, likelihood: Likelihood, floor: float = 0.0
-) -> Callable[[Tree], Iterator[Limit]]:
-    """Return what means of a form of the GGN over rows can be, with so much added to a diagonal."""
+    structure: Structure, likelihood: Likelihood, blocks: Tree, floor: float = 0.0
+) -> Iterator[Limit]:
+    """Yield what means of a form of the GGN over rows can be, with so much added to a diagonal."""
     most = max(1.0, sharpest(likelihood)) * LARGEST**2
-
-    def limits(blocks: Tree) -> Iterator[Limit]:
-        for name in structure.shapes:
-            if structure.diagonal:
-                yield name, blocks[name], floor, most + floor
-            else:
-                yield from product_limits(name, blocks[name], most)
-
-    return limits
+    for name in structure.shapes:
+        if structure.diagonal:
+            yield name, blocks[name], floor, most + floor
+        else:
+            yield from product_limits(name, blocks[name], most)
 
 
 def product_limits(what: str, entries: Tensor, most: Tensor | float) -> Iterator[Limit]:

@@ -201,10 +201,9 @@ def posterior_of(
 
 def sums_limits(structure: Structure, likelihood: Likelihood) -> Limits:
     """Return what the means of `CurvatureSums` can be."""
-    of_blocks = curvature_limits(structure, likelihood)
 
     def limits(payload: Tree, rows: float) -> Iterator[Limit]:
         yield nll_limits(payload[NLL], likelihood, 1.0)
-        yield from of_blocks(owned(payload, BLOCK))
+        yield from curvature_limits(structure, likelihood, owned(payload, BLOCK))
 
     return limits

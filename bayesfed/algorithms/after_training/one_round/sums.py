@@ -208,13 +208,12 @@ def solution(curvature: Tensor, precision: float, right: Tensor) -> Tensor:
 
 def expansion_limits(structure: Structure, likelihood: Likelihood, floor: float) -> Limits:
     """Return what an `Expansion` can be, of parameters as large as any that are sent."""
-    of_blocks = curvature_limits(structure, likelihood, floor)
     slope = 2 * max(1.0, sharpest(likelihood)) * LARGEST**2
 
     def limits(payload: Tree, rows: float) -> Iterator[Limit]:
         blocks, linear = owned(payload, BLOCK), owned(payload, LINEAR)
         yield nll_limits(payload[NLL], likelihood, 1.0)
-        yield from of_blocks(blocks)
+        yield from curvature_limits(structure, likelihood, blocks, floor / max(rows, 1.0))
         for block, (name, vector) in zip(structure.shapes, linear.items(), strict=True):
             if structure.diagonal:
                 most = USUAL_NORM * blocks[block].view_as(vector)
