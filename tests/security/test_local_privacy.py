@@ -175,14 +175,10 @@ def test_what_epsilon_would_not_count_is_refused(net, clients):
         layered(noisy(net), Tells())
     with pytest.raises(ArgumentError, match="a method of one phase"):
         noisy(net, prior_precision="auto", observations=40)
+    work = bf.Training(prior_precision="auto", observations=40)
+    layer = noisy(net).phases[0].layers[0]
     with pytest.raises(ArgumentError, match="a method of one phase and one model"):
-        layer = noisy(net).phases[0].layers[0]
-        bf.compose(
-            "own",
-            net,
-            training=bf.Training(prior_precision="auto", observations=40),
-            layers=(layer,),
-        )
+        bf.compose("own", net, training=work, layers=(layer,))
     before = bf.run(bf.fed_avg(net), clients, rounds=1, progress=False).snapshot
     resumed = {"resume": before, "resume_anyway": True}
     with pytest.raises(ArgumentError, match="a snapshot of a run with the same settings"):

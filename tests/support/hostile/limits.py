@@ -4,20 +4,38 @@ bound of that phase, and leave the round as if the client had failed there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
+from bayesfed.algorithms.baselines.fed_avg import fed_avg
+from bayesfed.algorithms.wrappers.chosen_prior import OWN, ROUNDS
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.pools import ClientPool
 from bayesfed.federated.clients.turn import Outcome, Reply, Task
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.engine.reports import RoundReport, Snapshot
 from bayesfed.federated.engine.round_loop import rounds
+from bayesfed.federated.training.local_work import Training
 from bayesfed.trees import Tree
 from tests.support.hostile.pool import Arrivals, Remembering
 from tests.support.hostile.turn import Turn
+from tests.support.recipes import Tiny, net, rows
+
+
+def choosing() -> dict[str, Callable[[], Tiny]]:
+    """Return a method that chooses its prior on held-out rows, which no list of recipes has."""
+    work = Training(steps=2, batch_size=8, prior_precision="auto", observations=48)
+    return {"fed_avg, its prior chosen": lambda: Tiny(fed_avg(net(), training=work), rows())}
+
+
+def start_of(algorithm: Algorithm) -> Snapshot | None:
+    """Return where a round has all phases: before the one in which a prior is scored."""
+    if not any(name.startswith(OWN) for name in algorithm.initial):
+        return None
+    return Snapshot(algorithm.name, 0, ROUNDS - 1, algorithm.initial, owned=True)
+
 
 VALUES = (1e12, -1e12, 1e30, float("nan"), float("inf"))
 
@@ -116,6 +134,7 @@ class Attacked:
             Remembering(self.pool, act, self._seen),
             rounds=done + 1,
             resume=self.start,
+            resume_anyway=True,
             on_client_error="drop",
         )
         return report
