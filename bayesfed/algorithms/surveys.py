@@ -68,8 +68,8 @@ class Bounded(Whole):
         for what, values, *ends in self.limits(payload, self.rows) if weight else ():
             least, most = (torch.as_tensor(end, dtype=torch.float64) for end in ends)
             # Answers travel in single precision, and sums are rounded.
-            slack = 1e-3 * torch.maximum(least.abs(), most.abs()) + 1e-6
-            over = torch.maximum(least - values, values - most) - slack
+            least, most = least - 1e-3 * least.abs() - 1e-6, most + 1e-3 * most.abs() + 1e-6
+            over = torch.maximum(least - values, values - most)
             if values.numel() and float(over.max()) > 0:
                 odd = float(values.flatten()[over.flatten().argmax()])
                 raise UpdateError(

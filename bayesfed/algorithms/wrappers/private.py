@@ -149,7 +149,7 @@ class Promise:
                 f"one phase with the layer that `{self.layer.owner}` made, and none around it that "
                 "changes updates or takes steps"
             )
-            raise self._broken(run, expected, actual, f"{self.layer.owner!r} as the last step")
+            raise self._broken(run, expected, actual, "the method as it was made, alone")
         if run.changed:
             expected = (
                 "a snapshot of a run with the same settings: epsilon counts its rounds as if "
