@@ -63,6 +63,7 @@ from tests.support.recipes import tiny_recipes
 LIMIT, MUTANTS, FORGED, CANARIES, CHUNK, ROUNDS = 1 << 20, 100_000, 10_000, 10_000, 100, 4
 # With --check one in so many values is tried, chosen by a seed.
 CHECKED = 4
+HEADLINE = list[str]()
 LETTERS = {
     "values": "v",
     "norm": "n",
@@ -120,6 +121,8 @@ def main() -> int:
         *forged(int(times * FORGED)),
         *canaries(int(times * CANARIES)),
     ]
+    # README prints this line.
+    print(f"hostile updates refused, or legal and bounded: {HEADLINE[-1]}")
     return 0 if all(met) else 1
 
 
@@ -153,6 +156,10 @@ def hostilities() -> Iterator[bool]:
     print("recipes: " + ", ".join(f"{number} {recipe}" for number, recipe in enumerate(recipes, 1)))
     print(table(["case", *map(str, range(1, len(recipes) + 1))], numbered))
     print("\n".join(bad))
+    count = len(recipes) * len(names)
+    HEADLINE.append(
+        f"{count - len(bad)} of {count}, {len(names)} attacks on {len(recipes)} recipes"
+    )
     yield at_least(
         f"cases of {len(recipes)} recipes that came out as they should",
         len(recipes) * len(names) - len(bad),

@@ -4,6 +4,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -156,6 +157,12 @@ def test_a_leak_is_found(what):
         Canaries(tiny.data).watch(
             replace(tiny.algorithm, phases=(replace(phase, local=Leaky(phase.local)),)), tiny, 1
         )
+
+
+def test_readme_prints_what_the_program_counts():
+    count = len(cases()) * len(RECIPES)
+    line = f"| {count} of {count} | {len(cases())} attacks on {len(RECIPES)} recipes |"
+    assert line in (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def test_the_list_has_every_recipe_that_is_shipped():
