@@ -193,3 +193,8 @@ def nll_limits(nll: Tensor, likelihood: Likelihood, rows: float) -> Limit:
     """Return what the negative log likelihood of so many rows can be."""
     most = 2 * max(1.0, sharpest(likelihood)) * LARGEST**2 * rows
     return "nll", nll, 0.0 if isinstance(likelihood, Categorical) else -most, most
+
+
+def sums_limits(payload: Tree, rows: float) -> Iterator[Limit]:
+    """Yield what NLLs of rows can be, at any temperature from a thousandth on."""
+    yield "nll", payload["nll"], 0.0, 2e3 * LARGEST * rows

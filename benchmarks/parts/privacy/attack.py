@@ -112,8 +112,8 @@ def attack_sent(make: Made, tiny: Tiny, noise: float, **options: Any) -> Found:
             if (found := _sent(quiet[0][task.phase], task, memory, rows)) is not None
         ]
         again = [_sent(side[task.phase], task, memory, tiny.data[VICTIM]) for side in quiet]
-        found = compared(seen, [one for one in again if one is not None])
-        worst = max(worst, found, key=lambda one: one.bound)
+        here = compared(seen, [one for one in again if one is not None])
+        worst = here if here.bound > worst.bound else worst
     return replace(worst, printed=printed)
 
 
@@ -202,7 +202,9 @@ def attack_sum(make: Probed, tiny: Tiny, noise: float, **options: Any) -> Found:
     ) -> Any:
         data = {**tiny.data, VICTIM: tiny.data[VICTIM] if rows is None else rows}
         others = [name for name in data if name != VICTIM]
-        chosen = {} if rows is not None else {"sampler": lambda number, clients, key: others}
+        chosen: dict[str, Any] = (
+            {} if rows is not None else {"sampler": lambda number, clients, key: others}
+        )
         *_, report = rounds(
             make(probe, much, key, delta),
             Tiny(tiny.algorithm, data, tiny.devices).pool(),

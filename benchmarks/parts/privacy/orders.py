@@ -188,7 +188,7 @@ def broken() -> Iterator[tuple[str, Found]]:
 
     def noting(probe: Probe, noise: float, key: Key, delta: float | None) -> Algorithm:
         probed = layered(plain(), probe)
-        told = {"participants": CLIENTS, "key": key, "delta": delta}
+        told: dict[str, Any] = {"participants": CLIENTS, "key": key, "delta": delta}
         made = layered(bf.private(probed, clip=CLIP, noise=noise, **told), Noting())
         return replace(made, checks=())
 

@@ -21,11 +21,10 @@ from bayesfed.algorithms.after_training.calibration.sums import (
     ScoreHistograms,
     SumOfHistograms,
     counts_limits,
-    sums_limits,
 )
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.surveys import survey
+from bayesfed.algorithms.surveys import sums_limits, survey
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown, whole
 from bayesfed.federated import Algorithm, Link, Personal, Predictor

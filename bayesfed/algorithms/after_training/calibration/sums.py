@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from bayesfed.algorithms.surveys import LARGEST, Asked, Limit
+from bayesfed.algorithms.surveys import Asked, Limit
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError, UndeterminedWarning
 from bayesfed.federated import Fit, LocalOptions, Model, Reducer
@@ -168,11 +168,6 @@ class SumOfHistograms:
 def _logits(net: nn.Module, parameters: Tree, data: Dataset) -> Tensor:
     model = Model(net, parameters)
     return torch.cat([model(part) for part in data.inputs.split(2000)]).double()
-
-
-def sums_limits(payload: Tree, rows: float) -> Iterator[Limit]:
-    """Yield what NLLs of rows can be, at any temperature from a thousandth on."""
-    yield "nll", payload["nll"], 0.0, 2e3 * LARGEST * rows
 
 
 def counts_limits(payload: Tree, rows: float) -> Iterator[Limit]:

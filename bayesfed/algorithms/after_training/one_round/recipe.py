@@ -31,13 +31,12 @@ from bayesfed.algorithms.after_training.one_round.sums import (
     expansion_limits,
 )
 from bayesfed.algorithms.baselines.drift.plain_sgd import no_prior, sgd_of
-from bayesfed.algorithms.composing import Turn, compose
+from bayesfed.algorithms.composing import compose, within
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.surveys import Bounded
 from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import number
-from bayesfed.federated import Algorithm, Digital, Link, Posterior, Training, View
+from bayesfed.federated import Algorithm, Digital, Link, Posterior, Training
 from bayesfed.federated.core import MODEL, of
 from bayesfed.federated.engine.gate import LEAST, TIMES
 from bayesfed.federated.training.batch_norm import travelling
@@ -135,9 +134,6 @@ def one_round(
 
     sent, limits = sent_shapes(form) | shapes(linear), expansion_limits(form, scored, local.floor)
 
-    def view(turn: Turn) -> View:
-        return Bounded(sent, float(turn.profile.samples), limits)
-
     def posterior(state: Tree) -> Posterior:
         return posterior_of(state, net, scored, form)
 
@@ -149,7 +145,7 @@ def one_round(
         training=work,
         initial=of(MODEL, begun) | (empty(form, prior_precision) if bayes else {}),
         posterior=posterior if bayes else None,
-        view=view,
+        view=within(sent, limits),
         codec=Cast(8 * width),
         # Sums of second derivatives are larger than the parameters of a model.
         link=link or Digital(max_norm=1e20),

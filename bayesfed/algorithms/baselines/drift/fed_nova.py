@@ -25,9 +25,9 @@ import torch
 from torch import nn
 
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
-from bayesfed.algorithms.composing import Turn, compose
+from bayesfed.algorithms.composing import compose, within
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.surveys import LARGEST, Bounded, Limit
+from bayesfed.algorithms.surveys import LARGEST, Limit
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
 from bayesfed.federated import (
@@ -38,7 +38,6 @@ from bayesfed.federated import (
     LocalOptions,
     Reducer,
     Training,
-    View,
 )
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import MODEL, Around, Info, of
@@ -149,11 +148,6 @@ def fed_nova(
     work = training or Training()
     momentum = sgd_of(work, "fed_nova", momentum=True).momentum
     model = travelling(net, "static", where="fed_nova")
-    sent = {**shapes(of(MODEL, model)), STEPS: ()}
-
-    def view(turn: Turn) -> View:
-        return Bounded(sent, float(turn.profile.samples), steps_limits)
-
     return compose(
         "fed_nova",
         net,
@@ -161,7 +155,7 @@ def fed_nova(
         Normalised(),
         training=work,
         initial=model,
-        view=view,
+        view=within({**shapes(of(MODEL, model)), STEPS: ()}, steps_limits),
         codec=codec,
         link=link,
     )

@@ -21,12 +21,11 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from bayesfed.algorithms.after_training.calibration.sums import sums_limits
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.baselines.ensembles.langevin import Langevin
 from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.surveys import Asked, Bounded
+from bayesfed.algorithms.surveys import Asked, Bounded, sums_limits
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError

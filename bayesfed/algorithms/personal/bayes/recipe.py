@@ -29,10 +29,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.composing import Turn, compose
+from bayesfed.algorithms.composing import compose, within
 from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, PersonalElbo, sds
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.surveys import LARGEST, Bounded, Limit
+from bayesfed.algorithms.surveys import LARGEST, Limit
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
 from bayesfed.errors.checks import number
@@ -48,7 +48,6 @@ from bayesfed.federated import (
     Personal,
     Reducer,
     Training,
-    View,
 )
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Around, Info, Server, of, owned
@@ -107,12 +106,6 @@ def widths_limits(payload: Tree, rows: float) -> Iterator[Limit]:
     """Yield what the widths of a normal can be, so that the sd is above 0 in single precision."""
     for name, leaf in owned(payload, RHO).items():
         yield f"{RHO} of {name}", leaf, -80.0, LARGEST
-
-
-def squares_limits(payload: Tree, rows: float) -> Iterator[Limit]:
-    """Yield what second moments can be; coarse codecs can leave less than nothing."""
-    for name, leaf in owned(payload, SQUARE).items():
-        yield f"squares of {name}", leaf, -LARGEST, LARGEST**2
 
 
 @dataclass(frozen=True)
@@ -248,12 +241,7 @@ def p_fed_bayes(
     descent = work.descent(objective, net, "moments" if by_moments else "value", Adam(1e-3))
     model = travelling(net, "static", where="p_fed_bayes")
     rhos = {name: torch.full_like(leaf, rho) for name, leaf in model.items()}
-
-    expected = shapes(of(MEAN, model) | of(RHO, rhos))
-
-    def view(turn: Turn) -> View:
-        limits = squares_limits if by_moments else widths_limits
-        return Bounded(expected, float(turn.profile.samples), limits)
+    begun = of(MEAN, model) | of(RHO, rhos)
 
     def posterior(tree: Tree) -> WeightPosterior:
         return WeightPosterior(net, scored, owned(tree, MEAN), sds(tree))
@@ -271,10 +259,10 @@ def p_fed_bayes(
         OwnPosterior(descent),
         server,
         training=work,
-        initial=of(MEAN, model) | of(RHO, rhos),
+        initial=begun,
         predictor=predictor,
         posterior=posterior,
-        view=view,
+        view=None if by_moments else within(shapes(begun), widths_limits),
         codec=codec,
         link=link,
         personal=personal,
