@@ -7,6 +7,9 @@
 - One hostile client of four, in 26 ways, against every recipe (`tests.support.hostile`): refused
   with a typed reason, or cast where the codec reads other widths; the round is made, and the state
   is bit for bit that of the run without the client.
+- Values that no rows can say (`tests.support.hostile.limits`): 1e12, -1e12, 1e30, NaN and infinity
+  in every leaf of every phase of every recipe, those of a choice of a prior among them, in all
+  entries and in the last alone. Each must be refused by its phase and leave no trace.
 - Mutants (`tests.support.hostile.mutations`) of the messages of every codec, and of every
   recipe's both ways: with their old digest each must be refused, with a good one refused or read as
   what the header promises. Anything else than `WireError` stops the run.
@@ -50,6 +53,7 @@ from tests.support.codecs.shipped import message_codecs, small_trees
 from tests.support.hostile.bombs import bombs
 from tests.support.hostile.canaries import Canaries
 from tests.support.hostile.cases import cases
+from tests.support.hostile.limits import Attacked, choosing, start_of
 from tests.support.hostile.mutations import KINDS, check_mutants, reseal
 from tests.support.hostile.pool import Arrivals, Between
 from tests.support.hostile.sections import section_bombs
@@ -57,6 +61,9 @@ from tests.support.hostile.verdict import Hostilities
 from tests.support.recipes import tiny_recipes
 
 LIMIT, MUTANTS, FORGED, CANARIES, CHUNK, ROUNDS = 1 << 20, 100_000, 10_000, 10_000, 100, 4
+# With --check one in so many values is tried, chosen by a seed.
+CHECKED = 4
+HEADLINE = list[str]()
 LETTERS = {
     "values": "v",
     "norm": "n",
@@ -105,14 +112,17 @@ def main() -> int:
     options = parser.parse_args()
     if options.only:
         return measured("hostile", options)
-    times = 1 if options.check else 5
+    times = 0.2 if options.check else 5
     met = [
         *hostilities(),
-        *mutated(times * MUTANTS),
+        *unbelievable(1 if not options.check else CHECKED),
+        *mutated(int(times * MUTANTS)),
         *exploded(),
-        *forged(times * FORGED),
-        *canaries(times * CANARIES),
+        *forged(int(times * FORGED)),
+        *canaries(int(times * CANARIES)),
     ]
+    # README prints this line.
+    print(f"hostile updates refused, or legal and bounded: {HEADLINE[-1]}")
     return 0 if all(met) else 1
 
 
@@ -146,10 +156,32 @@ def hostilities() -> Iterator[bool]:
     print("recipes: " + ", ".join(f"{number} {recipe}" for number, recipe in enumerate(recipes, 1)))
     print(table(["case", *map(str, range(1, len(recipes) + 1))], numbered))
     print("\n".join(bad))
+    count = len(recipes) * len(names)
+    HEADLINE.append(
+        f"{count - len(bad)} of {count}, {len(names)} attacks on {len(recipes)} recipes"
+    )
     yield at_least(
         f"cases of {len(recipes)} recipes that came out as they should",
         len(recipes) * len(names) - len(bad),
         len(recipes) * len(names),
+    )
+
+
+def unbelievable(one_of: int) -> Iterator[bool]:
+    """Send values that no rows can say, one in so many of all."""
+    random, bad, count = Key(0, "values").numpy(), list[str](), 0
+    for recipe, make in tqdm((tiny_recipes() | choosing()).items(), unit="recipe", disable=None):
+        tiny = make()
+        run = Attacked(tiny.algorithm, tiny.pool(), "client-0", start_of(tiny.algorithm))
+        for attack in run.attacks():
+            if random.integers(one_of) == 0:
+                count += 1
+                if wrong := run.judge(attack):
+                    bad.append(f"{recipe}, {attack}: {wrong}")
+    print("\n".join(bad))
+    part = f", one in {one_of} of them by a seed" if one_of > 1 else ""
+    yield at_least(
+        f"values that no rows can say, refused by their phases{part}", count - len(bad), count
     )
 
 

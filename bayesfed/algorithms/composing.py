@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from bayesfed.algorithms.surveys import Bounded, Limits
 from bayesfed.algorithms.wrappers.chosen_prior import chosen_prior
 from bayesfed.compress import Codec
 from bayesfed.compress.codecs import exact
@@ -47,7 +48,7 @@ from bayesfed.federated.core.seams import inner_codec
 from bayesfed.federated.training.batch_norm import predicting, travelling
 from bayesfed.federated.training.observations import counting
 from bayesfed.keys import Key
-from bayesfed.trees import Tree, shapes, trainable
+from bayesfed.trees import Shapes, Tree, shapes, trainable
 
 
 class Turn(NamedTuple):
@@ -60,6 +61,11 @@ class Turn(NamedTuple):
     profile: Profile
     key: Key
     size: int
+
+
+def within(expected: Shapes, limits: Limits) -> Callable[[Turn], View]:
+    """Return the view of clients that send these leaves, within what rows can make of them."""
+    return lambda turn: Bounded(expected, float(turn.profile.samples), limits)
 
 
 def by_rows(profile: Profile, size: int) -> float:

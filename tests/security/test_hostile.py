@@ -4,6 +4,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,10 +15,15 @@ from bayesfed.keys import Key
 from bayesfed.testing import LawError
 from tests.support.hostile.canaries import Canaries
 from tests.support.hostile.cases import TRAP, cases
+from tests.support.hostile.limits import Attacked, choosing, start_of
 from tests.support.hostile.verdict import Hostilities, check_hostile
 from tests.support.recipes import tiny_recipes
 
 RECIPES = tiny_recipes()
+BOUNDED = {
+    *("batch_statistics", "calibrated", "feature_density", "laplace", "laplace full", "one_round"),
+    *("one_round fisher", "fed_nova", "beta_pred_bayes", *choosing()),
+}
 # A number that is none, a shape, a leaf less, a weight of one's own, a second answer.
 SOME = [
     case
@@ -51,6 +57,43 @@ def test_every_way_is_refused_or_cast(name):
     }
     assert expected.items() <= fields.items()
     assert not os.path.exists(TRAP)
+
+
+@pytest.mark.parametrize("name", sorted(BOUNDED))
+def test_what_no_rows_can_say_is_refused_by_its_phase(name):
+    """In every leaf of every phase; `benchmarks/hostile.py` tries all recipes."""
+    tiny = (RECIPES | choosing())[name]()
+    run = Attacked(tiny.algorithm, tiny.pool(), "client-0", start_of(tiny.algorithm))
+    assert {phase.name for phase in tiny.algorithm.phases} == {one.phase for one in run.attacks()}
+    for attack in list(run.attacks())[::3]:
+        assert not run.judge(attack), attack
+
+
+# Values that a norm would let pass, by what they cannot be: a recipe, phase, leaf and value.
+IMPOSSIBLE = {
+    "a variance below 0": ("batch_statistics", "0.1", "square", 0.0),
+    "a negative log likelihood below 0": ("calibrated", "temperature", "nll", -1.0),
+    "a fraction of a row": ("calibrated", "scores", "scores", 0.5),
+    "half a client": ("calibrated", "scores", "clients", 2.0),
+    "more rows than there are": ("feature_density", "moments", "counts", 13.0),
+    "a sum of no rows": ("feature_density", "moments", "sums", 1e7),
+    "a square below 0": ("laplace", "curvature", "block/5.input", -1.0),
+    "a likelihood above 1": ("laplace", "curvature", "nll", -1.0),
+    "a precision below 0": ("one_round fisher", "train", "block/5.diagonal", -1.0),
+    "weights of a million": ("one_round fisher", "train", "linear/5", 1e7),
+    "a negative number of steps": ("fed_nova", "train", "run/steps", -1.0),
+    "an sd of 0": ("p_fed_bayes", "train", "rho/5.bias", -1000.0),
+    "a share of votes": ("beta_pred_bayes", "share", "nll", -1.0),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_every_phase_has_bounds_of_its_own(case):
+    name, phase, leaf, value = IMPOSSIBLE[case]
+    tiny = RECIPES[name]()
+    run = Attacked(tiny.algorithm, tiny.pool(), "client-0")
+    (first, *_) = [one for one in run.attacks() if one.phase == phase and one.leaf == leaf]
+    assert not run.judge(replace(first, value=value))
 
 
 def test_every_way_is_refused_in_keyed_mode():
@@ -114,6 +157,12 @@ def test_a_leak_is_found(what):
         Canaries(tiny.data).watch(
             replace(tiny.algorithm, phases=(replace(phase, local=Leaky(phase.local)),)), tiny, 1
         )
+
+
+def test_readme_prints_what_the_program_counts():
+    count = len(cases()) * len(RECIPES)
+    line = f"| {count} of {count} | {len(cases())} attacks on {len(RECIPES)} recipes |"
+    assert line in (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def test_the_list_has_every_recipe_that_is_shipped():

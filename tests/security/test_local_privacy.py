@@ -3,6 +3,7 @@ sensitivity of any two changes.
 """
 
 import math
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from scipy.stats import norm as gaussian
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import LocalOptions
+from bayesfed.federated import Layer, LocalOptions, layered
 from bayesfed.federated.aggregation.changes import norm
 from bayesfed.federated.clients.side import ClientSide
 from bayesfed.federated.core.owners import owned
@@ -120,3 +121,67 @@ def test_every_round_is_reported_and_other_wrappers_go_around_it(net, clients):
 def test_wrong_settings_are_refused(options, match, net):
     with pytest.raises(ArgumentError, match=match):
         bf.local_privacy(bf.fed_avg(net), key=KEY, **options)
+
+
+@dataclass(frozen=True)
+class Tells(Layer):
+    """Hands on a row beside, or in place of, what it is given."""
+
+    owner: str = "tells"
+
+    def receive(self, visit):
+        return replace(
+            visit,
+            message={n: leaf + visit.data.inputs[0].sum() for n, leaf in visit.message.items()},
+        )
+
+
+def noisy(net, delta=1e-5, **work):
+    plain = bf.fed_avg(net, training=bf.Training(steps=2, **work))
+    return bf.local_privacy(plain, clip=0.5, noise=1e4, key=KEY, delta=delta)
+
+
+BARE = {
+    "laplace": lambda net: bf.laplace(noisy(net)),
+    "laplace, nothing reported": lambda net: bf.laplace(noisy(net, None)),
+    "ensemble": lambda net: bf.ensemble([noisy(net), bf.fed_avg(net)]),
+    "own phase": lambda net: replace(
+        noisy(net), phases=(*noisy(net).phases, replace(bf.fed_avg(net).phases[0], name="more"))
+    ),
+    "central, laplace": lambda net: bf.laplace(
+        bf.private(bf.fed_avg(net), clip=1.0, noise=1.0, participants=4, key=KEY, delta=1e-5)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BARE)
+def test_phases_without_noise_are_refused(case, net):
+    with pytest.raises(
+        ArgumentError, match="epsilon would not hold: .* found others, without noise"
+    ):
+        BARE[case](net)
+
+
+def test_what_epsilon_would_not_count_is_refused(net, clients):
+    """Two noisy phases a round; a layer that adds what it likes; a prior by held-out scores; rounds
+    before it.
+    """
+    twice = bf.ensemble([noisy(net), noisy(net)])
+    with pytest.raises(
+        ArgumentError, match="expected one phase with the layer that `local privacy`"
+    ):
+        bf.run(twice, clients, rounds=1, progress=False)
+    with pytest.raises(ArgumentError, match="clients that send nothing beside their noise"):
+        layered(noisy(net), Tells())
+    with pytest.raises(ArgumentError, match="a method of one phase"):
+        noisy(net, prior_precision="auto", observations=40)
+    work = bf.Training(prior_precision="auto", observations=40)
+    layer = noisy(net).phases[0].layers[0]
+    with pytest.raises(ArgumentError, match="a method of one phase and one model"):
+        bf.compose("own", net, training=work, layers=(layer,))
+    before = bf.run(bf.fed_avg(net), clients, rounds=1, progress=False).snapshot
+    resumed = {"resume": before, "resume_anyway": True}
+    with pytest.raises(ArgumentError, match="a snapshot of a run with the same settings"):
+        bf.run(noisy(net), clients, rounds=2, progress=False, **resumed)
+    unreported = bf.ensemble([noisy(net, None), noisy(net, None)])
+    assert bf.run(unreported, clients, rounds=1, progress=False).history

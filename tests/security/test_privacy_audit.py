@@ -8,8 +8,10 @@ rates over many runs bound epsilon from below: at any threshold ``TPR <= exp(eps
 with Clopper-Pearson bounds of both rates.
 """
 
+import importlib
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -118,3 +120,55 @@ def test_over_two_thousand_runs(noise, count):
     assert 0.1 * printed < sound < printed
     broken, printed = audited(noise / 10, count, told=noise, runs=2000)
     assert broken > printed
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    names = ("parts.privacy.attack", "parts.privacy.orders", "parts.privacy.page")
+    return tuple(importlib.import_module(name) for name in names)
+
+
+def test_security_has_the_tables_of_the_record(parts):
+    _, _, page = parts
+    runs = page.recorded()
+    assert f"{page.BEGIN}\n{page.tables(runs)}\n{page.END}" in page.PAGE.read_text()
+    attacked = [run for run in runs.values() if "refused" not in run]
+    assert len(attacked) > 80
+    assert all(run["bound"] < run["printed"] and not run["bare"] for run in attacked)
+
+
+def test_every_recipe_and_layer_is_in_the_record(parts):
+    _, orders, page = parts
+    named = {
+        f"{one.name}, {kind}"
+        for one in [*orders.methods(), *orders.layers()]
+        for kind in page.KINDS
+    }
+    assert named == set(page.recorded())
+
+
+@pytest.mark.parametrize("name", ["`swag` around", "`laplace` around", "`FedBuff`"])
+def test_orders_come_out_as_recorded(parts, name):
+    _, orders, page = parts
+    (order,) = [one for one in orders.layers() if one.name == name]
+    for kind in page.KINDS:
+        found, before = page.run_of(order.audited(kind)), page.recorded()[f"{name}, {kind}"]
+        assert found.get("refused") == before.get("refused")
+        assert found.get("bound", 0) == pytest.approx(before.get("bound", 0), rel=1e-3)
+
+
+def test_the_audit_finds_mechanisms_that_are_broken(parts):
+    _, orders, _ = parts
+    found = dict(orders.broken())
+    assert found.pop("a tenth of the noise").bound > 10
+    assert {name: (one.bound, one.bare) for name, one in found.items()} == {
+        "a figure beside it": (math.inf, ("figure mean",)),
+        "a sum that is kept": (math.inf, ("noting/1.weight",)),
+    }
+
+
+def test_the_bound_is_that_of_two_normals(parts):
+    attack, _, _ = parts
+    printed = bf.epsilon(2.0, 1, attack.DELTA)
+    assert 0.8 * printed < attack.gaussian_epsilon(0.5, attack.DELTA) < printed

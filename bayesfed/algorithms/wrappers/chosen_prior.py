@@ -27,12 +27,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
+from bayesfed.algorithms.surveys import LARGEST, Bounded, Limit
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, UndeterminedWarning
 from bayesfed.federated import (
@@ -49,7 +50,6 @@ from bayesfed.federated import (
     Reducer,
     Server,
     Skip,
-    Whole,
     published,
 )
 from bayesfed.federated.aggregation.servers import summed
@@ -94,6 +94,8 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
     """
     model = algorithm.predictor(algorithm.initial)
     apart = algorithm.posterior is not None or algorithm.personal or algorithm.sizes
+    # The scores of held-out rows have no noise.
+    apart = apart or algorithm.phases[0].noisy
     if len(algorithm.phases) != 1 or apart or not isinstance(model, Model):
         raise ArgumentError(
             "Training, prior_precision='auto'",
@@ -117,7 +119,7 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
         return replace(planned, options=options)
 
     def score(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        return Assignment(Whole({"nll": (2,)}), 1.0)
+        return Assignment(Bounded({"nll": (2,)}, float(profile.samples), score_limits), 1.0)
 
     scoring = Phase(
         "held out",
@@ -239,6 +241,13 @@ class HeldOutNll:
             ).sum()
             sent = torch.tensor([float(nll), float(len(rows))], dtype=torch.float64)
         return Fit({"nll": sent}, memory, {"samples": float(len(rows))})
+
+
+def score_limits(payload: Tree, rows: float) -> Iterator[Limit]:
+    """Yield what `HeldOutNll` can send of so many rows: one in ten is held out."""
+    nll, count = payload["nll"].unbind()
+    yield "held-out rows", count, 0.0, rows // EVERY
+    yield "nll", nll, 0.0, 3 * LARGEST**2 * count.clamp_min(0)
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.algorithms.wrappers.noising import CLIP, NOISE, check_noise, noised
+from bayesfed.algorithms.wrappers.private import promised
 from bayesfed.algorithms.wrappers.robust import EqualWeights
 from bayesfed.errors.checks import checked
-from bayesfed.federated import Algorithm, Fit, Moment, Sent, Update, Visit, layered
-from bayesfed.federated.aggregation.changes import clipped
+from bayesfed.federated import Algorithm, Fit, Moment, Sent, Traits, Update, Visit, layered
+from bayesfed.federated.aggregation.changes import VECTORS, clipped
 from bayesfed.federated.core import Info, Inner
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -55,6 +57,7 @@ class LocallyPrivate(EqualWeights):
     noise: float = 0.0
     key: Key = Key(0)
     delta: float | None = None
+    traits: ClassVar[Traits] = Traits(takes=VECTORS, noises="sent")
 
     def send(self, visit: Visit, fit: Fit) -> Sent:
         """Clip, and add noise; a client without rows adds noise as well."""
@@ -122,4 +125,5 @@ def local_privacy(
         # Fail now, and not after the first round, if epsilon cannot be computed.
         epsilon(noise / 2, 1, delta)
     layer = LocallyPrivate(clip=clip, noise=noise, key=key, delta=delta)
-    return layered(algorithm, layer, where=where)
+    made = layered(algorithm, layer, where=where)
+    return made if delta is None else promised(made, layer)

@@ -66,7 +66,8 @@ class Private(EqualWeights):
         needs="sum",
         apart=True,
         bounds=True,
-        noises=True,
+        noises="sum",
+        blind=True,
         takes=VECTORS,
     )
 

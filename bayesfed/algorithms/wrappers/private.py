@@ -105,21 +105,33 @@ def private(
     )
     # Fail now, and not after the first round, if epsilon cannot be computed.
     reported, made = layer.spent(1), layered(algorithm, layer, where=where)
-    return replace(made, checks=(*made.checks, Promise(layer))) if reported else made
+    return promised(made, layer, participants, population) if reported else made
+
+
+def promised(
+    algorithm: Algorithm, layer: Layer, participants: int = 0, population: int | None = None
+) -> Algorithm:
+    """Return a method that reports epsilon, with the check that it holds (`Promise`)."""
+    promise = Promise(layer, participants, population)
+    return replace(algorithm, checks=(*algorithm.checks, promise))
 
 
 @dataclass(frozen=True)
 class Promise:
-    """The check, before every round of a `private` method that reports epsilon, that this epsilon
-    holds for the run.
+    """The check, before every round of a method that reports epsilon, that this epsilon holds for
+    the run.
 
     Parameters
     ----------
     layer
-        The layer that `private` made.
+        The layer that adds the noise.
+    participants, population
+        As of `private`, where sampling counts.
     """
 
-    layer: Private
+    layer: Layer
+    participants: int = 0
+    population: int | None = None
 
     def __call__(self, run: Conditions) -> None:
         """Check one round.
@@ -134,25 +146,27 @@ class Promise:
             around = [layer.owner for phase in phases for layer in phase.layers]
             actual = f"phases {[phase.name for phase in phases]} with the layers {around}"
             expected = (
-                "one phase with the layer that `private` made, and none around it that changes "
-                "updates or takes steps"
+                f"one phase with the layer that `{self.layer.owner}` made, and none around it that "
+                "changes updates or takes steps"
             )
-            raise _broken(run, expected, actual, "`private` as the last step")
+            raise self._broken(run, expected, actual, "the method as it was made, alone")
         if run.changed:
             expected = (
                 "a snapshot of a run with the same settings: epsilon counts its rounds as if "
                 "they had these"
             )
-            raise _broken(run, expected, f"other {', '.join(run.changed)}", "a new run")
-        if self.layer.population is not None:
-            self._check_sampling(run, self.layer.participants, self.layer.population)
+            actual = f"other {', '.join(run.changed)}"
+            raise self._broken(run, expected, actual, "a new run")
+        if self.population is not None:
+            self._check_sampling(run, self.participants, self.population)
 
     def _counts(self, layers: Sequence[Layer]) -> bool:
         """Return whether the layer is among a phase's, and no layer around it changes what it is
         given.
         """
         outer = list(takewhile(lambda layer: layer is not self.layer, layers))
-        hooks = ("admit", "combine", "step")
+        # What is sent with noise may be added, chosen and stepped on by anybody.
+        hooks = ("admit", "combine", "step") if self.layer.traits.noises == "sum" else ()
         return len(outer) < len(layers) and not any(
             getattr(type(layer), hook) is not getattr(Layer, hook)
             for layer in outer
@@ -161,7 +175,7 @@ class Promise:
 
     def _check_sampling(self, run: Conditions, participants: int, population: int) -> None:
         if len(run.profiles) != population:
-            raise _broken(
+            raise self._broken(
                 run,
                 f"a pool of {population} clients, the population",
                 len(run.profiles),
@@ -184,7 +198,7 @@ class Promise:
                 )
             )
             hint = f"sampler=fraction({participants} / {population})"
-            raise _broken(
+            raise self._broken(
                 run,
                 f"a uniform sample of {participants} of {population} clients",
                 actual,
@@ -193,12 +207,10 @@ class Promise:
         if run.remembering:
             some = f"{len(run.remembering)} with a memory, {run.remembering[0]!r} among them"
             hint = "private(...) without population, or a method and codec without memory"
-            raise _broken(
+            raise self._broken(
                 run, "clients without memory, since it tells who took part before", some, hint
             )
 
-
-def _broken(run: Conditions, expected: str, actual: object, hint: str) -> ArgumentError:
-    return ArgumentError(
-        f"private, {run.algorithm.name!r}: epsilon would not hold", expected, actual, hint
-    )
+    def _broken(self, run: Conditions, expected: str, actual: object, hint: str) -> ArgumentError:
+        where = f"{self.layer.owner}, {run.algorithm.name!r}: epsilon would not hold"
+        return ArgumentError(where, expected, actual, hint)

@@ -139,6 +139,11 @@ class Phase:
             )
 
     @property
+    def noisy(self) -> Layer | None:
+        """The layer that adds noise for privacy; None without one."""
+        return next((layer for layer in self.layers if layer.traits.noises), None)
+
+    @property
     def scope(self) -> Scope:
         """The leaves of a state, or of a client's memory, that are this phase's."""
         return Scope(self.owner, tuple(layer.owner for layer in self.layers), self.within)
@@ -194,7 +199,8 @@ class Algorithm:
     Raises
     ------
     ArgumentError
-        If there is no phase, or two have the same name.
+        If there is no phase, or two have the same name; or one has noise for privacy, and another,
+        which asks the same clients, has none.
     """
 
     name: str
@@ -214,6 +220,14 @@ class Algorithm:
                 "phases of distinct names",
                 [p.name for p in self.phases],
                 "Phase('train', ...)",
+            )
+        noisy = next((layer for phase in self.phases if (layer := phase.noisy)), None)
+        if noisy and (bare := [phase.name for phase in self.phases if not phase.noisy]):
+            raise ArgumentError(
+                f"{noisy.owner}, {self.name!r}: epsilon would not hold",
+                f"one phase with the layer that `{noisy.owner}` made",
+                f"others, without noise: {bare}",
+                "the others in a run of their own, after it, which epsilon does not cover",
             )
 
 

@@ -185,14 +185,10 @@ def check_order(phase: Phase, where: str = "") -> None:
             )
         each = next((one for one in inside if one.traits.needs == "each"), None)
         if traits.needs and (not seams.adds(phase) or each):
-            raise ArgumentError(
-                begin,
-                SUMMED,
-                f"{each.owner!r}, which needs every update" if each else "another reducer",
-                METHODS,
-            )
-        noisy = next((one for one in inside if one.traits.noises), None)
-        if noisy and (traits.noises or traits.needs == "each"):
+            actual = f"{each.owner!r}, which needs every update" if each else "another reducer"
+            raise ArgumentError(begin, SUMMED, actual, METHODS)
+        noisy = next((one for one in inside if one.traits.noises == "sum"), None)
+        if noisy and (traits.noises == "sum" or traits.needs == "each"):
             raise ArgumentError(
                 begin,
                 f"a method without {noisy.owner!r}",
@@ -201,12 +197,14 @@ def check_order(phase: Phase, where: str = "") -> None:
             )
         bound = next((one for one in inside if one.traits.bounds), None)
         if bound and type(layer).admit is not Layer.admit:
-            raise ArgumentError(
-                begin,
-                f"single updates that nothing changes after {bound.owner!r}",
-                f"{layer.owner!r} around it, which does",
-                f"{bound.owner!r} as the outermost layer",
-            )
+            hint = f"{bound.owner!r} as the outermost layer"
+            expected = f"single updates that nothing changes after {bound.owner!r}"
+            raise ArgumentError(begin, expected, f"{layer.owner!r} around it, which does", hint)
+        sent = next((one for one in inside if one.traits.noises == "sent"), None)
+        hooks = type(layer).receive, type(layer).send
+        if sent and hooks != (Layer.receive, Layer.send) and not traits.blind:
+            expected, hint = "clients that send nothing beside their noise", f"{sent.owner!r} last"
+            raise ArgumentError(begin, expected, f"{layer.owner!r} around {sent.owner!r}", hint)
         holding = next((one for one in inside if one.traits.holds), None)
         if traits.averages and holding:
             raise ArgumentError(

@@ -63,7 +63,11 @@ class Traits:
         Whether the layer bounds what one client moves. Nothing may change single updates after it,
         or their sum before it.
     noises
-        Whether it adds noise for privacy to the sum.
+        What gets the layer's noise for privacy: the "sum" of the updates, or what is "sent" by each
+        client; "" without noise.
+    blind
+        Whether a client's half reads neither rows nor a memory of them, so that it may be around
+        what is sent with noise.
     takes
         Kinds of updates that the layer takes from the step within it; empty for any.
     gives
@@ -80,7 +84,8 @@ class Traits:
     needs: Literal["", "sum", "each"] = ""
     apart: bool = False
     bounds: bool = False
-    noises: bool = False
+    noises: Literal["", "sum", "sent"] = ""
+    blind: bool = False
     takes: tuple[Kind, ...] = ()
     gives: Mapping[Kind, Kind] = field(default_factory=dict)
     averages: bool = False

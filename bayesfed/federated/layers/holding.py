@@ -54,7 +54,7 @@ class Holding(Layer):
     held: tuple[str, ...] = ("*",)
     before: Callable[[Tree], Tree] = nothing
     feedback: bool = False
-    traits: ClassVar[Traits] = Traits(holds=True)
+    traits: ClassVar[Traits] = Traits(holds=True, blind=True)
 
     def publish(
         self, own: Tree, message: Tree, moment: Moment, version: int | None

@@ -60,6 +60,11 @@ def roots(likelihood: Likelihood) -> Roots:
     raise ArgumentError("laplace, likelihood", "Categorical or Normal", actual, "Categorical()")
 
 
+def sharpest(likelihood: Likelihood) -> float:
+    """Return a bound on the curvature of a log likelihood by its outputs, at its temperature."""
+    return float(roots(likelihood)(torch.zeros(1, 2)).square().sum())
+
+
 def unit(outputs: Tensor) -> Tensor:
     """Return the combinations that are the outputs themselves, ``(B, C, C)``."""
     return torch.eye(outputs.shape[1], dtype=torch.float64, device=outputs.device).expand(

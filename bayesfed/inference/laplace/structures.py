@@ -25,6 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +111,7 @@ class Kronecker(Layered):
     """
 
     joint: bool = True
+    diagonal: ClassVar[bool] = False
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -151,6 +153,8 @@ class Kronecker(Layered):
 @dataclass(frozen=True)
 class DiagonalLayers(Layered):
     """The diagonal of the GGN of a network of layers."""
+
+    diagonal: ClassVar[bool] = True
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -49,7 +49,7 @@ def cases() -> list[Case]:
         Case("one NaN", lambda turn: _with_number(turn, float("nan"))),
         Case("one Inf", lambda turn: _with_number(turn, float("inf"))),
         Case("values 1e12", lambda turn: turn.with_leaf(lambda leaf: torch.full_like(leaf, 1e12))),
-        Case("one row", lambda turn: turn.with_leaf(lambda leaf: leaf[:1].clone())),
+        Case("one row", lambda turn: turn.with_leaf(_shorter)),
         Case("a scalar", lambda turn: turn.with_leaf(lambda leaf: leaf.sum())),
         Case("a leading dimension", lambda turn: turn.with_leaf(lambda leaf: leaf[None].clone())),
         Case("transposed", lambda turn: turn.with_leaf(_transposed)),
@@ -137,6 +137,11 @@ def _refused_for(turn: Turn, message: bytes) -> str:
     except BayesfedError:
         return ""
     return ""
+
+
+def _shorter(leaf: Tensor) -> Tensor:
+    """Return the first row, of a single row the first entry."""
+    return (leaf[:1] if len(leaf) > 1 else leaf[..., :1]).clone()
 
 
 def _transposed(leaf: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ merged about their means (Chan, Golub and LeVeque, 1983, (2.1)).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesfed.algorithms.surveys import Asked
+from bayesfed.algorithms.surveys import LARGEST, Asked, Limit
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
 from bayesfed.federated import Fit, LocalOptions, Reducer
@@ -131,3 +132,9 @@ class PooledStatistics:
             leaf_of(self.norm, "running_var"): (square - mean.square()).clamp_min(0),
         }
         return state | {name: leaf.to(state[name]) for name, leaf in statistics.items()}, {}
+
+
+def moments_limits(payload: Tree, rows: float) -> Iterator[Limit]:
+    """Yield what moments about zero can be: a variance is not below 0."""
+    yield "mean", payload["mean"], -LARGEST, LARGEST
+    yield "square", payload["square"], payload["mean"].square(), LARGEST**2

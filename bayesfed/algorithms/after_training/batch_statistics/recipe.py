@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from bayesfed.algorithms.after_training.batch_statistics.moments import (
     BatchMoments,
     PooledStatistics,
+    moments_limits,
 )
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.surveys import survey
@@ -104,6 +105,7 @@ def batch_statistics(
             BatchMoments(twin, norm, norms[norm], batch_size),
             PooledStatistics(norm),
             dict.fromkeys(("mean", "square"), (norms[norm],)),
+            moments_limits,
             initial,
             up=Cast(64),
             by_rows=True,

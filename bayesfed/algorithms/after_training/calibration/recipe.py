@@ -20,10 +20,11 @@ from bayesfed.algorithms.after_training.calibration.sums import (
     GridOfTemperatures,
     ScoreHistograms,
     SumOfHistograms,
+    counts_limits,
 )
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.surveys import survey
+from bayesfed.algorithms.surveys import sums_limits, survey
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import shown, whole
 from bayesfed.federated import Algorithm, Link, Personal, Predictor
@@ -111,6 +112,7 @@ def calibrated(
         GridOfTemperatures(net, grid),
         BestTemperature(grid),
         {"nll": (len(grid),)},
+        sums_limits,
         begun,
         link,
     )
@@ -119,6 +121,7 @@ def calibrated(
         ScoreHistograms(net, classes, bins),
         SumOfHistograms(),
         {"scores": (classes, bins), "clients": (1,)},
+        counts_limits,
         begun,
         link,
     )

@@ -5,13 +5,14 @@ of scores, and what the server makes of it.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from bayesfed.algorithms.surveys import Asked
+from bayesfed.algorithms.surveys import Asked, Limit
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError, UndeterminedWarning
 from bayesfed.federated import Fit, LocalOptions, Model, Reducer
@@ -167,3 +168,12 @@ class SumOfHistograms:
 def _logits(net: nn.Module, parameters: Tree, data: Dataset) -> Tensor:
     model = Model(net, parameters)
     return torch.cat([model(part) for part in data.inputs.split(2000)]).double()
+
+
+def counts_limits(payload: Tree, rows: float) -> Iterator[Limit]:
+    """Yield what histograms of rows can be: whole numbers, not more than rows."""
+    scores = payload["scores"]
+    yield "scores", scores, 0.0, rows
+    yield "fractions of scores", scores - scores.round(), 0.0, 0.0
+    yield "sum of scores", scores.sum(), 0.0, rows
+    yield "clients", payload["clients"], 0.0, min(rows, 1.0)

@@ -4,7 +4,7 @@ Mukhoti et al., 2023).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bayesfed.algorithms.after_training.feature_density.model import FeatureDensity, features
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.surveys import Asked, survey
+from bayesfed.algorithms.surveys import LARGEST, Asked, Limit, product_limits, survey
 from bayesfed.compress import Cast
 from bayesfed.data import Dataset
 from bayesfed.errors.checks import number
@@ -89,7 +89,8 @@ def feature_density(
     zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in expected.items()}
     local = ClassMoments(net, last, classes, size)
     # The covariance is a small difference of the sums.
-    phase = survey("moments", local, SumOfMoments(), expected, begun, link, up=Cast(64))
+    server, up = SumOfMoments(), Cast(64)
+    phase = survey("moments", local, server, expected, moments_limits, begun, link, up=up)
     return of_core("feature_density", of(MODEL, begun) | of(OWN, zeros), (phase,), predictor)
 
 
@@ -149,3 +150,13 @@ class SumOfMoments(PublishesModel):
         total = summed(reducer, "moments").total
         sums = {name: leaf.double() for name, leaf in total.items()}
         return state | of(OWN, sums), {"rows": float(total[COUNTS].sum())}
+
+
+def moments_limits(payload: Tree, rows: float) -> Iterator[Limit]:
+    """Yield what counts, sums and products of rows can be."""
+    counts = payload[COUNTS]
+    yield COUNTS, counts, 0.0, rows
+    yield f"sum of {COUNTS}", counts.sum(), 0.0, rows
+    most = LARGEST * counts.clamp_min(0)[:, None].expand_as(payload[SUMS])
+    yield SUMS, payload[SUMS], -most, most
+    yield from product_limits(PRODUCTS, payload[PRODUCTS], LARGEST**2 * rows)

@@ -28,6 +28,7 @@ from bayesfed.algorithms.after_training.laplace.sums import (
     empty,
     posterior_of,
     sent_shapes,
+    sums_limits,
 )
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.baselines.ensembles.models import model_of
@@ -137,6 +138,7 @@ def laplace(
         CurvatureSums(network, scored, form, batch_size, last),
         FitGaussian(network, scored, form, prior_precision),
         sent_shapes(form),
+        sums_limits(form, scored),
         begun,
         link,
         by_rows=True,

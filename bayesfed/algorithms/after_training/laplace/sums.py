@@ -5,13 +5,21 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.surveys import Asked, over_rows
+from bayesfed.algorithms.surveys import (
+    Asked,
+    Limit,
+    Limits,
+    curvature_limits,
+    nll_limits,
+    over_rows,
+)
 from bayesfed.data import Dataset
 from bayesfed.errors import UndeterminedWarning
 from bayesfed.federated import Fit, LocalOptions, Reducer
@@ -190,3 +198,13 @@ def posterior_of(
     means: dict[str, Tensor] = only(blocks, structure.shapes)
     centre = owned(state, MODEL)
     return LaplacePosterior(net, likelihood, centre, structure, means, rows, nll, precision)
+
+
+def sums_limits(structure: Structure, likelihood: Likelihood) -> Limits:
+    """Return what the means of `CurvatureSums` can be."""
+
+    def limits(payload: Tree, rows: float) -> Iterator[Limit]:
+        yield nll_limits(payload[NLL], likelihood, 1.0)
+        yield from curvature_limits(structure, likelihood, owned(payload, BLOCK))
+
+    return limits

@@ -24,14 +24,19 @@ from torch import nn
 
 from bayesfed.algorithms.after_training.laplace.recipe import structure_of
 from bayesfed.algorithms.after_training.laplace.sums import empty, posterior_of, sent_shapes
-from bayesfed.algorithms.after_training.one_round.sums import LINEAR, Expansion, Maximum
+from bayesfed.algorithms.after_training.one_round.sums import (
+    LINEAR,
+    Expansion,
+    Maximum,
+    expansion_limits,
+)
 from bayesfed.algorithms.baselines.drift.plain_sgd import no_prior, sgd_of
-from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.composing import compose, within
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress.codecs import exact
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import number
-from bayesfed.federated import Algorithm, Digital, Link, Posterior, Training, Whole
+from bayesfed.federated import Algorithm, Digital, Link, Posterior, Training
 from bayesfed.federated.core import MODEL, of
 from bayesfed.federated.engine.gate import LEAST, TIMES
 from bayesfed.federated.training.batch_norm import travelling
@@ -130,6 +135,8 @@ def one_round(
             "a narrower last layer, fusion='fisher'",
         )
 
+    sent, limits = sent_shapes(form) | shapes(linear), expansion_limits(form, scored, local.floor)
+
     def posterior(state: Tree) -> Posterior:
         return posterior_of(state, net, scored, form)
 
@@ -141,7 +148,7 @@ def one_round(
         training=work,
         initial=of(MODEL, begun) | (empty(form, prior_precision) if bayes else {}),
         posterior=posterior if bayes else None,
-        view=Whole(sent_shapes(form) | shapes(linear)),
+        view=within(sent, limits),
         codec=exact(begun),
         # Sums of second derivatives are larger than the parameters of a model.
         link=link or Digital(max_norm=1e20),

@@ -4,6 +4,7 @@ ended, and `Maximum` of their sum at the server.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,12 +12,22 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesfed.algorithms.after_training.laplace.sums import BLOCK, NLL, gaussian
-from bayesfed.algorithms.surveys import curvature, over_rows
+from bayesfed.algorithms.surveys import (
+    LARGEST,
+    Limit,
+    Limits,
+    curvature,
+    curvature_limits,
+    nll_limits,
+    over_rows,
+)
 from bayesfed.data import Dataset
 from bayesfed.federated import Descent, Fit, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import PublishesModel, summed
 from bayesfed.federated.core import MODEL, Around, Info, of, owned
+from bayesfed.federated.links.digital import USUAL_NORM
 from bayesfed.inference.laplace.blocks import symmetric
+from bayesfed.inference.laplace.roots import sharpest
 from bayesfed.inference.laplace.structures import Structure
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
@@ -194,3 +205,23 @@ def solution(curvature: Tensor, precision: float, right: Tensor) -> Tensor:
         right.flatten(),
     )
     return result.view_as(right)
+
+
+def expansion_limits(structure: Structure, likelihood: Likelihood, floor: float) -> Limits:
+    """Return what an `Expansion` can be, of parameters as large as any that are sent."""
+    slope = 2 * max(1.0, sharpest(likelihood)) * LARGEST**2
+
+    def limits(payload: Tree, rows: float) -> Iterator[Limit]:
+        blocks, linear = owned(payload, BLOCK), owned(payload, LINEAR)
+        yield nll_limits(payload[NLL], likelihood, 1.0)
+        yield from curvature_limits(structure, likelihood, blocks, floor / max(rows, 1.0))
+        for block, (name, vector) in zip(structure.shapes, linear.items(), strict=True):
+            if structure.diagonal:
+                most = USUAL_NORM * blocks[block].view_as(vector)
+            else:
+                # ||H theta|| at an entry, by Cauchy and Schwarz.
+                squares = symmetric(blocks[block]).diagonal().clamp_min(0)
+                most = slope + USUAL_NORM * (squares * squares.sum()).sqrt().view_as(vector)
+            yield f"{LINEAR} of {name}", vector, -most, most
+
+    return limits

@@ -18,17 +18,27 @@ many steps send exactly what FedAvg's would.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
-from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.composing import compose, within
 from bayesfed.algorithms.registry import recipe
+from bayesfed.algorithms.surveys import LARGEST, Limit
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
-from bayesfed.federated import Algorithm, Descent, Fit, Link, LocalOptions, Reducer, Training, Whole
+from bayesfed.federated import (
+    Algorithm,
+    Descent,
+    Fit,
+    Link,
+    LocalOptions,
+    Reducer,
+    Training,
+)
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import MODEL, Around, Info, of
 from bayesfed.federated.training.batch_norm import travelling
@@ -100,6 +110,11 @@ class Normalised:
         }, {"steps": times}
 
 
+def steps_limits(payload: Tree, rows: float) -> Iterator[Limit]:
+    """Yield what a client's number of steps over the reference can be."""
+    yield STEPS, payload[STEPS], 0.0, LARGEST
+
+
 @recipe(cites=("wang2020tackling",))
 def fed_nova(
     net: nn.Module,
@@ -138,7 +153,7 @@ def fed_nova(
         Normalised(),
         training=work,
         initial=model,
-        view=Whole({**shapes(of(MODEL, model)), STEPS: ()}),
+        view=within({**shapes(of(MODEL, model)), STEPS: ()}, steps_limits),
         codec=codec,
         link=link,
     )

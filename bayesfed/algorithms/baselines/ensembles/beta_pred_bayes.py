@@ -25,7 +25,7 @@ from bayesfed.algorithms.baselines.drift.plain_sgd import sgd_of
 from bayesfed.algorithms.baselines.ensembles.langevin import Langevin
 from bayesfed.algorithms.baselines.ensembles.models import updates_of
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.surveys import Asked
+from bayesfed.algorithms.surveys import Asked, Bounded, sums_limits
 from bayesfed.compress import Codec
 from bayesfed.compress.codecs import exact
 from bayesfed.data import Dataset
@@ -113,7 +113,6 @@ def beta_pred_bayes(
     sent = codec or as_is
     first = {name: leaf[None, None] for name, leaf in begin.items()}
     drawn = Whole({name: (samples, *shape) for name, shape in shapes(begin).items()})
-    scores = Whole({"nll": (len(SHARES),)})
 
     def draw(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(
@@ -121,6 +120,7 @@ def beta_pred_bayes(
         )
 
     def score(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        scores = Bounded({"nll": (len(SHARES),)}, float(profile.samples), sums_limits)
         return Assignment(scores, 1.0, sent, as_is)
 
     local = Langevin(work.likelihood_descent(net), samples, temperature)

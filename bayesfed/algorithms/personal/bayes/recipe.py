@@ -22,15 +22,17 @@ the mixture of the q_i.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.composing import compose
+from bayesfed.algorithms.composing import compose, within
 from bayesfed.algorithms.personal.bayes.objective import MEAN, OWN, RHO, PersonalElbo, sds
 from bayesfed.algorithms.registry import recipe
+from bayesfed.algorithms.surveys import LARGEST, Limit
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
 from bayesfed.errors.checks import checked, number
@@ -53,7 +55,7 @@ from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.inference.ensembles.networks import Networks, figures
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
-from bayesfed.trees import Tree, only
+from bayesfed.trees import Tree, only, shapes
 
 PriorUpdate = Literal["gradient", "moments"]
 # Owner of an entry's second moment about the mean that the client received, in what is sent: a
@@ -94,6 +96,12 @@ def moments(own: Tree, message: Tree) -> Tree:
         name: sd.square() + (mean[name] - centre[name]).square() for name, sd in sds(own).items()
     }
     return of(MEAN, mean) | of(SQUARE, squares)
+
+
+def widths_limits(payload: Tree, rows: float) -> Iterator[Limit]:
+    """Yield what the widths of a normal can be, so that the sd is above 0 in single precision."""
+    for name, leaf in owned(payload, RHO).items():
+        yield f"{RHO} of {name}", leaf, -80.0, LARGEST
 
 
 @dataclass(frozen=True)
@@ -230,6 +238,7 @@ def p_fed_bayes(
     descent = work.descent(objective, net, "moments" if by_moments else "value", Adam(1e-3))
     model = travelling(net, "static", where="p_fed_bayes")
     rhos = {name: torch.full_like(leaf, rho) for name, leaf in model.items()}
+    begun = of(MEAN, model) | of(RHO, rhos)
 
     def posterior(tree: Tree) -> WeightPosterior:
         return WeightPosterior(net, scored, owned(tree, MEAN), sds(tree))
@@ -247,9 +256,10 @@ def p_fed_bayes(
         OwnPosterior(descent),
         server,
         training=work,
-        initial=of(MEAN, model) | of(RHO, rhos),
+        initial=begun,
         predictor=predictor,
         posterior=posterior,
+        view=None if by_moments else within(shapes(begun), widths_limits),
         codec=codec,
         link=link,
         personal=personal,
