@@ -315,7 +315,7 @@ def test_empty_clients_are_legal_and_weightless(net, clients):
     "make",
     [
         lambda net: bf.fed_avg(net, training=WORK),
-        lambda net: bf.d_turbo_vbi(bf.declare(net), observations=9, training=WORK),
+        lambda net: bf.d_turbo_vbi(bf.declare(net), observations=387, training=WORK),
     ],
 )
 def test_a_round_of_clients_without_data_changes_nothing(net, clients, make):

@@ -11,7 +11,7 @@ import torch
 from pyro.infer.autoguide import AutoMultivariateNormal
 
 import bayesfed as bf
-from bayesfed.errors import ArgumentError, ClientError
+from bayesfed.errors import ArgumentError, ClientError, UndeterminedWarning
 from bayesfed.federated import evidence, load
 from bayesfed.inference.variational.fusion import PVI
 from bayesfed.keys import Key
@@ -153,7 +153,8 @@ def test_failures_name_the_client_and_lose_nothing():
 
     with pytest.raises(ClientError, match="client-0.*sensor unplugged"):
         fitted(model=broken)
-    result = fitted(model=broken, run={"on_client_error": "drop"})
+    with pytest.warns(UndeterminedWarning, match=r"never heard were 'client-0' \(33.3% of the"):
+        result = fitted(model=broken, run={"on_client_error": "drop"})
     assert set(result.history[0].refused) == {"client-0"}
     with pytest.raises(ClientError, match="stage 'fit'.*scale"):
         fitted(optimiser=bf.Adam(1e30))

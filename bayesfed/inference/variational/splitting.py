@@ -211,11 +211,11 @@ def _shapes(group: Group) -> list[tuple[int, ...]]:
 
 def _density(group: Group) -> float:
     """Return the sum of log densities, scales included; NaN where it is not known: of a value that
-    a site cannot have, or to two digits.
+    a site cannot have or of another type, or to two digits.
     """
     try:
         totals = [total_of(node) for node in group.values()]
-    except ValueError:
+    except (ValueError, RuntimeError):
         return math.nan
     known = totals and all(torch.finfo(total.dtype).eps < ROUNDING for total in totals)
     return float(sum(totals)) if known else math.nan
