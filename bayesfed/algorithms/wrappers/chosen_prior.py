@@ -93,9 +93,9 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
         If it has several phases, several models or a posterior.
     """
     model = algorithm.predictor(algorithm.initial)
-    apart = algorithm.posterior is not None or algorithm.personal or algorithm.sizes
     # The scores of held-out rows have no noise.
-    apart = apart or algorithm.phases[0].noisy
+    noisy = algorithm.phases[0].noisy
+    apart = noisy or algorithm.posterior is not None or algorithm.personal or algorithm.sizes
     if len(algorithm.phases) != 1 or apart or not isinstance(model, Model):
         raise ArgumentError(
             "Training, prior_precision='auto'",
