@@ -98,7 +98,7 @@ def _finite(name: str, leaf: Tensor, before: Tensor, expected: str, hint: str) -
     return leaf
 
 
-def exact(tree: Tree) -> Cast:
+def exact(tree: Mapping[str, Tensor]) -> Cast:
     """Return the codec that leaves the leaves of a tree as they are."""
     return Cast(64 if wide(tree) else 32)
 

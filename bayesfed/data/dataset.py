@@ -95,11 +95,8 @@ class Dataset:
             self.targets.is_floating_point()
             or (len(self) and int(self.targets.max()) >= len(self.classes))
         ):
-            actual = (
-                "numbers with fractions"
-                if self.targets.is_floating_point()
-                else int(self.targets.max())
-            )
+            fractions = self.targets.is_floating_point()
+            actual = "numbers with fractions" if fractions else f"{int(self.targets.max())}"
             expected = f"labels from 0 to {len(self.classes) - 1}, as there are names"
             raise DataError("Dataset targets", expected, actual, "a name for every class")
         if self.domains and len(self.domains) != len(self):

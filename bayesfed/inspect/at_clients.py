@@ -169,8 +169,9 @@ def check_rows(where: str, data: object, fitted: Mapping[str, Dataset] | None = 
     for part in data.values() if isinstance(data, Mapping) else [data]:
         if part is not None:
             check(where, part, a(Dataset, expected, "Dataset(inputs, targets)"))
+    scored = data if isinstance(data, Mapping) else {"these rows": data}
     if fitted and data is not None:
-        check_classes(where, fitted, data if isinstance(data, Mapping) else {"these rows": data})
+        check_classes(where, fitted, scored)
 
 
 def pooled(where: str, data: Rows) -> Dataset:

@@ -29,9 +29,10 @@ class Roots:
         """Return S of each row."""
         cold = temperature_of(self.likelihood) ** -0.5
         if isinstance(self.likelihood, Normal):
-            return cold / self.likelihood.sd * unit(outputs)
+            root: Tensor = cold / self.likelihood.sd * unit(outputs)
+            return root
         p = outputs.double().softmax(1)
-        root: Tensor = cold * (torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :])
+        root = cold * (torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :])
         return root
 
     def squares(self, outputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,8 @@ from bayesfed.federated.core import MODEL, Around, of, owned
 from bayesfed.federated.training.descent import holding
 from bayesfed.inference.laplace.blocks import symmetric
 from bayesfed.inference.laplace.layers import jacobian
-from bayesfed.inference.laplace.structures import FLAT, Flat, unit
+from bayesfed.inference.laplace.roots import unit
+from bayesfed.inference.laplace.structures import FLAT, Flat
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.models.modules import check_last
