@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -169,7 +170,7 @@ def check_rows(where: str, data: object, fitted: Mapping[str, Dataset] | None = 
     for part in data.values() if isinstance(data, Mapping) else [data]:
         if part is not None:
             check(where, part, a(Dataset, expected, "Dataset(inputs, targets)"))
-    scored = data if isinstance(data, Mapping) else {"these rows": data}
+    scored: dict[str, Any] = dict(data) if isinstance(data, Mapping) else {"these rows": data}
     if fitted and data is not None:
         check_classes(where, fitted, scored)
 
