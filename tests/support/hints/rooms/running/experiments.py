@@ -7,7 +7,7 @@ from bayesfed.cli.main import main
 from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import build, seeds
 
-COMPLETE = ("bayesfed/running/experiments",)
+COMPLETE = ("bayesfed/running/experiments", "bayesfed/running/scores.py")
 RIGHT = """\
 rounds = 1
 seeds = [0]
@@ -113,6 +113,13 @@ CASES = [
         CONFORMAL,
         "own_rows = 0.25",
         f"own_rows = 0.25\n{CONFORMAL}",
+    ),
+    case(
+        "seeds",
+        'scores = ["calibration"]\nseeds',
+        "no scores",
+        "seeds",
+        also=((DATA, REAL), NARROW),
     ),
     case(NET, NET, "leaving it out", "", also=((RECIPE, SPLIT_MIX), (TRAINING, ""))),
     case("fed_avg", "mine.py:plain", "or fed_avg", "fed_avg", more=AIR, also=NONE),
