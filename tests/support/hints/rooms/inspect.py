@@ -28,6 +28,7 @@ from bayesfed.inspect.learning_curves import plot_curves
 from bayesfed.inspect.personal import ELSEWHERE
 from bayesfed.wireless import Device, round_cost
 from tests.house.wrong_calls.given import CLIENTS, DATA, done, go, rows, svi, svi_done
+from tests.posteriors import test_exported_sites as sites
 from tests.posteriors import test_own_posteriors as own
 from tests.support.recipes import tiny_recipes
 
@@ -203,5 +204,10 @@ CASES = [
         lambda: plot_series({"a": go(test=rows(4, seed=1)).series("accuracy")}, label="accuracy"),
     ),
     (lambda count: plot_forest(sparse().belief["1.weight"], count=count), 0),
+    (
+        lambda: sites.exported(sites.event, Path(tempfile.mkdtemp())),
+        "a plate over rows",
+        lambda: sites.exported(sites.two, Path(tempfile.mkdtemp())),
+    ),
     (lambda: saved(removed()), "drawing again", lambda: saved(drawn())),
 ]
