@@ -48,7 +48,9 @@ def network_and_parameters(
     """
     net, own = (given.net, given.parameters) if isinstance(given, Model) else (given, None)
     if not isinstance(net, nn.Module):
-        raise ArgumentError(f"{where}, model", "a network or a Model", shown(given), "result.model of fed_avg")
+        raise ArgumentError(
+            f"{where}, model", "a network or a Model", shown(given), "result.model of fed_avg"
+        )
     chosen = own if parameters is None else parameters
     if chosen is None:
         return net, trainable(net)

@@ -61,9 +61,7 @@ class Layer:
         return {name: part.reshape(like[name].shape).to(like[name]) for name, part in parts.items()}
 
 
-def last_layer(
-    net: nn.Module, where: str = "laplace", instead: str = "subset='all'"
-) -> Layer:
+def last_layer(net: nn.Module, where: str = "laplace", instead: str = "subset='all'") -> Layer:
     """Return a network's last linear layer; `where` and `instead` are for the error.
 
     Raises

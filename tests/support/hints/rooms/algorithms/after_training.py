@@ -6,12 +6,10 @@ import torch
 from torch import nn
 
 import bayesfed as bf
-from bayesfed.algorithms.after_training.feature_density.model import features
 from bayesfed.models import resnet18, untracked
 from bayesfed.trees import parameters
 from tests.house.wrong_calls.given import DATA, KEY, done, go
 from tests.house.wrong_calls.given import net as small
-from tests.posteriors.test_feature_density import Odd
 
 COMPLETE = ("bayesfed/algorithms/after_training",)
 X = DATA.inputs

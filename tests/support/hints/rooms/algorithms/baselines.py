@@ -140,7 +140,11 @@ def surveyed(inputs):
 
 CASES = [
     (lambda: fed_pa(samples=5), "Training(steps=10)", lambda: fed_pa(bf.Training(steps=10))),
-    (lambda: go(fed_pa(EPOCHS, samples=5)), "Training(steps=10)", lambda: go(fed_pa(bf.Training(steps=10), samples=5))),
+    (
+        lambda: go(fed_pa(EPOCHS, samples=5)),
+        "Training(steps=10)",
+        lambda: go(fed_pa(bf.Training(steps=10), samples=5)),
+    ),
     (lambda: drawn(ONE), "Training(steps=4)", lambda: drawn(bf.Training(steps=4))),
     (lambda: drawn(EPOCHS), "Training(steps=4)", lambda: drawn(bf.Training(steps=4))),
     (

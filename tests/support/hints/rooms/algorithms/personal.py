@@ -11,7 +11,7 @@ from bayesfed.federated import Whole
 from bayesfed.models import resnet18
 from bayesfed.trees import parameters, shapes
 from tests.house.wrong_calls import given
-from tests.house.wrong_calls.given import CLIENTS, DATA, KEY, ONE, go
+from tests.house.wrong_calls.given import CLIENTS, KEY, ONE, go
 
 COMPLETE = ("bayesfed/algorithms/personal",)
 
@@ -184,9 +184,7 @@ CASES = [
     ),
     *(
         (
-            lambda options=options: pooled(
-                wide(2100), approximation="variational", **options
-            ),
+            lambda options=options: pooled(wide(2100), approximation="variational", **options),
             "approximation='laplace'",
             lambda: pooled(wide(2100), approximation="laplace", covariance="diagonal"),
         )

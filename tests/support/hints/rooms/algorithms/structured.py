@@ -203,7 +203,15 @@ CASES = [
         "lora(merged(net), 8, key)",
         lambda: stacked(lora(merged(trained()), 8, KEY)),
     ),
-    (lambda: fs_lora(by_coverage=True), "anchored=False", lambda: fs_lora(by_coverage=True, anchored=False)),
-    (lambda: fs_lora(anchored=False, train_a=False), "anchored=True", lambda: fs_lora(train_a=False)),
+    (
+        lambda: fs_lora(by_coverage=True),
+        "anchored=False",
+        lambda: fs_lora(by_coverage=True, anchored=False),
+    ),
+    (
+        lambda: fs_lora(anchored=False, train_a=False),
+        "anchored=True",
+        lambda: fs_lora(train_a=False),
+    ),
     (lambda: summed(reducer=Keep), "reducer=partial(Stack, layers)", summed),
 ]
