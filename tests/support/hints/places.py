@@ -119,8 +119,8 @@ def _of(file: str, tree: ast.Module, errors: set[str], makers: Makers) -> Iterat
             and (Path(other).parent == Path(file).parent or _module(other) in modules)
         )
     }
-    if file == CHECKS or "bayesfed.errors.checks.check" in imported:
-        known = known | {"check"}
+    # `check` by the name that it has here: another may be called so too.
+    known = known | {imported.get(f"{_module(CHECKS)}.check", "check" if file == CHECKS else "")}
 
     def walk(node: ast.AST, around: tuple[str, ...]) -> Iterator[Place]:
         if isinstance(node, Function | ast.ClassDef):
