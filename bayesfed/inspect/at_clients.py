@@ -23,7 +23,10 @@ from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 Rows = Dataset | Mapping[str, Dataset] | None
-NEVER = "; for clients that never took part, Predictive(result.posterior, inputs, key)"
+NEVER = (
+    "; for clients that never took part, "
+    "Predictive(result.posterior, inputs, key) of bayesfed.inference.evaluation.predictive"
+)
 
 
 NO_ROWS = Dataset(torch.zeros(0), torch.zeros(0))
