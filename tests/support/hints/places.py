@@ -119,17 +119,17 @@ def _of(file: str, tree: ast.Module, errors: set[str], makers: Makers) -> Iterat
             and (Path(other).parent == Path(file).parent or _module(other) in modules)
         )
     }
+    # By its own name alone: methods are called `check`, too.
+    plain = {"warnings.warn"}
     if file == CHECKS or "bayesfed.errors.checks.check" in imported:
-        known = known | {"check"}
+        plain.add("check")
 
     def walk(node: ast.AST, around: tuple[str, ...]) -> Iterator[Place]:
         if isinstance(node, Function | ast.ClassDef):
             around = (*around, node.name)
             if makers.get((file, node.name)) is node or (file, node.name) == (CHECKS, "check"):
                 return
-        if isinstance(node, ast.Call) and (
-            _last(node) in known or ast.unparse(node.func) == "warnings.warn"
-        ):
+        if isinstance(node, ast.Call) and (_last(node) in known or ast.unparse(node.func) in plain):
             text = ast.get_source_segment(source, node) or ""
             end = node.end_lineno or node.lineno
             yield Place(file, node.lineno, end, ".".join(around), text)
