@@ -3,8 +3,8 @@
 import secrets
 import shutil
 import tempfile
-from dataclasses import replace
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ import torch
 import bayesfed as bf
 from bayesfed.federated import ClientMemory, Slot, rounds
 from bayesfed.federated.clients.envelopes import Envelope, masked, opened
-from bayesfed.federated.clients.memory.table import MemoryLog, StoredMemories, entry
+from bayesfed.federated.clients.memory.table import StoredMemories, entry
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from tests.house.wrong_calls.given import CLIENTS, KEY, Loc, avg, go, net, own
 from tests.support.hints.world import full_disk

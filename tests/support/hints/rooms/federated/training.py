@@ -48,7 +48,10 @@ def tempered(scale):
     data = rows(20)
     data.inputs[9] *= scale
     clients = {"a": data, "b": rows(20, seed=1)}
-    go(bf.d_turbo_vbi(bf.declare(net()), observations=40, temperature="auto", training=ONE), clients)
+    go(
+        bf.d_turbo_vbi(bf.declare(net()), observations=40, temperature="auto", training=ONE),
+        clients,
+    )
 
 
 def counted(observations):
@@ -73,7 +76,11 @@ CASES = [
     (lambda: masked(likelihood=bf.Normal()), "masked=False", lambda: masked(masked=False)),
     (lambda: masked(likelihood=bf.Normal()), "Categorical()", masked),
     (lambda: tempered(1e38), "inputs on one scale", lambda: tempered(1.0)),
-    (lambda: bf.Training(steps=3, epochs=1.0), "Training(epochs=1.0)", lambda: bf.Training(epochs=1.0)),
+    (
+        lambda: bf.Training(steps=3, epochs=1.0),
+        "Training(epochs=1.0)",
+        lambda: bf.Training(epochs=1.0),
+    ),
     (
         lambda: bf.Training(prior_precision=0.3),
         "Training(prior_precision=0.3, observations=len(train))",
