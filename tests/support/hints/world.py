@@ -55,7 +55,10 @@ FIXTURES: Mapping[str, Callable[[], Any]] = {
 
 
 # What a call without its arguments gives, where no fixture has their names.
-FILLED: Mapping[str, Callable[[], Any]] = {"shrunk_shares": lambda: list(planner().sizes)}
+FILLED: Mapping[str, Callable[[], Any]] = {
+    "shrunk_shares": lambda: list(planner().sizes),
+    "iid": lambda: bf.iid(len(given.DATA), 2, given.KEY),
+}
 MODULES = {"bf": bf, "torch": torch, "np": np, "math": math, "nn": nn, "pyro": pyro, "nx": nx}
 
 
