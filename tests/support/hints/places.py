@@ -119,17 +119,16 @@ def _of(file: str, tree: ast.Module, errors: set[str], makers: Makers) -> Iterat
             and (Path(other).parent == Path(file).parent or _module(other) in modules)
         )
     }
-    # `check` by the name that it has here: another may be called so too.
-    known = known | {imported.get(f"{_module(CHECKS)}.check", "check" if file == CHECKS else "")}
+    # `check` by the name that it has here alone: methods, and other functions, are called so too.
+    plain = {imported.get(f"{_module(CHECKS)}.check", "check" if file == CHECKS else "")}
+    plain.add("warnings.warn")
 
     def walk(node: ast.AST, around: tuple[str, ...]) -> Iterator[Place]:
         if isinstance(node, Function | ast.ClassDef):
             around = (*around, node.name)
             if makers.get((file, node.name)) is node or (file, node.name) == (CHECKS, "check"):
                 return
-        if isinstance(node, ast.Call) and (
-            _last(node) in known or ast.unparse(node.func) == "warnings.warn"
-        ):
+        if isinstance(node, ast.Call) and (_last(node) in known or ast.unparse(node.func) in plain):
             text = ast.get_source_segment(source, node) or ""
             end = node.end_lineno or node.lineno
             yield Place(file, node.lineno, end, ".".join(around), text)
