@@ -68,8 +68,6 @@ ROUNDS = 20
 # precision, infinite where it is not known.
 OWN = "prior/"
 START, SCORES = OWN + "start/", OWN + "scores"
-# What can be had in place of a choice.
-GIVEN = "Training(prior_precision=0.3, observations=len(train))"
 
 
 def place(round: int) -> tuple[int, int]:
@@ -103,7 +101,7 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
             "Training, prior_precision='auto'",
             "a method of one phase and one model",
             repr(algorithm.name),
-            GIVEN,
+            "a number, prior_precision=0.3",
         )
     phase, net = assembled(algorithm.phases[0]), model.net
 
@@ -155,7 +153,7 @@ def _unfinished(state: Tree, rounds: int) -> str:
         f"after {rounds} rounds no prior precision is chosen, and the model is one of "
         f"{inner + 1} rounds with the precision {PRECISIONS[number]:g}"
     )
-    return f"{here}; try more than {ROUNDS * len(PRECISIONS)} rounds, or {GIVEN}"
+    return f"{here}; try more than {ROUNDS * len(PRECISIONS)} rounds, or prior_precision=0.3"
 
 
 def precision_of(state: Tree, round: int) -> float:
@@ -290,7 +288,9 @@ class TakeScore:
                 f"prior_precision='auto': no client held out a row, since none has {EVERY} or "
                 f"more; {PRECISIONS[0]:g} is taken"
             )
-            warnings.warn(f"{text}; try {GIVEN}", UndeterminedWarning, stacklevel=2)
+            warnings.warn(
+                f"{text}; try a number, prior_precision=0.3", UndeterminedWarning, stacklevel=2
+            )
         return state | {SCORES: scores}, {"held_out_nll": float(scores[number])}
 
 

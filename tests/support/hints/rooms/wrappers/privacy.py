@@ -1,6 +1,4 @@
-"""Messages of wrappers around a method: privacy, robust rules, devices, optimisers, chosen priors."""
-
-from dataclasses import replace
+"""Messages of wrappers: privacy, robust rules, devices, optimisers, chosen priors."""
 
 import torch
 
@@ -8,10 +6,10 @@ import bayesfed as bf
 from bayesfed.algorithms.wrappers.chosen_prior import PRECISIONS, ROUNDS, TakeScore
 from bayesfed.algorithms.wrappers.noising import Private
 from bayesfed.algorithms.wrappers.on_devices import Planner
-from bayesfed.federated import FedAdam, Krum, fraction, rounds
+from bayesfed.federated import FedAdam, Krum, fraction
 from bayesfed.federated.core import Moment, Update
 from bayesfed.federated.core.sums import Sum
-from tests.house.wrong_calls.given import CLIENTS, DATA, KEY, ONE, avg, go, net, svi
+from tests.house.wrong_calls.given import DATA, ONE, avg, go, net, svi
 from tests.security import test_privacy_conditions as conditions
 from tests.security.test_privacy_conditions import plain, ran, rephased, sampled
 from tests.support.recipes import adapted, planner
@@ -75,8 +73,7 @@ def ditto(network, **options):
 
 def prior(precision, make=bf.fed_avg):
     """Train under a prior of this precision."""
-    rows = None if precision == "auto" else len(DATA)
-    work = bf.Training(steps=1, prior_precision=precision, observations=rows)
+    work = bf.Training(steps=1, prior_precision=precision, observations=len(DATA))
     return make(net(), training=work)
 
 
@@ -121,10 +118,10 @@ CASES = [
     ),
     (
         lambda: prior("auto", ditto),
-        "Training(prior_precision=0.3, observations=len(train))",
+        "prior_precision=0.3",
         lambda: prior(0.3, ditto),
     ),
-    (scored, "Training(prior_precision=0.3, observations=len(train))", lambda: go(prior(0.3))),
+    (scored, "prior_precision=0.3", lambda: go(prior(0.3))),
     (
         lambda: admitted(3.0),
         "the update of one client",
@@ -172,9 +169,7 @@ CASES = [
     (
         lambda: ran(sampled(algorithm=plain(keeps=True)), sampler=fraction(0.5)),
         "private(...) without population",
-        lambda: ran(
-            promised(algorithm=plain(keeps=True), participants=2), sampler=fraction(0.5)
-        ),
+        lambda: ran(promised(algorithm=plain(keeps=True), participants=2), sampler=fraction(0.5)),
     ),
     (
         lambda: ran(sampled(algorithm=plain(keeps=True)), sampler=fraction(0.5)),
