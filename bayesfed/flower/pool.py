@@ -146,14 +146,21 @@ class Flower(RemoteMemories):
             self._look()
             self._pull()
             if roster.twice:
-                raise roster.refusal(f"two nodes say {sorted(roster.twice)}")
+                raise roster.refusal(
+                    f"two nodes say {sorted(roster.twice)}", "a name of its own for each node"
+                )
             if not (missing := roster.missing(wanted)):
                 break
             if self._clock() >= end:
-                raise roster.refusal(f"{', '.join(missing)} to come after {hello_s:g} s")
+                raise roster.refusal(
+                    f"{', '.join(missing)} to come after {hello_s:g} s",
+                    "starting their nodes, or a larger hello_s",
+                )
             self._wait(self._poll_s)
         if isinstance(wanted, int) and len(roster.nodes) > wanted:
-            raise roster.refusal(f"more than {wanted} clients; name those that are meant")
+            raise roster.refusal(
+                f"more than {wanted} clients", "the names of those that are meant as clients"
+            )
         names = sorted(roster.nodes if isinstance(wanted, int) else wanted)
         profiles = tuple(roster.profiles[name] for name in names)
         if not any(profile.samples for profile in profiles):
