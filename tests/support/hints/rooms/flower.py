@@ -1,6 +1,7 @@
 """Messages of `bayesfed.flower`, over a grid of nodes in this process."""
 
 import contextlib
+import sys
 import tempfile
 import threading
 import time
@@ -100,7 +101,7 @@ def coming(hello_s):
 def mistaken():
     """Ask a client what is meant for another one."""
     handle = next(iter(sites(avg(), PARTS, folder()).values()))
-    print(read_reply(handle(QUESTION.write())).reason)
+    sys.stdout.write(read_reply(handle(QUESTION.write())).reason)
 
 
 def served(**changes):
