@@ -60,10 +60,16 @@ class Worker:
         return b"answer"
 
 
+def until_stopped(socket):
+    """Answer letters until told to stop."""
+    with contextlib.suppress(SystemExit):
+        listen(Worker(), socket)
+
+
 def at_socket(call):
     """Make a call while a worker listens at a socket."""
     socket = str(folder() / "socket")
-    thread = threading.Thread(target=listen, args=(Worker(), socket))
+    thread = threading.Thread(target=until_stopped, args=(socket,))
     thread.start()
     while not Path(socket).is_socket():
         time.sleep(0.001)

@@ -30,7 +30,9 @@ from bayesfed.compress.lossless.bits import Fixed
 from bayesfed.compress.masks.runs import PlainMask
 from bayesfed.compress.posterior import KINDS
 from bayesfed.compress.wire import MAGIC, Leaf, seal, unseal, with_digest
+from tests.support.hints.rooms.compress import lossless
 
+# With those of the codes, whose files these share a folder with.
 COMPLETE = ("bayesfed/compress",)
 KEY, AGAIN, LIMIT = bf.Key(0), "sending it again", "a higher limit if it is honest"
 TREE = {"a": torch.linspace(-1, 1, 12).reshape(4, 3)}
@@ -135,6 +137,7 @@ HEADER = {"meta": {}, "leaves": [["a", "f4", [1], 4]]}
 DOUBLE = torch.full((2,), 1e300, dtype=torch.float64)
 MASK = torch.tensor([True, False, True])
 CASES = [
+    *lossless.CASES,
     # The wire format.
     (
         lambda: seal([], {"x": [1.0]}),

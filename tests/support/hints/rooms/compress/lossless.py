@@ -15,11 +15,7 @@ from bayesfed.compress.masks.contexts import ContextMask
 from bayesfed.compress.masks.runs import RunMask
 from tests.compress.integer_sequences import HIGHEST, SEQUENCES, as_varint, written
 
-COMPLETE = (
-    "bayesfed/compress/leaf.py",
-    "bayesfed/compress/lossless",
-    "bayesfed/compress/masks",
-)
+COMPLETE = ("bayesfed/compress/lossless", "bayesfed/compress/masks")
 AGAIN = "sending it again"
 SHAPE = (9, 3)
 VALUES = np.array([3, 1, 4, 1, 5])
