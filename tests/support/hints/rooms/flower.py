@@ -6,17 +6,19 @@ import tempfile
 import threading
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+import bayesfed as bf
 from bayesfed.compress.wire import seal, unseal
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import Digital
+from bayesfed.federated import Digital, Profile
 from bayesfed.flower import Experiment, Flower
 from bayesfed.flower.client_app import client_name, forward, respond
 from bayesfed.flower.experiment import load
-from bayesfed.flower.letters import Hello, read_reply, read_request
+from bayesfed.flower.letters import Answer, Hello, Name, read_reply, read_request
 from bayesfed.flower.memories import PHASE, ROUND, RemoteMemories
 from bayesfed.flower.server_app import serve
 from bayesfed.flower.starting import new_app
@@ -102,6 +104,47 @@ def coming(hello_s):
     grid = FakeGrid({first: one})
     grid.at(10.0, lambda: grid.start(later, other))
     Flower(grid, 2, hello_s=hello_s, mail=PlainMail(), clock=grid.clock, wait=grid.wait, poll_s=1.0)
+
+
+def run(over):
+    """Run a round over a pool."""
+    bf.run(avg(), over, rounds=1, progress=False)
+
+
+def slow(deadline_s):
+    """Wait for nodes that take half a minute."""
+    over, grid = pool(deadline_s=deadline_s, poll_s=1.0)
+    grid.delays = {(node, 1): 30.0 for node in grid.nodes}
+    run(over)
+
+
+def gone(back):
+    """Run with a node that goes while it works, and comes back or does not."""
+    over, grid = pool(poll_s=1.0)
+    node, handler = next(iter(grid.nodes.items()))
+    grid.delays[node, 1] = 5.0
+    grid.at(2.0, lambda: grid.kill(node, seen=not back))
+    grid.at(2.5, lambda: grid.start(1, handler) if back else None)
+    run(over)
+
+
+def pushed():
+    """Run where Flower takes no message."""
+    over, grid = pool()
+    grid.push_messages = lambda messages: [None for _ in messages]
+    run(over)
+
+
+def replied(change=lambda reply: reply):
+    """Run with clients whose answers are changed on the way."""
+    over, grid = pool()
+    grid.tamper = lambda replies: [change(reply) for reply in replies]
+    run(over)
+
+
+def instead(letter):
+    """Run with clients that answer with another letter."""
+    replied(lambda reply: replace(reply, content=letter.write()))
 
 
 def mistaken():
@@ -223,6 +266,22 @@ CASES = [
         "its full path",
         keyed,
     ),
+    (lambda: slow(10.0), "a larger deadline_s", lambda: slow(100.0)),
+    (lambda: gone(False), "starting it again", lambda: gone(True)),
+    (pushed, "Flower did not take the message", None),
+    (lambda: replied(lambda reply: replace(reply, error="Flower's error")), "error", None),
+    (lambda: replied(lambda reply: replace(reply, content=b"")), "a message from seal", replied),
+    (
+        lambda: instead(Name(Profile("x", 1), "")),
+        "one version of bayesfed on both sides",
+        replied,
+    ),
+    (
+        lambda: instead(Answer("client-009", 0, "train")),
+        "one version of bayesfed on both sides",
+        replied,
+    ),
+    (lambda: instead(Answer("x", 0, "train", stage="fit", reason="boom")), "boom", None),
     (mistaken, "this is client", None),
     (lambda: app(True), "another folder", lambda: app(False)),
     (
