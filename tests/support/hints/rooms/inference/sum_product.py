@@ -128,9 +128,7 @@ CASES = [
     (
         lambda: read(without_edges(pair(factor=LOGS))),
         "graph.add_edge(('f', 0), variable)",
-        lambda: read(
-            with_edges(without_edges(pair(factor=LOGS)), (FACTOR, "a"), (FACTOR, "b"))
-        ),
+        lambda: read(with_edges(without_edges(pair(factor=LOGS)), (FACTOR, "a"), (FACTOR, "b"))),
     ),
     (
         lambda: read(with_edges(pair(factor=LOGS), (FACTOR, FACTOR))),
@@ -144,9 +142,7 @@ CASES = [
     ),
     (
         lambda: read(
-            with_edges(
-                bipartite({"a": 2}, [("a", {"factor": [0.0, 1.0]})] * 2), (FACTOR, ("f", 1))
-            )
+            with_edges(bipartite({"a": 2}, [("a", {"factor": [0.0, 1.0]})] * 2), (FACTOR, ("f", 1)))
         ),
         "a variable between them",
         lambda: read(pair(factor=LOGS)),
