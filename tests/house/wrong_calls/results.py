@@ -90,12 +90,12 @@ WRONG = {
     "model numpy": (
         lambda: done().model(np.zeros((2, 4), np.float32)),
         DataError,
-        "; try data.inputs, torch.as_tensor(array)",
+        "; try data.inputs, or torch.as_tensor(array)",
     ),
     "model dataset": (
         lambda: done().model(TEST),
         DataError,
-        "; try data.inputs, torch.as_tensor(array)",
+        "; try data.inputs, or torch.as_tensor(array)",
     ),
     "model dtype": (
         lambda: done().model(torch.zeros(2, 4).double()),
