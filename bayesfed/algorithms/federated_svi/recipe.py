@@ -18,6 +18,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 from pyro.infer import Trace_ELBO
 
+from bayesfed.algorithms.federated_svi.exact.recipe import exact_svi
 from bayesfed.algorithms.federated_svi.held_out import HeldOutNetwork, Tempered
 from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
 from bayesfed.algorithms.federated_svi.network import TEMPERATURE, network_local
@@ -65,6 +66,9 @@ from bayesfed.models import BayesianNet
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, shapes, without
 
+# `averaging`, `antithetic`, `stay` and `seed` where they are not given.
+PLAIN = (0.5, True, (), 0)
+
 
 @recipe(
     cites=("bingham2019pyro",),
@@ -85,8 +89,8 @@ def federated_svi(
     *,
     fusion: Fusion | None = None,
     scale: Literal["local", "global"] | None = None,
-    observations: int,
-    example: Dataset,
+    observations: int | None = None,
+    example: Dataset | None = None,
     temperature: float | Literal["auto"] | None = None,
     training: Training | None = None,
     averaging: float = 0.5,
@@ -98,7 +102,13 @@ def federated_svi(
     link: Link | None = None,
     seed: int = 0,
 ) -> Algorithm:
-    """Fit a guide to the rows of all clients.
+    """Fit a guide to the rows of all clients; or, of a model alone, find their exact posterior.
+
+    ``bf.run(bf.federated_svi(model), clients)`` needs no other argument and ends by itself: it
+    searches the mode, fits a Gaussian with all correlations and weights 4,096 points of it, up to
+    50 shared unconstrained values. ``result.posterior.status`` says how far its draws can be
+    trusted. Priors may be improper. `client_plate` and `link` may be given; any other argument
+    chooses a guide's fit.
 
     Parameters
     ----------
@@ -119,10 +129,10 @@ def federated_svi(
         (21). Rules that add clients up take "local" only. Default: "local" for those, "global" for
         others.
     observations
-        N, the number of rows of all clients together.
+        N, the number of rows of all clients together; a guide's fit needs it.
     example
         A few rows on which model and guide are run once, for names and shapes; nothing is learned
-        from their values.
+        from their values. A guide's fit needs it.
     temperature
         Temperature of the likelihood of a `bayesian` network that leaves it open; 1 is Bayes' rule.
         "auto": it is chosen in every round on a tenth of each client's rows, which are then not
@@ -166,6 +176,12 @@ def federated_svi(
     PosteriorError
         If the rule cannot serve the guide.
     """
+    chosen = (guide, fusion, scale, observations, example, temperature, training, elbo, codec)
+    if all(one is None for one in chosen) and (averaging, antithetic, stay, seed) == PLAIN:
+        return exact_svi(model, client_plate, link)
+    if observations is None or example is None:
+        hint = "observations=len(train), example=train[:2]; or the model alone"
+        raise ArgumentError("federated_svi", "observations and an example", "none", hint)
     if fusion is not None:
         _check_fusion(fusion)
     network = guide is None and isinstance(model, BayesianNet)

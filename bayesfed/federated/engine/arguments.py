@@ -5,6 +5,7 @@ pass instead.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from torch import Tensor
 
@@ -34,7 +35,8 @@ def check_call(algorithm: object, rounds: object, sampler: object, resume: objec
         algorithm,
         a(Algorithm, "an algorithm", "fed_avg(net): a recipe called with a network"),
     )
-    check("rounds", rounds, Role(WHOLE.fits, "a whole number", "rounds=10"))
+    if rounds is not None or cast(Algorithm, algorithm).finished is None:
+        check("rounds", rounds, Role(WHOLE.fits, "a whole number", "rounds=10"))
     check("sampler", sampler, Role(callable, "a function that chooses clients", SAMPLER))
     if resume is not None:
         check("resume", resume, a(Snapshot, "a snapshot", "result.snapshot, or newest(folder)"))

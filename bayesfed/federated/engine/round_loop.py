@@ -67,7 +67,8 @@ def rounds(
     pool
         Pool of the clients.
     rounds
-        Total number of rounds. A resumed run counts the rounds before it was resumed.
+        Total number of rounds. A resumed run counts the rounds before it was resumed, and a method
+        that ends by itself may take fewer.
     seed
         Seed that names all random streams of the run.
     sampler
@@ -133,6 +134,8 @@ def rounds(
     )
     exchanged = exchange_of(pool)
     for number in range(resume.round, rounds):
+        if algorithm.ended(state):
+            return
         start = time.perf_counter()
         for condition in algorithm.checks:
             conditions = Conditions(

@@ -1,0 +1,243 @@
+"""The three stages as steps of one state: the mode from several starts, the Gaussian, importance
+rounds. The state has the question that all parties are asked next; `told` takes it to the next one.
+
+========================  ==========================================================================
+leaf                      what
+========================  ==========================================================================
+``stage``                 its number; rounds of the stage; rounds since the first mode
+``centre``, ``basis``,    the question of each start or component (`asking`)
+``shift``, ``scale``
+``notes``                 notes of each start (`steps`); shares of components
+``mode/...``              modes found: centre, basis, level (log joint density)
+``mix/...``               components of all proposals so far: centre, basis, number of points
+``points``, ``value``     points of all importance rounds, log joint density at each
+``verdict``               status, k-hat, ESS, log evidence, its error, means and sds in the end
+========================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bayesfed.inference.exact import points, steps, weighing
+from bayesfed.inference.exact.asking import LOWEST, proposed
+from bayesfed.trees import Tree
+
+FORM, MODE, GAUSSIAN, IMPORTANCE, DONE = range(5)
+# Most rounds of the first two stages, and those that other starts have once there is a mode.
+CLIMBS, GRACE, WIDENS = 30, 4, 5
+# Smallest share of a further mode, by Laplace, that is proposed from.
+LEAST = 1e-6
+QUESTION = ("centre", "basis", "shift", "scale", "lengths", "notes")
+
+
+def starts(size: int) -> Tree:
+    """Return the first state of the stage of the mode: the origin and quasi-random starts."""
+    count = 6 if size <= 12 else 2 if size <= 20 else 1
+    others = 4 * points.uniform(5, size, 5)[: count - 1] - 2
+    centres = torch.cat([torch.zeros(1, size, dtype=torch.float64), others])
+    eye = torch.eye(size, dtype=torch.float64)
+    made = stacked([steps.begun(centre, eye) for centre in centres])
+    return made | {"stage": numbers(MODE, 0, 0)}
+
+
+def stacked(several: list[Tree]) -> Tree:
+    """Return trees of equal leaves as one."""
+    return {name: torch.stack([one[name] for one in several]) for name in several[0]}
+
+
+def apart(state: Tree, names: tuple[str, ...] = QUESTION) -> list[Tree]:
+    """Return the starts of a state."""
+    return [{name: state[name][number] for name in names} for number in range(len(state[names[0]]))]
+
+
+def numbers(*values: float) -> Tensor:
+    """Return numbers in 64 bits."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def counts(state: Tree) -> list[int]:
+    """Return how many points each component of an importance round has."""
+    return [int(number) for number in state["notes"][:, 0]]
+
+
+def _dealt(share: Tensor, total: int) -> Tensor:
+    """Return even numbers of points, at least 2, whose sum is the total."""
+    made = (share / share.sum() * total / 2).round().clamp_min(1) * 2
+    made[int(share.argmax())] += total - made.sum()
+    return made
+
+
+def again(state: Tree) -> Tree:
+    """Return the first state of the stage of the mode, from where the last question was."""
+    size = state["centre"].shape[1]
+    start = steps.begun(state["centre"][0], torch.eye(size, dtype=torch.float64))
+    return stacked([start]) | {"stage": numbers(MODE, 0, 0), "form": state["form"]}
+
+
+def told(state: Tree, answer: Tree, prior: Tensor | float = 0.0) -> Tree:
+    """Return the next state.
+
+    Parameters
+    ----------
+    state
+        The state.
+    answer
+        Sum of the answers of all parties; in importance rounds without the prior's.
+    prior
+        Log prior density at the points of an importance round.
+    """
+    stage, rounds, grace = (int(number) for number in state["stage"])
+    state = state | {"stage": numbers(stage, rounds + 1, grace)}
+    if stage == MODE:
+        return _climbed(state, answer)
+    if stage == GAUSSIAN:
+        (start,), (told,) = apart(state), apart(answer, tuple(answer))
+        made, still = steps.widened(start, told)
+        if still or rounds + 1 >= WIDENS:
+            return _proposing(state | stacked([made]), made)
+        return state | stacked([made])
+    return _weighed(state, answer, prior)
+
+
+def _climbed(state: Tree, answer: Tree) -> Tree:
+    """Climb with all starts; end when all have arrived, or others had their time."""
+    names = ("mode/centre", "mode/basis", "mode/level")
+    modes = apart(state, names) if names[0] in state else []
+    starts = list[Tree]()
+    for start, told in zip(apart(state), apart(answer, tuple(answer)), strict=True):
+        made, level = steps.climbed(start, told), told["level"].sum() + told["value"][0]
+        status = made["notes"][steps.STATUS]
+        if level < LOWEST / 2 or status == steps.LOST or any(_near(made, mode) for mode in modes):
+            continue
+        starts.append(made | {"level": level})
+        if status == steps.ARRIVED:
+            modes.append(_mode(starts.pop()))
+    _, rounds, grace = (int(number) for number in state["stage"])
+    grace += bool(modes)
+    free = [start for start in starts if start["notes"][steps.STATUS] == steps.FREE]
+    ended = not starts or rounds >= CLIMBS or grace > GRACE or (free and not modes)
+    if ended and not modes and not free:
+        # One that is nearly there may do.
+        near = [start for start in starts if start["notes"][steps.AWAY] < 1]
+        modes += [_mode(start) for start in sorted(near, key=lambda one: -float(one["level"]))[:1]]
+    state = state | {"stage": numbers(MODE, rounds, grace)} | (stacked(modes) if modes else {})
+    if not ended:
+        return state | stacked([{name: one[name] for name in QUESTION} for one in starts])
+    if not modes:
+        code = weighing.FREE if free else weighing.NO_MODE
+        ending = {"stage": numbers(DONE, 0, 0), "verdict": numbers(code)}
+        return (
+            state
+            | ending
+            | {name: leaf[None] for start in free[:1] for name, leaf in start.items()}
+        )
+    best = int(state["mode/level"].argmax())
+    start = steps.begun(state["mode/centre"][best], state["mode/basis"][best], steps.DAMPINGS)
+    return state | stacked([start]) | {"stage": numbers(GAUSSIAN, 0, 0)}
+
+
+def _mode(start: Tree) -> Tree:
+    return {f"mode/{name}": start[name] for name in ("centre", "basis", "level")}
+
+
+def _near(start: Tree, mode: Tree) -> bool:
+    away = torch.linalg.solve(mode["mode/basis"], start["centre"] - mode["mode/centre"])
+    return float(away.norm()) < 1
+
+
+def _proposing(state: Tree, made: Tree) -> Tree:
+    """Begin the first importance round: the Gaussian, and the other modes."""
+    place = int(made["lengths"].argmax()) if not made["notes"][steps.FRESH] else 0
+    first = {
+        "centre": made["centre"] + made["basis"] @ made["shift"][place],
+        "basis": made["basis"] * made["scale"][place],
+    }
+    heights = state["mode/level"] + torch.linalg.slogdet(state["mode/basis"]).logabsdet
+    share = torch.softmax(heights, 0)
+    best = int(state["mode/level"].argmax())
+    each = [(first, share[best])]
+    for k in range(len(share)):
+        if k != best and share[k] > LEAST:
+            mode = {name: state[f"mode/{name}"][k] for name in ("centre", "basis")}
+            each.append((mode, share[k].clamp_min(0.05)))
+    return _asked(state, each)
+
+
+def _asked(state: Tree, each: list[tuple[Tree, Tensor]]) -> Tree:
+    """Return a state that asks for an importance round of these components and shares."""
+    size = len(each[0][0]["centre"])
+    total = points.POINTS // 2 if "points" in state else points.POINTS
+    many = _dealt(torch.stack([share for _, share in each]), total)
+    asked = [
+        {
+            "centre": one["centre"],
+            "basis": one["basis"],
+            "shift": torch.zeros(1, size, dtype=torch.float64),
+            "scale": torch.ones(1, size, dtype=torch.float64),
+            "notes": number[None],
+        }
+        for (one, _), number in zip(each, many, strict=True)
+    ]
+    rounds = float(state["stage"][1]) if state["stage"][0] == IMPORTANCE else 0.0
+    return state | stacked(asked) | {"stage": numbers(IMPORTANCE, rounds, 0)}
+
+
+def seed(state: Tree) -> int:
+    """Return the seed of the points of an importance round."""
+    return 1000 * (1 + int(state["stage"][1]))
+
+
+def _weighed(state: Tree, answer: Tree, prior: Tensor | float) -> Tree:
+    many = counts(state)
+    number = int(state["stage"][1]) - 1
+    where = proposed(state, many, 1000 * (1 + number))
+    value = answer["value"] + answer["level"].sum() + prior
+    mix = {
+        "mix/centre": state["centre"],
+        "mix/basis": state["basis"],
+        "mix/share": torch.tensor(many, dtype=torch.float64),
+    }
+    both = {"points": where, "value": value} | mix
+    if "points" in state:
+        both = {name: torch.cat([state[name], leaf]) for name, leaf in both.items()}
+    state = state | both
+    ratios, found = weights(state)
+    sds = found.cov.diagonal().sqrt()
+    summary = torch.cat([found.mean, sds])
+    good = found.k_hat <= weighing.GOOD
+    status = weighing.GAUSSIAN
+    if number == 0:
+        if good and found.ess >= weighing.EFFICIENT * len(ratios):
+            status = weighing.EXACT
+    elif good and found.ess >= weighing.FEWEST:
+        before = state["verdict"]
+        size = len(sds)
+        moved = ((found.mean - before[5 : 5 + size]) / sds).abs().max()
+        wider = (before[5 + size :] / sds).log().abs().max()
+        error = max(found.error, 1e-3)
+        steady = (
+            moved < weighing.MOVED
+            and wider < weighing.WIDENED
+            and abs(found.log_evidence - before[3]) < weighing.EVIDENCE * error + 0.02
+        )
+        if steady and before[0] in (weighing.STEADY, weighing.ADAPTED):
+            status = weighing.ADAPTED
+        elif steady or number >= 1:
+            status = weighing.STEADY if steady else weighing.GAUSSIAN
+    verdict = torch.cat(
+        [numbers(status, found.k_hat, found.ess, found.log_evidence, found.error), summary]
+    )
+    state = state | {"verdict": verdict}
+    if status in (weighing.EXACT, weighing.ADAPTED) or number >= weighing.REFITS:
+        return state | {"stage": numbers(DONE, number + 1, 0)}
+    return _asked(state, weighing.refitted(state["points"], found.weights))
+
+
+def weights(state: Tree) -> tuple[Tensor, weighing.Verdict]:
+    """Return log ratios of all points, all proposals together, and what they say."""
+    mixture = {name: state[f"mix/{name}"] for name in ("centre", "basis")}
+    mixture["share"] = state["mix/share"] / state["mix/share"].sum()
+    ratios = state["value"] - weighing.log_mixture(state["points"], mixture)
+    return ratios, weighing.judged(state["points"], ratios)
