@@ -87,10 +87,10 @@ def _alone(density: Density, point: Tensor) -> tuple[Tensor, Tensor]:
     return slope, hessian
 
 
-def places(question: Tree, batch: Tensor, start: int, candidate: int) -> Tensor:
-    """Return where points are for a candidate of a start, ``(n, d)``."""
-    shift, scale = question["shift"][start, candidate], question["scale"][start, candidate]
-    return question["centre"][start] + (shift + scale * batch) @ question["basis"][start].T
+def places(question: Tree, batch: Tensor) -> Tensor:
+    """Return where points ``(n, d)`` are for all candidates of all starts, ``(B, J, n, d)``."""
+    inner = question["shift"][:, :, None] + question["scale"][:, :, None] * batch
+    return question["centre"][:, None, None] + inner @ question["basis"][:, None].mT
 
 
 def reply(density: Density, question: Tree, smooth: bool, rows: int) -> Tree:
@@ -111,24 +111,22 @@ def reply(density: Density, question: Tree, smooth: bool, rows: int) -> Tree:
     rows
         Number of rows, for the size of what is worked on at once.
     """
-    starts, count, size = question["shift"].shape
+    starts, _, size = question["shift"].shape
     batch = points.replicates(size) if smooth else torch.zeros(1, size, dtype=torch.float64)
-    values = many(density, rows)
     low, high = torch.tril_indices(size, size)
-    answer: dict[str, list[Tensor]] = {"level": [], "value": [], "slope": [], "curve": []}
-    for start in range(starts):
-        basis, centre = question["basis"][start], question["centre"][start]
-        where = torch.cat([places(question, batch, start, j) for j in range(count)])
-        found = values(torch.cat([centre[None], where]))
-        base, level = split(found[0])
-        answer["level"].append(level)
-        answer["value"].append(sound(found[1:] - base).reshape(count, -1).mean(1))
-        slopes, curves = derivatives(density, places(question, batch, start, 0), rows)
-        slopes = (slopes @ basis).reshape(points.REPLICATES if smooth else 1, -1, size).mean(1)
-        curve = basis.T @ curves.mean(0) @ basis
-        answer["slope"].append(finite(slopes))
-        answer["curve"].append(finite(curve[low, high]))
-    return {name: torch.stack(parts) for name, parts in answer.items()}
+    where, basis = places(question, batch), question["basis"]
+    found = many(density, rows)(torch.cat([question["centre"], where.reshape(-1, size)]))
+    base, level = split(found[:starts])
+    rises = sound(found[starts:].reshape(starts, -1) - base[:, None])
+    slopes, curves = derivatives(density, where[:, 0].reshape(-1, size), rows)
+    curve = basis.mT @ curves.reshape(starts, -1, size, size).mean(1) @ basis
+    replicates = points.REPLICATES if smooth else 1
+    return {
+        "level": level,
+        "value": rises.reshape(starts, -1, len(batch)).mean(2),
+        "slope": finite((slopes.reshape(starts, replicates, -1, size).mean(2)) @ basis),
+        "curve": finite(curve[:, low, high]),
+    }
 
 
 def importance(density: Density, question: Tree, counts: list[int], seed: int, rows: int) -> Tree:
@@ -144,19 +142,16 @@ def importance(density: Density, question: Tree, counts: list[int], seed: int, r
 def proposed(question: Tree, counts: list[int], seed: int) -> Tensor:
     """Return the points of an importance round, component after component."""
     size = question["centre"].shape[1]
-    return torch.cat(
-        [
-            places(question, points.student(count, size, seed + start), start, 0)
-            for start, count in enumerate(counts)
-        ]
-    )
+    each = [points.student(count, size, seed + number) for number, count in enumerate(counts)]
+    inner = [batch @ basis.T for batch, basis in zip(each, question["basis"], strict=True)]
+    return torch.cat([c + part for c, part in zip(question["centre"], inner, strict=True)])
 
 
 def split(value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a log density, never below the lowest, and the same in two parts of 32 bits, (2,)."""
+    """Return log densities, never below the lowest, and each in two parts of 32 bits, (..., 2)."""
     base = sound(value)
     coarse = base.float().double()
-    return base, torch.stack([coarse, base - coarse])
+    return base, torch.stack([coarse, base - coarse], -1)
 
 
 def sound(values: Tensor) -> Tensor:

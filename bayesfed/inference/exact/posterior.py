@@ -21,7 +21,15 @@ from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
 STAGES = ("form", "mode", "gaussian", "importance", "done")
-WORDS = ("exact", "adapted", "gaussian", "gaussian", "no mode", "not identified")
+WORDS = (
+    "exact",
+    "adapted",
+    "gaussian",
+    "gaussian",
+    "several modes",
+    "no mode",
+    "not identified",
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class ExactPosterior:
             hint = "bf.run(algorithm, clients) without rounds=; test rows by result.scores(test)"
             raise PosteriorError("posterior", "a run with an importance round", self.doubt, hint)
         state = self.state | {"value": self.state["value"] - self.less}
-        return stages.weights(state)[1]
+        return stages.weights(state)
 
     @property
     def status(self) -> str:
@@ -75,6 +83,7 @@ class ExactPosterior:
         ==============================  =======================================================
         "exact", "adapted"              they are of the posterior; "adapted" after refits
         "gaussian"                      they are of the best approximation; see `k_hat` and `ess`
+        "several modes"                 they are of those modes that were found; there may be more
         "no mode"                       the density has no maximum that was found
         "not identified: NAMES"         it is constant in a direction of these sites
         "mode", ...                     the run ended in this stage
@@ -132,7 +141,7 @@ class ExactPosterior:
             If the site keeps no log likelihoods of these points.
         """
         rounds = int(self.state["stage"][1]) if "points" in self.state else 0
-        names = [f"{self.place}value/{1000 * (1 + number)}" for number in range(rounds)]
+        names = [f"{self.place}value/{stages.seed(number)}" for number in range(rounds)]
         if not names or any(name not in memory for name in names):
             expected, hint = "what a site keeps of the importance rounds", "snapshot.memories[name]"
             raise PosteriorError("without", expected, sorted(memory), hint)

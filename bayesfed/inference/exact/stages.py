@@ -26,7 +26,7 @@ from bayesfed.trees import Tree
 
 FORM, MODE, GAUSSIAN, IMPORTANCE, DONE = range(5)
 # Most rounds of the first two stages, and those that other starts have once there is a mode.
-CLIMBS, GRACE, WIDENS = 30, 4, 5
+CLIMBS, GRACE, WIDENS = 30, 4, 10
 # Smallest share of a further mode, by Laplace, that is proposed from.
 LEAST = 1e-6
 QUESTION = ("centre", "basis", "shift", "scale", "lengths", "notes")
@@ -154,9 +154,7 @@ def _proposing(state: Tree, made: Tree) -> Tree:
         "centre": made["centre"] + made["basis"] @ made["shift"][place],
         "basis": made["basis"] * made["scale"][place],
     }
-    heights = state["mode/level"] + torch.linalg.slogdet(state["mode/basis"]).logabsdet
-    share = torch.softmax(heights, 0)
-    best = int(state["mode/level"].argmax())
+    share, best = _shares(state), int(state["mode/level"].argmax())
     each = [(first, share[best])]
     for k in range(len(share)):
         if k != best and share[k] > LEAST:
@@ -167,15 +165,12 @@ def _proposing(state: Tree, made: Tree) -> Tree:
 
 def _asked(state: Tree, each: list[tuple[Tree, Tensor]]) -> Tree:
     """Return a state that asks for an importance round of these components and shares."""
-    size = len(each[0][0]["centre"])
     total = points.POINTS // 2 if "points" in state else points.POINTS
     many = _dealt(torch.stack([share for _, share in each]), total)
     asked = [
         {
             "centre": one["centre"],
             "basis": one["basis"],
-            "shift": torch.zeros(1, size, dtype=torch.float64),
-            "scale": torch.ones(1, size, dtype=torch.float64),
             "notes": number[None],
         }
         for (one, _), number in zip(each, many, strict=True)
@@ -184,60 +179,44 @@ def _asked(state: Tree, each: list[tuple[Tree, Tensor]]) -> Tree:
     return state | stacked(asked) | {"stage": numbers(IMPORTANCE, rounds, 0)}
 
 
-def seed(state: Tree) -> int:
+def seed(number: int) -> int:
     """Return the seed of the points of an importance round."""
-    return 1000 * (1 + int(state["stage"][1]))
+    return 1000 * (1 + number)
 
 
 def _weighed(state: Tree, answer: Tree, prior: Tensor | float) -> Tree:
-    many = counts(state)
-    number = int(state["stage"][1]) - 1
-    where = proposed(state, many, 1000 * (1 + number))
-    value = answer["value"] + answer["level"].sum() + prior
-    mix = {
+    """Weigh all points so far; end, or ask for points of a mixture that is fitted to them."""
+    number, many = int(state["stage"][1]) - 1, state["notes"][:, 0]
+    more = {
+        "points": proposed(state, counts(state), seed(number)),
+        "value": answer["value"] + answer["level"].sum() + prior,
         "mix/centre": state["centre"],
         "mix/basis": state["basis"],
-        "mix/share": torch.tensor(many, dtype=torch.float64),
+        "mix/share": many,
     }
-    both = {"points": where, "value": value} | mix
-    if "points" in state:
-        both = {name: torch.cat([state[name], leaf]) for name, leaf in both.items()}
-    state = state | both
-    ratios, found = weights(state)
-    sds = found.cov.diagonal().sqrt()
-    summary = torch.cat([found.mean, sds])
-    good = found.k_hat <= weighing.GOOD
-    status = weighing.GAUSSIAN
-    if number == 0:
-        if good and found.ess >= weighing.EFFICIENT * len(ratios):
-            status = weighing.EXACT
-    elif good and found.ess >= weighing.FEWEST:
-        before = state["verdict"]
-        size = len(sds)
-        moved = ((found.mean - before[5 : 5 + size]) / sds).abs().max()
-        wider = (before[5 + size :] / sds).log().abs().max()
-        error = max(found.error, 1e-3)
-        steady = (
-            moved < weighing.MOVED
-            and wider < weighing.WIDENED
-            and abs(found.log_evidence - before[3]) < weighing.EVIDENCE * error + 0.02
-        )
-        if steady and before[0] in (weighing.STEADY, weighing.ADAPTED):
-            status = weighing.ADAPTED
-        elif steady or number >= 1:
-            status = weighing.STEADY if steady else weighing.GAUSSIAN
-    verdict = torch.cat(
-        [numbers(status, found.k_hat, found.ess, found.log_evidence, found.error), summary]
-    )
-    state = state | {"verdict": verdict}
-    if status in (weighing.EXACT, weighing.ADAPTED) or number >= weighing.REFITS:
+    if number:
+        more = {name: torch.cat([state[name], leaf]) for name, leaf in more.items()}
+    state = state | more
+    found = weights(state)
+    status = weighing.status(found, state["verdict"] if number else None)
+    if status in (weighing.EXACT, weighing.ADAPTED) and int((_shares(state) > LEAST).sum()) > 1:
+        status = weighing.SEVERAL
+    state = state | {"verdict": torch.cat([numbers(status, *found[:4]), found.mean, found.sds])}
+    hopeless = number >= weighing.REFITS or found.ess < len(found.mean)
+    if hopeless or status not in (weighing.STEADY, weighing.GAUSSIAN):
         return state | {"stage": numbers(DONE, number + 1, 0)}
     return _asked(state, weighing.refitted(state["points"], found.weights))
 
 
-def weights(state: Tree) -> tuple[Tensor, weighing.Verdict]:
-    """Return log ratios of all points, all proposals together, and what they say."""
-    mixture = {name: state[f"mix/{name}"] for name in ("centre", "basis")}
-    mixture["share"] = state["mix/share"] / state["mix/share"].sum()
-    ratios = state["value"] - weighing.log_mixture(state["points"], mixture)
-    return ratios, weighing.judged(state["points"], ratios)
+def _shares(state: Tree) -> Tensor:
+    """Return the share of each mode by Laplace's approximation."""
+    heights = state["mode/level"] + torch.linalg.slogdet(state["mode/basis"]).logabsdet
+    return torch.softmax(heights, 0)
+
+
+def weights(state: Tree) -> weighing.Verdict:
+    """Return what the weights of all points say, all proposals taken together."""
+    mixture = {name: state[f"mix/{name}"] for name in ("centre", "basis", "share")}
+    return weighing.judged(
+        state["points"], state["value"] - weighing.log_mixture(state["points"], mixture)
+    )

@@ -22,11 +22,12 @@ ENOUGH, NOISE = 0.05, 1e-3
 # Sds to the mode at which to stop; sds, and nats of divergence, that a Gaussian may still move by.
 NEAR, STILL, CLOSE = 0.05, 0.02, 0.02
 # Smallest curvature that is divided by, and that counts as one, relative to what was expected; how
-# often it must be missing.
-FLOOR, FLAT, OFTEN = 1e-6, 1e-3, 3
-# Notes: whether derivatives at the centre are asked for, how often a curvature or a rise was
-# missing, the status, sds to the mode if there is one.
-FRESH, MISSING, STATUS, AWAY = range(4)
+# often it, or a rise, must be missing; what stands for no mode.
+FLOOR, FLAT, OFTEN, FAR = 1e-6, 1e-3, 3, 1e9
+# Notes: whether derivatives at the centre are asked for, how often no candidate rose, how often a
+# curvature was missing (-1: the basis is not yet that of a curvature), the status, sds to the mode
+# if there is one.
+FRESH, STUCK, FLATS, STATUS, AWAY = range(5)
 GOING, ARRIVED, LOST, FREE = range(4)
 
 
@@ -34,7 +35,7 @@ def begun(centre: Tensor, basis: Tensor, lengths: Tensor = LENGTHS) -> Tree:
     """Return a start at which nothing but derivatives at the centre is asked for."""
     shift = torch.zeros(len(lengths), len(basis), dtype=torch.float64)
     scale = torch.full_like(shift, float(lengths is DAMPINGS))
-    notes = torch.tensor([1.0, 0.0, GOING, torch.inf], dtype=torch.float64)
+    notes = torch.tensor([1.0, 0.0, -1.0, GOING, FAR], dtype=torch.float64)
     question = {"centre": centre, "basis": basis, "shift": shift, "scale": scale}
     return question | {"lengths": lengths, "notes": notes}
 
@@ -44,24 +45,27 @@ def climbed(start: Tree, answer: Tree) -> Tree:
     value, notes = answer["value"], start["notes"].clone()
     best = int(value.argmax())
     if not _enough(start, value):
-        notes[FRESH], notes[MISSING] = 1, 0 if value[best] > 0 else notes[MISSING] + 1
-        notes[STATUS] = LOST if notes[MISSING] >= OFTEN else GOING
+        notes[FRESH], notes[STUCK] = 1, 0 if value[best] > 0 else notes[STUCK] + 1
+        notes[STATUS] = LOST if notes[STUCK] >= OFTEN else GOING
         rose = float(value[best] > 0)
         centre = start["centre"] + rose * start["basis"] @ start["shift"][best]
         return begun(centre, start["basis"]) | {"notes": notes}
     centre = start["centre"] + start["basis"] @ start["shift"][0]
     curve = -_matrix(answer["curve"], len(centre))
     unit = curve.diagonal().abs().clamp_min(1e-30).rsqrt().clamp_max(1e6)
+    unit = unit if notes[FLATS] < 0 else torch.ones_like(unit)
     curvature, axes = torch.linalg.eigh(unit[:, None] * curve * unit)
-    root = curvature.abs().clamp_min(FLOOR).rsqrt()
+    flat = notes[FLATS] >= 0 and float(curvature.abs().min()) < FLAT
+    notes[FLATS] = notes[FLATS] + 1 if flat else 0
+    # A direction without curvature is stretched twice, and then believed.
+    root = curvature.abs().clamp_min(FLOOR if notes[FLATS] < OFTEN - 1 else 1.0).rsqrt()
     step = root * (axes.T @ (unit * answer["slope"].mean(0)))
     low, away = float(curvature[0]), float(step.norm())
     if low < -FLAT and away < 1:
         # A saddle, whose gradient shows no way down from it.
         step = step + (curvature < -FLAT).double() * torch.where(step < 0, -1.0, 1.0)
-    notes[MISSING] = notes[MISSING] + 1 if away < NEAR and low < FLAT else 0
-    notes[AWAY] = away if low >= FLAT else torch.inf
-    if away < NEAR and (low >= FLAT or notes[MISSING] >= OFTEN):
+    notes[AWAY] = away if low >= FLAT else FAR
+    if away < NEAR and (low >= FLAT or notes[FLATS] >= OFTEN):
         notes[STATUS] = ARRIVED if low >= FLAT else FREE
     # The longest is often best once, while a scale grows, and too long after that.
     expected = torch.tensor(1.0) if notes[FRESH] else start["lengths"][best].clamp_max(4.0)

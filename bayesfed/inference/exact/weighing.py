@@ -18,19 +18,19 @@ GOOD, EFFICIENT, FEWEST = 0.5, 0.6, 1000.0
 MOVED, WIDENED, EVIDENCE = 0.05, 0.05, 2.0
 # Most rounds after the first, and the statuses.
 REFITS = 4
-EXACT, ADAPTED, STEADY, GAUSSIAN, NO_MODE, FREE = range(6)
+EXACT, ADAPTED, STEADY, GAUSSIAN, SEVERAL, NO_MODE, FREE = range(7)
 
 
 class Verdict(NamedTuple):
     """What importance weights say of their points."""
 
-    weights: Tensor
     k_hat: float
     ess: float
     log_evidence: float
     error: float
     mean: Tensor
-    cov: Tensor
+    sds: Tensor
+    weights: Tensor
 
 
 def log_mixture(points: Tensor, mixture: Tree) -> Tensor:
@@ -41,13 +41,12 @@ def log_mixture(points: Tensor, mixture: Tree) -> Tensor:
     constant = (
         math.lgamma((nu + size) / 2) - math.lgamma(nu / 2) - size / 2 * math.log(nu * math.pi)
     )
+    share = mixture["share"] / mixture["share"].sum()
     parts = []
-    for centre, basis, share in zip(
-        *(mixture[n] for n in ("centre", "basis", "share")), strict=True
-    ):
+    for centre, basis, own in zip(mixture["centre"], mixture["basis"], share, strict=True):
         away = torch.linalg.solve(basis, (points - centre).T).square().sum(0)
         scale = torch.linalg.slogdet(basis).logabsdet
-        parts.append(share.log() + constant - scale - (nu + size) / 2 * (away / nu).log1p())
+        parts.append(own.log() + constant - scale - (nu + size) / 2 * (away / nu).log1p())
     return torch.stack(parts).logsumexp(0)
 
 
@@ -61,33 +60,52 @@ def judged(points: Tensor, log_ratios: Tensor) -> Verdict:
     log_ratios
         Log joint density less the log density of the proposal, ``(n,)``; minus infinity allowed.
     """
-    count = len(log_ratios)
     top = float(log_ratios.max())
-    smooth, k_hat = smoothed(log_ratios - top)
     raw = (log_ratios - top).exp()
+    smooth, k_hat = smoothed(raw)
     weights = smooth / smooth.sum()
-    ess = float(1 / weights.square().sum())
     mean = weights @ points
-    centred = points - mean
-    cov = (weights[:, None] * centred).T @ centred
-    evidence = float(smooth.mean().log()) + top
-    error = float(raw.std() / raw.mean()) / math.sqrt(count)
-    return Verdict(weights, k_hat, ess, evidence, error, mean, cov)
+    return Verdict(
+        k_hat,
+        float(1 / weights.square().sum()),
+        float(smooth.mean().log()) + top,
+        float(raw.std() / raw.mean()) / math.sqrt(len(raw)),
+        mean,
+        (weights @ (points - mean).square()).sqrt(),
+        weights,
+    )
 
 
-def smoothed(log_ratios: Tensor) -> tuple[Tensor, float]:
+def status(found: Verdict, before: Tensor | None) -> int:
+    """Return how far weights can be trusted, given the verdict of the round before: status, k-hat,
+    ESS, log evidence, its error, means, sds.
+    """
+    good = found.k_hat <= GOOD
+    if before is None:
+        return EXACT if good and found.ess >= EFFICIENT * len(found.weights) else GAUSSIAN
+    mean, sds = before[5:].chunk(2)
+    moved = float(((found.mean - mean) / found.sds).abs().max())
+    wider = float((found.sds / sds).log().abs().max())
+    shifted = abs(found.log_evidence - float(before[3])) / max(found.error, 0.01)
+    steady = moved < MOVED and wider < WIDENED and shifted < EVIDENCE
+    if not (good and steady and found.ess >= FEWEST):
+        return GAUSSIAN
+    return ADAPTED if before[0] == STEADY else STEADY
+
+
+def smoothed(ratios: Tensor) -> tuple[Tensor, float]:
     """Return weights whose largest are those expected of a generalised Pareto distribution, and its
     shape k-hat.
     """
-    count = len(log_ratios)
+    count = len(ratios)
     length = min(count // 5, math.ceil(3 * math.sqrt(count)))
-    values, order = log_ratios.exp().sort()
+    values, order = ratios.sort()
     tail, cut = values[-length:], float(values[-length - 1])
     excess = tail - cut
     if float(excess[-1]) <= 1e-9:
         return values[order.argsort()], -math.inf
     if float(excess[length // 4]) <= 0:
-        return log_ratios.exp(), math.inf
+        return ratios, math.inf
     k_hat, sigma = _pareto(excess)
     ranks = (torch.arange(length, dtype=torch.float64) + 0.5) / length
     fitted = (
@@ -124,9 +142,7 @@ def refitted(points: Tensor, weights: Tensor, components: int = 3) -> list[tuple
     mean = weights @ points
     centred = points - mean
     cov = (weights[:, None] * centred).T @ centred
-    root = torch.linalg.cholesky(
-        cov + 1e-12 * cov.diagonal().mean() * torch.eye(len(cov), dtype=cov.dtype)
-    )
+    root = torch.linalg.cholesky(cov + 1e-9 * cov.diagonal().diag())
     white = torch.linalg.solve_triangular(root, centred.T, upper=False).T
     skew = (weights * white.square().sum(1)) @ white
     axis = skew / skew.norm().clamp_min(1e-12)

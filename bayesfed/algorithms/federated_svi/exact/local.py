@@ -89,7 +89,7 @@ class AnswerLocal:
             if stage != stages.IMPORTANCE:
                 smooth = stage == stages.GAUSSIAN
                 return Fit(asking.reply(density, message, smooth, len(rows)), memory, info)
-            seed = stages.seed(message)
+            seed = stages.seed(int(message["stage"][1]))
             answer = asking.importance(density, message, stages.counts(message), seed, len(rows))
             kept = {f"{KEPT}/{seed}": answer["value"].float().double() + answer["level"].sum()}
             return Fit(answer, memory | kept, info)

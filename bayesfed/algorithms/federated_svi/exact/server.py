@@ -79,7 +79,8 @@ class AnswerServer:
 
             total = {name: leaf.double() for name, leaf in total.items()}
             if stage == stages.IMPORTANCE:
-                where = asking.proposed(state, stages.counts(state), stages.seed(state))
+                seed = stages.seed(int(state["stage"][1]))
+                where = asking.proposed(state, stages.counts(state), seed)
                 state = stages.told(state, total, asking.many(prior, 1)(where))
             else:
                 own = asking.reply(prior, state, stage == stages.GAUSSIAN, 1)
