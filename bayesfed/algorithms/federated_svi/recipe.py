@@ -12,12 +12,12 @@ N, N_t                        `observations`, a client's rows
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast
 
 import torch
 from pyro.infer import Trace_ELBO
 
+from bayesfed.algorithms.federated_svi.defaults import check_fusion, work_of
 from bayesfed.algorithms.federated_svi.exact.recipe import exact_svi
 from bayesfed.algorithms.federated_svi.held_out import HeldOutNetwork, Tempered
 from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal
@@ -38,13 +38,11 @@ from bayesfed.federated import (
     Ivon,
     Link,
     Local,
-    NaturalGradient,
     Phase,
     Profile,
     Server,
     Training,
     Whole,
-    inverse,
 )
 from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
@@ -55,7 +53,6 @@ from bayesfed.inference.variational import (
     FittedGuide,
     Fused,
     Fusion,
-    FusionKind,
     Program,
     ReverseKL,
     Runs,
@@ -183,9 +180,9 @@ def federated_svi(
         hint = "observations=len(train), example=train[:2]; or the model alone"
         raise ArgumentError("federated_svi", "observations and an example", "none", hint)
     if fusion is not None:
-        _check_fusion(fusion)
+        check_fusion(fusion)
     network = guide is None and isinstance(model, BayesianNet)
-    work = _work(training, network, fusion)
+    work = work_of(training, network, fusion)
     ivon = work.optimiser if isinstance(work.optimiser, Ivon) else None
     fusion = fusion or (ReverseKL() if network and ivon else PVI())
     scale = scale or ("local" if fusion.adds else "global")
@@ -270,43 +267,3 @@ def federated_svi(
     return of_core(
         "federated_svi", initial, (phase,), lambda state: posterior(state).predictor, posterior
     )
-
-
-def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Training:
-    """Return the local work, with the optimiser that suits model and rule where none is given."""
-    work = training or (Training() if network else Training(batch_size=None))
-    if work.optimiser is not None:
-        return work
-    # A falling rate averages the noise of the draws out over rounds.
-    if network and (fusion is None or fusion.kind != "gradient"):
-        return replace(work, optimiser=Ivon(), schedule=work.schedule if training else inverse(5))
-    if fusion is None:
-        return replace(
-            work,
-            optimiser=NaturalGradient(0.1),
-            schedule=work.schedule if training else inverse(10),
-        )
-    return work
-
-
-def _check_fusion(fusion: Any) -> None:
-    """Raise `ArgumentError` unless `fusion` has all that `Fusion` asks for, and a kind that the
-    round knows.
-    """
-    where = "federated_svi, fusion"
-    if isinstance(fusion, type):
-        actual = f"the class {fusion.__name__}"
-        raise ArgumentError(where, "a fusion rule", actual, f"an instance, {fusion.__name__}()")
-    lacks = [name for name in vars(Fusion) if not (name.startswith("_") or hasattr(fusion, name))]
-    if lacks and lacks != ["kind"]:
-        actual = f"{fusion!r}, which has no {', '.join(lacks)}"
-        raise ArgumentError(
-            where, "a fusion rule", actual, "PVI(damping=0.3), or SummedGradients()"
-        )
-    kinds = get_args(FusionKind)
-    if lacks or fusion.kind not in kinds:
-        actual = "none" if lacks else repr(fusion.kind)
-        hint = f"""kind = "value" in {type(fusion).__name__}, if payloads are parameters"""
-        raise ArgumentError(
-            f"{where}, kind", f"what payloads mean, one of {list(kinds)}", actual, hint
-        )

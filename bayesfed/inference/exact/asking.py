@@ -12,13 +12,14 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch._C import _LinAlgError as LinAlgError
 from torch.func import grad, jacrev, vmap
 
 from bayesfed.inference.exact import points
 from bayesfed.trees import Tree
 
 Density = Callable[[Tensor], Tensor]
+# What torch raises of a matrix that cannot be factored.
+SINGULAR: type[RuntimeError] = vars(torch.linalg)["LinAlgError"]
 # What stands for minus infinity in a sum; and rows times values that are worked on at once.
 LOWEST, AT_ONCE = -1e12, 4_000_000
 
@@ -40,7 +41,7 @@ def many(density: Density, rows: int) -> Density:
             checked.append(whole if _agree(whole, each, batch[:2]) else each)
         try:
             return checked[0](batch)
-        except LinAlgError:
+        except SINGULAR:
             return each(batch)
 
     return values
@@ -50,7 +51,7 @@ def _tried(density: Density, point: Tensor) -> Tensor:
     """Return a log density, minus infinity where a matrix cannot be factored."""
     try:
         return density(point)
-    except LinAlgError:
+    except SINGULAR:
         return torch.tensor(-torch.inf, dtype=torch.float64)
 
 
@@ -82,7 +83,7 @@ def _alone(density: Density, point: Tensor) -> tuple[Tensor, Tensor]:
         hessian = torch.autograd.functional.hessian(density, point)
         leaf = point.clone().requires_grad_(True)
         (slope,) = torch.autograd.grad(density(leaf), leaf)
-    except LinAlgError:
+    except SINGULAR:
         slope, hessian = torch.zeros_like(point), torch.zeros(len(point), len(point)).to(point)
     return slope, hessian
 

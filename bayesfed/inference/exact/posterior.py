@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import torch
 from pyro import poutine
@@ -204,7 +204,8 @@ class ExactPosterior:
                 trace = poutine.trace(self.model).get_trace(made.rows.inputs)
         except NotImplementedError:
             return {}
-        return {name: trace.nodes[name]["value"].float() for name in made.slots}
+        nodes: Mapping[str, Any] = trace.nodes
+        return {name: nodes[name]["value"].float() for name in made.slots}
 
     def observe(self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets at one draw, batch ``(B,)``.

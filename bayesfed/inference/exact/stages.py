@@ -107,11 +107,11 @@ def _climbed(state: Tree, answer: Tree) -> Tree:
     modes = apart(state, names) if names[0] in state else []
     starts = list[Tree]()
     for start, told in zip(apart(state), apart(answer, tuple(answer)), strict=True):
-        made, level = steps.climbed(start, told), told["level"].sum() + told["value"][0]
+        made, level = steps.climbed(start, told), told["level"].sum()
         status = made["notes"][steps.STATUS]
         if level < LOWEST / 2 or status == steps.LOST or any(_near(made, mode) for mode in modes):
             continue
-        starts.append(made | {"level": level})
+        starts.append(made | {"level": level + told["value"][0]})
         if status == steps.ARRIVED:
             modes.append(_mode(starts.pop()))
     _, rounds, grace = (int(number) for number in state["stage"])

@@ -58,7 +58,8 @@ def climbed(start: Tree, answer: Tree) -> Tree:
     flat = notes[FLATS] >= 0 and float(curvature.abs().min()) < FLAT
     notes[FLATS] = notes[FLATS] + 1 if flat else 0
     # A direction without curvature is stretched twice, and then believed.
-    root = curvature.abs().clamp_min(FLOOR if notes[FLATS] < OFTEN - 1 else 1.0).rsqrt()
+    size = curvature.abs().clamp_min(FLOOR)
+    root = torch.where((size < FLAT) & (notes[FLATS] >= OFTEN - 1), 1.0, size.rsqrt())
     step = root * (axes.T @ (unit * answer["slope"].mean(0)))
     low, away = float(curvature[0]), float(step.norm())
     if low < -FLAT and away < 1:
@@ -90,7 +91,7 @@ def widened(start: Tree, answer: Tree) -> tuple[Tree, bool]:
     if not _enough(start, gained - gained[-1]):
         shift, scale = start["shift"][best], start["scale"][best]
         centre = start["centre"] + start["basis"] @ shift
-        return begun(centre, start["basis"] * scale, DAMPINGS), start["lengths"][best] == 0
+        return begun(centre, start["basis"] * scale, DAMPINGS), bool(start["lengths"][best] == 0)
     shift, scale = start["shift"][0], start["scale"][0]
     curve = -scale[:, None] * _matrix(answer["curve"], len(scale)) * scale
     curvature, axes = torch.linalg.eigh(curve)
