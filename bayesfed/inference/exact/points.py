@@ -11,8 +11,9 @@ from scipy.stats import chi2
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-# Points of the Gaussian's expectations, in so many replicates, and of the importance round.
-DRAWS, REPLICATES, POINTS = 64, 4, 4096
+# Points of the Gaussian's expectations, in so many replicates, of the first importance round, and of
+# later ones.
+DRAWS, REPLICATES, POINTS, MORE = 64, 4, 4096, 1536
 
 
 def uniform(count: int, size: int, seed: int) -> Tensor:

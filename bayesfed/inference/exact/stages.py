@@ -165,7 +165,7 @@ def _proposing(state: Tree, made: Tree) -> Tree:
 
 def _asked(state: Tree, each: list[tuple[Tree, Tensor]]) -> Tree:
     """Return a state that asks for an importance round of these components and shares."""
-    total = points.POINTS // 2 if "points" in state else points.POINTS
+    total = points.MORE if "points" in state else points.POINTS
     many = _dealt(torch.stack([share for _, share in each]), total)
     asked = [
         {

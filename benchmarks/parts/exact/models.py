@@ -50,14 +50,12 @@ def case(folder: Path) -> Case:
     return OTHERS[folder.name](data)
 
 
-def _named(draw: Draw, names: Mapping[str, str] | None = None) -> dict[str, Tensor]:
+def named(draw: Draw) -> dict[str, Tensor]:
+    """Return numbers by the names of the database, ``beta[1]``."""
     found = dict[str, Tensor]()
     for name, leaf in draw.items():
-        told = (names or {}).get(name, name)
-        if leaf.ndim == 0:
-            found[told] = leaf
-        else:
-            found |= {f"{told}[{k + 1}]": leaf[k] for k in range(len(leaf))}
+        parts = {f"{name}[{k + 1}]": leaf[k] for k in range(len(leaf))} if leaf.ndim else None
+        found |= parts or {name: leaf}
     return found
 
 
@@ -74,7 +72,7 @@ def _linear(name: str, data: Mapping[str, np.ndarray]) -> Case:
     columns = said.columns(data)
     inputs = np.stack([np.ones(len(columns[0])), *columns], 1)
     model = regression(inputs.shape[1], said.scale)
-    return Case(model, _rows(inputs, said.outcome(data)), data[said.holder].astype(int), _named)
+    return Case(model, _rows(inputs, said.outcome(data)), data[said.holder].astype(int), named)
 
 
 def _sblrc(data: Mapping[str, np.ndarray]) -> Case:
@@ -84,7 +82,7 @@ def _sblrc(data: Mapping[str, np.ndarray]) -> Case:
         with pyro.plate("rows", len(inputs)):
             pyro.sample("y", dist.Normal(inputs @ beta, sigma), obs=targets)
 
-    return Case(model, _rows(data["X"], data["y"]), _dealt(100, 5), _named)
+    return Case(model, _rows(data["X"], data["y"]), _dealt(100, 5), named)
 
 
 def _kilpisjarvi(data: Mapping[str, np.ndarray]) -> Case:
@@ -98,7 +96,7 @@ def _kilpisjarvi(data: Mapping[str, np.ndarray]) -> Case:
             pyro.sample("y", dist.Normal(alpha + beta * inputs[:, 0], sigma), obs=targets)
 
     decades = ((data["x"] - 2000) // 10).astype(int)
-    return Case(model, _rows(data["x"][:, None], data["y"]), decades, _named)
+    return Case(model, _rows(data["x"][:, None], data["y"]), decades, named)
 
 
 def _diamonds(data: Mapping[str, np.ndarray]) -> Case:
@@ -114,7 +112,7 @@ def _diamonds(data: Mapping[str, np.ndarray]) -> Case:
         with pyro.plate("rows", len(inputs)):
             pyro.sample("y", dist.Normal(start + inputs @ b, sigma), obs=targets)
 
-    return Case(model, _rows(columns - columns.mean(0), data["Y"]), cut, _named)
+    return Case(model, _rows(columns - columns.mean(0), data["Y"]), cut, named)
 
 
 def _ark(data: Mapping[str, np.ndarray]) -> Case:
@@ -128,7 +126,7 @@ def _ark(data: Mapping[str, np.ndarray]) -> Case:
         with pyro.plate("rows", len(inputs)):
             pyro.sample("y", dist.Normal(alpha + inputs @ beta, sigma), obs=targets)
 
-    return Case(model, _rows(inputs, y[lags:]), np.arange(195) // 39, _named)
+    return Case(model, _rows(inputs, y[lags:]), np.arange(195) // 39, named)
 
 
 def _schools(data: Mapping[str, np.ndarray]) -> Case:
@@ -145,7 +143,7 @@ def _schools(data: Mapping[str, np.ndarray]) -> Case:
 
     def values(draw: Draw) -> dict[str, Tensor]:
         theta = draw["mu"] + draw["tau"] * draw["eta"]
-        return _named({"theta": theta, "mu": draw["mu"], "tau": draw["tau"]})
+        return named({"theta": theta, "mu": draw["mu"], "tau": draw["tau"]})
 
     return Case(model, _rows(inputs, data["y"]), np.arange(8), values)
 
@@ -161,7 +159,7 @@ def _mixture(data: Mapping[str, np.ndarray]) -> Case:
         pyro.factor("y", each.logsumexp(-1).sum())
 
     inputs = data["y"][:, None]
-    return Case(model, _rows(inputs, np.zeros(1000)), _dealt(1000, 5), _named)
+    return Case(model, _rows(inputs, np.zeros(1000)), _dealt(1000, 5), named)
 
 
 def _gp(data: Mapping[str, np.ndarray]) -> Case:
@@ -182,7 +180,7 @@ def _gp(data: Mapping[str, np.ndarray]) -> Case:
 
     def values(draw: Draw) -> dict[str, Tensor]:
         f = function(draw["rho"], draw["alpha"], draw["white"])
-        return _named({"rho": draw["rho"], "alpha": draw["alpha"], "f": f})
+        return named({"rho": draw["rho"], "alpha": draw["alpha"], "f": f})
 
     return Case(model, _rows(np.arange(11.0)[:, None], data["k"]), _dealt(11, 3), values)
 
@@ -223,7 +221,7 @@ def _lynx(data: Mapping[str, np.ndarray]) -> Case:
             pyro.sample("y", told, obs=targets)
 
     rows = _rows(np.arange(21.0)[:, None], np.concatenate([data["y_init"][None], data["y"]]))
-    return Case(model, rows, np.arange(21) // 7, _named)
+    return Case(model, rows, np.arange(21) // 7, named)
 
 
 def _one_comp(data: Mapping[str, np.ndarray]) -> Case:
@@ -247,7 +245,7 @@ def _one_comp(data: Mapping[str, np.ndarray]) -> Case:
             level = path[places].clamp_min(1e-12)
             pyro.sample("y", dist.LogNormal(level.log(), sigma), obs=targets)
 
-    return Case(model, _rows(times[:, None], data["C_hat"]), np.arange(20) // 5, _named)
+    return Case(model, _rows(times[:, None], data["C_hat"]), np.arange(20) // 5, named)
 
 
 OTHERS: dict[str, Callable[[Mapping[str, np.ndarray]], Case]] = {
