@@ -11,7 +11,7 @@ from scipy.stats import chi2
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-# Points of the Gaussian's expectations, in so many replicates, of the first importance round, and of
+# Points of the Gaussian's expectations, in so many replicates; of the first importance round; of
 # later ones.
 DRAWS, REPLICATES, POINTS, MORE = 64, 4, 4096, 1536
 

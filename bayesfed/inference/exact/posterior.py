@@ -20,16 +20,8 @@ from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
-STAGES = ("form", "mode", "gaussian", "importance", "done")
-WORDS = (
-    "exact",
-    "adapted",
-    "gaussian",
-    "gaussian",
-    "several modes",
-    "no mode",
-    "not identified",
-)
+STAGES = ("form", "mode", "q", "importance")
+WORDS = ("exact", "adapted", "gaussian", "several modes", "no mode", "not identified")
 
 
 @dataclass(frozen=True)
@@ -154,12 +146,8 @@ class ExactPosterior:
         """
         points = self.state["points"]
         with doubled():
-            found: Tree = vmap(self._sites, chunk_size=1024)(points)
+            found: Tree = vmap(self.traced.values, chunk_size=1024)(points)
         return found
-
-    def _sites(self, point: Tensor) -> Tree:
-        found = self.traced.densities(self.traced.rows, point)
-        return {name[1:]: value for name, value in found.items() if name[1:] in self.traced.slots}
 
     @property
     def constants(self) -> Tree:
@@ -231,7 +219,7 @@ class ExactPosterior:
     @property
     def _free(self) -> list[str]:
         """Names of the sites of the direction in which nothing is known, the first of the basis."""
-        basis = self.state["basis"][0].abs()
+        basis = self.state["free"].abs()
         involved = basis[:, 0] / basis[:, 1:].norm(dim=1).clamp_min(1e-12)
         return [
             name

@@ -11,7 +11,7 @@ leaf                      what
 ``mode/...``              modes found: centre, basis, level (log joint density)
 ``mix/...``               components of all proposals so far: centre, basis, number of points
 ``points``, ``value``     points of all importance rounds, log joint density at each
-``verdict``               status, k-hat, ESS, log evidence, its error, means and sds in the end
+``verdict``               status, k-hat, ESS, log evidence and its error
 ========================  ==========================================================================
 """
 
@@ -111,14 +111,21 @@ def _climbed(state: Tree, answer: Tree) -> Tree:
         status = made["notes"][steps.STATUS]
         if level < LOWEST / 2 or status == steps.LOST or any(_near(made, mode) for mode in modes):
             continue
-        starts.append(made | {"level": level + told["value"][0]})
+        made["level"] = level + told["value"][0]
         if status == steps.ARRIVED:
-            modes.append(_mode(starts.pop()))
+            modes.append(_mode(made))
+        elif status == steps.FREE:
+            state = state | {"free": made["basis"]}
+        else:
+            starts.append(made)
     _, rounds, grace = (int(number) for number in state["stage"])
     grace += bool(modes)
-    free = [start for start in starts if start["notes"][steps.STATUS] == steps.FREE]
-    ended = not starts or rounds >= CLIMBS or grace > GRACE or (free and not modes)
-    if ended and not modes and not free:
+    if grace > GRACE:
+        # Those that are above every mode go on.
+        highest = max(float(mode["mode/level"]) for mode in modes)
+        starts = [start for start in starts if float(start["level"]) > highest]
+    ended = not starts or rounds >= CLIMBS
+    if ended and not modes:
         # One that is nearly there may do.
         near = [start for start in starts if start["notes"][steps.AWAY] < 1]
         modes += [_mode(start) for start in sorted(near, key=lambda one: -float(one["level"]))[:1]]
@@ -126,13 +133,8 @@ def _climbed(state: Tree, answer: Tree) -> Tree:
     if not ended:
         return state | stacked([{name: one[name] for name in QUESTION} for one in starts])
     if not modes:
-        code = weighing.FREE if free else weighing.NO_MODE
-        ending = {"stage": numbers(DONE, 0, 0), "verdict": numbers(code)}
-        return (
-            state
-            | ending
-            | {name: leaf[None] for start in free[:1] for name, leaf in start.items()}
-        )
+        code = weighing.FREE if "free" in state else weighing.NO_MODE
+        return state | {"stage": numbers(DONE, 0, 0), "verdict": numbers(code)}
     best = int(state["mode/level"].argmax())
     start = steps.begun(state["mode/centre"][best], state["mode/basis"][best], steps.DAMPINGS)
     return state | stacked([start]) | {"stage": numbers(GAUSSIAN, 0, 0)}
@@ -185,25 +187,28 @@ def seed(number: int) -> int:
 
 
 def _weighed(state: Tree, answer: Tree, prior: Tensor | float) -> Tree:
-    """Weigh all points so far; end, or ask for points of a mixture that is fitted to them."""
-    number, many = int(state["stage"][1]) - 1, state["notes"][:, 0]
+    """Weigh all points so far. End if those of this round say by themselves that they are of the
+    posterior; if not, ask for points of a mixture that is fitted to all.
+    """
+    number = int(state["stage"][1]) - 1
     more = {
         "points": proposed(state, counts(state), seed(number)),
         "value": answer["value"] + answer["level"].sum() + prior,
         "mix/centre": state["centre"],
         "mix/basis": state["basis"],
-        "mix/share": many,
+        "mix/share": state["notes"][:, 0],
     }
+    status, found = weighing.GAUSSIAN, weights(more)
+    if weighing.trusted(found, more["points"]):
+        several = int((_shares(state) > LEAST).sum()) > 1
+        done = weighing.ADAPTED if number else weighing.EXACT
+        status = weighing.SEVERAL if several else done
     if number:
         more = {name: torch.cat([state[name], leaf]) for name, leaf in more.items()}
-    state = state | more
-    found = weights(state)
-    status = weighing.status(found, state["verdict"] if number else None)
-    if status in (weighing.EXACT, weighing.ADAPTED) and int((_shares(state) > LEAST).sum()) > 1:
-        status = weighing.SEVERAL
-    state = state | {"verdict": torch.cat([numbers(status, *found[:4]), found.mean, found.sds])}
-    hopeless = number >= weighing.REFITS or found.ess < len(found.mean)
-    if hopeless or status not in (weighing.STEADY, weighing.GAUSSIAN):
+        found = weights(more)
+    state = state | more | {"verdict": numbers(status, *found[:4])}
+    hopeless = number >= weighing.REFITS or found.ess < state["points"].shape[1]
+    if hopeless or status != weighing.GAUSSIAN:
         return state | {"stage": numbers(DONE, number + 1, 0)}
     return _asked(state, weighing.refitted(state["points"], found.weights))
 
@@ -217,6 +222,4 @@ def _shares(state: Tree) -> Tensor:
 def weights(state: Tree) -> weighing.Verdict:
     """Return what the weights of all points say, all proposals taken together."""
     mixture = {name: state[f"mix/{name}"] for name in ("centre", "basis", "share")}
-    return weighing.judged(
-        state["points"], state["value"] - weighing.log_mixture(state["points"], mixture)
-    )
+    return weighing.judged(state["value"] - weighing.log_mixture(state["points"], mixture))

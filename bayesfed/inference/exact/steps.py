@@ -17,6 +17,8 @@ from bayesfed.trees import Tree
 # Lengths of a Newton step and of a natural gradient step that are tried.
 LENGTHS = torch.tensor([1.0, 8.0, 4.0, 2.0, 0.5, 0.25, 0.1, 0.03, 0.005], dtype=torch.float64)
 DAMPINGS = torch.tensor([1.0, 0.6, 0.3, 0.1, 0.02, 0.0], dtype=torch.float64)
+# Factor on all lengths where none rises.
+SHORTER = 0.004
 # A step is taken if it rises by this share of the best rise; noise of sums of 32 bits.
 ENOUGH, NOISE = 0.05, 1e-3
 # Sds to the mode at which to stop; sds, and nats of divergence, that a Gaussian may still move by.
@@ -45,10 +47,12 @@ def climbed(start: Tree, answer: Tree) -> Tree:
     value, notes = answer["value"], start["notes"].clone()
     best = int(value.argmax())
     if not _enough(start, value):
-        notes[FRESH], notes[STUCK] = 1, 0 if value[best] > 0 else notes[STUCK] + 1
-        notes[STATUS] = LOST if notes[STUCK] >= OFTEN else GOING
-        rose = float(value[best] > 0)
-        centre = start["centre"] + rose * start["basis"] @ start["shift"][best]
+        if value[best] <= 0:
+            notes[STUCK] += 1
+            notes[STATUS] = LOST if notes[STUCK] >= OFTEN else GOING
+            return start | {"shift": SHORTER * start["shift"], "notes": notes}
+        notes[FRESH], notes[STUCK] = 1, 0
+        centre = start["centre"] + start["basis"] @ start["shift"][best]
         return begun(centre, start["basis"]) | {"notes": notes}
     centre = start["centre"] + start["basis"] @ start["shift"][0]
     curve = -_matrix(answer["curve"], len(centre))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyro
@@ -43,38 +43,35 @@ class At(Messenger):
     Parameters
     ----------
     point
-        Values of the shared sites, ``(d,)``; None for zeros.
-    own
-        Values of the sites under the client's plate; None for zeros.
+        The values, ``(d,)``; None for zeros.
     plate
-        Name of that plate.
+        Name of the plate of a client's own latents, which have no place here.
     """
 
-    def __init__(self, point: Tensor | None, own: Tensor | None, plate: str) -> None:
+    def __init__(self, point: Tensor | None, plate: str) -> None:
         super().__init__()
-        self.points, self.plate = (point, own), plate
-        self.slots: tuple[dict[str, Slot], dict[str, Slot]] = ({}, {})
+        self.point, self.plate = point, plate
+        self.slots: dict[str, Slot] = {}
         self.jacobians: Tree = {}
 
     def _pyro_sample(self, msg: Any) -> None:
         name, fn = msg["name"], msg["fn"]
         if msg["is_observed"] or msg["value"] is not None or type(fn).__name__ == "_Subsample":
             return
+        if any(frame.name == self.plate for frame in msg["cond_indep_stack"]):
+            expected, hint = "latents that all sites share", "a class of guide, AutoNormal"
+            raise PosteriorError(f"site {name!r}", expected, f"one under {self.plate!r}", hint)
         try:
             transform = biject_to(fn.support)
             shape = tuple(transform.inverse_shape(fn.shape()))
         except NotImplementedError as problem:
-            raise PosteriorError(
-                f"site {name!r}",
-                "latent sites with a density on numbers",
-                type(fn).__name__,
-                "summing the discrete site out in the model",
-            ) from problem
-        kind = any(frame.name == self.plate for frame in msg["cond_indep_stack"])
-        slots, point = self.slots[kind], self.points[kind]
-        begin = max((slot.end for slot in slots.values()), default=0)
-        slots[name] = slot = Slot(begin, begin + torch.Size(shape).numel(), shape)
-        free = torch.zeros(shape) if point is None else point[slot.begin : slot.end].reshape(shape)
+            expected, hint = "latents with a density on numbers", "summing it out in the model"
+            raise PosteriorError(f"site {name!r}", expected, type(fn).__name__, hint) from problem
+        begin = max((slot.end for slot in self.slots.values()), default=0)
+        self.slots[name] = slot = Slot(begin, begin + torch.Size(shape).numel(), shape)
+        free = torch.zeros(shape)
+        if self.point is not None:
+            free = self.point[slot.begin : slot.end].reshape(shape)
         msg["value"] = transform(free)
         self.jacobians[name] = transform.log_abs_det_jacobian(free, msg["value"]).sum()
 
@@ -146,12 +143,12 @@ class Traced:
         ``model(inputs, targets=None)``.
     plate
         Name of the plate of a client's own latents.
-    slots, own
-        Shared latent sites, and those of one client.
+    slots
+        The latent sites.
     prior
         Names of the sites whose density does not depend on rows.
     observed
-        Names of the others that are no latent sites.
+        Names of the others.
     rows
         A made-up row.
     """
@@ -159,134 +156,119 @@ class Traced:
     model: Runs
     plate: str
     slots: Mapping[str, Slot]
-    own: Mapping[str, Slot]
     prior: frozenset[str]
     observed: tuple[str, ...]
     rows: Dataset
 
     @property
     def size(self) -> int:
-        """Number d of shared unconstrained values."""
-        return max((slot.end for slot in self.slots.values()), default=0)
+        """Number d of unconstrained values."""
+        return max(slot.end for slot in self.slots.values())
 
-    @property
-    def own_size(self) -> int:
-        """Number of a client's own unconstrained values."""
-        return max((slot.end for slot in self.own.values()), default=0)
+    def densities(self, data: Dataset, point: Tensor) -> Tree:
+        """Return the log density of every site at a point, with Jacobians."""
+        return _run(self.model, self.plate, data, point).densities
 
-    def densities(self, data: Dataset, point: Tensor | None, own: Tensor | None = None) -> Tree:
-        """Return the log density of every site, and under ``=NAME`` the values of latent ones."""
-        at, trace = _traced(self.model, self.plate, data, point, own)
-        return _densities(at, trace) | {
-            f"={name}": trace.nodes[name]["value"] for slots in at.slots for name in slots
-        }
+    def values(self, point: Tensor) -> Tree:
+        """Return the values of all latent sites at a point."""
+        nodes = _run(self.model, self.plate, self.rows, point).nodes
+        return {name: nodes[name]["value"] for name in self.slots}
 
-    def log_prior(self, data: Dataset, point: Tensor) -> Tensor:
-        """Return the log density of the prior, with the Jacobian: the same for all rows."""
+    def log_prior(self, point: Tensor) -> Tensor:
+        """Return the log density of the prior."""
+        found = self.densities(self.rows, point)
+        return torch.stack([found[name] for name in self.prior]).sum()
+
+    def log_rows(self, data: Dataset, point: Tensor) -> Tensor:
+        """Return the log density of rows."""
         found = self.densities(data, point)
-        return sum((found[name] for name in self.prior), torch.zeros(()))
+        return torch.stack([found[name] for name in self.observed]).sum()
 
-    def log_rows(self, data: Dataset, point: Tensor, own: Tensor | None = None) -> Tensor:
-        """Return the log density of the rows, and of the client's own latents, given the shared."""
-        found = self.densities(data, point, own)
-        rows = [value for name, value in found.items() if name[0] != "=" and name not in self.prior]
-        return sum(rows, torch.zeros(()))
-
-    def at(self, data: Dataset) -> Traced:
-        """Return the model for the rows of a client, whose own latents may have other shapes.
+    def check(self, data: Dataset) -> None:
+        """Check a client's rows.
 
         Raises
         ------
         PosteriorError
-            If the shared sites are others for these rows, their density depends on them, or that of
-        the rows is no sum over them.
+            If the sites are others for these rows, their prior depends on them, or the log density
+            of the rows is no sum over them.
         """
         point = torch.linspace(-0.3, 0.4, self.size)
-        at, trace = _traced(self.model, self.plate, data, point, None)
-        found = _densities(at, trace)
+        found = _run(self.model, self.plate, data, point)
+        if found.slots != self.slots:
+            wrong = sorted(set(found.slots.items()) ^ set(self.slots.items()))[0][0]
+            raise _depends(wrong)
         made = self.densities(self.rows, point)
-        if at.slots[0] != dict(self.slots):
-            wrong = sorted(set(at.slots[0].items()) ^ set(self.slots.items()))[0][0]
-            hint = f"pyro.plate({self.plate!r}, ...) around what each client has for itself"
-            raise PosteriorError(f"site {wrong!r}", "the same shape for all rows", "another", hint)
+        twice = self.densities(data[torch.arange(2 * len(data)) % len(data)], point)
         for name in self.prior:
-            if not torch.allclose(found[name], made[name], rtol=1e-6, atol=1e-9):
+            if not torch.allclose(found.densities[name], made[name], rtol=1e-6, atol=1e-9):
                 raise _depends(name)
-        double = data[torch.arange(2 * len(data)) % len(data)]
-        twice = _densities(*_traced(self.model, self.plate, double, point, None))
         for name in self.observed:
-            if not torch.allclose(2 * found[name], twice[name], rtol=1e-6, equal_nan=True):
-                expected, hint = "a sum over rows, which doubles with them", "sums instead of means"
+            if not torch.allclose(2 * found.densities[name], twice[name], 1e-6, equal_nan=True):
+                expected, hint = "a sum over rows, which doubles with them", "sums, not means"
                 raise PosteriorError(f"site {name!r}", expected, "another", hint)
-        return replace(self, own=at.slots[1])
+
+
+class Run(NamedTuple):
+    """A run of a model: its latent sites, log densities, and the nodes of its trace."""
+
+    slots: dict[str, Slot]
+    densities: Tree
+    nodes: Mapping[str, Any]
 
 
 def traced(model: Runs, form: Form, plate: str) -> Traced:
-    """Look at a model: which sites it has, and whose they are.
+    """Look at a model: which sites it has, and which of them rows enter.
 
     Raises
     ------
     PosteriorError
-        If a latent site is discrete or depends on rows, there is none, or the model has parameters
-        that are no sites.
+        If a latent site is discrete, depends on rows or is under the client's plate, there is none,
+        no term depends on rows, or the model has parameters that are no sites.
     """
     with doubled():
-        one = _traced(model, plate, form.rows(1), None, None)
-        size = max((slot.end for slot in one[0].slots[0].values()), default=0)
+        size = max((s.end for s in _run(model, plate, form.rows(1)).slots.values()), default=0)
         point = torch.linspace(-0.3, 0.4, size)
-        looks = [_traced(model, plate, form.rows(count), point, None) for count in (1, 2)]
-        (at, trace), (_, other) = looks
-        if free := [
-            name
-            for name, node in trace.nodes.items()
-            if node["type"] == "param" and node["value"].requires_grad
-        ]:
-            raise PosteriorError(
-                f"parameter {free[0]!r}",
-                "a model all of whose unknowns are sites",
-                "a parameter without a prior",
-                "pyro.sample in its place, or a guide",
-            )
-        if not size:
-            raise PosteriorError("federated_svi", "a latent site", "none", "pyro.sample")
-        before, after = (_densities(*look) for look in looks)
-        prior = frozenset(
-            name
-            for name, value in before.items()
-            if name in after
-            and name not in at.slots[1]
-            and trace.nodes[name]["log_prob"].shape == other.nodes[name]["log_prob"].shape
-            and torch.allclose(value, after[name], rtol=1e-9, atol=1e-12)
-        )
-        for name in at.slots[0]:
-            if name not in prior:
-                raise _depends(name)
-        rows = [name for name in before if name not in prior and name not in at.slots[1]]
-        return Traced(model, plate, *at.slots, prior, tuple(rows), form.rows(1))
+        one, two = (_run(model, plate, form.rows(count), point) for count in (1, 2))
+    for name, node in one.nodes.items():
+        if node["type"] == "param" and node["value"].requires_grad:
+            expected, hint = "a model all of whose unknowns are sites", "pyro.sample, or a guide"
+            raise PosteriorError(f"parameter {name!r}", expected, "one without a prior", hint)
+    prior = frozenset(
+        name
+        for name, value in one.densities.items()
+        if name in two.densities
+        and one.nodes[name]["log_prob"].shape == two.nodes[name]["log_prob"].shape
+        and torch.allclose(value, two.densities[name], rtol=1e-9, atol=1e-12)
+    )
+    for name in one.slots:
+        if name not in prior:
+            raise _depends(name)
+    observed = tuple(name for name in one.densities if name not in prior)
+    if not size or not observed:
+        expected, hint = "latent sites, and terms that rows enter", "obs=targets"
+        raise PosteriorError("federated_svi, model", expected, [*one.densities], hint)
+    return Traced(model, plate, one.slots, prior, observed, form.rows(1))
 
 
-def _traced(
-    model: Runs, plate: str, data: Dataset, point: Tensor | None, own: Tensor | None
-) -> tuple[At, Any]:
-    at = At(point, own, plate)
+def _run(model: Runs, plate: str, data: Dataset, point: Tensor | None = None) -> Run:
+    at = At(point, plate)
     inputs, targets = (
         leaf.double() if leaf.is_floating_point() else leaf for leaf in (data.inputs, data.targets)
     )
     trace = poutine.trace(at(model)).get_trace(inputs, targets)
     trace.compute_log_prob()
-    return at, trace
-
-
-def _densities(at: At, trace: Any) -> Tree:
-    return {
+    densities = {
         name: node["log_prob_sum"] + at.jacobians.get(name, 0.0)
         for name, node in trace.nodes.items()
         if "log_prob_sum" in node and type(node["fn"]).__name__ != "_Subsample"
     }
+    return Run(at.slots, densities, trace.nodes)
 
 
 def _depends(name: str) -> PosteriorError:
-    hint = "a plate of the client's own latents around it, or a guide"
-    return PosteriorError(
-        f"site {name!r}", "a prior that is the same for all rows", "another", hint
+    expected, hint = (
+        "a prior that is the same for all rows",
+        "constants in place of figures of rows",
     )
+    return PosteriorError(f"site {name!r}", expected, "another", hint)

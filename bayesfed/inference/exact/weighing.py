@@ -13,12 +13,12 @@ from torch import Tensor
 from bayesfed.inference.exact.points import freedom
 from bayesfed.trees import Tree
 
-# Bounds of the verdict, validated in benchmarks/exact.py.
-GOOD, EFFICIENT, FEWEST = 0.5, 0.6, 1000.0
-MOVED, WIDENED, EVIDENCE = 0.05, 0.05, 2.0
+# Largest k-hat of weights and of their second moments, and least share of effective points, of a
+# round that is trusted.
+GOOD, USABLE, EFFICIENT = 0.5, 0.7, 0.6
 # Most rounds after the first, and the statuses.
 REFITS = 4
-EXACT, ADAPTED, STEADY, GAUSSIAN, SEVERAL, NO_MODE, FREE = range(7)
+EXACT, ADAPTED, GAUSSIAN, SEVERAL, NO_MODE, FREE = range(6)
 
 
 class Verdict(NamedTuple):
@@ -28,8 +28,6 @@ class Verdict(NamedTuple):
     ess: float
     log_evidence: float
     error: float
-    mean: Tensor
-    sds: Tensor
     weights: Tensor
 
 
@@ -50,13 +48,11 @@ def log_mixture(points: Tensor, mixture: Tree) -> Tensor:
     return torch.stack(parts).logsumexp(0)
 
 
-def judged(points: Tensor, log_ratios: Tensor) -> Verdict:
+def judged(log_ratios: Tensor) -> Verdict:
     """Return smoothed weights of points, and what they say.
 
     Parameters
     ----------
-    points
-        ``(n, d)``.
     log_ratios
         Log joint density less the log density of the proposal, ``(n,)``; minus infinity allowed.
     """
@@ -64,33 +60,23 @@ def judged(points: Tensor, log_ratios: Tensor) -> Verdict:
     raw = (log_ratios - top).exp()
     smooth, k_hat = smoothed(raw)
     weights = smooth / smooth.sum()
-    mean = weights @ points
     return Verdict(
         k_hat,
         float(1 / weights.square().sum()),
         float(smooth.mean().log()) + top,
         float(raw.std() / raw.mean()) / math.sqrt(len(raw)),
-        mean,
-        (weights @ (points - mean).square()).sqrt(),
         weights,
     )
 
 
-def status(found: Verdict, before: Tensor | None) -> int:
-    """Return how far weights can be trusted, given the verdict of the round before: status, k-hat,
-    ESS, log evidence, its error, means, sds.
+def trusted(alone: Verdict, points: Tensor) -> bool:
+    """Return whether the points of one round alone say that they are of the posterior: weights, and
+    weights times each squared distance from the mean, which tell of tails that few points are in.
     """
-    good = found.k_hat <= GOOD
-    if before is None:
-        return EXACT if good and found.ess >= EFFICIENT * len(found.weights) else GAUSSIAN
-    mean, sds = before[5:].chunk(2)
-    moved = float(((found.mean - mean) / found.sds).abs().max())
-    wider = float((found.sds / sds).log().abs().max())
-    shifted = abs(found.log_evidence - float(before[3])) / max(found.error, 0.01)
-    steady = moved < MOVED and wider < WIDENED and shifted < EVIDENCE
-    if not (good and steady and found.ess >= FEWEST):
-        return GAUSSIAN
-    return ADAPTED if before[0] == STEADY else STEADY
+    if alone.k_hat > GOOD or alone.ess < EFFICIENT * len(points):
+        return False
+    spread = (points - alone.weights @ points).square() * alone.weights[:, None]
+    return all(smoothed(part / part.max())[1] <= USABLE for part in spread.T)
 
 
 def smoothed(ratios: Tensor) -> tuple[Tensor, float]:

@@ -215,7 +215,7 @@ def _lynx(data: Mapping[str, np.ndarray]) -> Case:
             u, v = y[0], y[1]
             return torch.stack([(theta[0] - theta[1] * v) * u, (theta[3] * u - theta[2]) * v])
 
-        path = _solved(slope, z, 200, 0.1)[::10]
+        path = _solved(slope, z, 100, 0.2)[::5]
         with pyro.plate("rows", len(inputs)):
             told = dist.LogNormal(path[inputs[:, 0].long()].log(), sigma).to_event(1)
             pyro.sample("y", told, obs=targets)
@@ -226,7 +226,7 @@ def _lynx(data: Mapping[str, np.ndarray]) -> Case:
 
 def _one_comp(data: Mapping[str, np.ndarray]) -> Case:
     times = data["times"]
-    steps = 20
+    steps = 5
 
     def model(inputs: Tensor, targets: Tensor | None = None) -> None:
         names = ("k_a", "K_m", "V_m", "sigma")

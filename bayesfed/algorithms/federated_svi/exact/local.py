@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -81,10 +82,8 @@ class AnswerLocal:
         rows = data.to("cpu")
         own = traced(self.model, Form.read(message["form"]), self.plate)
         with doubled():
-            own = own.at(rows)
-
-            def density(point: Tensor) -> Tensor:
-                return own.log_rows(rows, point)
+            own.check(rows)
+            density = partial(own.log_rows, rows)
 
             if stage != stages.IMPORTANCE:
                 smooth = stage == stages.GAUSSIAN

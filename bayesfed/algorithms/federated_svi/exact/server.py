@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from bayesfed.algorithms.federated_svi.exact.local import FORM, SITES, SQUARES
 from bayesfed.errors import DataError, PosteriorError
@@ -72,18 +71,13 @@ class AnswerServer:
         state = state | {"heard": stages.numbers(sites, 0, most)}
         made = traced(self.model, Form.read(state["form"]), self.plate)
         with doubled():
-            rows = made.rows
-
-            def prior(point: Tensor) -> Tensor:
-                return made.log_prior(rows, point)
-
             total = {name: leaf.double() for name, leaf in total.items()}
             if stage == stages.IMPORTANCE:
                 seed = stages.seed(int(state["stage"][1]))
                 where = asking.proposed(state, stages.counts(state), seed)
-                state = stages.told(state, total, asking.many(prior, 1)(where))
+                state = stages.told(state, total, asking.many(made.log_prior, 1)(where))
             else:
-                own = asking.reply(prior, state, stage == stages.GAUSSIAN, 1)
+                own = asking.reply(made.log_prior, state, stage == stages.GAUSSIAN, 1)
                 state = stages.told(state, {name: total[name] + own[name] for name in total})
         return state, _info(state)
 
