@@ -4,10 +4,10 @@ reference draws of posteriordb, and on problems of which it must not say "exact"
     python benchmarks/exact.py [--check] [--data posteriordb.tar.xz] [--only arK sblrc told]
 
 For each posterior: the error of the worst mean in reference sds, the range of ratios of sds,
-rounds, kB up a client, seconds, the status. posteriordb's rows are not part of this repository: give its
-archive or folder by --data or the environment variable POSTERIORDB; without either it is looked
-for in shared/data beside the repository, and left out, with a word, if it is not there. Simulated
-regressions, whose exact answers are computed here, and the problems of `told` always run.
+rounds, kB up a client, seconds, the status. posteriordb's rows are not part of this repository:
+give its archive or folder by --data or the environment variable POSTERIORDB; without either it is
+looked for in shared/data beside the repository, and left out, with a word, if it is not there.
+Simulated regressions, whose exact answers are computed here, and the problems of `told` always run.
 """
 
 from __future__ import annotations

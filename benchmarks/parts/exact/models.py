@@ -168,7 +168,8 @@ def _gp(data: Mapping[str, np.ndarray]) -> Case:
     def function(rho: Tensor, alpha: Tensor, white: Tensor) -> Tensor:
         apart = (x[:, None] - x).square()
         cov = alpha**2 * torch.exp(-apart / (2 * rho**2)) + 1e-10 * torch.eye(11)
-        return torch.linalg.cholesky(cov) @ white
+        root: Tensor = torch.linalg.cholesky(cov)
+        return root @ white
 
     def model(inputs: Tensor, targets: Tensor | None = None) -> None:
         rho = pyro.sample("rho", dist.Gamma(torch.tensor(25.0), 4.0))

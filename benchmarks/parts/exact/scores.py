@@ -52,8 +52,8 @@ def scored(name: str, case: Case, reference: Reference) -> Score:
         up[row.client] += row.bits / 8000 if row.direction == "up" else 0
     sent = len(result.history), max(up.values()), seconds, posterior.status
     if "points" not in posterior.state:
-        nothing = [float("inf")] * 3
-        return Score(name, posterior.traced.size, *nothing, float("inf"), 0.0, *sent)
+        none = float("inf")
+        return Score(name, posterior.traced.size, none, none, none, none, 0.0, *sent)
     error, ratios = 0.0, list[float]()
     for parameter, value in moments(posterior, case.values).items():
         mean, sd = value

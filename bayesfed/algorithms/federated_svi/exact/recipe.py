@@ -34,14 +34,22 @@ from bayesfed.federated.core import MODEL, Conditions, owned
 from bayesfed.federated.core.layering import of_core
 from bayesfed.inference.exact import stages
 from bayesfed.inference.exact.posterior import ExactPosterior
-from bayesfed.inference.variational import Runs
+from bayesfed.inference.variational import Program, Runs
 from bayesfed.inference.variational.posterior import MeanPrediction
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 
 def exact_svi(model: Runs, client_plate: str, link: Link | None) -> Algorithm:
-    """Return the method; parameters are those of `federated_svi`."""
+    """Return the method; parameters are those of `federated_svi`.
+
+    Raises
+    ------
+    ArgumentError
+        If the model is no function of inputs and targets.
+    """
+    # It checks that the model can be called.
+    Program(model, model)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(Whole(answer_shapes(state)), 1.0, Cast(64), Cast(32))
