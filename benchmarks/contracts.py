@@ -1,11 +1,12 @@
-"""Whether wrong calls are refused: the product of doors.
+"""Whether wrong calls are refused, and what the refusals say to try works: the product of doors.
 
     python benchmarks/contracts.py [--check]
 
 Every public callable on `bayesfed` is called wrongly in one argument, as its signature says:
 another type, shape or range, a misspelt keyword, two arguments swapped (`tests.support.doors`).
 Each call must end in an error of the package, or have a documented meaning
-(`tests.support.doors.meanings`).
+(`tests.support.doors.meanings`). Every message of the package is provoked and its hint followed,
+and every hint of a role is held against it (`tests.support.hints`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,32 @@ from parts.shared.parts import command_line
 from parts.shared.targets import at_least, target
 from tqdm import tqdm
 
+from tests.support import hints
 from tests.support.doors.calls import outcome, wrong_calls
+from tests.support.hints.places import Place
+from tests.support.hints.roles import wanted
+from tests.support.hints.walking import missing, rooms, walk
 
 LEAST = 2000
+
+
+def executed() -> bool:
+    """Follow the hint of every message, print how many there are and whether all were followed;
+    return whether the target is met.
+    """
+    reached, problems = set[Place](), list[str]()
+    for name, room in tqdm(rooms().items(), desc="rooms", leave=False):
+        walked = walk(room.CASES)
+        reached |= walked.reached
+        problems += [f"{name}, {problem}" for problem in walked.problems]
+    roles = list(wanted())
+    problems += [problem for one in roles if (problem := one.problem())]
+    print(*problems, sep="\n", end="\n" * bool(problems))
+    absent = len(missing(["bayesfed"], reached))
+    count = len(roles) + len(reached) + absent
+    name = "messages whose hint was executed"
+    met = at_least(f"{name}, of {count}", count - absent - len(problems), count)
+    return met or not (hints.ALL or problems)
 
 
 def main() -> int:
@@ -36,6 +60,7 @@ def main() -> int:
         at_least("generated wrong calls", sum(ends.values()), LEAST),
         target("raw errors", ends["raw"], 0),
         target("silent calls without a documented meaning", ends["silent"], 0),
+        executed(),
     ]
     return 0 if all(met) else 1
 

@@ -173,7 +173,7 @@ def within_domains(
     strata=Role(
         lambda strata: not isinstance(strata, Dataset),
         "the stratum of each row",
-        "train.targets.tolist(), or split_rows(train, key)",
+        "train.targets.tolist(), or split_rows(train, key=key)",
     ),
     share=PART,
 )

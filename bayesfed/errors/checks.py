@@ -56,13 +56,13 @@ HINTS = {
     "Elbo": "Trace_ELBO()",
     "FlexibleMap": "public_settings(net, public, key)",
     "Key": "Key(0, 'purpose')",
-    "LeafCodec": "TopK(0.1), Qsgd(8)",
+    "LeafCodec": "TopK(0.1) or Qsgd(8)",
     "Likelihood": "Categorical(), or Normal(sd=1.0) for numbers",
     "Link": "Digital(), or OverTheAir(snr_db=20.0)",
     "Module": "mlp([64, 32, 10], Key(0))",
     "Optimiser": "Sgd(0.05), Adam(1e-3)",
     "Planner": "Planner(shrunk_shares(...), deadline_s=5.0)",
-    "PowerControl": "Gbma(), or ChannelInversion()",
+    "PowerControl": "Gbma(), or ChannelInversion(0.3)",
     "Predicate": "lambda name, module: name.endswith('weight')",
     "Schedule": "cosine(0.1, rounds)",
     "Server": "Average(), or an instance of its class",
@@ -239,7 +239,13 @@ def hint_of(parameter: inspect.Parameter) -> str:
     kind = next((HINTS[word] for word in re.findall(r"\w+", text) if word in HINTS), "")
     if kind and text.startswith("Sequence"):
         return f"[{kind}, ...]"
-    known = parameter.default is not parameter.empty and parameter.default is not None
+    if kind and text.startswith("Mapping"):
+        return f"{{'name': {kind}}}"
+    if text.startswith("Callable"):
+        return text
+    # A dataclass shows what makes a default as `<factory>`.
+    known = parameter.default is not None and repr(parameter.default) != "<factory>"
+    known = known and parameter.default is not parameter.empty
     return kind or (shown(parameter.default) if known else text)
 
 

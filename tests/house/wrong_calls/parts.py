@@ -72,7 +72,7 @@ WRONG = {
     "OverTheAir power": (
         lambda: bf.OverTheAir(snr_db=1.0, power="gbma"),
         ArgumentError,
-        "; try Gbma(), or ChannelInversion()",
+        "; try Gbma(), or ChannelInversion(0.3)",
     ),
     "OverTheAir int": (
         lambda: bf.OverTheAir(noise_w=-1, snr_db=1.0),
@@ -82,11 +82,11 @@ WRONG = {
     "Digital": (lambda: Digital(max_norm=0), ArgumentError, "; try 1e6"),
     "Cast": (lambda: bf.Cast(12), ArgumentError, "; try Cast(32)"),
     "Cast str": (lambda: bf.Cast("8"), ArgumentError, "; try Cast(32)"),
-    "Coded": (lambda: bf.compress.Coded("topk"), ArgumentError, "; try TopK(0.1), Qsgd(8)"),
+    "Coded": (lambda: bf.compress.Coded("topk"), ArgumentError, "; try TopK(0.1) or Qsgd(8)"),
     "Coded class": (
         lambda: bf.compress.Coded(bf.compress.TopK),
         ArgumentError,
-        "; try TopK(0.1), Qsgd(8)",
+        "; try TopK(0.1) or Qsgd(8)",
     ),
     "TopK": (
         lambda: bf.compress.TopK(0),

@@ -196,11 +196,11 @@ WRONG = {
         "; try PVI(damping=0.3), or SummedGradients()",
     ),
     "svi fusion class": (lambda: svi(fusion=bf.PVI), ArgumentError, "; try an instance, PVI()"),
-    "PVI damping": (lambda: bf.PVI(3.0), ArgumentError, "; try 1 / clients"),
+    "PVI damping": (lambda: bf.PVI(3.0), ArgumentError, "; try 1 / len(clients)"),
     "PVI damping bool": (
         lambda: bf.PVI(damping=True),
         ArgumentError,
-        "found True; try 1 / clients",
+        "found True; try 1 / len(clients)",
     ),
     "swag begin": (
         lambda: bf.swag(bf.fed_avg(net()), begin=1.5),

@@ -266,7 +266,7 @@ WRONG = {
     "InProcess list": (
         lambda: bf.InProcess([DATA]),
         ArgumentError,
-        "; try Dataset(inputs, targets)",
+        "; try {'name': Dataset(inputs, targets)}",
     ),
     "fraction": (lambda: bf.fraction(0), ArgumentError, "; try 0.5"),
     "fraction 20": (lambda: bf.fraction(20), ArgumentError, "; try 0.5"),

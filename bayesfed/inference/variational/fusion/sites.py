@@ -145,7 +145,7 @@ class ProductOfExperts(_Sites):
     damping=Role(
         lambda value: value == "auto" or DAMPING.fits(value),
         'a number in (0, 1] or "auto"',
-        '1 / clients, or "auto"',
+        '1 / len(clients), or "auto"',
     ),
     proximal=POSITIVE,
     mixing=SHARE,

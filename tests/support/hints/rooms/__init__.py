@@ -1,0 +1,1 @@
+"""Cases, a module or a folder for each room of the package: `tests.support.hints` says how."""

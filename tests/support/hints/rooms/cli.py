@@ -1,0 +1,36 @@
+"""Messages of `bayesfed.cli`, as commands print them."""
+
+import tempfile
+from pathlib import Path
+
+from bayesfed.cli.main import main
+
+COMPLETE = ("bayesfed/cli",)
+TEXT = """\
+rounds = 1
+data = { kind = "digits", test = 1700 }
+partition = { kind = "iid", clients = 2 }
+net = { kind = "mlp", widths = [64, 10] }
+recipe = { kind = "fed_avg", training = { steps = 1 } }
+"""
+
+
+def begun():
+    """Return a folder of results in which no seed is finished."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "versions.json").write_text("[]")
+    return str(folder)
+
+
+def gone_on():
+    """Run an experiment, and draw its folder."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "a.toml").write_text(TEXT)
+    assert main(["run", str(folder / "a.toml"), "--out", str(folder), "--quiet"]) == 0
+    assert main(["plot", str(folder / "a")]) == 0
+
+
+CASES = [
+    (lambda: main(["list", "fed_avgg"]), "fed_avg", lambda: main(["list", "fed_avg"])),
+    (lambda: main(["plot", begun()]), "bayesfed run, which goes on", gone_on),
+]

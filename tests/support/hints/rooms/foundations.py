@@ -1,0 +1,69 @@
+"""Messages of the lowest floor, `errors`, `keys` and `trees`, and of `testing`: a law says what is
+broken, and its repair is the author's. Those of roles are in `tests.support.hints.roles`.
+"""
+
+import math
+
+import torch
+
+import bayesfed as bf
+from bayesfed.errors import ArgumentError, needs
+from bayesfed.testing.law import refuses, same
+from bayesfed.trees import check, shapes
+from tests.house.wrong_calls.given import avg, net
+
+COMPLETE = ("bayesfed/errors", "bayesfed/keys.py", "bayesfed/trees.py", "bayesfed/testing")
+LEAF = {"w": torch.ones(2)}
+TURNED = {"w": torch.ones(2, dtype=torch.complex64)}
+
+
+def checked(tree):
+    """Check a tree against the one published."""
+    check(tree, shapes(LEAF), where="payload")
+
+
+def raised():
+    """Raise an error of another class."""
+    raise KeyError("w")
+
+
+CASES = [
+    (
+        lambda: needs("no_such_package", "watch"),
+        "pip install 'bayesfed[watch]'",
+        # One that is installed.
+        lambda: needs("torch", "watch"),
+    ),
+    (
+        lambda: bf.Training(1, 2, None, None, None, 3),
+        "each argument by its name",
+        lambda: bf.Training(steps=1, batch_size=2),
+    ),
+    (
+        lambda: bf.fed_avg(net(), lr=0.1),
+        "training=Training(optimiser=Sgd(0.1))",
+        lambda: bf.fed_avg(net(), training=bf.Training(optimiser=bf.Sgd(0.1))),
+    ),
+    (lambda: avg(strenght=0.1), "training", avg),
+    (lambda value: bf.fed_prox(net(), strength=value), -1.0),
+    (lambda: bf.Key(0.5), "Key(0, 'fit', 3)", lambda: bf.Key(0, "fit", 3)),
+    (lambda: checked(TURNED), "its real part", lambda: checked({"w": TURNED["w"].real})),
+    (
+        lambda: checked({"w": torch.ones(2) * math.inf}),
+        "a smaller learning rate",
+        lambda: checked({"w": torch.ones(2) * 0.1}),
+    ),
+    (lambda: checked({"v": torch.ones(2)}), "the names published", lambda: checked(LEAF)),
+    (lambda: checked({"w": torch.ones(3)}), "the shapes published", lambda: checked(LEAF)),
+    (
+        lambda: same({"w": torch.ones(2)}, {"w": torch.zeros(2)}, "codec"),
+        "leaf 'w' differs by up to 1",
+        None,
+    ),
+    (
+        lambda: refuses(raised, ArgumentError, "a wrong name"),
+        "raised KeyError in place of ArgumentError",
+        None,
+    ),
+    (lambda: refuses(dict, ArgumentError, "a wrong name"), "was accepted", None),
+]
