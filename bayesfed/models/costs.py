@@ -82,7 +82,7 @@ def costs(net: nn.Module, example: Tensor) -> list[Cost]:
     """
     if not example.ndim or not len(example):
         raise ArgumentError(
-            "costs.example", "a batch (B, ...), B > 0", tuple(example.shape), "example[None]"
+            "costs.example", "a batch (B, ...), B > 0", tuple(example.shape), "data.inputs[:1]"
         )
     flops = _flops(net, example)
     rows, seen = list[Cost](), set[int]()

@@ -86,7 +86,7 @@ def outputs(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) ->
         If the network does not take the inputs.
     """
     if not isinstance(inputs, Tensor):
-        hint = "data.inputs, torch.as_tensor(array)"
+        hint = "data.inputs, or torch.as_tensor(array)"
         raise DataError("model", "a tensor of inputs (B, ...)", shown(inputs), hint)
     with torch.no_grad(), evaluating(net):
         return called(net, to(parameters, inputs.device), inputs, "model")

@@ -80,7 +80,7 @@ def test_short_cycles_cut_the_error_by_five_and_more():
 
 def test_regions_are_checked():
     ring = FactorGraph.pairwise(nx.cycle_graph(5), coupling=1.0)
-    with pytest.raises(ArgumentError, match="'gbp': expected init='zero', found 'hi'"):
+    with pytest.raises(ArgumentError, match="regions and tables: expected init='zero', found 'hi'"):
         infer(ring, method="gbp", init="hi")
     assert infer(ring, method="gbp", certify=True).multistable_share == 0
     for regions in ([(0, 5)], [()], []):

@@ -161,11 +161,7 @@ def infer(
                 "infer",
                 "weights that float64 can hold",
                 "NaN beliefs",
-                (
-                    "regions that overlap less"
-                    if chosen == "gbp"
-                    else "smaller couplings, or method='exact'"
-                ),
+                "smaller couplings or tables, or regions that overlap less",
             )
         share = multistable_share(model, chosen, run, settings, outcome) if certify else None
     inferred = Inferred(

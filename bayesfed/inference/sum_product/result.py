@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked, whole
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.junction import build, fitting_tree, refuse_size
 from bayesfed.inference.sum_product.methods.outcome import Outcome
@@ -130,6 +130,7 @@ class Inferred:
         expected = self._expected_energy()
         return value if expected is None else value + (expected - expected.detach())
 
+    @checked(count=whole(1, "100"))
     @torch.no_grad()
     def sample(self, count: int, key: Key) -> Tensor:
         """Return exact draws ``(count, ..., *shape)`` of states as integers, each independent of
@@ -150,10 +151,6 @@ class Inferred:
         ArgumentError
             If the clique tree does not fit, or `count` is not positive.
         """
-        if count < 1:
-            raise ArgumentError(
-                "Inferred.sample", "a count of at least 1", count, "sample(100, key)"
-            )
         return self._arranged(self._junction.sample(count, key.generator(self._evidence.device)))
 
     @cached_property
@@ -181,7 +178,7 @@ class Inferred:
         flat, evidence = self._flat
         tree = fitting_tree(flat, len(evidence))
         if tree is None:
-            raise refuse_size(len(evidence))
+            raise refuse_size(len(evidence), "a smaller batch or graph, or its marginals")
         return build(flat, evidence, tree)[0]
 
     def _arranged(self, states: Tensor) -> Tensor:

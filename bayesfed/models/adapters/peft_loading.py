@@ -98,7 +98,7 @@ def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
             str(path),
             "layers of this network",
             f"others: {strangers[:3]}",
-            f"those of {sorted(modules)[-1]!r}",
+            "the network that was adapted",
         )
     where = {f"{name}.weight" for name in names}
     made = lora(

@@ -87,11 +87,12 @@ def save_peft(
         raise UpdateError("save_peft", "frozen weights as they were", changed, "merged(net, tree)")
     scales = {float(layer.scale) for layer in layers.values()}
     if len(scales) != 1 or "" in layers:
+        alone = "" in layers
         raise ArgumentError(
             "save_peft",
             "adapters of one scale within a network",
-            "one layer by itself" if "" in layers else f"scales {sorted(scales)}",
-            "lora(net, 8, key)",
+            "one layer by itself" if alone else f"scales {sorted(scales)}",
+            f"lora({'nn.Sequential(merged(net))' if alone else 'merged(net)'}, 8, key)",
         )
     alpha, heads = scales.pop() / lora_scale(rank, 1.0, scaling), _heads(net)
     tensors = {
@@ -149,6 +150,6 @@ def _heads(net: nn.Module) -> list[str]:
             "save_peft",
             "trained parameters in modules of their own, of names that end no other's",
             sorted(more or trained),
-            "head=['classifier']",
+            "lora's head=[...] of such modules alone, trained whole",
         )
     return heads

@@ -36,7 +36,7 @@ class Chain(nn.Module):
         """Return the outputs."""
         if inputs.shape[-1:] != (self.width,):
             raise ArgumentError(
-                "compact", f"{self.width} inputs", tuple(inputs.shape), "nn.Flatten before"
+                "compact", f"{self.width} inputs", tuple(inputs.shape), "inputs as in training"
             )
         flat = inputs.reshape(math.prod(inputs.shape[:-1]), self.width)
         # Each thread has a cache of its own, and in each chunk all threads wait for each other

@@ -112,7 +112,7 @@ class Call:
     def check_not_hidden(self, axes: Axes, expected: str, actual: str) -> None:
         """Raise `ArgumentError` if one of the axes is of hidden channels."""
         if any(self.root(axis) is not None for axis in axes):
-            self.refuse(expected, actual, "a layout of (B, C, H, W)")
+            self.refuse(expected, actual, "one over H and W of (B, C, H, W)")
 
     def refuse(self, expected: str, actual: object, hint: str) -> NoReturn:
         """Raise `ArgumentError` for this operation."""

@@ -64,7 +64,10 @@ def channel_graph(net: nn.Module, sample: Tensor) -> ChannelGraph:
     """
     if not sample.ndim or not len(sample):
         raise ArgumentError(
-            "channel_graph, sample", "a batch (B, ...), B > 0", tuple(sample.shape), "example[None]"
+            "channel_graph, sample",
+            "a batch (B, ...), B > 0",
+            tuple(sample.shape),
+            "data.inputs[:1]",
         )
     check_resolved("channel_graph", net)
     with evaluating(net), forked(Key(0, "channel_graph")), torch.no_grad():

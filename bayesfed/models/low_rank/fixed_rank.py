@@ -213,7 +213,7 @@ def tangents(
                 f"tangents, layer {name!r}",
                 "gradients of probes",
                 "none",
-                "torch.autograd.grad(loss, list(probes.values()))",
+                "dict(zip(probes, torch.autograd.grad(loss, list(probes.values()))))",
             )
         riemannian[name] = project(point, up, vp)
     return riemannian

@@ -176,7 +176,7 @@ def whole_first(net: nn.Module, count: int) -> Predicate:
         if layer.weight.ndim > 2 and layer.weight[0, 0].numel() == 1
     }
     counted = [name for name in matrices if name not in points]
-    check("whole_first, count", count, integer(0, "3", len(counted)))
+    check("whole_first, count", count, integer(0, str(len(counted)), len(counted)))
     names = points | {*counted[:count], *list(matrices)[-1:]}
     return lambda name, module: name in names
 
@@ -207,7 +207,10 @@ def _candidates(
         }
     if empty := [one for one, names in kept.items() if not names]:
         raise ArgumentError(
-            "hybrid, whole", f"layers among {list(matrices)}", f"none for {empty}", "whole_first"
+            "hybrid, whole",
+            f"layers among {list(matrices)}",
+            f"none for {empty}",
+            "whole_first(net, 0)",
         )
     rest = matrices.keys() - set[str]().union(*kept.values())
     return chosen(

@@ -81,15 +81,15 @@ def chosen(
                 f"{caller}, layer {path!r}",
                 expected,
                 actual,
-                "a predicate that leaves it out, or ranks by name",
+                "a predicate that leaves it out",
             )
+    by_name = f"ranks by name, {dict.fromkeys(among[:1], 1)}"
     if unknown := sorted(set(named or ()) - set(among)):
-        raise ArgumentError(caller, f"layers among {among}", unknown, "net.named_modules()")
+        raise ArgumentError(caller, f"layers among {among}", unknown, by_name)
     if not layers:
         names = [name for name, _ in net.named_parameters()]
-        raise ArgumentError(
-            caller, "a layer to replace", f"none of {names}", "a predicate that selects some"
-        )
+        hint = "a predicate that selects some" if named is None else by_name
+        raise ArgumentError(caller, "a layer to replace", f"none of {names}", hint)
     return layers
 
 

@@ -101,7 +101,7 @@ class ThinLayer(Deterministic):
                 type(self).__name__,
                 f"shapes {self.shapes(max(1, rank))}",
                 found,
-                "a matrix as the layer's",
+                "factors of the layer's matrix",
             )
         for name, factor in factors.items():
             # Copies: a view of an SVD's result would keep all of it in memory.

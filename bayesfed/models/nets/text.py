@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.data.texts.pretrained import model_folder, offline
-from bayesfed.errors import ArgumentError, DataError, MissingExtraError
+from bayesfed.errors import ArgumentError, DataError, needs
 from bayesfed.errors.checks import check, checked, number, whole
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import initialised
@@ -131,13 +131,12 @@ def query_value(name: str, module: nn.Module) -> bool:
 
 def _loaded(folder: Path, dropout: float) -> nn.Module:
     """Load an encoder from a folder."""
-    try:
-        from transformers import AutoConfig, AutoModel
-    except ImportError as problem:
-        raise MissingExtraError("transformers", "lora") from problem
+    transformers = needs("transformers", "lora")
     safely: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     config = offline(
-        "a model's settings", folder, lambda: AutoConfig.from_pretrained(folder, **safely)
+        "a model's settings",
+        folder,
+        lambda: transformers.AutoConfig.from_pretrained(folder, **safely),
     )
     for name, value in config.to_dict().items():
         if "drop" in name and isinstance(value, float):
@@ -146,7 +145,7 @@ def _loaded(folder: Path, dropout: float) -> nn.Module:
         body, loading_info = offline(
             "a model's weights as safetensors",
             folder,
-            lambda: AutoModel.from_pretrained(
+            lambda: transformers.AutoModel.from_pretrained(
                 folder, config=config, use_safetensors=True, output_loading_info=True, **safely
             ),
         )

@@ -114,12 +114,14 @@ class Categorical:
                 f"{tuple(output.shape)} and {tuple(targets.shape)} of {targets.dtype}",
                 _labels_instead(output, targets),
             )
-        if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < output.shape[1]:
+        least, most = map(int, targets.aminmax()) if targets.numel() else (0, 0)
+        if not 0 <= least <= most < output.shape[1]:
+            outputs = f"a last layer with {most + 1} outputs"
             raise DataError(
                 "Categorical labels",
                 f"0 to {output.shape[1] - 1}, the network's outputs",
-                f"{int(targets.min())} to {int(targets.max())}",
-                f"a last layer with {int(targets.max()) + 1} outputs",
+                f"{least} to {most}",
+                "labels.unique(return_inverse=True)[1]" if least < 0 else outputs,
             )
 
 

@@ -76,7 +76,7 @@ class BernoulliGamma:
                 "BernoulliGamma",
                 "spike_sd < slab_sd",
                 f"{self.spike_sd} >= {self.slab_sd}",
-                "spike_sd=0.28",
+                f"spike_sd={self.slab_sd / 10:g}",
             )
 
     def lower(self, scale: float) -> Gammas:

@@ -85,21 +85,21 @@ WRONG = {
     "model width": (
         lambda: done().model(torch.zeros(2, 5)),
         DataError,
-        "; try rows of the width and type that were tra",
+        "; try rows of the width and type that were trained on",
     ),
     "model numpy": (
         lambda: done().model(np.zeros((2, 4), np.float32)),
         DataError,
-        "; try data.inputs, torch.as_tensor(array)",
+        "; try data.inputs, or torch.as_tensor(array)",
     ),
     "model dataset": (
         lambda: done().model(TEST),
         DataError,
-        "; try data.inputs, torch.as_tensor(array)",
+        "; try data.inputs, or torch.as_tensor(array)",
     ),
     "model dtype": (
         lambda: done().model(torch.zeros(2, 4).double()),
         DataError,
-        "; try rows of the width and type that were tra",
+        "as its parameters are, found a tensor (2, 4) of float64",
     ),
 }

@@ -126,13 +126,14 @@ def evaluated(hint: str, names: Mapping[str, Any] | None = None) -> list[tuple[s
     """Return the expressions of a hint and their values; of `name=value` the value. A single word
     that names nothing is a word that explains. `names` come before those of `World`.
     """
-    found, world = [], World(names or {})
+    found, world = [], World({**(names or {}), "filled": filled})
     for text in _expressions(hint):
         if text.isidentifier() and not hasattr(builtins, text) and text not in world:
             continue
         tree = Filled().visit(ast.parse(text, mode="eval"))
         code = compile(ast.fix_missing_locations(tree), "hint", "eval")
-        found.append((text, eval(code, {"filled": filled}, world)))
+        # As globals, which comprehensions see too.
+        found.append((text, eval(code, world)))
     return found
 
 

@@ -72,7 +72,7 @@ def log_table(node: Hashable, data: Attributes) -> NDArray[np.float64]:
             f"factor {node!r}.{name}",
             f"1 to {MAX_ENTRIES} entries",
             f"{array.size} of shape {array.shape}",
-            "several factors over fewer variables",
+            "an entry for each combination, or several factors over fewer variables",
         )
     return array if name == "factor" else np.log(array)
 

@@ -19,7 +19,9 @@ def check_simple(where: str, graph: object) -> None:
         or graph.is_multigraph()
         or not len(graph)
     ):
-        raise ArgumentError(where, "a simple undirected graph with nodes", graph, "nx.Graph()")
+        raise ArgumentError(
+            where, "a simple undirected graph with nodes", graph, "nx.Graph(graph), of nodes"
+        )
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def _wire(
             f"edge {left!r}-{right!r}",
             "a variable and a factor",
             "a self loop" if left == right else "two variables",
-            "a factor between them, or FactorGraph.pairwise for a graph without factor nodes",
+            "a factor of these variables, or FactorGraph.pairwise for a graph without factor nodes",
         )
     return list(kinds.values())
 

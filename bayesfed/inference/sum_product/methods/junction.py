@@ -72,15 +72,15 @@ def cheap_tree(model: Ising | Tables, batch: int) -> CliqueTree | None:
     )
 
 
-def refuse_size(batch: int) -> ArgumentError:
+def refuse_size(batch: int, hint: str) -> ArgumentError:
     """Return the error for a graph whose clique tree does not fit."""
     copies = f" for {batch} batch entries" if batch > 1 else ""
     return ArgumentError(
-        "infer method 'exact'",
+        "junction tree",
         "a tree, a grid with a side of at most 12, or a clique tree whose largest "
         f"table has at most {LARGEST} entries{copies}",
         "a larger table in every elimination order that was tried",
-        "method='bp', or method='strip' for grids",
+        hint,
     )
 
 

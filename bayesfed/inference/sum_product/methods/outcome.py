@@ -40,6 +40,16 @@ class Settings:
     strip_rows: int = 4
     hide_bar: bool | None = False
 
+    def check_start(self) -> None:
+        """Raise `ArgumentError` unless messages start neutral, as those of regions and tables."""
+        if self.init != "zero":
+            raise ArgumentError(
+                "infer, regions and tables",
+                "init='zero'",
+                repr(self.init),
+                "state= for other starts",
+            )
+
 
 @dataclass(frozen=True)
 class Outcome:

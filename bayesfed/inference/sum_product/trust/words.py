@@ -32,7 +32,7 @@ def warn_of(inferred: Inferred, tol: float) -> None:
         warnings.warn(
             f"infer: {share:.1%} of the variables have a probability that depends on the "
             "starting messages: belief propagation has several fixed "
-            "points here and its marginals are overconfident; try method='strip', a weaker "
+            f"points here and its marginals are overconfident; try {_remedy(inferred)}, a weaker "
             "coupling or stronger evidence",
             MultistableWarning,
             stacklevel=3,
@@ -51,14 +51,16 @@ def _unverified(inferred: Inferred) -> str | None:
             "tell whether they contradict each other, and may give "
             "a variable the wrong state with certainty; try method='exact'"
         )
-    if inferred.method == "strip" and bound <= ORDERED:
+    if bound < (ORDERED if inferred.method == "strip" else 1):
         return None
-    on_grid = "larger strip_rows" if inferred.method == "strip" else "method='strip', certify=True"
-    remedy = (
-        on_grid if isinstance(inferred.model, Grid) else "method='exact' or 'gbp', certify=True"
-    )
     return (
         f"infer: couplings are strong ({bound:.2f}; below 1 there is one fixed point): "
         "marginals can be far off and overconfident although the "
-        f"messages settled; try {remedy}, or a weaker coupling"
+        f"messages settled; try {_remedy(inferred)}, certify=True, or a weaker "
+        "coupling"
     )
+
+
+def _remedy(inferred: Inferred) -> str:
+    other = "method='strip'" if isinstance(inferred.model, Grid) else "method='exact' or 'gbp'"
+    return {"strip": "larger strip_rows", "gbp": "method='exact'"}.get(inferred.method, other)

@@ -83,10 +83,7 @@ def pass_regions(
         If `init` is not "zero", the state is not one of this graph and these regions, or an overlap
         is counted so often that its update is undefined.
     """
-    if settings.init != "zero":
-        raise ArgumentError(
-            "infer method 'gbp'", "init='zero'", repr(settings.init), "state= for other starts"
-        )
+    settings.check_start()
     problem = _problem(model, evidence, regions)
     wiring, beliefs = problem.wiring, [table.clone() for table in problem.own]
     sizes = [(len(part.outer), *batch.cards) for batch in wiring.batches for part in batch.parts]

@@ -64,10 +64,7 @@ def pass_tables(
         possible state.
     """
     prior, log_weights = _fields(model, evidence)
-    if settings.init != "zero":
-        raise ArgumentError(
-            "message passing on tables", "init='zero'", repr(settings.init), "damping instead"
-        )
+    settings.check_start()
     program = compile_tables(model, evidence.dtype, evidence.device)
     messages, views = _start(program, log_weights, state)
     field = prior + log_weights
