@@ -212,7 +212,7 @@ def check_shapes(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) ->
             f"{where}, leaf {name!r}",
             f"leaves {sorted(expected)}",
             "no such leaf" if name in expected else "an extra leaf",
-            "the names published",
+            "leaves of these names",
             field="leaves",
         )
     for name, shape in expected.items():
@@ -221,7 +221,7 @@ def check_shapes(tree: Mapping[str, Tensor], expected: Shapes, *, where: str) ->
                 f"{where}, leaf {name!r}",
                 f"shape {tuple(shape)}",
                 tuple(tree[name].shape),
-                "the shapes published",
+                "a leaf of this shape",
                 field="shape",
             )
 

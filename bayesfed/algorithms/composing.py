@@ -216,5 +216,7 @@ def _step(name: str, local: Local | Sequence[Local], capacity: Capacity | None) 
     if not isinstance(local, Sequence):
         return local
     if capacity is None:
-        raise ArgumentError(name, "a capacity for several locals", "none", "fixed(clients, 2)")
+        raise ArgumentError(
+            name, "a capacity for several locals", "none", "fixed(sorted(clients), 2)"
+        )
     return Sized(tuple(local))

@@ -73,10 +73,11 @@ class Cast:
         return {leaf.name: self._opened(leaf) for leaf in leaves}, meta
 
     def _leaf(self, name: str, leaf: Tensor) -> Leaf:
+        _finite(name, leaf, leaf, "finite values", "a smaller step")
         if not leaf.is_floating_point() or 8 * leaf.itemsize <= self.bits:
-            return plain(name, _finite(name, leaf, leaf, "finite values", "a smaller step"))
+            return plain(name, leaf)
         narrow = leaf.to(_WIDTHS[self.bits])
-        said = f"values that fit {self.bits} bits", "Cast(32) or a smaller step"
+        said = f"values that fit {self.bits} bits", "Cast(64) or a smaller step"
         sent = plain(name, _finite(name, narrow, leaf, *said))
         # The reader learns the type of float64 from the header, and the width from the length.
         return replace(sent, dtype=NAMES[leaf.dtype]) if leaf.dtype is torch.float64 else sent

@@ -32,6 +32,8 @@ MEAN, SD, SHARED, KINDS = "mean/", "sd/", "shared/sd", "kinds"
 FLOATS = {"f8", "f4", "f2", "bf"}
 # Larger grid numbers would not be exact in float64, nor worth sending.
 LARGEST = 2.0**40
+# What error messages propose where a grid has no step for each mean.
+SPREADS = "sds as floats, a single one or one for each entry of the mean"
 
 
 @checked_class(nats=number("(0, inf)", "0.01"))
@@ -115,7 +117,7 @@ class PosteriorGrid:
         for name in spreads:
             leaf = coded[name].detach().cpu()
             if leaf.is_floating_point() != (leaf.numel() <= 1):
-                raise _damaged(name, "one sd as a float, or grid numbers", leaf.dtype)
+                raise _damaged(name, "one sd as a float, or grid numbers", leaf.dtype, SPREADS)
             seen[name] = (
                 leaf.float().double()
                 if leaf.is_floating_point()
@@ -128,7 +130,7 @@ class PosteriorGrid:
     def _steps(self, name: str, leaf: Tensor, seen: Tree) -> Tensor:
         sd = seen[_spread_of(name, seen)]
         if sd.numel() != 1 and sd.shape != leaf.shape:
-            raise _damaged(name, f"shape {tuple(sd.shape)}", tuple(leaf.shape))
+            raise _damaged(name, f"shape {tuple(sd.shape)}", tuple(leaf.shape), SPREADS)
         return (sd.reshape(()) if sd.numel() == 1 else sd) * math.sqrt(24 * self.nats)
 
 
@@ -167,8 +169,8 @@ def _positive(leaf: Tensor) -> bool:
     return float(low.float()) > 0 and math.isfinite(high.float())
 
 
-def _damaged(name: str, expected: str, actual: object) -> WireError:
-    return WireError(f"leaf {name!r}", expected, actual, "sending it again", field="values")
+def _damaged(name: str, expected: str, actual: object, hint: str = "sending it again") -> WireError:
+    return WireError(f"leaf {name!r}", expected, actual, hint, field="values")
 
 
 def _dither(leaf: Tensor, key: Key, name: str) -> Tensor:
@@ -184,7 +186,7 @@ def _codes(leaf: Tensor, steps: Tensor, key: Key, name: str) -> Tensor:
             f"leaf {name!r}",
             f"values within {LARGEST:g} grid steps",
             "larger ones or NaN",
-            "a smaller step",
+            "a smaller learning rate, or a larger nats",
         )
     return numbers.long()
 

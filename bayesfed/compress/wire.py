@@ -159,10 +159,10 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
     WireError
         If the message is damaged, not of this format or above the limit.
     """
-    if not len(MAGIC) + 4 + DIGEST <= len(message) <= limit:
-        raise _too_large("message", f"24 to {limit} bytes", f"{len(message)} bytes")
+    if len(message) > limit:
+        raise _too_large("message", f"at most {limit} bytes", f"{len(message)} bytes")
     body = memoryview(message)[:-DIGEST]
-    if bytes(body[:4]) != MAGIC:
+    if len(body) < len(MAGIC) + 4 or bytes(body[:4]) != MAGIC:
         raise WireError("message", f"magic {MAGIC!r}", bytes(body[:4]), "a message from seal")
     if not is_intact(message):
         raise WireError(

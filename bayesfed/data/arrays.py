@@ -94,7 +94,7 @@ def as_targets(
             where,
             "one label a row",
             f"{missing} without, or several columns",
-            "dropna(), one column",
+            "leaving out such rows, as frame.dropna() does, and one column of labels",
         )
     if hasattr(values, "columns") and array is not None and array.ndim == 2 and array.shape[1] == 1:
         values = array[:, 0]
@@ -112,16 +112,14 @@ def _check_columns(values: Any, where: str) -> None:
     if not hasattr(values, "columns"):
         return
     texts = [
-        str(name)
-        for name, kind in values.dtypes.items()
-        if getattr(kind, "kind", "O") not in "biuf"
+        name for name, kind in values.dtypes.items() if getattr(kind, "kind", "O") not in "biuf"
     ]
     if texts:
         raise DataError(
             where,
             "columns of numbers",
-            f"others: {', '.join(texts[:10])}",
-            f"frame.drop(columns={texts[:3]})",
+            f"others: {', '.join(map(str, texts[:10]))}",
+            f"frame.drop(columns={texts})",
         )
     counts = {str(name): int(count) for name, count in values.isna().sum().items() if count}
     if counts:

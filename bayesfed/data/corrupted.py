@@ -183,7 +183,10 @@ def _images(where: str, data: Dataset) -> Tensor:
             f", {float(inputs.min()):g} to {float(inputs.max()):g}" if len(data) else ""
         )
         raise DataError(
-            where, "images (N, H, W) or (N, C, H, W) from 0 to 1", actual, "scaling to 0..1 first"
+            where,
+            "images (N, H, W) or (N, C, H, W) from 0 to 1",
+            actual,
+            "inputs.reshape(-1, H, W), and scaling to 0..1",
         )
     return inputs[:, None] if inputs.ndim == 3 else inputs
 

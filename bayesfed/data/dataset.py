@@ -98,7 +98,8 @@ class Dataset:
             fractions = self.targets.is_floating_point()
             actual = "numbers with fractions" if fractions else f"{int(self.targets.max())}"
             expected = f"labels from 0 to {len(self.classes) - 1}, as there are names"
-            raise DataError("Dataset targets", expected, actual, "a name for every class")
+            hint = "classes=()" if fractions else "a name for every class"
+            raise DataError("Dataset targets", expected, actual, hint)
         if self.domains and len(self.domains) != len(self):
             raise DataError(
                 "Dataset domains",
@@ -166,7 +167,7 @@ def concatenated(parts: Sequence[Dataset]) -> Dataset:
             "concatenated",
             "sets with rows of one shape, and targets of one type",
             sorted(shapes, key=str),
-            "the same features",
+            "at least one set, all of the same features",
         )
     named = sorted({part.classes for part in parts})
     if len(named) != 1:

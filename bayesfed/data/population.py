@@ -165,7 +165,7 @@ class Population(Mapping[str, Dataset]):
                 f"Population, client {name!r}",
                 f"a Dataset of {rows} rows",
                 f"{len(data)} rows" if isinstance(data, Dataset) else shown(data),
-                "the right samples",
+                "a load that returns one, and samples that count its rows",
             )
         check_classes("Population", self._named, {name: data})
         if data.classes > next((one.classes for one in self._named.values()), ()):

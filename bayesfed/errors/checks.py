@@ -71,6 +71,7 @@ HINTS = {
     "Training": "Training(steps=50, batch_size=64)",
     "WeightPrior": "Gaussian(1.0), or declare for a Prior",
 }
+PLAIN = {"int": "1", "float": "0.5", "str": "'name'", "bool": "True"}
 OF_TRAINING = {
     **dict.fromkeys(
         ("lr", "learning_rate", "optimizer", "optim", "momentum"), "optimiser=Sgd(0.1)"
@@ -248,7 +249,7 @@ def hint_of(parameter: inspect.Parameter) -> str:
     # A dataclass shows what makes a default as `<factory>`.
     known = parameter.default is not None and repr(parameter.default) != "<factory>"
     known = known and parameter.default is not parameter.empty
-    return kind or (shown(parameter.default) if known else text)
+    return kind or (shown(parameter.default) if known else PLAIN.get(text, text))
 
 
 def shown(value: object) -> str:

@@ -33,6 +33,8 @@ from bayesfed.federated import Link, Profile, Slot, Task
 from bayesfed.federated.core import Info
 
 VERSION = 2
+# What error messages propose where both sides do not understand each other.
+VERSIONS = "one version of bayesfed on both sides"
 Fields = Mapping[str, str | int | float | bool]
 # Largest size in bytes of a letter without the message in it.
 ROOM = 1 << 26
@@ -234,9 +236,7 @@ def read_reply(letter: bytes) -> Name | Answer:
 def _fields(kind: str, expected: str) -> Iterator[None]:
     """Raise `WireError` for a letter of another kind, or with missing or invalid fields."""
     if kind != expected:
-        raise WireError(
-            "letter", f"kind {expected!r}", repr(kind), "one version of bayesfed on both sides"
-        )
+        raise WireError("letter", f"kind {expected!r}", repr(kind), VERSIONS)
     try:
         yield
     except WireError:
@@ -255,12 +255,7 @@ def _sealed(kind: str, fields: Fields, sections: Mapping[str, bytes] | None = No
 def _opened(letter: bytes) -> tuple[str, dict[str, Any], dict[str, bytes]]:
     leaves, meta = unseal(letter, limit=MAX_BYTES + ROOM)
     if meta.get("version") != VERSION:
-        raise WireError(
-            "letter",
-            f"version {VERSION}",
-            repr(meta.get("version")),
-            "one version of bayesfed on both sides",
-        )
+        raise WireError("letter", f"version {VERSION}", repr(meta.get("version")), VERSIONS)
     return str(meta.get("kind")), meta, {leaf.name: bytes(leaf.section) for leaf in leaves}
 
 

@@ -17,7 +17,7 @@ from bayesfed.errors import ArgumentError, DataError, WireError
 from bayesfed.errors.checks import checked, number
 from bayesfed.federated import Profile, Reply, Slot, Task
 from bayesfed.federated.clients import Outcome, Sides
-from bayesfed.flower.letters import Answer, Question, read_reply
+from bayesfed.flower.letters import VERSIONS, Answer, Question, read_reply
 from bayesfed.flower.memories import RemoteMemories
 from bayesfed.flower.messages import FlowerMail, Received
 from bayesfed.flower.roster import Roster
@@ -146,14 +146,21 @@ class Flower(RemoteMemories):
             self._look()
             self._pull()
             if roster.twice:
-                raise roster.refusal(f"two nodes say {sorted(roster.twice)}")
+                raise roster.refusal(
+                    f"two nodes say {sorted(roster.twice)}", "a name of its own for each node"
+                )
             if not (missing := roster.missing(wanted)):
                 break
             if self._clock() >= end:
-                raise roster.refusal(f"{', '.join(missing)} to come after {hello_s:g} s")
+                raise roster.refusal(
+                    f"{', '.join(missing)} to come after {hello_s:g} s",
+                    "starting their nodes, or a larger hello_s",
+                )
             self._wait(self._poll_s)
         if isinstance(wanted, int) and len(roster.nodes) > wanted:
-            raise roster.refusal(f"more than {wanted} clients; name those that are meant")
+            raise roster.refusal(
+                f"more than {wanted} clients", "the names of those that are meant as clients"
+            )
         names = sorted(roster.nodes if isinstance(wanted, int) else wanted)
         profiles = tuple(roster.profiles[name] for name in names)
         if not any(profile.samples for profile in profiles):
@@ -179,11 +186,12 @@ class Flower(RemoteMemories):
             if late:
                 where = f" by node {turn.node}" if turn.node is not None else ""
                 reason = f"not answered{where} within {self._deadline_s:g} s"
-                turn.outcome = task.error("deadline", reason)
+                turn.outcome = task.error("deadline", f"{reason}; try a larger deadline_s")
             elif node is not None and node != turn.node:
                 self._send(turn)
             elif node is None and not self._roster.greeted:
-                turn.outcome = task.error("node", turn.trouble or "its node is offline")
+                reason = turn.trouble or "its node is offline"
+                turn.outcome = task.error("node", f"{reason}; try starting it again")
 
     def _look(self, *, force: bool = False) -> None:
         if force or self._clock() - self._looked_at >= LOOK_S:
@@ -271,10 +279,10 @@ def _outcome(task: Task, received: Received) -> tuple[Outcome, Slot | None]:
         return task.error("reply", str(problem)), None
     asked = (task.client, task.round, task.phase)
     if not isinstance(answer, Answer):
-        return task.error("reply", "a name, not an answer"), None
+        return task.error("reply", f"a name, not an answer; try {VERSIONS}"), None
     if answer.stage:
         return task.error(answer.stage, answer.reason, answer.field), None
     if (said := (answer.client, answer.round, answer.phase)) != asked:
-        return task.error("reply", f"an answer to {said}, not to {asked}"), None
+        return task.error("reply", f"an answer to {said}, not to {asked}; try {VERSIONS}"), None
     reply = Reply(answer.packed, {}, answer.info, answer.seconds)
     return reply, Slot(task.round, task.phase) if answer.remembers else None

@@ -109,8 +109,8 @@ class Roster:
             return [f"{names - len(self.nodes)} more"] if len(self.nodes) < names else []
         return sorted(names - self.nodes.keys())
 
-    def refusal(self, what: str) -> ClientError:
-        """Return the error of a failed handshake."""
+    def refusal(self, what: str, hint: str) -> ClientError:
+        """Return the error of a failed handshake, and what to try."""
         heard = f"heard of {sorted(self.nodes)}"
         odd = "".join(f"; node {node}: {why}" for node, why in self.strangers.items())
-        return ClientError("all", 0, "hello", f"{what}, {heard}{odd}")
+        return ClientError("all", 0, "hello", f"{what}, {heard}{odd}; try {hint}")

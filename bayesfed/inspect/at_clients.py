@@ -16,7 +16,6 @@ import torch
 from bayesfed.data import Dataset, concatenated
 from bayesfed.data.population import check_classes
 from bayesfed.errors import ArgumentError, PosteriorError
-from bayesfed.errors.checks import a, check
 from bayesfed.federated import Posterior
 from bayesfed.federated.core.posteriors import Partial
 from bayesfed.inference.evaluation.predictive import Predictive, scores_together
@@ -24,7 +23,10 @@ from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 Rows = Dataset | Mapping[str, Dataset] | None
-NEVER = "; for clients that never took part, Predictive(result.posterior, inputs, key)"
+NEVER = (
+    "; for clients that never took part, "
+    "Predictive(result.posterior, inputs, key) of bayesfed.inference.evaluation.predictive"
+)
 
 
 NO_ROWS = Dataset(torch.zeros(0), torch.zeros(0))
@@ -163,13 +165,9 @@ def with_rows(data: Mapping[str, Dataset]) -> dict[str, Dataset]:
 
 
 def check_rows(where: str, data: object, fitted: Mapping[str, Dataset] | None = None) -> None:
-    """Raise `ArgumentError` unless rows are a data set, or one for each client by name, and their
-    class numbers are those of the rows that were fitted.
+    """Raise `ArgumentError` unless the class numbers of rows are those of the rows that were
+    fitted.
     """
-    expected = "a data set, or one for each client by name"
-    for part in data.values() if isinstance(data, Mapping) else [data]:
-        if part is not None:
-            check(where, part, a(Dataset, expected, "Dataset(inputs, targets)"))
     scored: dict[str, Any] = dict(data) if isinstance(data, Mapping) else {"these rows": data}
     if fitted and data is not None:
         check_classes(where, fitted, scored)
@@ -183,7 +181,6 @@ def pooled(where: str, data: Rows) -> Dataset:
     ArgumentError
         If there are none.
     """
-    check_rows(where, data)
     rows = all_rows(data)
     if rows is None or not len(rows):
         raise ArgumentError(where, "at least one row", "none", "a test set, or clients with rows")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import a, check, checked
+from bayesfed.errors.checks import checked
 from bayesfed.inspect.figures import new_figure
 from bayesfed.inspect.tables import table
 
@@ -91,9 +91,6 @@ def plot_partition(clients: Mapping[str, Dataset]) -> Axes:
 
 def _counts(clients: Mapping[str, Dataset], where: str) -> tuple[list[str], Tensor]:
     """Return the names of the classes and the numbers of rows ``(clients, classes)``."""
-    check(
-        f"{where}, clients", clients, a(Mapping, "data sets by client", "bf.federate(train, parts)")
-    )
     if not clients:
         raise ArgumentError(where, "at least one client", "none", "bf.federate(train, parts)")
     for client, data in clients.items():

@@ -28,12 +28,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.data import Dataset
 from bayesfed.data.files import write_whole, writing
 from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.federated import Record, Row, bits, channel_uses, energy_j, latency_s
 from bayesfed.federated.engine.files.records import from_line, lines
 from bayesfed.inspect import PersonalScores
+from bayesfed.inspect.at_clients import Rows
 from bayesfed.inspect.tables import csv_of
 from bayesfed.running.networks import write_tensors
 from bayesfed.running.settings import settings_of
@@ -78,7 +78,7 @@ class Folder:
                 str(self.path),
                 "a folder of results",
                 "no experiment.toml in it",
-                "a folder that `bayesfed run` or `Result.save` made, or an experiment's .toml file",
+                "a folder that `bayesfed run` or `Result.save` made",
             )
         return None
 
@@ -110,9 +110,8 @@ class Folder:
         try:
             return [from_line(line) for line in path.read_bytes().splitlines()]
         except (OSError, ValueError, TypeError, KeyError) as problem:
-            raise ArgumentError(
-                str(path), "records of rounds", problem, "bayesfed run, which goes on"
-            ) from problem
+            hint = "running it again, with another folder"
+            raise ArgumentError(str(path), "records of rounds", problem, hint) from problem
 
     def histories(self) -> list[list[Record]]:
         """Return the records of every finished seed."""
@@ -189,9 +188,7 @@ def note_versions(path: Path) -> None:
         write_json(kept, [*earlier, versions()])
 
 
-def save_new(
-    result: Result, folder: Path, test: Dataset | None, own: PersonalScores | None
-) -> Path:
+def save_new(result: Result, folder: Path, test: Rows, own: PersonalScores | None) -> Path:
     """Save a run of one seed; see `Result.save`."""
     into = folder / f"seed-{result.snapshot.seed}"
     for taken in (into / "metrics.json", folder / "experiment.toml"):
@@ -207,7 +204,7 @@ def save_new(
 
 
 def save(
-    path: Path, result: Result, test: Dataset | None, seed: int, own: PersonalScores | None = None
+    path: Path, result: Result, test: Rows, seed: int, own: PersonalScores | None = None
 ) -> str:
     """Write a finished run to the folder of its seed; return why there is no ``posterior.nc``, or
     nothing.

@@ -133,6 +133,8 @@ def run(
     # Of several ranks, what rank 0 resumes from counts.
     done = led(clients, finished)
     check_clients(clients)
+    if done and resume and isinstance(clients, Mapping) and not clients:
+        return Result(algorithm, resume.history, resume, clients)
     pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
     rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     if done and (end := resume if isinstance(clients, Mapping) else agreed(clients, resume)):

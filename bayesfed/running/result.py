@@ -275,15 +275,16 @@ class Result:
         self,
         folder: str | Path,
         *,
-        test: Dataset | None = None,
+        test: Dataset | Mapping[str, Dataset] | None = None,
         own: Mapping[str, Dataset] | None = None,
     ) -> Path:
         """Write the run to a folder, which `bayesfed compare`, `plot` and `report` read: records,
         ledger, model, posterior, versions.
 
         Its name is the experiment's in tables and pictures. Predictions are exported for the rows
-        `test`; clients' held-out rows `own`, by name, are scored as by `personal_scores`. Returned
-        is the folder of this seed, ``folder/seed-N``.
+        `test`, by client where a part of the posterior stays with clients; clients' held-out rows
+        `own`, by name, are scored as by `personal_scores`. Returned is the folder of this seed,
+        ``folder/seed-N``.
 
         `ArgumentError` if it has a run of this seed or an experiment file, or cannot be written to.
         """

@@ -98,7 +98,7 @@ def check_further(names: Collection[Further], test: Dataset, own: Mapping[str, D
         raise ArgumentError("scores", "targets that are classes", "numbers", "no scores")
     if "conformal" in names and not any(map(len, own.values())):
         raise ArgumentError(
-            "scores, 'conformal'", "rows that clients hold out", "none", "own_rows = 0.1"
+            "scores, 'conformal'", "rows that clients hold out", "none", "own_rows = 0.25"
         )
     if "detection" in names:
         out_of_distribution(test[:1], Key(0, "outside"))

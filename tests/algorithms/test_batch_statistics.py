@@ -138,12 +138,9 @@ def test_a_mean_far_from_zero_costs_no_digits():
         torch.zeros(ROWS),
     )
     net = nn.BatchNorm1d(2, affine=False, track_running_stats=False)
-    result = query(
-        nn.Sequential(nn.Linear(2, 2, bias=False).double().requires_grad_(False), net),
-        split(data, 5, 9),
-        batch_size=4,
-    )
-    values = data.inputs @ result.snapshot.state["model/0.weight"].T
+    turned = nn.Linear(2, 2, bias=False).double().requires_grad_(False)
+    result = query(nn.Sequential(turned, net), split(data, 5, 9), batch_size=4)
+    values = data.inputs @ turned.weight.T
     assert torch.allclose(
         result.snapshot.state["model/1.running_var"], values.var(dim=0, correction=0), rtol=1e-6
     )

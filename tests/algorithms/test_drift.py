@@ -60,7 +60,8 @@ def quadratics(rows=(4, 4), slopes=(1.0, 2.0)):
 def weight(make, clients, rounds, *, seed=0, **work):
     net = nn.Linear(1, 1, bias=False)
     nn.init.constant_(net.weight, 0.5)
-    training = bf.Training(**{"steps": 10, "batch_size": None, "optimiser": bf.Sgd(0.05), **work})
+    work = work if "epochs" in work else {"steps": 10, **work}
+    training = bf.Training(**{"batch_size": None, "optimiser": bf.Sgd(0.05), **work})
     return float(
         model(make(net, likelihood=bf.Normal(1.0), training=training), clients, rounds, seed=seed)[
             "weight"

@@ -227,7 +227,7 @@ def test_a_composition_of_defaults_is_fed_avg(net, clients):
 
 
 def test_options_default_to_those_of_the_training(net, clients):
-    work = replace(WORK, epochs=1.0, schedule=bf.federated.cosine(0.1, 4))
+    work = bf.Training(epochs=1.0, batch_size=16, schedule=bf.federated.cosine(0.1, 4))
     (phase,) = bf.compose("mine", net, training=work).phases
     for profile in bf.InProcess(clients).profiles:
         assert phase.assign(parameters(net), 2, profile, bf.Key(0)).options == work.options(

@@ -403,7 +403,10 @@ def without_head(net):
             "'inputs' or None",
         ),
         (lambda net: bf.pooled(net, covariates="inputs"), "'inputs' with local='factors'"),
-        (lambda net: bf.pooled(nn.Flatten(), local="factors"), "a linear or convolution layer"),
+        (
+            lambda net: bf.pooled(nn.Flatten(), local="factors"),
+            "a trained linear or convolution layer",
+        ),
         (lambda net: bf.pooled(net, prior="wide"), "one of 'layer', 'entry', 'fixed'"),
         (
             lambda net: bf.pooled(net, local="classes", likelihood=bf.Normal()),

@@ -86,7 +86,8 @@ def test_it_is_a_value():
     ],
 )
 def test_epochs_are_passes_over_the_clients_own_rows(epochs, batch_size, rows, steps):
-    work = bf.Training(steps=7, batch_size=batch_size, epochs=epochs)
+    own = {"steps": 7} if epochs is None else {"epochs": epochs}
+    work = bf.Training(batch_size=batch_size, **own)
     assert work.steps_for(rows) == steps
     assert work.options(0, rows).steps == (0 if epochs is None else steps)
 

@@ -128,7 +128,7 @@ def test_our_names_not_flowers_numbers_say_who_is_who(net, clients, tmp_path):
         grid, ["client-002", "client-001"], mail=PlainMail(), clock=grid.clock, wait=grid.wait
     )
     assert [profile.name for profile in pool.profiles] == ["client-001", "client-002"]
-    with pytest.raises(ClientError, match="more than 2 clients; name those that are meant"):
+    with pytest.raises(ClientError, match="more than 2 clients, .*the names of those that are meant"):
         Flower(grid, 2, mail=PlainMail(), clock=grid.clock, wait=grid.wait)
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_client_is_said_and_asked_nothing_more(net, clients, tmp_path
             hello_s=3.0,
             experiment=fingerprint,
         )
-    assert "node 1: message: expected 24 to" in str(caught.value)
+    assert "node 1: message: expected magic" in str(caught.value)
     assert len(grid.pushed) == 2
     empty = {"client-000": clients["client-000"][slice(0, 0)]}
     with pytest.raises(DataError, match="1 clients, all empty"):
@@ -196,7 +196,9 @@ def test_a_straggler_is_left_out_its_late_answer_refused_and_its_memory_has_not_
     grid.delays[slow, 2] = 15.0  # its second task; the first message was the greeting
     first, second, third, fourth = rounds(algorithm, pool, rounds=4, on_client_error="drop")
     assert not first.refused
-    assert second.refused["client-001"] == f"deadline: not answered by node {slow} within 10 s"
+    assert second.refused["client-001"] == (
+        f"deadline: not answered by node {slow} within 10 s; try a larger deadline_s"
+    )
     assert counts(third) == {"client-000": 3, "client-001": 2, "client-002": 3, "client-003": 3}
     assert counts(fourth) == {"client-000": 4, "client-001": 3, "client-002": 4, "client-003": 4}
     late = [(row.client, row.field) for row in third.rows if not row.accepted]
@@ -216,7 +218,8 @@ def test_a_node_that_is_gone_is_a_row_of_the_report(net, clients, tmp_path):
     grid.delays[node, 1] = 5.0
     grid.at(2.0, lambda: grid.kill(node))
     first, second = rounds(fed_avg(net, clients), pool, rounds=2, on_client_error="drop")
-    assert first.refused == second.refused == {"client-002": "node: its node is offline"}
+    gone = {"client-002": "node: its node is offline; try starting it again"}
+    assert first.refused == second.refused == gone
     assert grid.now < 10.0  # nobody waited for the deadline
     with pytest.raises(ClientError, match="client 'client-002', round 0, stage 'node'"):
         last(fed_avg(net, clients), pool, on_client_error="raise")

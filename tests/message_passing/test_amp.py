@@ -261,7 +261,5 @@ def test_sums_of_sparse_vectors_come_back_from_sums_of_projections():
 
 
 def test_what_is_refused_and_why():
-    with pytest.raises(ArgumentError, match=r"rows and columns >= 1, found \(0, 256\)"):
+    with pytest.raises(ArgumentError, match="rows: expected a whole number >= 1, found 0"):
         Compressed(0)
-    with pytest.raises(ArgumentError, match="leaf 'a': expected finite numbers, found 1 NaN"):
-        Compressed(2, 4).back(torch.tensor([math.nan, 1.0, 0.0, 0.0]), 8, "a")

@@ -378,7 +378,8 @@ def test_layers_that_cannot_be_factored_are_named():
 
 @pytest.mark.parametrize("count", [-1, 5, True, 1.0])
 def test_whole_first_is_at_most_the_layers(count):
-    with pytest.raises(ArgumentError, match=r"whole_first, count: expected an integer from 0 to 4"):
+    words = "whole_first, count: expected (an integer from 0 to 4|a whole number)"
+    with pytest.raises(ArgumentError, match=words):
         whole_first(nn.Sequential(*(nn.Linear(2, 2) for _ in range(4))), count)
 
 
@@ -424,7 +425,7 @@ def test_whole_first_is_at_most_the_layers(count):
             lambda: frobenius_decay({}, -1.0),
             "frobenius_decay, coefficient: expected a finite number from 0",
         ),
-        (lambda: frobenius_decay({}, float("nan")), "expected a finite number"),
+        (lambda: frobenius_decay({}, float("nan")), "expected a number, found nan"),
         (
             lambda: dense_or_thin(residual(), form="sparse"),
             "dense_or_thin, form: expected one of 'smaller', 'thin', 'dense'",

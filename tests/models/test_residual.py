@@ -342,9 +342,9 @@ def test_compact_runs_them(make):
         (lambda: resnet34(COLOUR, 10, KEY, width=math.inf), "resnet, width"),
         (
             lambda: resnet18(COLOUR, 10, KEY, norm="layer"),
-            "resnet, norm: expected one of 'batch', 'static', 'group', found 'layer'",
+            "resnet18, norm: expected one of 'batch', 'static', 'group', found 'layer'",
         ),
-        (lambda: resnet18(COLOUR, 10, KEY, norm=None), "resnet, norm: .* found None"),
+        (lambda: resnet18(COLOUR, 10, KEY, norm=None), "resnet18, norm: .* found None"),
         (
             lambda: vgg9((3, 7, 32), 10, KEY),
             r"vgg9, image: expected at least 8 x 8 pixels, found \(3, 7, 32\)",

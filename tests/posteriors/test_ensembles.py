@@ -320,7 +320,7 @@ def test_fed_pa_solves_with_the_shrunk_covariance():
         ),
         (
             lambda: bf.beta_pred_bayes(recipes.net(), training=bf.Training(steps=3)),
-            "two steps for each network",
+            "two steps for each of 3 networks",
         ),
         (
             lambda: bf.beta_pred_bayes(recipes.net(), training=bf.Training(optimiser=bf.Adam())),

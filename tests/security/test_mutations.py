@@ -125,7 +125,7 @@ def test_what_is_not_finite_is_refused_on_the_way_in_too():
     message = Cast().encode({"a": torch.ones(3)}, {}, KEY)
     for bad in (float("nan"), float("inf")):
         body = message[: -DIGEST - 4] + struct.pack("<f", bad)
-        with pytest.raises(WireError, match="finite float32 values"):
+        with pytest.raises(WireError, match="finite values"):
             Cast().decode(reseal(body), KEY)
 
 

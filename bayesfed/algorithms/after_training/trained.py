@@ -17,7 +17,8 @@ from bayesfed.trees import Tree, check, only, shapes, trainable
 
 BY_NAME = Role(
     lambda value: (
-        isinstance(value, Mapping) and all(isinstance(leaf, Tensor) for leaf in value.values())
+        isinstance(value, Mapping)
+        and all(isinstance(leaf, Tensor) and isinstance(name, str) for name, leaf in value.items())
     ),
     "tensors by name",
     "dict(net.named_parameters())",
@@ -47,7 +48,9 @@ def network_and_parameters(
     """
     net, own = (given.net, given.parameters) if isinstance(given, Model) else (given, None)
     if not isinstance(net, nn.Module):
-        raise ArgumentError(f"{where}, model", "a network or a Model", shown(given), "result.model")
+        raise ArgumentError(
+            f"{where}, model", "a network or a Model", shown(given), "result.model of fed_avg"
+        )
     chosen = own if parameters is None else parameters
     if chosen is None:
         return net, trainable(net)

@@ -76,7 +76,9 @@ def hetero_fl(
         slice of the first.
     """
     if not nets:
-        raise ArgumentError("hetero_fl", "a network for each size", "none", "[resnet18(...), ...]")
+        raise ArgumentError(
+            "hetero_fl", "a network for each size", "none", "[mlp([64, 32, 10], Key(0)), ...]"
+        )
     for net in nets:
         check_resolved("hetero_fl", net)
     work = training or Training()

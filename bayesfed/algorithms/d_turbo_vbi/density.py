@@ -87,7 +87,10 @@ class ToDensity:
     def __post_init__(self) -> None:
         if self.floor > self.target:
             raise ArgumentError(
-                "ToDensity", "floor <= target", f"{self.floor} > {self.target}", "floor=0.02"
+                "ToDensity",
+                "floor <= target",
+                f"{self.floor} > {self.target}",
+                f"floor={self.target / 4:g}",
             )
 
     @staticmethod

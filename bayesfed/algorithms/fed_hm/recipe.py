@@ -29,7 +29,7 @@ from bayesfed.algorithms.fed_hm.factored import Factored, Refactor
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import NOT_NEGATIVE, Role, check, number, whole
+from bayesfed.errors.checks import NOT_NEGATIVE, Role, number, whole
 from bayesfed.federated import Algorithm, Buffers, Capacity, Link, Local, Model, Profile, Training
 from bayesfed.federated.core import MODEL, owned
 from bayesfed.federated.training.batch_norm import buffered, predicting, travelling
@@ -49,7 +49,12 @@ RESIDUAL = Role(
 )
 
 
-@recipe(cites=("yao2021fedhm",))
+@recipe(
+    cites=("yao2021fedhm",),
+    residual=RESIDUAL,
+    decay=NOT_NEGATIVE,
+    temperature=number("(0, inf]", "math.inf"),
+)
 def fed_hm(
     net: nn.Module,
     ratios: Sequence[float],
@@ -122,10 +127,7 @@ def fed_hm(
         raise ArgumentError(
             "fed_hm, ratios", "falling shares of the rank", list(ratios), "[1, 1 / 2, 1 / 4, 1 / 8]"
         )
-    check("fed_hm, residual", residual, RESIDUAL)
     kept = residual if isinstance(residual, int) else math.inf if residual == "kept" else 0
-    check("fed_hm, decay", decay, NOT_NEGATIVE)
-    check("fed_hm, temperature", temperature, number("(0, inf]", "math.inf"))
     initial = travelling(net, buffers, where="fed_hm")
     still, ranks = constants(net), list[dict[str, int]]()
     for ratio in ratios:

@@ -137,10 +137,9 @@ class RiemannianSgd:
                     own, score = self._step(own, base, batch, rate, pull)
                     losses.append(score)
         loss = float(torch.stack(losses).mean()) if losses else 0.0
-        if not loss - loss == 0:
-            raise DataError(
-                "local Riemannian SGD", "a finite loss", loss, "a smaller learning rate"
-            )
+        if loss - loss != 0:
+            hint = "a smaller learning rate, or targets that are scaled to about 1"
+            raise DataError("local Riemannian SGD", "a finite loss", loss, hint)
         begun, found = points(base, self.layers), points(own, self.layers)
         payload, gap, within = Tree(), 0.0, 0.0
         for name, point in begun.items():

@@ -186,7 +186,7 @@ def _with_own_parts(
             f"{name}, local",
             "a predicate that leaves a parameter to share",
             f"all of {list(begun)}",
-            "local=None",
+            "local=None" if local else "a network of two layers or more",
         )
     own = {one: begun.pop(one) for one in chosen}
     last = None if local else (net, head_of(net))

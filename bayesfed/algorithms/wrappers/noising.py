@@ -104,8 +104,11 @@ class Private(EqualWeights):
             If it weighs entries one by one, or its weight is neither 0 nor 1.
         """
         if update.by_entry or update.weight not in (0.0, 1.0):
-            actual = "a weight for each entry" if update.by_entry else update.weight
-            hint = "a view that covers everything"
+            actual, hint = (
+                ("a weight for each entry", "a view that covers everything")
+                if update.by_entry
+                else (update.weight, "the update of one client")
+            )
             raise UpdateError("private", "clients of weight 1", actual, hint)
         if not update.weight:
             zeros = {name: torch.zeros_like(leaf) for name, leaf in update.total.items()}

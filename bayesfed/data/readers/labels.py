@@ -105,7 +105,7 @@ def _text(label: object, where: str) -> str:
             where,
             "a label, an integer or a text",
             "none" if label is None or isinstance(label, str) else repr(label),
-            "leaving out rows without one",
+            "rows with one label each",
         )
     try:
         number = float(text)

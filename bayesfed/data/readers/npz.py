@@ -73,7 +73,7 @@ def from_npz(
             f"{path}, {inputs} and {targets}",
             "as many rows, at least one",
             f"shapes {values.shape} and {labels.shape}",
-            "saving them anew",
+            "np.savez(path, inputs=..., targets=...) of the same rows",
         )
     if channels_last:
         if values.ndim != 4:
@@ -126,5 +126,5 @@ def _arrays(path: Path, *names: str) -> list[np.ndarray]:
         if isinstance(problem, DataError):
             raise
         raise DataError(
-            str(path), "arrays of numbers or texts", problem, "labels.astype(str)"
+            str(path), "arrays of numbers or texts", problem, "saving array.astype(str) or (float)"
         ) from problem

@@ -141,10 +141,9 @@ def from_csv(
             "none of this name",
             nearest(path.name, there) if there else f"a path that begins in {Path.cwd()}",
         ) from problem
-    except (OSError, UnicodeError, csv.Error) as problem:
-        raise DataError(
-            str(path), f"a readable table in {encoding}", problem, "checking the file"
-        ) from problem
+    except (OSError, UnicodeError, LookupError, csv.Error) as problem:
+        hint = "encoding='latin-1' or another, or a file that was saved anew"
+        raise DataError(str(path), f"a readable table in {encoding}", problem, hint) from problem
     if not rows:
         raise DataError(
             str(path), "a line of names and at least one row", "no rows", "another file"
@@ -192,17 +191,14 @@ def _wanted(
                 f"{len(heading)} others",
                 nearest(name, heading),
             )
-    chosen = (
-        [name for name in heading if name not in (label, *names)]
-        if columns is None
-        else list(columns)
-    )
+    others = [name for name in heading if name not in (label, *names)]
+    chosen = others if columns is None else list(columns)
     if not chosen or label in chosen:
         raise DataError(
             f"{path}, columns",
             "columns of inputs beside the label",
             "none" if not chosen else f"the label {label!r} among them",
-            "columns=None",
+            "columns=None" if others else "a table with more columns",
         )
     return [heading.index(name) for name in chosen]
 

@@ -79,7 +79,8 @@ def clipped(update: Update, state: Tree, longest: float) -> Update:
     if (length := norm(moved)) <= longest:
         return update
     if not math.isfinite(length):
-        raise UpdateError("a client's change", "a finite norm", length, "Digital(max_norm=1e6)")
+        hint = "on_client_error='drop', which leaves the client out"
+        raise UpdateError("a client's change", "a finite norm", length, hint)
     # Slightly shorter than the bound, because of the rounding to the precision of the leaves.
     share, weight = (longest / length) * (1 - 1e-6), update.number()
     while True:

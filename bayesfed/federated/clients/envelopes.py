@@ -223,13 +223,13 @@ def _explained(message: bytes, envelope: Envelope, secret: bytes | None, limit: 
                 f"another one{f', of {said}' if said else ''}",
             )
     kind = "forged, replayed or damaged" if secret is not None else "damaged, or of another run"
-    return _refusal(
-        "digest", "a matching digest", f"another one: {kind}{f'; it says {said}' if said else ''}"
-    )
+    actual = f"another one: {kind}{f'; it says {said}' if said else ''}"
+    return _refusal("digest", "a matching digest", actual, ", and one set of secrets at both ends")
 
 
-def _refusal(field: str, expected: str, actual: str) -> WireError:
-    return WireError("message", expected, actual, "this exchange's own message", field=field)
+def _refusal(field: str, expected: str, actual: str, more: str = "") -> WireError:
+    hint = f"this exchange's own message{more}"
+    return WireError("message", expected, actual, hint, field=field)
 
 
 def _claims(body: memoryview, limit: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from bayesfed.compress.wire import forget
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, BayesfedError, ClientError, DataError, RefusedError
 from bayesfed.errors.checks import shown
-from bayesfed.federated.clients.envelopes import Envelope, masked
+from bayesfed.federated.clients.envelopes import Envelope, masked, opened
 from bayesfed.federated.clients.side import ClientSide, Opened, Sides
 from bayesfed.federated.core import Direction, Fit, Info, Link, LocalOptions, Scalar, read_options
 from bayesfed.keys import Key, forked
@@ -191,7 +191,7 @@ def read(task: Task, side: ClientSide, secret: bytes | None) -> tuple[Tree, Loca
     """Take the message out of a task and decode it as (tree, options), the options as the record
     that the client's local step reads.
     """
-    message, task.message = masked(task.message, task.envelope("down"), secret), b""
+    message, task.message = opened(task.message, task.envelope("down"), secret), b""
     tree, header = task.down.decode(message, task.key.child("down"))
     forget()
     task.dtypes = {name: leaf.dtype for name, leaf in tree.items()}

@@ -21,7 +21,6 @@ from typing import NamedTuple, Self
 import torch
 
 from bayesfed.data import Dataset
-from bayesfed.errors import ClientError
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task, Turn, answered, reason_of
@@ -102,8 +101,11 @@ def frames(outcome: Outcome) -> tuple[bytes, ...]:
     if isinstance(outcome, Reply):
         figures = json.dumps({"info": outcome.info, "seconds": outcome.seconds}, default=float)
         return figures.encode(), to_safetensors(outcome.memory), outcome.packed
-    said = {"stage": outcome.stage, "reason": outcome.reason, "field": outcome.field}
-    return (json.dumps(said).encode(),)
+    return _failure(outcome.stage, outcome.reason, outcome.field)
+
+
+def _failure(stage: str, reason: str, field: str = "") -> tuple[bytes, ...]:
+    return (json.dumps({"stage": stage, "reason": reason, "field": field}).encode(),)
 
 
 def receive_outcome(door: Connection, task: Task) -> Outcome:
@@ -138,7 +140,7 @@ def _answer_one(server: Connection, site: Site) -> None:
         sent = frames(answered(site.sides, site.turn(task, from_safetensors(memory))))
     except Exception as problem:
         # The server knows the client and the round, even of a task that could not be read here.
-        sent = frames(ClientError("", 0, "reply", reason_of(problem)))
+        sent = _failure("reply", reason_of(problem))
     for frame in sent:
         server.send_bytes(frame)
 

@@ -115,7 +115,8 @@ class Workers:
         """
         task, how = job.task, self._remove(worker)
         if worker.late:
-            reason = f"no answer within {self._deadline_s:g} s; its worker process was stopped"
+            late = f"no answer within {self._deadline_s:g} s; its worker process was stopped"
+            reason = f"{late}; try a larger deadline_s"
             job.outcome = task.error("deadline", reason)
             return
         if not job.tried:

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from bayesfed.data import Dataset, Population
 from bayesfed.data.population import check_classes
-from bayesfed.errors import ArgumentError, PosteriorError
+from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.errors.checks import WHOLE, a, check, shown
 from bayesfed.errors.roles import Role, role_of, takes
 from bayesfed.federated.clients import ClientPool
 from bayesfed.federated.core import Algorithm
 from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.keys import Key, forked
+from bayesfed.models import Categorical
 
 SAMPLER = "everyone, fraction(0.5), or (round, names, key) -> names"
 # As many rows as there must be for each class before one without rows is worth a word.
@@ -156,14 +157,11 @@ def check_test(algorithm: Algorithm, test: object, clients: Mapping[str, Dataset
         actual = f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})"
         hint = "the test set prepared as the rows are"
         raise ArgumentError("run, test", expected, actual, hint) from problem
-    most, classes = int(test.targets.max()), outputs.shape[1] if outputs.ndim == 2 else 0
-    if test.targets.ndim != 1 or (classes and most >= classes):
-        raise ArgumentError(
-            "run, test",
-            "one label a row" + (f", 0 to {classes - 1}" if classes else ""),
-            f"labels up to {most}, shape {tuple(test.targets.shape)}",
-            "classes=train.classes when reading the test set",
-        )
+    if outputs.ndim == 2:
+        try:
+            Categorical().check(outputs.new_zeros(len(test), outputs.shape[1]), test.targets)
+        except DataError as problem:
+            raise ArgumentError(f"run, test: {problem}") from problem
 
 
 def described(data: Dataset) -> str:

@@ -111,10 +111,10 @@ def _check_figures(reply: Reply) -> None:
             "",
         )
     if odd:
-        expected, hint = f"at most {MOST_FIGURES} numbers by name", "float(figure) in Fit(info=...)"
-        raise _refusal("info", expected, odd, hint)
+        expected = f"at most {MOST_FIGURES} numbers by name"
+        raise _refusal("info", expected, odd, "Fit(info={'loss': float(loss)})")
     if not (isinstance(reply.seconds, int | float) and 0 <= reply.seconds < math.inf):
-        raise _refusal("info", "seconds >= 0", reply.seconds)
+        raise _refusal("info", "seconds >= 0", reply.seconds, "time.perf_counter() - start")
 
 
 def _refusal(

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked_class, whole
 from bayesfed.inference.amp.iteration import amp
 from bayesfed.keys import Key
-from bayesfed.trees import is_finite
 
 
+@checked_class({}, rows=whole(1, "200"), columns=whole(1, "256"))
 @dataclass(frozen=True)
 class Compressed:
     """Random projections, `rows` for every `columns` numbers, from which the server recovers a
@@ -50,15 +50,6 @@ class Compressed:
     rows: int
     columns: int = 256
 
-    def __post_init__(self) -> None:
-        if min(self.rows, self.columns) < 1:
-            raise ArgumentError(
-                "Compressed",
-                "rows and columns >= 1",
-                (self.rows, self.columns),
-                "Compressed(200, 256)",
-            )
-
     def forward(self, values: Tensor, name: str) -> Tensor:
         """Return the projections of all blocks, ``(ceil(D / columns) rows,)``."""
         if len(values) <= self.columns:
@@ -67,22 +58,11 @@ class Compressed:
         return (padded.view(-1, self.columns) @ self._matrix(name, values).T).flatten()
 
     def back(self, received: Tensor, count: int, name: str) -> Tensor:
-        """Recover the blocks. For a block that diverges, its best iterate is taken.
-
-        Raises
-        ------
-        ArgumentError
-            If a number is not finite.
+        """Recover the blocks of finite numbers. For a block that diverges, its best iterate is
+        taken.
         """
         if count <= self.columns:
             return received
-        if not is_finite(received):
-            raise ArgumentError(
-                f"Compressed, leaf {name!r}",
-                "finite numbers",
-                f"{int((~received.isfinite()).sum())} NaN or Inf",
-                "leaving that client out",
-            )
         blocks, matrix = received.reshape(-1, self.rows), self._matrix(name, received)
         return amp(matrix, blocks, tol=1e-4, damping=0.3).estimate.flatten()[:count]
 

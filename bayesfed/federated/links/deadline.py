@@ -87,7 +87,7 @@ def _spent(arrival: Arrival) -> Arrival:
             f"Cell, client {arrival.client!r}",
             "an assignment with a load",
             None,
-            "on_devices(algorithm)",
+            "timed(algorithm, macs)",
         )
     bits = 8 * len(arrival.packed)
     spent, overrun = load.cost(bits), math.ceil(bits - load.bits) if load.bits < bits else 0

@@ -21,11 +21,11 @@ from torch import Tensor
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import check, checked_class, number
-from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update, gathered
+from bayesfed.federated.core import Arrival, Cost, Reducer, Scalar, Sum, Update, checked, gathered
 from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.digital import opened
 from bayesfed.keys import Key
-from bayesfed.trees import Tree, shapes, zeros_like
+from bayesfed.trees import Tree, check_shapes, shapes, zeros_like
 from bayesfed.wireless import Gbma
 from bayesfed.wireless.channels import Reals, Received, Spent, channel_uses, fading, pack, transmit
 from bayesfed.wireless.power_control import PowerControl, common_amplitude
@@ -96,7 +96,7 @@ class OverTheAir:
                 (self.snr_db, self.power_w),
                 "OverTheAir(snr_db=25.0)",
             )
-        check("OverTheAir, power_w", self.transmit_power_w, number("(0, inf)", "power_w=1.0"))
+        check("OverTheAir, power_w", self.transmit_power_w, number("(0, inf)", "power_w=1.0 alone"))
 
     @property
     def transmit_power_w(self) -> float:
@@ -127,7 +127,7 @@ class OverTheAir:
         everyone, signal = list(arrivals), _Signal(self)
         for arrival in everyone:
             try:
-                signal.check(arrival)
+                signal.note(arrival)
             except Exception as problem:
                 # As in `Digital`.
                 arrival.refuse(problem)
@@ -177,7 +177,7 @@ class _Signal:
         self._energies: dict[str, dict[str, float]] = {}
         self._lengths: dict[str, int] = {}
 
-    def check(self, arrival: Arrival) -> None:
+    def note(self, arrival: Arrival) -> None:
         """Check a payload, and note its weight and its energy by leaf.
 
         Raises
@@ -190,10 +190,9 @@ class _Signal:
             raise UpdateError(
                 "OverTheAir", "payloads of equal shapes", "a weight for each entry", "Digital()"
             )
-        own, first = shapes(update.total), shapes(self.zeros)
-        if first and own != first:
-            expected = f"shapes {first}, those of the first client"
-            raise UpdateError("OverTheAir", expected, own, "Digital()", field="shape")
+        if self.zeros:
+            check_shapes(update.total, shapes(self.zeros), where="OverTheAir")
+        checked(update)
         sent = self._sent(update.total)
         self.weights[arrival.client] = update.number()
         self._energies[arrival.client] = {

@@ -28,7 +28,6 @@ from torch import nn
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import check, one_of
 from bayesfed.federated.core import Around, Fit, Local, LocalOptions
 from bayesfed.keys import Key
 from bayesfed.models import untracked
@@ -66,10 +65,9 @@ def travelling(net: nn.Module, buffers: Buffers, *, where: str) -> Tree:
     Raises
     ------
     ArgumentError
-        If the policy is unknown, no parameter is trained, or the network has running statistics and
-        the policy is "static".
+        If no parameter is trained, or the network has running statistics and the policy is
+        "static".
     """
-    check(f"{where}, buffers", buffers, one_of(Buffers, "'static'"))
     running = running_statistics(net, certain=buffers == "static")
     if running and buffers == "static":
         hint = (

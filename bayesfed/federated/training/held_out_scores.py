@@ -81,7 +81,7 @@ class HeldOutScores(Around, ABC):
         )
         if not bool(torch.isfinite(result).all()):
             raise DataError(
-                "held-out rows", "finite scores", result.tolist(), "a smaller learning rate"
+                "held-out rows", "finite scores", result.tolist(), "inputs on one scale"
             )
         return result
 

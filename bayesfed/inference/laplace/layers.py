@@ -61,16 +61,16 @@ class Layer:
         return {name: part.reshape(like[name].shape).to(like[name]) for name, part in parts.items()}
 
 
-def last_layer(net: nn.Module) -> Layer:
-    """Return a network's last linear layer.
+def last_layer(net: nn.Module, where: str = "laplace", instead: str = "subset='all'") -> Layer:
+    """Return a network's last linear layer; `where` and `instead` are for the error.
 
     Raises
     ------
     ArgumentError
         If the network has none.
     """
-    check_resolved("laplace", net)
-    name, module = last_linear(net, "laplace", "subset='all'")
+    check_resolved(where, net)
+    name, module = last_linear(net, where, instead)
     return _layer(name, module, last=True)
 
 

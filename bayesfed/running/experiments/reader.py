@@ -41,6 +41,11 @@ class Misfit(Exception):
         self.path, self.hint, self.raw = path, hint, raw
 
 
+def _misfits(made_by: Any, table: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many keys of a table a callable does not know, and how many it lacks."""
+    return len(table.keys() - keys(made_by)), len({*names.required(made_by)} - table.keys())
+
+
 class Reader:
     """Reader of the values of an experiment file.
 
@@ -171,13 +176,14 @@ class Reader:
 
     def _chosen(self, raw: Any, kinds: Kinds, path: Place) -> tuple[Any, dict[str, Any], str]:
         """Return what ``kind`` names, the rest of the table, and the name."""
-        listed, first = ", ".join(kinds), next(iter(kinds))
+        listed = ", ".join(kinds)
         table = {"kind": raw} if isinstance(raw, str) else dict(raw)
         at = (*path, "kind") if isinstance(raw, dict) and "kind" in raw else path
-        kind = table.pop("kind", first if len(kinds) == 1 else None)
+        kind = table.pop("kind", next(iter(kinds)) if len(kinds) == 1 else None)
         if kind is None:
+            near = min(kinds, key=lambda one: _misfits(kinds[one][0], table))
             raise self.file.error(
-                at, f'kind = "...", one of {listed}', "no `kind`", f'kind = "{first}"'
+                at, f'kind = "...", one of {listed}', "no `kind`", f'kind = "{near}"'
             )
         if own.is_own(kind):
             with self._told(at):
@@ -212,10 +218,7 @@ class Reader:
     # Parameters that a file writes in another way, those of `kinds.said`.
 
     def _sizes(self, alphas: list[float], path: Place) -> tuple[Share, ...]:
-        self.scope.used.add("net")
-        net, sample = self.scope.net, self.scope.train.inputs[:1]
-        if net is None:
-            raise self._missing("net", Settings, ())
+        net, sample = self.scope.network, self.scope.train.inputs[:1]
         return tuple(shrunk_shares(net, channel_graph(net, sample), sample, alphas))
 
     def _open(self, raw: Any, kinds: Kinds, left: tuple[str, ...], path: Place) -> Any:
@@ -265,7 +268,9 @@ class Reader:
                 path,
                 "arguments that fit together",
                 f"{type(problem).__name__}: {problem}",
-                f"bayesfed list {made_by}",
+                f"bayesfed list {made_by}"
+                if made_by in names.public()
+                else f"other arguments of {made_by}",
             ) from problem
 
     def _missing(self, name: str, made_by: Any, path: Place) -> ExperimentError:

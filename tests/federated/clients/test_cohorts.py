@@ -270,7 +270,7 @@ OBSTACLES = {
     ),
     "posterior": (
         lambda net: bf.d_turbo_vbi(
-            bf.declare(net), observations=100, training=bf.Training(steps=2)
+            bf.declare(net), observations=130, training=bf.Training(steps=2)
         ),
         "Scored does more than gradient steps",
     ),

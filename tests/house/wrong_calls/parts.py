@@ -149,7 +149,7 @@ WRONG = {
     "payload names": (
         lambda: go(own(local=Loc(payload={"w": torch.zeros(1)}))),
         ClientError,
-        "; try the names published",
+        "; try leaves of these names",
     ),
     "payload list": (
         lambda: go(own(local=Loc(payload=[1]))),

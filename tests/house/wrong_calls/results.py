@@ -85,7 +85,7 @@ WRONG = {
     "model width": (
         lambda: done().model(torch.zeros(2, 5)),
         DataError,
-        "; try rows of the width and type that were tra",
+        "; try rows of the width and type that were trained on",
     ),
     "model numpy": (
         lambda: done().model(np.zeros((2, 4), np.float32)),
@@ -100,6 +100,6 @@ WRONG = {
     "model dtype": (
         lambda: done().model(torch.zeros(2, 4).double()),
         DataError,
-        "; try rows of the width and type that were tra",
+        "as its parameters are, found a tensor (2, 4) of float64",
     ),
 }

@@ -156,7 +156,7 @@ WRONG = {
     "run batch dtype": (
         lambda: go(clients={"a": replace(DATA, inputs=DATA.inputs.double())}),
         ClientError,
-        "; try rows of the width and type that t",
+        "as its parameters are, found a tensor (1, 4) of float64",
     ),
     "run batch ints": (
         lambda: go(clients={"a": replace(DATA, inputs=(DATA.inputs * 10).long())}),

@@ -108,8 +108,11 @@ def _of(file: str, tree: ast.Module, errors: set[str], makers: Makers) -> Iterat
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    # Makers of this file, of its folder, and of modules from which it imports something.
-    modules = {name.rpartition(".")[0] for name in imported}
+    # Makers of this file, of its folder, and of modules of which it imports something, also through
+    # a package.
+    modules = {name.rpartition(".")[0] for name in imported} | {
+        _home(name) for name in imported if name.startswith("bayesfed.")
+    }
     known = errors | {
         name
         for other, name in makers
@@ -119,17 +122,16 @@ def _of(file: str, tree: ast.Module, errors: set[str], makers: Makers) -> Iterat
             and (Path(other).parent == Path(file).parent or _module(other) in modules)
         )
     }
-    if file == CHECKS or "bayesfed.errors.checks.check" in imported:
-        known = known | {"check"}
+    # `check` by the name that it has here alone: methods, and other functions, are called so too.
+    plain = {imported.get(f"{_module(CHECKS)}.check", "check" if file == CHECKS else "")}
+    plain.add("warnings.warn")
 
     def walk(node: ast.AST, around: tuple[str, ...]) -> Iterator[Place]:
         if isinstance(node, Function | ast.ClassDef):
             around = (*around, node.name)
             if makers.get((file, node.name)) is node or (file, node.name) == (CHECKS, "check"):
                 return
-        if isinstance(node, ast.Call) and (
-            _last(node) in known or ast.unparse(node.func) == "warnings.warn"
-        ):
+        if isinstance(node, ast.Call) and (_last(node) in known or ast.unparse(node.func) in plain):
             text = ast.get_source_segment(source, node) or ""
             end = node.end_lineno or node.lineno
             yield Place(file, node.lineno, end, ".".join(around), text)
@@ -137,6 +139,16 @@ def _of(file: str, tree: ast.Module, errors: set[str], makers: Makers) -> Iterat
             yield from walk(child, around)
 
     yield from walk(tree, ())
+
+
+def _home(name: str) -> str:
+    """Return the module in which something that a package offers was made."""
+    package, _, own = name.rpartition(".")
+    try:
+        return str(getattr(getattr(import_module(package), own, None), "__module__", ""))
+    except ImportError:
+        # An extra that is not installed.
+        return ""
 
 
 def _module(file: str) -> str:

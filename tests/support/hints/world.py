@@ -11,6 +11,7 @@ import inspect
 import math
 import pkgutil
 import re
+import resource
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -54,7 +55,10 @@ FIXTURES: Mapping[str, Callable[[], Any]] = {
 
 
 # What a call without its arguments gives, where no fixture has their names.
-FILLED: Mapping[str, Callable[[], Any]] = {"shrunk_shares": lambda: list(planner().sizes)}
+FILLED: Mapping[str, Callable[[], Any]] = {
+    "shrunk_shares": lambda: list(planner().sizes),
+    "iid": lambda: bf.iid(len(given.DATA), 2, given.KEY),
+}
 MODULES = {"bf": bf, "torch": torch, "np": np, "math": math, "nn": nn, "pyro": pyro, "nx": nx}
 
 
@@ -122,13 +126,14 @@ def evaluated(hint: str, names: Mapping[str, Any] | None = None) -> list[tuple[s
     """Return the expressions of a hint and their values; of `name=value` the value. A single word
     that names nothing is a word that explains. `names` come before those of `World`.
     """
-    found, world = [], World(names or {})
+    found, world = [], World({**(names or {}), "filled": filled})
     for text in _expressions(hint):
         if text.isidentifier() and not hasattr(builtins, text) and text not in world:
             continue
         tree = Filled().visit(ast.parse(text, mode="eval"))
         code = compile(ast.fix_missing_locations(tree), "hint", "eval")
-        found.append((text, eval(code, {"filled": filled}, world)))
+        # As globals, which comprehensions see too.
+        found.append((text, eval(code, world)))
     return found
 
 
@@ -156,3 +161,14 @@ def _parsed(text: str) -> str:
         return ""
     # A comma at this level lists several values to try.
     return "" if isinstance(node, ast.Tuple) and not rest.startswith("(") else rest
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """Let no file grow inside the block: what writes is told that the file is too large."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -81,7 +81,7 @@ def section_bombs(limit: int = 1 << 20) -> dict[str, tuple[Codec, bytes]]:
         )
     for what, dtype, raw in (
         ("NaN", "f4", struct.pack("<f", float("nan"))),
-        ("1e300", "f8", struct.pack("<d", 1e300)),
+        ("Inf of float64", "f8", struct.pack("<d", float("inf"))),
         ("Inf", "f2", b"\0\x7c"),
     ):
         listed[f"Cast: {what}"] = Cast(limit=limit), seal([Leaf("a", dtype, (1,), raw)], {})

@@ -101,7 +101,7 @@ class BatchMoments(Asked):
             f"batch norm {self.norm!r}",
             "rows that come to it",
             "a forward pass without it",
-            "one path",
+            "a forward pass that always uses it",
         )
 
 

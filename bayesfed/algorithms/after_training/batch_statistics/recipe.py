@@ -82,8 +82,11 @@ def batch_statistics(
         raise ArgumentError(
             "batch_statistics",
             "static batch norms",
-            "running statistics" if batch_norms(net) else "no batch norm",
-            "bayesfed.models.untracked(net)",
+            *(
+                ("running statistics", "bayesfed.models.untracked(net)")
+                if batch_norms(net)
+                else ("no batch norm", "the network as it is")
+            ),
         )
     try:
         known = frozen(net)

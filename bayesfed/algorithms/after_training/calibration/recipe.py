@@ -99,7 +99,11 @@ def calibrated(
     """
     net, begun = network_and_parameters("calibrated", model, parameters)
     check_tracked(net, "calibrated")
-    grid = GRID if temperatures is None else _grid(temperatures)
+    grid = GRID if temperatures is None else tuple(map(float, temperatures))
+    if not grid or not all(0 < one < math.inf for one in grid):
+        raise ArgumentError(
+            "calibrated, temperatures", "positive numbers", shown(temperatures), "[0.5, 1.0, 2.0]"
+        )
     classes = _outputs(net) if classes is None else classes
     zeros = {
         TEMPERATURE: torch.ones(1, dtype=torch.float64),
@@ -138,21 +142,6 @@ def calibrated(
 
     initial = of(MODEL, begun) | zeros
     return of_core("calibrated", initial, (first, second), predictor, personal=personal)
-
-
-def _grid(temperatures: Sequence[float]) -> tuple[float, ...]:
-    """Return the temperatures as numbers; `ArgumentError` if they are none."""
-    try:
-        # The digits of a text are numbers too.
-        grid = () if isinstance(temperatures, str) else tuple(map(float, temperatures))
-    # Of tensors of more axes, a `RuntimeError`.
-    except (TypeError, ValueError, RuntimeError):
-        grid = ()
-    if not grid or not all(0 < one < math.inf for one in grid):
-        raise ArgumentError(
-            "calibrated, temperatures", "positive numbers", shown(temperatures), "[0.5, 1.0, 2.0]"
-        )
-    return grid
 
 
 def _outputs(net: nn.Module) -> int:

@@ -128,6 +128,11 @@ class FeatureDensity:
         return distances
 
 
+def last_of(net: nn.Module) -> tuple[str, nn.Linear]:
+    """Return path and layer of a network's last linear layer; `ArgumentError` without any."""
+    return last_linear(net, "feature_density", "mlp([64, 64, 10], key)")
+
+
 def features(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
     """Return what the last linear layer of a network gets, ``(B, d)``.
 
@@ -136,7 +141,7 @@ def features(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
     DataError
         If that layer is not used exactly once, on one vector a row.
     """
-    last, _ = last_linear(net, "feature_density", "mlp([64, 64, 10], key)")
+    last, _ = last_of(net)
     with noting(net, [last]) as calls, torch.no_grad(), evaluating(net):
         called(net, to(parameters, inputs.device), inputs)
     if len(calls) != 1 or calls[0][1].ndim != 2:

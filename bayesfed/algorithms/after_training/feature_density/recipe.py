@@ -10,7 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bayesfed.algorithms.after_training.feature_density.model import FeatureDensity, features
+from bayesfed.algorithms.after_training.feature_density.model import (
+    FeatureDensity,
+    features,
+    last_of,
+)
 from bayesfed.algorithms.after_training.trained import network_and_parameters
 from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.surveys import LARGEST, Asked, Limit, product_limits, survey
@@ -25,7 +29,7 @@ from bayesfed.inference.laplace.blocks import symmetric, triangle
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
 from bayesfed.models import Categorical
-from bayesfed.models.modules import check_last, last_linear
+from bayesfed.models.modules import check_last
 from bayesfed.models.nets.norms import check_tracked
 from bayesfed.trees import Tree
 
@@ -77,7 +81,7 @@ def feature_density(
     """
     net, begun = network_and_parameters("feature_density", model, parameters)
     check_tracked(net, "feature_density")
-    last, layer = last_linear(net, "feature_density", "mlp([64, 64, 10], key)")
+    last, layer = last_of(net)
     classes, size = layer.out_features, layer.in_features
     expected = {COUNTS: (classes,), SUMS: (classes, size), PRODUCTS: (size * (size + 1) // 2,)}
 

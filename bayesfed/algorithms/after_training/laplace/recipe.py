@@ -172,9 +172,16 @@ def _model(
 
 
 def structure_of(
-    net: nn.Module, subset: Subset, structure: Form, biases: Biases = "joint"
+    net: nn.Module,
+    subset: Subset,
+    structure: Form,
+    biases: Biases = "joint",
+    *,
+    where: str = "laplace",
+    instead: str = "",
 ) -> Structure:
-    """Return a form of the GGN of a network; parameters as for `laplace`.
+    """Return a form of the GGN of a network; parameters as for `laplace`, and the name of the
+    method with what to try in place of this form, for errors.
 
     Raises
     ------
@@ -184,29 +191,26 @@ def structure_of(
     own = dict(net.named_parameters())
     layers: list[Layer] | None
     if subset == "last":
-        layers = [last_layer(net)]
+        layers = [last_layer(net, where, instead or "subset='all'")]
         names = layers[0].parameters
         if both := tied(net) & set(names):
             raise ArgumentError(
-                "laplace, subset='last'",
+                where,
                 "parameters of the last layer alone",
                 f"tied {sorted(both)}",
-                "subset='all', structure='full'",
+                instead or "subset='all', structure='full'",
             )
     else:
         layers = all_layers(net)
         names = tuple(name for name, value in own.items() if value.requires_grad)
         if not names:
             raise ArgumentError(
-                "laplace, subset='all'",
-                "a trained parameter",
-                f"all frozen of {list(own)}",
-                "subset='last'",
+                where, "a trained parameter", f"all frozen of {list(own)}", "subset='last'"
             )
     if structure == "kronecker":
         if layers is None:
             raise ArgumentError(
-                "laplace",
+                where,
                 "linear and convolution layers",
                 "trained parameters elsewhere, tied or in a layer of groups",
                 "structure='full' or 'diagonal', subset='last'",
@@ -217,9 +221,9 @@ def structure_of(
     size = sum(own[name].numel() for name in names)
     if structure == "full" and size > LARGEST:
         raise ArgumentError(
-            "laplace, structure='full'",
-            f"at most {LARGEST:,} parameters",
+            where,
+            f"at most {LARGEST:,} parameters for structure='full'",
             f"{size:,}",
-            "structure='kronecker' or 'diagonal'",
+            instead or "structure='kronecker' or 'diagonal'",
         )
     return Flat(names, size, structure == "diagonal")

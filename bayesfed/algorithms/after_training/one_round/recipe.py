@@ -107,8 +107,12 @@ def one_round(
     if bayes:
         hint = "one_round(net, prior_precision=1.0), Training without one"
         no_prior(work, "one_round, fusion='laplace'", hint)
-    form = structure_of(net, "last", "full") if bayes else structure_of(net, "all", "diagonal")
     begun = travelling(net, "static", where="one_round")
+    form = (
+        structure_of(net, "last", "full", where="one_round", instead="fusion='fisher'")
+        if bayes
+        else structure_of(net, "all", "diagonal")
+    )
     if frozen := [name for name in form.names if name not in begun]:
         raise ArgumentError(
             "one_round", "a last layer that is trained", f"frozen {frozen}", "requires_grad_()"

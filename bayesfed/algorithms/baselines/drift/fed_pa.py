@@ -32,7 +32,7 @@ from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import number
 from bayesfed.federated import Algorithm, Descent, Fit, Link, LocalOptions, Training
 from bayesfed.federated.core import Around
@@ -83,13 +83,8 @@ def fed_pa(
         If a number is outside its domain, or there are fewer steps after the burn-in than samples.
     """
     work = training or Training()
-    if work.epochs is None and _window(work.steps, burn_in, samples) < 1:
-        raise ArgumentError(
-            "fed_pa",
-            "a step for each sample after the burn-in",
-            f"{work.steps} steps, {samples} samples",
-            f"Training(steps={math.ceil(samples / (1 - burn_in))})",
-        )
+    if work.epochs is None:
+        _window(work.steps, burn_in, samples)
 
     def options(turn: Turn) -> LocalOptions:
         return work.options_as(
@@ -146,19 +141,16 @@ class PosteriorAverage(Around):
 
         Raises
         ------
+        ArgumentError
+            If there are fewer steps after the burn-in than samples.
         DataError
-            If there are fewer steps after the burn-in than samples, the data cannot be scored, or
-            training diverged.
+            If the data cannot be scored, or training diverged.
         """
         count = options.windows if isinstance(options, Windows) else 0
         if not count or not len(data):
             return self.local.train(message, data, key, options)
         _, steps = self.local.asked(options)
         window = _window(steps, self.burn_in, count)
-        if window < 1:
-            raise DataError(
-                "fed_pa", f"{count} steps after the burn-in", f"{steps} steps in all", "epochs=5.0"
-            )
         sums, before = list[Tree](), steps - window * count
 
         def after_step(trained: Tree, rate: float, left: int) -> None:
@@ -203,5 +195,13 @@ def posterior_change(samples: Tensor, start: Tensor, shrinkage: float) -> Tensor
 
 
 def _window(steps: int, burn_in: float, samples: int) -> int:
-    """Return the number of steps of a window."""
-    return (steps - math.floor(burn_in * steps)) // samples
+    """Return the number of steps of a window; `ArgumentError` if there is none."""
+    window = (steps - math.floor(burn_in * steps)) // samples
+    if not window:
+        raise ArgumentError(
+            "fed_pa",
+            "a step for each sample after the burn-in",
+            f"{steps} steps, {samples} samples",
+            f"Training(steps={math.ceil(samples / (1 - burn_in))})",
+        )
+    return window

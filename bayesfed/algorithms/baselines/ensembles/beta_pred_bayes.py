@@ -29,7 +29,6 @@ from bayesfed.algorithms.surveys import Asked, Bounded, sums_limits
 from bayesfed.compress import Codec
 from bayesfed.compress.codecs import exact
 from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import number
 from bayesfed.federated import (
     Algorithm,
@@ -101,13 +100,9 @@ def beta_pred_bayes(
     """
     work = training or Training()
     sgd_of(work, "beta_pred_bayes")
-    if work.epochs is None and work.steps < 2 * samples:
-        raise ArgumentError(
-            "beta_pred_bayes",
-            "two steps for each network",
-            f"{work.steps} for {samples}",
-            f"Training(steps={2 * samples})",
-        )
+    local = Langevin(work.likelihood_descent(net), samples, temperature)
+    if work.epochs is None:
+        local.spacing(work.steps)
     begin = travelling(net, "static", where="beta_pred_bayes")
     as_is = exact(begin)
     sent = codec or as_is
@@ -123,7 +118,6 @@ def beta_pred_bayes(
         scores = Bounded({"nll": (len(SHARES),)}, float(profile.samples), sums_limits)
         return Assignment(scores, 1.0, sent, as_is)
 
-    local = Langevin(work.likelihood_descent(net), samples, temperature)
     over = link or Digital()
 
     def consensus(state: Tree) -> Consensus:

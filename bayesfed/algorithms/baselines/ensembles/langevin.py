@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from bayesfed.data import Dataset
-from bayesfed.errors import DataError
+from bayesfed.errors import ArgumentError
 from bayesfed.federated import Descent, Fit, LocalOptions
 from bayesfed.federated.core import Around
 from bayesfed.federated.training.held_out_scores import split_held
@@ -49,24 +49,17 @@ class Langevin(Around):
 
         Raises
         ------
+        ArgumentError
+            If there are fewer than two steps for each network.
         DataError
-            If there are fewer than two steps for each network, the data cannot be scored, or
-            training diverged.
+            If the data cannot be scored, or training diverged.
         """
         rows, _ = split_held(data)
         if not len(rows):
             return Fit(
                 together([message] * self.samples), {}, {"samples": 0.0, "loss": 0.0, "nll": 0.0}
             )
-        _, steps = self.local.asked(options)
-        if steps < 2 * self.samples:
-            raise DataError(
-                "local training",
-                f"two steps for each of {self.samples} networks",
-                steps,
-                f"Training(steps={2 * self.samples})",
-            )
-        spacing = steps // 2 // self.samples
+        spacing = self.spacing(self.local.asked(options)[1])
         noise, drawn = key.child("langevin").generator(rows.inputs.device), list[Tree]()
 
         def after_step(trained: Tree, rate: float, left: int) -> None:
@@ -78,3 +71,16 @@ class Langevin(Around):
 
         fit = self.local.train(message, rows, key, options, after_step)
         return fit._replace(payload=together(drawn))
+
+    def spacing(self, steps: int) -> int:
+        """Return the number of steps between two networks; `ArgumentError` if there are fewer than
+        two steps for each.
+        """
+        if steps < 2 * self.samples:
+            raise ArgumentError(
+                "beta_pred_bayes",
+                f"two steps for each of {self.samples} networks",
+                steps,
+                f"Training(steps={2 * self.samples})",
+            )
+        return steps // 2 // self.samples

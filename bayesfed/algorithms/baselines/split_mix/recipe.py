@@ -24,9 +24,10 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Capacity, Link, Training
+from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
-from bayesfed.trees import Tree, running_statistics, shapes, trainable
+from bayesfed.trees import Tree, shapes
 
 
 @recipe(cites=("hong2022efficient",))
@@ -74,13 +75,13 @@ def split_mix(
         raise ArgumentError(
             "split_mix, nets_of", "falling numbers >= 1", list(nets_of), "[9, 3, 2, 1]"
         )
-    net, count = make(key.child(0)), nets_of[0]
-    if running := running_statistics(net, certain=True):
-        raise ArgumentError(
-            "split_mix", "networks without running statistics", running, 'norm="group"'
-        )
-    work = training or Training()
-    initial = joined({number: trainable(make(key.child(number))) for number in range(count)})
+    net, count, work = make(key.child(0)), nets_of[0], training or Training()
+    initial = joined(
+        {
+            number: travelling(make(key.child(number)), "static", where="split_mix")
+            for number in range(count)
+        }
+    )
 
     def view(turn: Turn) -> Nets:
         chosen = torch.randperm(count, generator=turn.key.child("nets").generator())[

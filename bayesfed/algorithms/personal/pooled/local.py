@@ -183,19 +183,18 @@ def diagonal_of(count: int, covariance: Covariance | None, variational: bool) ->
         If they have to be and must not, or are too many not to be.
     """
     diagonal = count > LEAST if covariance is None else covariance == "diagonal"
-    hint = "covariance='full'"
     if diagonal and variational:
         raise ArgumentError(
             "pooled, approximation='variational'",
-            hint,
+            "covariance='full'",
             f"{covariance!r} for {count:,} own parameters",
-            hint,
+            "covariance='full'" if count <= LARGEST else "approximation='laplace'",
         )
     if not diagonal and count > LARGEST:
         raise ArgumentError(
-            f"pooled, {hint}",
+            "pooled, covariance='full'",
             f"at most {LARGEST:,} own parameters",
             f"{count:,}",
-            "covariance='diagonal'",
+            "covariance='diagonal'" + ", approximation='laplace'" * variational,
         )
     return diagonal

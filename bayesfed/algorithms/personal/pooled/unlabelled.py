@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, ConvergenceWarning
+from bayesfed.errors import ConvergenceWarning
+from bayesfed.errors.checks import checked, number
 from bayesfed.federated import Model
 from bayesfed.trees import Tree
 
@@ -67,6 +68,7 @@ class UnseenModel(Model):
     base: Tensor
     concentration: Tensor
 
+    @checked(weight=number("(0, 1]", "0.1"))
     def adapted(self, inputs: Tensor, weight: float = 0.1) -> SharesModel:
         """Return a model for further rows of the client whose inputs these are.
 
@@ -90,8 +92,6 @@ class UnseenModel(Model):
         ConvergenceWarning
             If the expected classes have not settled after 1000 steps.
         """
-        if not 0 < weight <= 1:
-            raise ArgumentError("adapted, weight", "a number in (0, 1]", weight, "0.1")
         counts = expected_counts(self(inputs).softmax(1), self.base, self.concentration, weight)
         return SharesModel(
             self.net, self.parameters, self.base, self.concentration + counts.to(self.concentration)

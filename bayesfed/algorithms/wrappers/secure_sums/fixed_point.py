@@ -120,7 +120,7 @@ class FixedPoint:
                     f"leaf {name!r}",
                     f"entries of at most {self.largest:g}",
                     f"{largest:g}",
-                    "a larger largest, or bits=64",
+                    "a larger largest",
                 )
         whole = dict(self.leaves)
         view = Slice(whole, shapes(payload)) if self.by_entry else Whole(whole)

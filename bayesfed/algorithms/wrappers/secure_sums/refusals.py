@@ -15,6 +15,8 @@ from bayesfed.federated.links.digital import USUAL_NORM
 from bayesfed.keys import Key
 
 Leaves = tuple[tuple[str, tuple[int, ...]], ...]
+# What error messages propose: methods of one phase that send plain floats.
+PLAIN = "fed_avg, fed_prox, fed_lora"
 
 
 def check_method(algorithm: Algorithm, where: str) -> Phase:
@@ -26,7 +28,7 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
         If there are several phases, the link checks norms or adds, the server needs updates apart,
         or clients hold what the server sends changes of.
     """
-    phase = only_phase(algorithm, where)
+    phase = only_phase(algorithm, where, PLAIN)
     if type(phase.link) is not Digital:
         raise ArgumentError(
             where,
@@ -58,7 +60,7 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
             where,
             "a method whose server takes a sum",
             f"{each.owner!r}, which needs every update" if each else "another reducer",
-            "fed_avg, fed_prox, fed_lora, without robust(...)",
+            f"{PLAIN}, without robust(...)",
         )
     if any(layer.traits.holds for layer in phase.layers):
         raise ArgumentError(
@@ -114,7 +116,7 @@ def check_plan(planned: Assignment, where: str) -> tuple[Leaves, bool]:
             where,
             "clients that send whole leaves, or leading slices of them",
             f"the view {type(planned.view).__name__}",
-            "fed_avg, fed_prox, fed_lora, hetero_fl",
+            f"{PLAIN}, hetero_fl",
         )
     shapes, leading = leaves
     return tuple((name, tuple(shapes[name])) for name in sorted(shapes)), leading

@@ -109,14 +109,14 @@ class FedBuff:
                 where,
                 f"at most the {clients} clients of the pool",
                 f"size {self.size}, concurrency {self.concurrency}",
-                f"size={clients}",
+                f"FedBuff({min(self.size, clients)}, {min(self.concurrency, clients)})",
             )
         if sampler is not everyone:
             raise ArgumentError(
                 "sampler",
                 "none: FedBuff draws clients as others finish",
                 getattr(sampler, "__name__", type(sampler).__name__),
-                "FedBuff(size=10, concurrency=100) alone",
+                "no sampler",
             )
         if isinstance(pool, Ranks):
             raise ArgumentError(

@@ -125,4 +125,4 @@ def _after(was: str, plain: Mapping[str, str]) -> str:
 
 
 def _refused(actual: str) -> ArgumentError:
-    return ArgumentError("resume", "a snapshot of 0.2 of this method", actual, "bayesfed 0.2")
+    return ArgumentError("resume", "a snapshot of 0.2 of this method", actual, "a new run")

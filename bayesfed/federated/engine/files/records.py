@@ -11,6 +11,7 @@ import os
 import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -82,7 +83,7 @@ class RecordFile(Sequence[Record]):
 
     def __init__(self, path: str | Path, length: int | None = None, *, write: bool = False) -> None:
         self.path, self._ends = Path(path), array("q", [0])
-        try:
+        with self._told():
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT if write else os.O_RDONLY, 0o666)
             # The file stays open: the name may be given to a newer file, while these records stay
             # what they are.
@@ -90,28 +91,22 @@ class RecordFile(Sequence[Record]):
             self._index(length)
             if write:
                 os.ftruncate(self._file, self._ends[-1])
-        except OSError as problem:
-            raise self._error(problem) from problem
-        if length is not None and self._ends[-1] != length:
-            raise self._error(f"{self._ends[-1]} bytes of whole lines, not {length}")
+            if length is not None and self._ends[-1] != length:
+                raise ValueError(f"{self._ends[-1]} bytes of whole lines, not {length}")
 
     def append(self, record: Record) -> None:
         """Write one more record."""
         line, end = to_line(record), self._ends[-1]
-        try:
+        with self._told():
             os.lseek(self._file, end, os.SEEK_SET)
             pour(self._file, line)
-        except OSError as problem:
-            raise self._error(problem) from problem
         self._ends.append(end + len(line))
 
     def cut(self, count: int) -> None:
         """Remove all but the first `count` records."""
         del self._ends[count + 1 :]
-        try:
+        with self._told():
             os.ftruncate(self._file, self._ends[-1])
-        except OSError as problem:
-            raise self._error(problem) from problem
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the file in parts, as it is."""
@@ -130,10 +125,8 @@ class RecordFile(Sequence[Record]):
         if isinstance(numbers, range):
             return tuple(self[number] for number in numbers)
         line = self._bytes(self._ends[numbers], self._ends[numbers + 1])
-        try:
+        with self._told():
             return from_line(line)
-        except (ValueError, TypeError, KeyError) as problem:
-            raise self._error(problem) from problem
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -156,14 +149,20 @@ class RecordFile(Sequence[Record]):
                 self._ends.append(end)
 
     def _bytes(self, start: int, end: int) -> bytes:
-        content = os.pread(self._file, end - start, start)
-        if len(content) != end - start:
-            raise self._error(f"{len(content)} bytes in place of {end - start}")
+        with self._told():
+            content = os.pread(self._file, end - start, start)
+            if len(content) != end - start:
+                raise ValueError(f"{len(content)} bytes in place of {end - start}")
         return content
 
-    def _error(self, problem: object) -> CheckpointError:
-        hint = "room on the disk, or another folder"
-        return CheckpointError(f"records in {self.path}", "a file of whole records", problem, hint)
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say which file cannot be read or written."""
+        try:
+            yield
+        except (OSError, ValueError, TypeError, KeyError) as problem:
+            where, hint = f"records in {self.path}", "room on the disk, a copy, or another folder"
+            raise CheckpointError(where, "a file of whole records", problem, hint) from problem
 
 
 def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile:
@@ -182,12 +181,9 @@ def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile
     CheckpointError
         If the folder has records that are not those of the rounds before, or cannot be written to.
     """
-    try:
+    # Where there can be no folder, there can be no file in it.
+    with suppress(OSError):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise CheckpointError(
-            f"records in {folder}", "a folder that can be written to", problem, "another folder"
-        ) from problem
     history = RecordFile(Path(folder) / FILE, write=True)
     common = min(len(history), len(earlier))
     # As lines, since no record with a metric that is not a number equals another.

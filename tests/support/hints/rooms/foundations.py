@@ -82,8 +82,8 @@ CASES = [
         "a smaller learning rate",
         lambda: checked({"w": torch.ones(2) * 0.1}),
     ),
-    (lambda: checked({"v": torch.ones(2)}), "the names published", lambda: checked(LEAF)),
-    (lambda: checked({"w": torch.ones(3)}), "the shapes published", lambda: checked(LEAF)),
+    (lambda: checked({"v": torch.ones(2)}), "leaves of these names", lambda: checked(LEAF)),
+    (lambda: checked({"w": torch.ones(3)}), "a leaf of this shape", lambda: checked(LEAF)),
     (
         lambda: same({"w": torch.ones(2)}, {"w": torch.zeros(2)}, "codec"),
         "leaf 'w' differs by up to 1",

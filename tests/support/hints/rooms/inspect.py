@@ -2,6 +2,7 @@
 
 import functools
 import tempfile
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from bayesfed.inspect.learning_curves import plot_curves
 from bayesfed.inspect.personal import ELSEWHERE
 from bayesfed.wireless import Device, round_cost
 from tests.house.wrong_calls.given import CLIENTS, DATA, done, go, rows, svi, svi_done
+from tests.posteriors import test_exported_sites as sites
 from tests.posteriors import test_own_posteriors as own
 from tests.support.recipes import tiny_recipes
 
@@ -79,6 +81,13 @@ def removed():
 def saved(axes):
     """Save axes as a picture."""
     save(axes, Path(tempfile.mkdtemp()) / "a.png")
+
+
+def plated():
+    """Export a short run of a model with its rows under a plate."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sites.exported(sites.two, Path(tempfile.mkdtemp()))
 
 
 def exported(**changes):
@@ -203,5 +212,10 @@ CASES = [
         lambda: plot_series({"a": go(test=rows(4, seed=1)).series("accuracy")}, label="accuracy"),
     ),
     (lambda count: plot_forest(sparse().belief["1.weight"], count=count), 0),
+    (
+        lambda: sites.exported(sites.event, Path(tempfile.mkdtemp())),
+        "a plate over rows",
+        plated,
+    ),
     (lambda: saved(removed()), "drawing again", lambda: saved(drawn())),
 ]
