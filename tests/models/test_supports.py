@@ -185,7 +185,7 @@ def test_calibrate_says_what_can_be_had():
     with pytest.raises(ArgumentError, match="from 1.250"):
         calibrate(0.2, 1.0)
     for bad in ((0.0, 2.0), (1.0, 2.0), (math.nan, 2.0), (0.2, math.inf), (0.2, -1.0)):
-        with pytest.raises(ArgumentError, match="density in"):
+        with pytest.raises(ArgumentError, match="expected a number in"):
             calibrate(*bad)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from bayesfed.federated.training.descent import batches
 from bayesfed.inference.variational import LOCAL, Mirror, Pair, Program, Runs, Start, Tilt, tilted
 from bayesfed.inference.variational.terms import as_raised
 from bayesfed.keys import Key, forked
-from bayesfed.trees import Tree, under
+from bayesfed.trees import Tree, is_finite, under
 
 
 class Elbo(Protocol):
@@ -116,9 +117,17 @@ class SviLocal(GuideLocal):
                     replace(tilt, rows=tilt.rows * weight),
                     analytic=analytic,
                 )
-                with as_raised():
-                    losses.append(elbo.loss_and_grads(model, guide, batch.inputs, batch.targets))
-                steps.step()
+                try:
+                    with as_raised():
+                        found = elbo.loss_and_grads(model, guide, batch.inputs, batch.targets)
+                    losses.append(found)
+                    steps.step()
+                except ValueError:
+                    # Distributions refuse parameters that diverged, of which `fit` tells.
+                    if all(map(is_finite, leaves.values())):
+                        raise
+                    losses.append(math.nan)
+                    break
         return steps.result(), float(torch.as_tensor(losses, dtype=torch.float64).mean())
 
     def _batches(self, data: Dataset, steps: int, key: Key) -> Iterator[tuple[Dataset, float]]:

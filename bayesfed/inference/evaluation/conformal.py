@@ -114,7 +114,7 @@ def threshold(total: Tensor, level: float = 0.9, *, clients: int = 1) -> float:
             "threshold",
             "a level in (0, 1) and at least one row",
             f"level {level}, {count:g} rows",
-            "threshold(total, 0.9)",
+            "level=0.9, and clients with rows",
         )
     wanted = math.ceil((count + clients) * level - 1e-9)
     reached = (total.double().cumsum(0) >= wanted - 1e-9).nonzero()[:, 0]

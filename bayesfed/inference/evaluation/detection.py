@@ -70,7 +70,7 @@ def detection(inside: Tensor, outside: Tensor) -> dict[str, float]:
                 f"detection, {name}",
                 "finite numbers (B,)",
                 f"{tuple(values.shape)}, {int((~values.isfinite()).sum())} of them not finite",
-                "entropies",
+                "predictive.uncertainties['entropy'] of the rows",
             )
     values = torch.cat([inside, outside]).double()
     order = values.argsort(descending=True, stable=True)
@@ -143,14 +143,14 @@ def risk_coverage(uncertainty: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
             "risk_coverage",
             "an uncertainty and an error for each row (B,)",
             f"{tuple(uncertainty.shape)} and {tuple(wrong.shape)}",
-            "probabilities.argmax(1)",
+            "probabilities.argmax(1) != targets",
         )
     if wrong.dtype != torch.bool or uncertainty.isnan().any():
         raise DataError(
             "risk_coverage",
             "numbers, and booleans of errors",
             f"{wrong.dtype}, and {int(uncertainty.isnan().sum())} that are no numbers",
-            "probabilities.argmax(1) != targets",
+            "finite entropies, probabilities.argmax(1) != targets",
         )
     order = uncertainty.argsort(stable=True)
     errors = wrong[order].double()

@@ -182,7 +182,7 @@ class Predictive:
                 "Predictive, targets",
                 f"whole labels 0 to {classes - 1}",
                 f"{float(targets.min()):g} to {float(targets.max()):g}",
-                "targets.long()",
+                "the labels of the classes that were fitted",
             )
         if isinstance(self._distributions[0][0], dist.Bernoulli) and not values.is_floating_point():
             values = targets.to(torch.get_default_dtype())

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import checked, number
 from bayesfed.inference.sum_product.infer import infer
 from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.models import Grid, Link, MarkovGrid
@@ -116,6 +117,7 @@ def newton(residual: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> T
     return point
 
 
+@checked(density=number("(0, 1)", "0.2"), cluster_size=number("(0, inf)", "1.6"))
 def calibrate(density: float, cluster_size: float) -> MarkovGrid:
     """Return the Markov grid with a wanted density and cluster size.
 
@@ -133,20 +135,13 @@ def calibrate(density: float, cluster_size: float) -> MarkovGrid:
         If no grid below the ordering threshold has that cluster size at that density; the message
         says which are possible.
     """
-    if not (0 < density < 1 and math.isfinite(cluster_size) and cluster_size > 0):
-        raise ArgumentError(
-            "calibrate",
-            "density in (0, 1) and a finite cluster_size",
-            (density, cluster_size),
-            "calibrate(0.2, 1.6)",
-        )
     lowest, highest = 1 / (1 - density), _run(_with_density(density, 4 * STRONGEST))
     if not lowest - 1e-9 <= cluster_size <= highest:
         raise ArgumentError(
             f"calibrate(density={density:g})",
             f"a cluster_size from {lowest:.3f} (independent) to {highest:.3f} (J = {STRONGEST})",
             cluster_size,
-            "a denser prior for larger clusters",
+            f"cluster_size={(lowest + highest) / 2:.3f}",
         )
     low, _ = _bracket(
         lambda coupling: _run(_with_density(density, coupling)) < cluster_size, 0.0, 4 * STRONGEST

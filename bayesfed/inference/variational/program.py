@@ -54,13 +54,15 @@ class Program:
     guide: Runs
 
     def __post_init__(self) -> None:
-        for name, given in (("model", self.model), ("guide", self.guide)):
+        hint = "def model(inputs, targets=None), or bayesian(net, Gaussian(1.0)) of a network"
+        for name, given, other in (
+            ("model", self.model, hint),
+            ("guide", self.guide, "AutoNormal"),
+        ):
             if not callable(given):
-                raise ArgumentError(
-                    f"federated_svi, {name}", "a PyroModule or a function", given, "AutoNormal"
-                )
+                expected = "a PyroModule or a function"
+                raise ArgumentError(f"federated_svi, {name}", expected, given, other)
         if not takes(self.model.forward if isinstance(self.model, nn.Module) else self.model, 2):
-            hint = "def model(inputs, targets=None), or bayesian(net, Gaussian(1.0)) of a network"
             raise ArgumentError(
                 "federated_svi, model", "a model of inputs and targets", shown(self.model), hint
             )

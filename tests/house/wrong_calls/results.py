@@ -44,7 +44,7 @@ WRONG = {
     "scores labels": (
         lambda: svi_done().scores(replace(TEST, targets=torch.tensor([0, 1, 2, 7]))),
         DataError,
-        "; try targets.long()",
+        "; try the labels of the classes that were fitted",
     ),
     "scores empty": (
         lambda: svi_done().scores(TEST[:0]),

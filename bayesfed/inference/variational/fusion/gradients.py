@@ -54,7 +54,7 @@ class SummedGradients:
         """Refuse a guide without shared parameters; serve any other."""
         if not fused.layout.shared:
             raise PosteriorError(
-                "SummedGradients", "a guide with shared parameters", "none", "AutoNormal"
+                "SummedGradients", "a guide with shared parameters", "none", "AutoNormal, stay=()"
             )
 
     def initial(self, fused: Fused) -> Tree:

@@ -25,7 +25,8 @@ def nothing(name, module):
 
 def drawn(prior, net=net, inputs=DATA.inputs):
     """Draw the weights of a network."""
-    return poutine.trace(bf.bayesian(net(), prior)).get_trace(inputs)
+    with poutine.trace():
+        bf.bayesian(net(), prior)(inputs)
 
 
 def normed(norm):
