@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
 from bayesfed.inference.sum_product.methods.regions.choice import Scope, region_graph

@@ -9,7 +9,7 @@ import torch
 from bayesfed import FactorGraph, Key
 from bayesfed.inference import infer
 from bayesfed.models.random_fields.grid import Grid, Link
-from tests.message_passing.graphs import AGREE, LOGS, bipartite
+from tests.message_passing.graphs import LOGS, bipartite
 from tests.message_passing.test_graph_refusals import (
     pair,
     with_card,

@@ -1,6 +1,5 @@
 """Messages of `bayesfed.models.adapters`."""
 
-import json
 import tempfile
 from pathlib import Path
 

@@ -6,9 +6,8 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 import bayesfed as bf
-from bayesfed.models import channel_graph, compact, costs
+from bayesfed.models import channel_graph, compact, costs, shrunk, shrunk_widths
 from bayesfed.models.calling import called
-from bayesfed.models import shrunk, shrunk_widths
 from bayesfed.models.modules import check_last, outputs
 from bayesfed.trees import parameters
 from tests.house.wrong_calls.given import CLIENTS, DATA, KEY, go, net, rows
