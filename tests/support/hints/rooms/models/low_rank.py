@@ -151,5 +151,5 @@ CASES = [
         "factors of the layer's matrix",
         lambda: FactoredLayer(nn.Linear(4, 3), randn(3, 2), randn(4, 2)),
     ),
-    (lambda shape: Unrolling(shape), (3,)),
+    (Unrolling, (3,)),
 ]
