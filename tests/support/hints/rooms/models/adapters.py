@@ -92,7 +92,7 @@ CASES = [
     ),
     (lambda dropout: LoraLinear(nn.Linear(4, 3), B, A, 1.0, dropout), 1.0),
     (lambda: loaded(renamed), "the network that was adapted", loaded),
-    (lambda: loaded(lambda folder: configured(folder, r=3)), "the shapes published", loaded),
+    (lambda: loaded(lambda folder: configured(folder, r=3)), "a leaf of this shape", loaded),
     # `peft`, which takes seconds to import, merges as `merged` does.
     (
         lambda: loaded(lambda folder: configured(folder, use_dora=True)),

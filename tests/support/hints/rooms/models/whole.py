@@ -118,7 +118,7 @@ CASES = [
     # Compaction.
     (
         lambda: compact(net(), {**SPARSE, "extra": X}),
-        "the names published",
+        "leaves of these names",
         lambda: compact(net(), SPARSE),
     ),
     (
@@ -129,7 +129,7 @@ CASES = [
     # Elastic width.
     (
         lambda: shrunk(bf.mlp([4, 6, 2], KEY), GRAPH, 0.5),
-        "the shapes published",
+        "a leaf of this shape",
         lambda: shrunk(bf.mlp([4, 8, 2], KEY), GRAPH, 0.5),
     ),
     (lambda alpha: shrunk_widths(GRAPH, alpha), 0),
