@@ -216,12 +216,8 @@ def is_intact(message: bytes) -> bool:
 
 
 def pack(tree: Mapping[str, Tensor], meta: Meta) -> bytes:
-    """Return a message with the plain values of a tree.
-
-    Raises
-    ------
-    WireError
-        If a leaf has a dtype that is not in `DTYPES`.
+    """Return a message with the plain values of a tree; `WireError` of a dtype that `DTYPES` has
+    not.
     """
     return seal((plain(name, leaf) for name, leaf in tree.items()), meta)
 

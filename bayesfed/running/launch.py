@@ -42,6 +42,9 @@ from bayesfed.running.result import Result
 from bayesfed.running.settling import unheard, warn_of_unheard, warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker
 
+# Most rounds of a method that ends by itself.
+MOST = 1000
+
 
 @checked(
     **dict.fromkeys(
@@ -52,7 +55,7 @@ def run(
     algorithm: Algorithm,
     clients: Mapping[str, Dataset] | ClientPool,
     *,
-    rounds: int,
+    rounds: int | None = None,
     test: Dataset | None = None,
     seed: int = 0,
     sampler: Sampler = everyone,
@@ -67,10 +70,14 @@ def run(
     records: str | Path | None = None,
     asynchronous: FedBuff | None = None,
 ) -> Result:
-    """Run an algorithm over clients until `rounds` rounds are made or a callback returns True.
+    """Run an algorithm over clients until `rounds` rounds are made, the method ends by itself, or a
+    callback returns True.
 
     Parameters
     ----------
+    rounds
+        Total number of rounds. Methods that end by themselves, as `federated_svi` does of a model
+        alone, need none; it is the most then.
     clients
         A data set for each client by name, a `Population`, or a pool. With `Ranks`, every rank of a
         job has to call `run` with the same arguments.
@@ -124,11 +131,13 @@ def run(
 
     def finished() -> bool:
         check_call(algorithm, rounds, sampler, resume)
-        return resume is not None and (resume.algorithm, resume.seed, resume.round) == (
-            algorithm.name,
-            seed,
-            rounds,
+        return (
+            resume is not None
+            and (resume.algorithm, resume.seed) == (algorithm.name, seed)
+            and (resume.round == most or algorithm.ended(resume.state))
         )
+
+    most = MOST if rounds is None else rounds
 
     # Of several ranks, what rank 0 resumes from counts.
     done = led(clients, finished)
@@ -150,7 +159,7 @@ def run(
     check_labels(rows or {}, scored)
     leads = not isinstance(pool, Ranks) or pool.group.rank == 0
     if progress and leads:
-        watchers.append(watch.progress(rounds, label=algorithm.name))
+        watchers.append(watch.progress(most, label=algorithm.name))
     watchers.sort(
         key=lambda watcher: (isinstance(watcher, Checkpoints), isinstance(watcher, Tracker))
     )
@@ -159,7 +168,7 @@ def run(
     made = engine.rounds(
         algorithm,
         pool,
-        rounds=rounds,
+        rounds=most,
         seed=seed,
         sampler=sampler,
         on_client_error=on_client_error,

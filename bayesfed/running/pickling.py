@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
-
 from bayesfed.federated import Algorithm, Record, Snapshot
 
 Reduced = tuple[Callable[[type[Any], bytes], Any], tuple[type[Any], bytes]]
@@ -24,6 +22,9 @@ def reduced(
     rest: tuple[object, ...],
 ) -> Reduced:
     """Return what pickles a result: the function that makes it again, and its arguments."""
+    # Loaded where a result is pickled alone.
+    import cloudpickle
+
     records = tuple(history)
     parts = algorithm, records, replace(snapshot, history=records), *rest
     return restored, (kind, cloudpickle.dumps(parts))

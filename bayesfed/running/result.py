@@ -78,9 +78,7 @@ class Result:
 
     @property
     def posterior(self) -> Posterior:
-        """The posterior after the last round: draw from it and predict with it; `ArgumentError` if
-        the method has none.
-        """
+        """The posterior after the last round; `ArgumentError` if the method has none."""
         if self.algorithm.posterior is None:
             hint = "d_turbo_vbi, or laplace(result.model) after this run"
             raise ArgumentError("Result.posterior", "a Bayesian method", self.algorithm.name, hint)
@@ -88,9 +86,7 @@ class Result:
 
     @property
     def belief(self) -> Belief:
-        """What a declared model believes of each site: means, sds, inclusion probabilities;
-        `ArgumentError` of other models.
-        """
+        """Means, sds, inclusion probabilities of a declared model; else `ArgumentError`."""
         if not isinstance(posterior := self.posterior, DeclaredPosterior):
             raise ArgumentError(
                 "Result.belief", "a declared model", self.algorithm.name, "Result.posterior"
@@ -114,10 +110,8 @@ class Result:
 
     @property
     def clients(self) -> dict[str, Client]:
-        """Clients that took part, by name: ``clients["a"].model`` is what client a predicts with,
-        its own model where the method is personal.
-
-        `ArgumentError` of a personal method whose clients keep their memories to themselves.
+        """Clients that took part, by name; ``clients["a"].model`` is what a predicts with, its own
+        model where the method is personal. `ArgumentError` if that stays with the clients.
         """
         run = self.algorithm, self.snapshot, self.history
         names = sorted({name for record in self.history for name in record.clients})

@@ -128,7 +128,9 @@ def test_our_names_not_flowers_numbers_say_who_is_who(net, clients, tmp_path):
         grid, ["client-002", "client-001"], mail=PlainMail(), clock=grid.clock, wait=grid.wait
     )
     assert [profile.name for profile in pool.profiles] == ["client-001", "client-002"]
-    with pytest.raises(ClientError, match="more than 2 clients, .*the names of those that are meant"):
+    with pytest.raises(
+        ClientError, match="more than 2 clients, .*the names of those that are meant"
+    ):
         Flower(grid, 2, mail=PlainMail(), clock=grid.clock, wait=grid.wait)
 
 

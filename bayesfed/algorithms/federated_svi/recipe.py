@@ -12,12 +12,13 @@ N, N_t                        `observations`, a client's rows
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast
 
 import torch
 from pyro.infer import Trace_ELBO
 
+from bayesfed.algorithms.federated_svi.defaults import check_fusion, check_suited, work_of
+from bayesfed.algorithms.federated_svi.exact.recipe import exact_svi
 from bayesfed.algorithms.federated_svi.held_out import HeldOutNetwork, Tempered
 from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal, check_particles
 from bayesfed.algorithms.federated_svi.network import TEMPERATURE, network_local
@@ -38,13 +39,11 @@ from bayesfed.federated import (
     Ivon,
     Link,
     Local,
-    NaturalGradient,
     Phase,
     Profile,
     Server,
     Training,
     Whole,
-    inverse,
 )
 from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
@@ -56,7 +55,6 @@ from bayesfed.inference.variational import (
     FittedGuide,
     Fused,
     Fusion,
-    FusionKind,
     Program,
     ReverseKL,
     Runs,
@@ -67,6 +65,9 @@ from bayesfed.models import BayesianNet
 from bayesfed.models.live import check_modes
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, shapes, without
+
+# `averaging`, `antithetic`, `stay` and `seed` where they are not given.
+PLAIN = (0.5, True, (), 0)
 
 
 @recipe(
@@ -89,7 +90,7 @@ def federated_svi(
     fusion: Fusion | None = None,
     scale: Literal["local", "global"] | None = None,
     observations: int | None = None,
-    example: Dataset,
+    example: Dataset | None = None,
     temperature: float | Literal["auto"] | None = None,
     training: Training | None = None,
     averaging: float = 0.5,
@@ -101,7 +102,13 @@ def federated_svi(
     link: Link | None = None,
     seed: int = 0,
 ) -> Algorithm:
-    """Fit a guide to the rows of all clients.
+    """Fit a guide to the rows of all clients; or, of a model alone, find their exact posterior.
+
+    ``bf.run(bf.federated_svi(model), clients)`` needs no other argument and ends by itself: it
+    searches the mode, fits a Gaussian with all correlations and weights 4,096 points of it, up to
+    50 shared unconstrained values. ``result.posterior.status`` says how far its draws can be
+    trusted. Priors may be improper. `client_plate` and `link` may be given; any other argument
+    chooses a guide's fit.
 
     Parameters
     ----------
@@ -127,6 +134,7 @@ def federated_svi(
         that is more than a tenth off the pool's.
     example
         A few rows on which model and guide are run for names and shapes; no value is learned from.
+        A guide's fit needs it.
     temperature
         Temperature of the likelihood of a `bayesian` network that leaves it open; 1 is Bayes' rule.
         "auto": it is chosen in every round on a tenth of each client's rows, which are then not
@@ -170,24 +178,20 @@ def federated_svi(
     PosteriorError
         If the rule cannot serve the guide.
     """
+    chosen = (guide, fusion, scale, observations, example, temperature, training, elbo, codec)
+    if all(one is None for one in chosen) and (averaging, antithetic, stay, seed) == PLAIN:
+        return exact_svi(model, client_plate, link)
+    if example is None:
+        hint = "example=train[:2]; or the model alone"
+        raise ArgumentError("federated_svi", "an example for a guide's fit", "none", hint)
     if fusion is not None:
-        _check_fusion(fusion)
+        check_fusion(fusion)
     network = guide is None and isinstance(model, BayesianNet)
-    work = _work(training, network, fusion)
+    work = work_of(training, network, fusion)
     ivon = work.optimiser if isinstance(work.optimiser, Ivon) else None
     fusion = fusion or (ReverseKL() if network and ivon else PVI())
     scale = scale or ("local" if fusion.adds else "global")
-    if ivon and elbo is not None:
-        raise ArgumentError(
-            "federated_svi, elbo", "none with Ivon", type(elbo).__name__, "NaturalGradient(0.1)"
-        )
-    if fusion.adds and scale != "local":
-        raise ArgumentError(
-            f"federated_svi, {type(fusion).__name__}",
-            "scale 'local': it adds clients up",
-            "'global', which would count every row once a client",
-            "scale='local'",
-        )
+    check_suited(fusion, scale, ivon, elbo)
     auto = is_auto(model, fusion, ivon, temperature, network)
     if isinstance(model, BayesianNet):
         model = network_model(
@@ -218,16 +222,16 @@ def federated_svi(
     if auto and isinstance(model, BayesianNet):
         stepping = Tempered(server, temperature_of(model.likelihood))
         initial |= {TEMPERATURE: torch.tensor(temperature_of(model.likelihood))}
-    codec = codec or exact(initial)
-    sent = shapes(server.publish(server.initial(), 0, None))
-    view = Whole(sent | ({SCORES: (len(FACTORS),)} if auto else {}))
+    scored = {SCORES: (len(FACTORS),)} if auto else {}
+    view = Whole(shapes(server.publish(server.initial(), 0, None)) | scored)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         rows = all_rows(observations, profile)
         times = rows / profile.samples if scale == "global" and profile.samples else 1.0
         share = profile.samples / rows if fusion.adds and rows else 1.0
         options = work.options(round, profile.samples, scale=times, share=share)
-        return Assignment(view, 1.0 if fusion.adds else profile.samples, codec, codec, options)
+        sent = codec or exact(initial)
+        return Assignment(view, 1.0 if fusion.adds else profile.samples, sent, sent, options)
 
     def posterior(state: Tree) -> FittedGuide:
         return FittedGuide(
@@ -259,43 +263,3 @@ def federated_svi(
         "federated_svi", initial, (phase,), lambda state: posterior(state).predictor, posterior
     )
     return counting(made, observations)
-
-
-def _work(training: Training | None, network: bool, fusion: Fusion | None) -> Training:
-    """Return the local work, with the optimiser that suits model and rule where none is given."""
-    work = training or (Training() if network else Training(batch_size=None))
-    if work.optimiser is not None:
-        return work
-    # A falling rate averages the noise of the draws out over rounds.
-    if network and (fusion is None or fusion.kind != "gradient"):
-        return replace(work, optimiser=Ivon(), schedule=work.schedule if training else inverse(5))
-    if fusion is None:
-        return replace(
-            work,
-            optimiser=NaturalGradient(0.1),
-            schedule=work.schedule if training else inverse(10),
-        )
-    return work
-
-
-def _check_fusion(fusion: Any) -> None:
-    """Raise `ArgumentError` unless `fusion` has all that `Fusion` asks for, and a kind that the
-    round knows.
-    """
-    where = "federated_svi, fusion"
-    if isinstance(fusion, type):
-        actual = f"the class {fusion.__name__}"
-        raise ArgumentError(where, "a fusion rule", actual, f"an instance, {fusion.__name__}()")
-    lacks = [name for name in vars(Fusion) if not (name.startswith("_") or hasattr(fusion, name))]
-    if lacks and lacks != ["kind"]:
-        actual = f"{fusion!r}, which has no {', '.join(lacks)}"
-        raise ArgumentError(
-            where, "a fusion rule", actual, "PVI(damping=0.3), or SummedGradients()"
-        )
-    kinds = get_args(FusionKind)
-    if lacks or fusion.kind not in kinds:
-        actual = "none" if lacks else repr(fusion.kind)
-        hint = f"""kind = "value" in {type(fusion).__name__}, if payloads are parameters"""
-        raise ArgumentError(
-            f"{where}, kind", f"what payloads mean, one of {list(kinds)}", actual, hint
-        )

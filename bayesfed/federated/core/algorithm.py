@@ -195,6 +195,9 @@ class Algorithm:
     unfinished
         ``(state, rounds) -> str``: what a run that ends here lacks, and what to try, of which
         `bayesfed.run` warns; empty if it lacks nothing.
+    finished
+        ``(state) -> bool``: whether a method that ends by itself has ended. None for methods that
+        go on for as many rounds as they are given.
 
     Raises
     ------
@@ -212,6 +215,11 @@ class Algorithm:
     checks: tuple[Callable[[Conditions], None], ...] = ()
     personal: Callable[[Tree, Tree], Personal] | None = None
     unfinished: Callable[[Tree, int], str] | None = None
+    finished: Callable[[Tree], bool] | None = None
+
+    def ended(self, state: Tree) -> bool:
+        """Return whether a run in this state has ended by itself."""
+        return self.finished is not None and self.finished(state)
 
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from typing import cast
 
 from torch import Tensor
 
@@ -39,7 +40,8 @@ def check_call(algorithm: object, rounds: object, sampler: object, resume: objec
         algorithm,
         a(Algorithm, "an algorithm", "fed_avg(net): a recipe called with a network"),
     )
-    check("rounds", rounds, Role(WHOLE.fits, "a whole number", "rounds=10"))
+    if rounds is not None or cast(Algorithm, algorithm).finished is None:
+        check("rounds", rounds, Role(WHOLE.fits, "a whole number", "rounds=10"))
     choosing = lambda given: callable(given) and takes(given, 3)  # noqa: E731
     check("sampler", sampler, Role(choosing, "a function that chooses clients", SAMPLER))
     if resume is not None:

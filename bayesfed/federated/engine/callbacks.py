@@ -250,7 +250,7 @@ def progress(total: int, *, label: str = "rounds") -> Callback:
             figures["density"] = f"{report.server['density']:.3f}"
         bar.set_postfix(figures, refresh=False)
         bar.update(report.snapshot.round - bar.n)
-        if bar.n >= total:
+        if bar.n >= total or report.algorithm.ended(report.state):
             bar.close()
 
     return callback

@@ -9,7 +9,7 @@ therefore do not change a bit of the result.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -67,7 +67,8 @@ def rounds(
     pool
         Pool of the clients.
     rounds
-        Total number of rounds. A resumed run counts the rounds before it was resumed.
+        Total number of rounds. A resumed run counts the rounds before it was resumed, and a method
+        that ends by itself may take fewer.
     seed
         Seed that names all random streams of the run.
     sampler
@@ -135,6 +136,8 @@ def rounds(
     )
     exchanged = exchange_of(pool)
     for number in range(resume.round, rounds):
+        if algorithm.ended(state):
+            return
         start = time.perf_counter()
         for condition in algorithm.checks:
             conditions = Conditions(
@@ -147,15 +150,9 @@ def rounds(
                 round=number,
             )
             led(pool, partial(condition, conditions))
-        chosen: Sequence[str] = ()
-        if not window:
-            key = Key(seed, "sample", number)
-            chosen = led(pool, partial(sampler, number, roster.names, key))
-            several = isinstance(chosen, Collection)
-            known = {name for name in chosen if name in roster} if several else set()
-            if not known or len(known) != len(chosen):
-                expected, hint = "distinct clients of the pool", "fraction(0.5)"
-                raise ArgumentError("sampler", expected, shown(chosen), hint)
+        chosen = (
+            () if window else _chosen(pool, sampler, number, roster, Key(seed, "sample", number))
+        )
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
         for phase in phases:
             occasion = Occasion(phase, state, number, seed, on_client_error, least, run_id)
@@ -196,6 +193,19 @@ def rounds(
             algorithm=algorithm,
             snapshot=snapshot,
         )
+
+
+def _chosen(
+    pool: ClientPool, sampler: Sampler, round: int, roster: Roster, key: Key
+) -> Collection[str]:
+    """Return the clients of a round."""
+    chosen = led(pool, partial(sampler, round, roster.names, key))
+    several = isinstance(chosen, Collection)
+    known = {name for name in chosen if name in roster} if several else set()
+    if not known or len(known) != len(chosen):
+        expected, hint = "distinct clients of the pool", "fraction(0.5)"
+        raise ArgumentError("sampler", expected, shown(chosen), hint)
+    return chosen
 
 
 def _resumed(

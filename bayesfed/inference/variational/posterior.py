@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import pyro.distributions as dist
 import torch
@@ -209,25 +209,39 @@ class FittedGuide(TracedGuide):
         return MeanPrediction(self)
 
 
+class Drawn(Protocol):
+    """What a mean is taken of."""
+
+    @property
+    def parameters(self) -> Tree:
+        """Its parameters."""
+
+    def draw(self, key: Key) -> Tree:
+        """Return one draw of every shared site."""
+
+    def observe(self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key) -> Any:
+        """Return the distribution of the targets at one draw."""
+
+
 @dataclass(frozen=True)
 class MeanPrediction:
-    """The posterior predictive mean as a model: class probabilities ``(B, C)``, or the mean of the
+    """A posterior predictive mean as a model: class probabilities ``(B, C)``, or the mean of the
     targets.
 
     Parameters
     ----------
     posterior
-        The fitted guide.
+        The posterior.
     draws
         Draws of the shared sites that the mean is taken over.
     """
 
-    posterior: FittedGuide
+    posterior: Drawn
     draws: int = 32
 
     @property
     def parameters(self) -> Tree:
-        """The guide's shared parameters."""
+        """Those of the posterior."""
         return self.posterior.parameters
 
     def __call__(self, inputs: Tensor) -> Tensor:

@@ -139,7 +139,7 @@ BY_CALLABLE: Mapping[str, Mapping[str, Callable[[], Any]]] = {
     "mlp": {"widths": lambda: [4, 3]},
     "public_settings": {"public": lambda: ROWS},
     "robust": {"rule": bf.federated.Median},
-    "run": {"clients": rows, "rounds": lambda: 1},
+    "run": {"clients": rows},
     "secure": {"largest": lambda: 1.0},
     "server_optimised": {"optimiser": bf.FedAvgM},
     "split_mix": {
@@ -159,7 +159,11 @@ BY_CALLABLE: Mapping[str, Mapping[str, Callable[[], Any]]] = {
 
 
 # What a right call needs beside the arguments without a default.
-BESIDE: Mapping[str, Mapping[str, Any]] = {"OverTheAir": {"snr_db": 20.0}}
+BESIDE: Mapping[str, Mapping[str, Any]] = {
+    "OverTheAir": {"snr_db": 20.0},
+    "federated_svi": {"observations": 48, "example": lines()["client-0"][:3]},
+    "run": {"rounds": 1},
+}
 
 
 def of(name: str, parameter: str) -> Any:

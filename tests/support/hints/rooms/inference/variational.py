@@ -26,17 +26,12 @@ from tests.posteriors.test_fusion_rules import HeavyBall, Partial, Silent
 
 COMPLETE = (
     "bayesfed/algorithms/federated_svi",
-    *(
-        f"bayesfed/inference/variational/{one}"
-        for one in (
-            "families.py",
-            "fusion",
-            "posterior.py",
-            "program.py",
-            "reading.py",
-            "traced.py",
-        )
-    ),
+    "bayesfed/inference/variational/families.py",
+    "bayesfed/inference/variational/fusion",
+    "bayesfed/inference/variational/posterior.py",
+    "bayesfed/inference/variational/program.py",
+    "bayesfed/inference/variational/reading.py",
+    "bayesfed/inference/variational/traced.py",
 )
 NETWORK = bf.bayesian(net(), bf.Gaussian(0.1))
 PRIOR = {"h": torch.zeros(2)}

@@ -63,6 +63,8 @@ NONE = ((TRAINING, ""),)
 PLAIN = (("fed_avg", "mine.py:plain"), (TRAINING, "steps = 1\n"))
 SIZED = (("fed_avg", "mine.py:sized"), (TRAINING, "sizes = [1.0, 0.5]\n"))
 ADAM, TYPE = (TRAINING, 'optimiser = "Adam"\n'), "bf.federated.Optimiser | None"
+HM, WARM = 'capacity = "fixed"\n', (("fed_avg", "fed_hm"),)
+SHARE = 'sampler = { kind = "fraction", share = 0.1 }\nseeds'
 REAL = 'data = { kind = "from_csv", path = "rows.csv", label = "y", regression = true }'
 NARROW = ("[8, 3]", "[1, 1]")
 DIRICHLET = 'partition = { kind = "dirichlet", clients = 2, alpha = 0.5 }'
@@ -160,6 +162,26 @@ CASES = [
     case('"fed_avg"', '"fedavg"', '"fed_avg"', '"fed_avg"'),
     case('"fed_avg"', '"conjugate"', "one of these", '"fed_avg"'),
     (lambda: read(('"fed_avg"', '"zzz"')), "`bayesfed list`", lambda: main(["list"])),
+    case(
+        TRAINING,
+        "training = { steps = 1, optimiser = 0.01 }",
+        '{ kind = "Adam", learning_rate = 0.01 }',
+        'training = { steps = 1, optimiser = { kind = "Adam", learning_rate = 0.01 } }',
+    ),
+    case(
+        TRAINING,
+        'codec = { kind = "Cast", bits = 12 }',
+        '{ kind = "Cast", bits = 32 } in a file',
+        'codec = { kind = "Cast", bits = 32 }',
+    ),
+    case("8, 3", '"8", 3', "8, without quotes", "8, 3"),
+    case("[8, 3]", '"8"', "[8, 4]", "[8, 4]"),
+    case("[8, 3] }", "[8, 3], key = 1 }", "leaving it out", "[8, 3] }"),
+    case(TRAINING, HM, "ratios = [1.0, 0.5]", f"{HM}ratios = [1.0, 0.5]", also=WARM),
+    case(TRAINING, 'buffers = "means"', '"mean"', 'buffers = "mean"'),
+    case("seeds", 'sampler = "fraction"\nseeds', "share = 0.1", SHARE),
+    case("seeds", "pool = { worker = 1 }\nseeds", "`workers`", "pool = { workers = 1 }\nseeds"),
+    case("seeds", "on_client_error = 1\nseeds", '"raise"', 'on_client_error = "raise"\nseeds'),
     # What the run knows.
     case(PARTITION, DIRICHLET, 'kind = "iid"', PARTITION, also=((DATA, REAL), NARROW)),
     case(PARTITION, 'partition = "by_domain"', 'kind = "iid"', PARTITION),

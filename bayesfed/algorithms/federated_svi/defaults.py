@@ -1,0 +1,68 @@
+"""What `federated_svi` makes of its arguments: the local work where none is given, and checks of a
+fusion rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, get_args
+
+from bayesfed.algorithms.federated_svi.local import Elbo
+from bayesfed.errors import ArgumentError
+from bayesfed.federated import Ivon, NaturalGradient, Training, inverse
+from bayesfed.inference.variational import Fusion, FusionKind
+
+
+def work_of(training: Training | None, network: bool, fusion: Fusion | None) -> Training:
+    """Return the local work, with the optimiser that suits model and rule where none is given."""
+    work = training or (Training() if network else Training(batch_size=None))
+    if work.optimiser is not None:
+        return work
+    # A falling rate averages the noise of the draws out over rounds.
+    if network and (fusion is None or fusion.kind != "gradient"):
+        return replace(work, optimiser=Ivon(), schedule=work.schedule if training else inverse(5))
+    if fusion is None:
+        return replace(
+            work,
+            optimiser=NaturalGradient(0.1),
+            schedule=work.schedule if training else inverse(10),
+        )
+    return work
+
+
+def check_fusion(fusion: Any) -> None:
+    """Raise `ArgumentError` unless `fusion` has all that `Fusion` asks for, and a kind that the
+    round knows.
+    """
+    where = "federated_svi, fusion"
+    if isinstance(fusion, type):
+        actual = f"the class {fusion.__name__}"
+        raise ArgumentError(where, "a fusion rule", actual, f"an instance, {fusion.__name__}()")
+    lacks = [name for name in vars(Fusion) if not (name.startswith("_") or hasattr(fusion, name))]
+    if lacks and lacks != ["kind"]:
+        actual = f"{fusion!r}, which has no {', '.join(lacks)}"
+        raise ArgumentError(
+            where, "a fusion rule", actual, "PVI(damping=0.3), or SummedGradients()"
+        )
+    kinds = get_args(FusionKind)
+    if lacks or fusion.kind not in kinds:
+        actual = "none" if lacks else repr(fusion.kind)
+        hint = f"""kind = "value" in {type(fusion).__name__}, if payloads are parameters"""
+        raise ArgumentError(
+            f"{where}, kind", f"what payloads mean, one of {list(kinds)}", actual, hint
+        )
+
+
+def check_suited(fusion: Fusion, scale: str, ivon: Ivon | None, elbo: Elbo | None) -> None:
+    """Raise `ArgumentError` unless the optimiser suits the bound, and the scale the rule."""
+    if ivon and elbo is not None:
+        raise ArgumentError(
+            "federated_svi, elbo", "none with Ivon", type(elbo).__name__, "NaturalGradient(0.1)"
+        )
+    if fusion.adds and scale != "local":
+        raise ArgumentError(
+            f"federated_svi, {type(fusion).__name__}",
+            "scale 'local': it adds clients up",
+            "'global', which would count every row once a client",
+            "scale='local'",
+        )

@@ -1,0 +1,1 @@
+"""The posterior of pooled rows: `recipe`, what sites answer (`local`) and the `server`."""

@@ -1,0 +1,225 @@
+"""The three stages as steps of one state: the mode from several starts, the Gaussian, importance
+rounds. The state has the question that all parties are asked next; `told` takes it to the next one.
+
+========================  ==========================================================================
+leaf                      what
+========================  ==========================================================================
+``stage``                 its number; rounds of the stage; rounds since the first mode
+``centre``, ``basis``,    the question of each start or component (`asking`)
+``shift``, ``scale``
+``notes``                 notes of each start (`steps`); shares of components
+``mode/...``              modes found: centre, basis, level (log joint density)
+``mix/...``               components of all proposals so far: centre, basis, number of points
+``points``, ``value``     points of all importance rounds, log joint density at each
+``verdict``               status, k-hat, ESS, log evidence and its error
+========================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bayesfed.inference.exact import points, steps, weighing
+from bayesfed.inference.exact.asking import LOWEST, proposed
+from bayesfed.trees import Tree
+
+FORM, MODE, GAUSSIAN, IMPORTANCE, DONE = range(5)
+# Most rounds of the first two stages, and those that other starts have once there is a mode.
+CLIMBS, GRACE, WIDENS = 30, 4, 10
+# Smallest share of a further mode, by Laplace, that is proposed from.
+LEAST = 1e-6
+QUESTION = ("centre", "basis", "shift", "scale", "lengths", "notes")
+
+
+def starts(size: int) -> Tree:
+    """Return the first state of the stage of the mode: the origin and quasi-random starts."""
+    count = 6 if size <= 12 else 2 if size <= 20 else 1
+    others = 4 * points.uniform(5, size, 5)[: count - 1] - 2
+    centres = torch.cat([torch.zeros(1, size, dtype=torch.float64), others])
+    eye = torch.eye(size, dtype=torch.float64)
+    made = stacked([steps.begun(centre, eye) for centre in centres])
+    return made | {"stage": numbers(MODE, 0, 0)}
+
+
+def stacked(several: list[Tree]) -> Tree:
+    """Return trees of equal leaves as one."""
+    return {name: torch.stack([one[name] for one in several]) for name in several[0]}
+
+
+def apart(state: Tree, names: tuple[str, ...] = QUESTION) -> list[Tree]:
+    """Return the starts of a state."""
+    return [{name: state[name][number] for name in names} for number in range(len(state[names[0]]))]
+
+
+def numbers(*values: float) -> Tensor:
+    """Return numbers in 64 bits."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def counts(state: Tree) -> list[int]:
+    """Return how many points each component of an importance round has."""
+    return [int(number) for number in state["notes"][:, 0]]
+
+
+def _dealt(share: Tensor, total: int) -> Tensor:
+    """Return even numbers of points, at least 2, whose sum is the total."""
+    made = (share / share.sum() * total / 2).round().clamp_min(1) * 2
+    made[int(share.argmax())] += total - made.sum()
+    return made
+
+
+def again(state: Tree) -> Tree:
+    """Return the first state of the stage of the mode, from where the last question was."""
+    size = state["centre"].shape[1]
+    start = steps.begun(state["centre"][0], torch.eye(size, dtype=torch.float64))
+    return stacked([start]) | {"stage": numbers(MODE, 0, 0), "form": state["form"]}
+
+
+def told(state: Tree, answer: Tree, prior: Tensor | float = 0.0) -> Tree:
+    """Return the next state.
+
+    Parameters
+    ----------
+    state
+        The state.
+    answer
+        Sum of the answers of all parties; in importance rounds without the prior's.
+    prior
+        Log prior density at the points of an importance round.
+    """
+    stage, rounds, grace = (int(number) for number in state["stage"])
+    state = state | {"stage": numbers(stage, rounds + 1, grace)}
+    if stage == MODE:
+        return _climbed(state, answer)
+    if stage == GAUSSIAN:
+        (start,), (told,) = apart(state), apart(answer, tuple(answer))
+        made, still = steps.widened(start, told)
+        if still or rounds + 1 >= WIDENS:
+            return _proposing(state | stacked([made]), made)
+        return state | stacked([made])
+    return _weighed(state, answer, prior)
+
+
+def _climbed(state: Tree, answer: Tree) -> Tree:
+    """Climb with all starts; end when all have arrived, or others had their time."""
+    names = ("mode/centre", "mode/basis", "mode/level")
+    modes = apart(state, names) if names[0] in state else []
+    starts = list[Tree]()
+    for start, told in zip(apart(state), apart(answer, tuple(answer)), strict=True):
+        made, level = steps.climbed(start, told), told["level"].sum()
+        status = made["notes"][steps.STATUS]
+        if level < LOWEST / 2 or status == steps.LOST or any(_near(made, mode) for mode in modes):
+            continue
+        made["level"] = level + told["value"][0]
+        if status == steps.ARRIVED:
+            modes.append(_mode(made))
+        elif status == steps.FREE:
+            state = state | {"free": made["basis"]}
+        else:
+            starts.append(made)
+    _, rounds, grace = (int(number) for number in state["stage"])
+    grace += bool(modes)
+    if grace > GRACE:
+        # Those that are above every mode go on.
+        highest = max(float(mode["mode/level"]) for mode in modes)
+        starts = [start for start in starts if float(start["level"]) > highest]
+    ended = not starts or rounds >= CLIMBS
+    if ended and not modes:
+        # One that is nearly there may do.
+        near = [start for start in starts if start["notes"][steps.AWAY] < 1]
+        modes += [_mode(start) for start in sorted(near, key=lambda one: -float(one["level"]))[:1]]
+    state = state | {"stage": numbers(MODE, rounds, grace)} | (stacked(modes) if modes else {})
+    if not ended:
+        return state | stacked([{name: one[name] for name in QUESTION} for one in starts])
+    if not modes:
+        code = weighing.FREE if "free" in state else weighing.NO_MODE
+        return state | {"stage": numbers(DONE, 0, 0), "verdict": numbers(code)}
+    best = int(state["mode/level"].argmax())
+    start = steps.begun(state["mode/centre"][best], state["mode/basis"][best], steps.DAMPINGS)
+    return state | stacked([start]) | {"stage": numbers(GAUSSIAN, 0, 0)}
+
+
+def _mode(start: Tree) -> Tree:
+    return {f"mode/{name}": start[name] for name in ("centre", "basis", "level")}
+
+
+def _near(start: Tree, mode: Tree) -> bool:
+    away = torch.linalg.solve(mode["mode/basis"], start["centre"] - mode["mode/centre"])
+    return float(away.norm()) < 1
+
+
+def _proposing(state: Tree, made: Tree) -> Tree:
+    """Begin the first importance round: the Gaussian, and the other modes."""
+    place = int(made["lengths"].argmax()) if not made["notes"][steps.FRESH] else 0
+    first = {
+        "centre": made["centre"] + made["basis"] @ made["shift"][place],
+        "basis": made["basis"] * made["scale"][place],
+    }
+    share, best = _shares(state), int(state["mode/level"].argmax())
+    each = [(first, share[best])]
+    for k in range(len(share)):
+        if k != best and share[k] > LEAST:
+            mode = {name: state[f"mode/{name}"][k] for name in ("centre", "basis")}
+            each.append((mode, share[k].clamp_min(0.05)))
+    return _asked(state, each)
+
+
+def _asked(state: Tree, each: list[tuple[Tree, Tensor]]) -> Tree:
+    """Return a state that asks for an importance round of these components and shares."""
+    total = points.MORE if "points" in state else points.POINTS
+    many = _dealt(torch.stack([share for _, share in each]), total)
+    asked = [
+        {
+            "centre": one["centre"],
+            "basis": one["basis"],
+            "notes": number[None],
+        }
+        for (one, _), number in zip(each, many, strict=True)
+    ]
+    rounds = float(state["stage"][1]) if state["stage"][0] == IMPORTANCE else 0.0
+    return state | stacked(asked) | {"stage": numbers(IMPORTANCE, rounds, 0)}
+
+
+def seed(number: int) -> int:
+    """Return the seed of the points of an importance round."""
+    return 1000 * (1 + number)
+
+
+def _weighed(state: Tree, answer: Tree, prior: Tensor | float) -> Tree:
+    """Weigh all points so far. End if those of this round say by themselves that they are of the
+    posterior; if not, ask for points of a mixture that is fitted to all.
+    """
+    number = int(state["stage"][1]) - 1
+    more = {
+        "points": proposed(state, counts(state), seed(number)),
+        "value": answer["value"] + answer["level"].sum() + prior,
+        "mix/centre": state["centre"],
+        "mix/basis": state["basis"],
+        "mix/share": state["notes"][:, 0],
+    }
+    status, found = weighing.GAUSSIAN, weights(more)
+    if weighing.trusted(found, more["points"]):
+        several = int((_shares(state) > LEAST).sum()) > 1
+        done = weighing.ADAPTED if number else weighing.EXACT
+        status = weighing.SEVERAL if several else done
+    if number:
+        more = {name: torch.cat([state[name], leaf]) for name, leaf in more.items()}
+        found = weights(more)
+    state = state | more | {"verdict": numbers(status, *found[:4])}
+    hopeless = number >= weighing.REFITS or found.ess < state["points"].shape[1]
+    if hopeless or status != weighing.GAUSSIAN:
+        return state | {"stage": numbers(DONE, number + 1, 0)}
+    return _asked(state, weighing.refitted(state["points"], found.weights))
+
+
+def _shares(state: Tree) -> Tensor:
+    """Return the share of each mode by Laplace's approximation."""
+    heights = state["mode/level"] + torch.linalg.slogdet(state["mode/basis"]).logabsdet
+    return torch.softmax(heights, 0)
+
+
+def weights(state: Tree) -> weighing.Verdict:
+    """Return what the weights of all points say, all proposals taken together."""
+    mixture = {name: state[f"mix/{name}"] for name in ("centre", "basis", "share")}
+    return weighing.judged(state["value"] - weighing.log_mixture(state["points"], mixture))

@@ -1,0 +1,159 @@
+"""Importance weights of quasi-random points of mixtures of Student-t's: Pareto smoothing (Vehtari
+et al., 2024), k-hat, effective sample size, evidence, refits, and the verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesfed.inference.exact.points import freedom
+from bayesfed.trees import Tree
+
+# Largest k-hat of weights and of their second moments, and least share of effective points, of a
+# round that is trusted.
+GOOD, USABLE, EFFICIENT = 0.5, 0.7, 0.6
+# Most rounds after the first, and the statuses.
+REFITS = 4
+EXACT, ADAPTED, GAUSSIAN, SEVERAL, NO_MODE, FREE = range(6)
+
+
+class Verdict(NamedTuple):
+    """What importance weights say of their points."""
+
+    k_hat: float
+    ess: float
+    log_evidence: float
+    error: float
+    weights: Tensor
+
+
+def log_mixture(points: Tensor, mixture: Tree) -> Tensor:
+    """Return the log density of a mixture of Student-t's, ``(n,)``: ``centre`` (M, d), ``basis``
+    (M, d, d) and ``share`` (M,).
+    """
+    nu, size = freedom(points.shape[1]), points.shape[1]
+    constant = (
+        math.lgamma((nu + size) / 2) - math.lgamma(nu / 2) - size / 2 * math.log(nu * math.pi)
+    )
+    share = mixture["share"] / mixture["share"].sum()
+    parts = []
+    for centre, basis, own in zip(mixture["centre"], mixture["basis"], share, strict=True):
+        away = torch.linalg.solve(basis, (points - centre).T).square().sum(0)
+        scale = torch.linalg.slogdet(basis).logabsdet
+        parts.append(own.log() + constant - scale - (nu + size) / 2 * (away / nu).log1p())
+    return torch.stack(parts).logsumexp(0)
+
+
+def judged(log_ratios: Tensor) -> Verdict:
+    """Return smoothed weights of points, and what they say.
+
+    Parameters
+    ----------
+    log_ratios
+        Log joint density less the log density of the proposal, ``(n,)``; minus infinity allowed.
+    """
+    top = float(log_ratios.max())
+    raw = (log_ratios - top).exp()
+    smooth, k_hat = smoothed(raw)
+    weights = smooth / smooth.sum()
+    return Verdict(
+        k_hat,
+        float(1 / weights.square().sum()),
+        float(smooth.mean().log()) + top,
+        float(raw.std() / raw.mean()) / math.sqrt(len(raw)),
+        weights,
+    )
+
+
+def trusted(alone: Verdict, points: Tensor) -> bool:
+    """Return whether the points of one round alone say that they are of the posterior: weights, and
+    weights times each squared distance from the mean, which tell of tails that few points are in.
+    """
+    if alone.k_hat > GOOD or alone.ess < EFFICIENT * len(points):
+        return False
+    spread = (points - alone.weights @ points).square() * alone.weights[:, None]
+    return all(smoothed(part / part.max())[1] <= USABLE for part in spread.T)
+
+
+def smoothed(ratios: Tensor) -> tuple[Tensor, float]:
+    """Return weights whose largest are those expected of a generalised Pareto distribution, and its
+    shape k-hat.
+    """
+    count = len(ratios)
+    length = min(count // 5, math.ceil(3 * math.sqrt(count)))
+    values, order = ratios.sort()
+    tail, cut = values[-length:], float(values[-length - 1])
+    excess = tail - cut
+    if float(excess[-1]) <= 1e-9:
+        return values[order.argsort()], -math.inf
+    if float(excess[length // 4]) <= 0:
+        return ratios, math.inf
+    k_hat, sigma = _pareto(excess)
+    ranks = (torch.arange(length, dtype=torch.float64) + 0.5) / length
+    fitted = (
+        sigma / k_hat * torch.expm1(-k_hat * torch.log1p(-ranks))
+        if abs(k_hat) > 1e-9
+        else -sigma * torch.log1p(-ranks)
+    )
+    values = torch.cat([values[:-length], (fitted + cut).clamp_max(float(tail[-1]))])
+    return values[order.argsort()], k_hat
+
+
+def _pareto(excess: Tensor) -> tuple[float, float]:
+    """Return shape and scale of a generalised Pareto distribution (Zhang and Stephens, 2009), with
+    the weak prior of Vehtari et al.
+    """
+    count, many = len(excess), 30 + math.isqrt(len(excess))
+    quarter = float(excess[int(count / 4 + 0.5) - 1])
+    theta = 1 - (many / (torch.arange(1, many + 1, dtype=torch.float64) - 0.5)).sqrt()
+    theta = theta / (3 * quarter) + 1 / float(excess[-1])
+    shape = torch.log1p(-theta[:, None] * excess).mean(1)
+    profile = count * ((-theta / shape).log() - shape - 1)
+    chosen = float(torch.softmax(profile, 0) @ theta)
+    k_hat = float(torch.log1p(-chosen * excess).mean())
+    sigma = -k_hat / chosen
+    return (count * k_hat + 10 * 0.5) / (count + 10), sigma
+
+
+def refitted(points: Tensor, weights: Tensor, components: int = 3) -> list[tuple[Tree, Tensor]]:
+    """Return components of a mixture fitted to weighted points, each with its share.
+
+    It begins with slices along the direction of the largest skewness, and takes some steps of EM;
+    covariances are drawn to the common one.
+    """
+    mean = weights @ points
+    centred = points - mean
+    cov = (weights[:, None] * centred).T @ centred
+    root = torch.linalg.cholesky(cov + 1e-9 * cov.diagonal().diag())
+    white = torch.linalg.solve_triangular(root, centred.T, upper=False).T
+    skew = (weights * white.square().sum(1)) @ white
+    axis = skew / skew.norm().clamp_min(1e-12)
+    along = white @ axis
+    order = along.argsort()
+    rank = torch.empty_like(along)
+    rank[order] = weights[order].cumsum(0)
+    member = (rank * components).long().clamp_max(components - 1)
+    belongs = torch.nn.functional.one_hot(member, components).double()
+    eye = torch.eye(len(cov), dtype=cov.dtype)
+    for _ in range(15):
+        share = (weights @ belongs).clamp_min(1e-3)
+        share = share / share.sum()
+        logs = []
+        made = []
+        for k in range(components):
+            own = weights * belongs[:, k] / (weights @ belongs[:, k]).clamp_min(1e-12)
+            centre = own @ white
+            spread = (own[:, None] * (white - centre)).T @ (white - centre)
+            basis = torch.linalg.cholesky(0.8 * spread + 0.2 * eye)
+            made.append((centre, basis))
+            away = torch.linalg.solve_triangular(basis, (white - centre).T, upper=False)
+            logs.append(share[k].log() - basis.diagonal().log().sum() - away.square().sum(0) / 2)
+        belongs = torch.softmax(torch.stack(logs, 1), 1)
+    return [
+        ({"centre": mean + root @ centre, "basis": root @ basis}, share[k])
+        for k, (centre, basis) in enumerate(made)
+    ]

@@ -1,0 +1,106 @@
+"""The posterior of pooled rows without pooling them: `federated_svi` of a model alone against the
+reference draws of posteriordb, and on problems of which it must not say "exact".
+
+    python benchmarks/exact.py [--check] [--data posteriordb.tar.xz] [--only arK sblrc told]
+
+For each posterior: the error of the worst mean in reference sds, the range of ratios of sds,
+rounds, kB up a client, seconds, the status. posteriordb's rows are not part of this repository:
+give its archive or folder by --data or the environment variable POSTERIORDB; without either it is
+looked for in shared/data beside the repository, and left out, with a word, if it is not there.
+Simulated regressions, whose exact answers are computed here, and the problems of `told` always run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from parts.exact.models import case
+from parts.exact.problems import simulated, told
+from parts.exact.scores import Score, fitted, scored
+from parts.shared.parts import command_line
+from parts.shared.targets import at_least, target
+
+from bayesfed.inference.exact.posterior import ExactPosterior
+from bayesfed.inspect import table
+
+# What a posterior meets: error of the worst mean in sds, ratios of sds, rounds, kB up a client.
+ERROR, LOW, HIGH, ROUNDS, KILOBYTES = 0.05, 0.97, 1.03, 25, 50.0
+# Share of the posteriors that are to meet it: 25 of posteriordb's 29.
+WANTED = 25 / 29
+CERTAIN = ("exact", "adapted")
+BESIDE = Path(__file__).parents[2] / "shared" / "data" / "posteriordb.tar.xz"
+
+
+def main() -> int:
+    """Run and print; return the exit status."""
+    parser = command_line(__doc__)
+    parser.add_argument("--data", type=Path, help="archive or folder of posteriordb")
+    parser.add_argument("--only", nargs="+", help="names of posteriors, 'simulated', 'told'")
+    parser.add_argument("--seeds", type=int, default=10, help="simulated regressions")
+    given = parser.parse_args()
+    scores, met = list[Score](), list[bool]()
+    for score in _scores(given):
+        scores.append(score)
+        print(_row(score), flush=True)
+    if scores:
+        print(table(Score._fields, [tuple(score) for score in scores]))
+        good = [score for score in scores if _meets(score)]
+        met.append(at_least("share of posteriors that meet all", len(good) / len(scores), WANTED))
+        wrong = [s.name for s in scores if s.status in CERTAIN and not _near(s)]
+        met.append(target(f"wrong 'exact' {wrong}", len(wrong), 0))
+    if not given.only or "told" in given.only:
+        wrong = []
+        for name, problem in told().items():
+            posterior = fitted(problem).posterior
+            assert isinstance(posterior, ExactPosterior)
+            print(f"{name:32}{posterior.status}", flush=True)
+            wrong += [name] if posterior.status in CERTAIN else []
+        met.append(target(f"'exact' of what is not {wrong}", len(wrong), 0))
+    return 0 if all(met) or not given.check else 1
+
+
+def _scores(given: argparse.Namespace) -> Iterator[Score]:
+    only = given.only or []
+    place = given.data or Path(os.environ.get("POSTERIORDB", BESIDE))
+    with ExitStack() as stack:
+        if place.is_file():
+            into = stack.enter_context(tempfile.TemporaryDirectory())
+            with tarfile.open(place) as archive:
+                archive.extractall(into, filter="data")
+            place = Path(into) / "posteriordb"
+        if not place.is_dir():
+            print(f"posteriordb is left out: {place} is not there")
+        for folder in sorted(place.glob("*/reference.json")):
+            if not only or folder.parent.name in only:
+                reference = json.loads(folder.read_text())["parameters"]
+                yield scored(folder.parent.name, case(folder.parent), reference)
+    for seed in range(given.seeds if not only or "simulated" in only else 0):
+        problem, reference = simulated(seed)
+        yield scored(f"simulated {seed}", problem, reference)
+
+
+def _near(score: Score) -> bool:
+    return score.error <= ERROR and score.low >= LOW and score.high <= HIGH
+
+
+def _meets(score: Score) -> bool:
+    return _near(score) and score.rounds <= ROUNDS and score.kilobytes <= KILOBYTES
+
+
+def _row(score: Score) -> str:
+    return (
+        f"{score.name:28}{score.error:6.3f} {score.low:.3f}-{score.high:.3f} "
+        f"{score.rounds:3} rounds {score.kilobytes:5.1f} kB {score.seconds:5.1f} s  {score.status}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

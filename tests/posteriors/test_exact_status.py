@@ -1,0 +1,137 @@
+"""What the exact posterior must not be called, and its numerics against slow twins."""
+
+from __future__ import annotations
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.distributions import constraints
+
+import bayesfed as bf
+from bayesfed.errors import UndeterminedWarning
+from bayesfed.inference.exact import asking, stages, weighing
+from bayesfed.inspect.compat import k_hat
+
+
+def numbers(*shape, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+INPUTS = torch.cat([torch.ones(30, 1).double(), numbers(30, 1)], 1)
+TWICE = torch.cat([INPUTS, INPUTS[:, 1:]], 1)
+
+
+def flat(*shape):
+    return dist.ImproperUniform(constraints.real_vector if shape else constraints.real, (), shape)
+
+
+def logistic(inputs, targets=None):
+    beta = pyro.sample("beta", flat(inputs.shape[1]))
+    with pyro.plate("rows", len(inputs)):
+        pyro.sample("y", dist.Bernoulli(logits=inputs @ beta), obs=targets)
+
+
+def linear(inputs, targets=None):
+    beta = pyro.sample("slopes", flat(inputs.shape[1]))
+    scale = pyro.sample("scale", dist.ImproperUniform(constraints.positive, (), ()))
+    with pyro.plate("rows", len(inputs)):
+        pyro.sample("y", dist.Normal(inputs @ beta, scale), obs=targets)
+
+
+def mixture(inputs, targets=None):
+    mu = pyro.sample("mu", dist.Normal(torch.zeros(2), 4.0).to_event(1))
+    with pyro.plate("rows", len(inputs)):
+        pyro.factor("y", dist.Normal(mu, torch.tensor(0.7)).log_prob(inputs[:, :1]).logsumexp(-1))
+
+
+APART = torch.cat([numbers(10, 1) * 0.7 - 3, numbers(10, 1, seed=4) * 0.7 + 3])
+PROBLEMS = {
+    "separable": (logistic, INPUTS, (INPUTS[:, 1] > 0).double(), "gaussian"),
+    "duplicated column": (linear, TWICE, numbers(30, seed=9), "not identified: slopes"),
+    "improper": (linear, INPUTS[:2], numbers(2), "no mode"),
+    "unordered mixture": (mixture, APART, torch.zeros(20), "several modes"),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_is_not_exact_is_not_called_so(name):
+    model, inputs, targets, status = PROBLEMS[name]
+    clients = {f"s{k}": bf.Dataset(inputs[k::2], targets[k::2]) for k in range(2)}
+    with pytest.warns(UndeterminedWarning, match=f"its status is '{status}"):
+        result = bf.run(bf.federated_svi(model), clients, progress=False)
+    assert result.posterior.status == status
+    assert result.algorithm.ended(result.snapshot.state)
+    if status == "several modes":
+        assert abs(float(result.posterior.constants["mu.mean"][0])) < 0.2
+
+
+def test_derivatives_and_values_are_those_of_single_points_also_where_matrices_fail():
+    def solved(point):
+        cov = torch.eye(3, dtype=torch.float64) * point[0].exp() + 0.5
+        root = torch.linalg.cholesky(cov)
+        away = torch.linalg.solve_triangular(root, point[:, None], upper=False)
+        return -away.square().sum() - root.diagonal().log().sum()
+
+    batch = numbers(4, 3)
+    slopes, curves = asking.derivatives(solved, batch, 1)
+    step = 1e-5 * torch.eye(3, dtype=torch.float64)
+    for k in range(3):
+        up = torch.stack([solved(point + step[k]) for point in batch])
+        down = torch.stack([solved(point - step[k]) for point in batch])
+        assert torch.allclose((up - down) / 2e-5, slopes[:, k], atol=1e-6)
+        above, _ = asking.derivatives(solved, batch + step[k], 1)
+        below, _ = asking.derivatives(solved, batch - step[k], 1)
+        assert torch.allclose((above - below) / 2e-5, curves[:, k], atol=1e-5)
+
+    def failing(point):
+        cov = torch.eye(2, dtype=torch.float64) - point[0]
+        return torch.linalg.cholesky(cov).diagonal().log().sum()
+
+    values = asking.many(failing, 1)(torch.tensor([[0.1], [0.2], [5.0]]).double())
+    assert values[:2].isfinite().all()
+    assert values[2] == -torch.inf
+
+
+def test_weights_are_pareto_smoothed_as_arviz_does():
+    ratios = 1.5 * numbers(2000)
+    found = weighing.judged(ratios)
+    assert found.k_hat == pytest.approx(k_hat(ratios), abs=0.02)
+    top = int(ratios.argmax())
+    assert int(found.weights.argmax()) == top
+
+
+def driven(density, size):
+    """Return the last state for one party whose log density this is."""
+    state = stages.starts(size)
+    while (stage := int(state["stage"][0])) != stages.DONE:
+        if stage == stages.IMPORTANCE:
+            seed = stages.seed(int(state["stage"][1]))
+            answer = asking.importance(density, state, stages.counts(state), seed, 1)
+        else:
+            answer = asking.reply(density, state, stage == stages.GAUSSIAN, 1)
+        state = stages.told(state, answer)
+    return state
+
+
+def test_a_skewed_target_is_adapted_to():
+    state = driven(lambda point: (2 * point - point.exp()).sum(), 4)
+    found = stages.weights(state)
+    two = torch.tensor(2.0)
+    assert int(state["verdict"][0]) == weighing.ADAPTED
+    mean = found.weights @ state["points"]
+    assert torch.allclose(mean, torch.digamma(two).double().expand(4), atol=0.04)
+    spread = found.weights @ (state["points"] - mean).square()
+    assert torch.allclose(spread / torch.polygamma(1, two), torch.ones(4).double(), atol=0.05)
+    assert abs(found.log_evidence) < 4 * found.error
+
+
+@pytest.mark.parametrize("bend", [0.3, 0.6])
+def test_a_bend_whose_tails_few_points_are_in_is_not_called_exact(bend):
+    def density(point):
+        return -((point[0] - bend * (point[1] ** 2 - 1)) ** 2) / 0.18 - point[1] ** 2 / 2
+
+    state = driven(density, 2)
+    assert int(state["verdict"][0]) == weighing.GAUSSIAN
+    assert float(state["verdict"][1]) < 0.5
