@@ -128,9 +128,8 @@ def seal(leaves: Iterable[Leaf], meta: Meta) -> bytes:
     leaves = list(leaves)
     for name, value in meta.items():
         if not _is_scalar(value):
-            raise WireError(
-                f"meta {name!r}", "a string, a boolean or a finite number", repr(value), "a leaf"
-            )
+            expected = "a string, a boolean or a finite number"
+            raise WireError(f"meta {name!r}", expected, repr(value), "a leaf")
     entries = [[leaf.name, leaf.dtype, list(leaf.shape), len(leaf.section)] for leaf in leaves]
     header = json.dumps({"meta": dict(meta), "leaves": entries}, separators=(",", ":")).encode()
     head = MAGIC + struct.pack("<I", len(header)) + header
@@ -284,10 +283,8 @@ def _header(
         if not all(map(_is_scalar, meta.values())):
             raise ValueError("meta holds something that is not a scalar")
     except ValueError as problem:
-        where, expected = "message header", "meta and leaves as JSON"
-        raise WireError(
-            where, expected, problem, "a message from seal", field="header"
-        ) from problem
+        said = "message header", "meta and leaves as JSON", problem, "a message from seal"
+        raise WireError(*said, field="header") from problem
     return entries, meta
 
 

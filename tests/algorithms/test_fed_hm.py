@@ -340,9 +340,9 @@ def test_bad_input_is_refused_in_words(clients):
     for settings, words in [
         ({"decay": -1.0}, "fed_hm, decay: expected a finite number from 0"),
         ({"temperature": 0.0}, r"fed_hm, temperature: expected a number in \(0, inf\]"),
-        ({"residual": "lost"}, "'dropped', 'kept' or a whole number"),
+        ({"residual": "lost"}, "'dropped', 'kept' or a number of rounds >= 0"),
         ({"residual": -1}, "a number of rounds >= 0"),
-        ({"residual": True}, "'dropped', 'kept' or a whole number"),
+        ({"residual": True}, "'dropped', 'kept' or a number of rounds >= 0"),
         ({"whole": ["nowhere"]}, "nowhere"),
         ({"whole": lambda name, module: False}, "none for .*the predicate"),
     ]:

@@ -272,6 +272,15 @@ def test_what_a_codec_rounds_is_rounded_on_the_air(digits, clients, net):
     assert all(torch.allclose(found[name], leaf, atol=1e-5) for name, leaf in digital.items())
 
 
+def test_a_client_whose_numbers_are_too_large_to_be_added_is_refused_by_name():
+    """Projected, they are infinite: the leaf of all clients was left at zero."""
+    said = [{"w": torch.full((600,), size)} for size in (3e38, 1.0, 1.0)]
+    link = replace(CLEAR, sensing=Compressed(200, 256), max_norm=math.inf)
+    report = only(*saying(said, link), on_client_error="drop")
+    assert set(report.refused) == {"ann"}
+    assert float(report.state["model/w"].abs().max()) > 0
+
+
 def test_sparse_sums_are_recovered_from_projections():
     generator = bf.Key(1, "sparse").generator()
     support = torch.rand(2000, generator=generator) < 0.04

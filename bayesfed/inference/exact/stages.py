@@ -198,14 +198,15 @@ def _weighed(state: Tree, answer: Tree, prior: Tensor | float) -> Tree:
         "mix/basis": state["basis"],
         "mix/share": state["notes"][:, 0],
     }
-    status, found = weighing.GAUSSIAN, weights(more)
-    if weighing.trusted(found, more["points"]):
-        several = int((_shares(state) > LEAST).sum()) > 1
-        done = weighing.ADAPTED if number else weighing.EXACT
-        status = weighing.SEVERAL if several else done
+    alone = found = weights(more)
     if number:
         more = {name: torch.cat([state[name], leaf]) for name, leaf in more.items()}
         found = weights(more)
+    status = weighing.GAUSSIAN
+    if weighing.trusted(alone, found, more["points"]):
+        several = int((_shares(state) > LEAST).sum()) > 1
+        done = weighing.ADAPTED if number else weighing.EXACT
+        status = weighing.SEVERAL if several else done
     state = state | more | {"verdict": numbers(status, *found[:4])}
     hopeless = number >= weighing.REFITS or found.ess < state["points"].shape[1]
     if hopeless or status != weighing.GAUSSIAN:

@@ -13,9 +13,9 @@ from torch import Tensor
 from bayesfed.inference.exact.points import freedom
 from bayesfed.trees import Tree
 
-# Largest k-hat of weights and of their second moments, and least share of effective points, of a
+# Largest k-hat of weights, and of weights times squares, and least share of effective points, of a
 # round that is trusted.
-GOOD, USABLE, EFFICIENT = 0.5, 0.7, 0.6
+GOOD, USABLE, EFFICIENT = 0.5, 0.6, 0.6
 # Most rounds after the first, and the statuses.
 REFITS = 4
 EXACT, ADAPTED, GAUSSIAN, SEVERAL, NO_MODE, FREE = range(6)
@@ -69,13 +69,14 @@ def judged(log_ratios: Tensor) -> Verdict:
     )
 
 
-def trusted(alone: Verdict, points: Tensor) -> bool:
-    """Return whether the points of one round alone say that they are of the posterior: weights, and
-    weights times each squared distance from the mean, which tell of tails that few points are in.
+def trusted(alone: Verdict, found: Verdict, points: Tensor) -> bool:
+    """Return whether a round's points alone have even weights, and the weights of all points say
+    that they are of the posterior: their own tail, and those of weights times squared distances
+    from the mean, which tell of regions that few points are in.
     """
-    if alone.k_hat > GOOD or alone.ess < EFFICIENT * len(points):
+    if max(alone.k_hat, found.k_hat) > GOOD or alone.ess < EFFICIENT * len(alone.weights):
         return False
-    spread = (points - alone.weights @ points).square() * alone.weights[:, None]
+    spread = (points - found.weights @ points).square() * found.weights[:, None]
     return all(smoothed(part / part.max())[1] <= USABLE for part in spread.T)
 
 

@@ -129,12 +129,12 @@ WRONG = {
     "info tensor": (
         lambda: go(own(local=Loc(info={"loss": torch.tensor(1.0)}))),
         ClientError,
-        "; try float(figure) in Fit(info=...)",
+        "; try Fit(info={'loss': float(loss)})",
     ),
     "info array": (
         lambda: go(own(local=Loc(info={"loss": torch.ones(2)}))),
         ClientError,
-        "; try float(figure) in Fit(info=...)",
+        "; try Fit(info={'loss': float(loss)})",
     ),
     "server state only": (
         lambda: go(own(local=Loc(), server=StateOnly())),

@@ -141,7 +141,7 @@ WRONG = {
     "run test labels": (
         lambda: go(test=replace(TEST, targets=torch.tensor([0, 1, 2, 7]))),
         ArgumentError,
-        "; try classes=train.classes when ",
+        "; try a last layer with 8 outputs",
     ),
     "run test regression": (
         lambda: go(test=replace(TEST, targets=torch.randn(4))),

@@ -13,6 +13,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 
 import bayesfed as bf
 from bayesfed.compress import Cast
@@ -174,8 +175,12 @@ def free():
 
 
 @contextmanager
-def job(ranks, *, shared="False"):
-    """Be rank 0 of a job with so many ranks, of which no other comes."""
+def job(ranks, variable="1"):
+    """Be rank 0 of a job with so many ranks, of which no other comes, under this value of
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE, of which torchrun makes another variable.
+    """
+    with mock.patch.dict(os.environ, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": variable}):
+        shared = str(DynamicRendezvousHandler.use_agent_store.fget(None))
     environment = {"RANK": "0", "WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost"}
     restarts = {"TORCHELASTIC_MAX_RESTARTS": "2", "TORCHELASTIC_USE_AGENT_STORE": shared}
     with mock.patch.dict(os.environ, {**environment, **restarts, "MASTER_PORT": free()}):
@@ -186,10 +191,10 @@ def job(ranks, *, shared="False"):
                 dist.destroy_process_group()
 
 
-def joined(ranks, **shared):
+def joined(ranks, *variable):
     """Run in a job, and go on from its checkpoints."""
     folder = Path(tempfile.mkdtemp())
-    with job(ranks, **shared):
+    with job(ranks, *variable):
         for count in (1, 2):
             pool = Ranks(CLIENTS, mixed=True, timeout_s=0.2 if ranks > 1 else 60.0)
             go(clients=pool, rounds=count, callbacks=[checkpoint(folder)], resume=newest(folder))
@@ -250,9 +255,9 @@ CASES = [
     (lambda cohort: bf.InProcess(CLIENTS, workers=1, cohort=cohort), 2),
     # Ranks.
     (
-        lambda: joined(1, shared="True"),
+        lambda: joined(1, "0"),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun",
-        lambda: joined(1, shared="False"),
+        lambda: joined(1, "1"),
     ),
     (lambda: joined(2), "resume=newest(folder)", lambda: joined(1)),
     (lost, "resume=newest(folder)", lambda: joined(1)),

@@ -125,7 +125,7 @@ CASES = [
     ),
     (
         lambda: go(own(local=Loc(payload={"1.bias": torch.full((3,), 1e7)}))),
-        "the names published",
+        "leaves of these names",
         lambda: go(own(local=Loc())),
     ),
     (lambda: silent("a"), "no answer", None),
