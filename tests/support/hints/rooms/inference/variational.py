@@ -25,18 +25,20 @@ from tests.posteriors import test_own_posteriors as own
 from tests.posteriors.test_fusion_rules import HeavyBall, Partial, Silent
 
 COMPLETE = (
-    "bayesfed/algorithms/federated_svi",
-    *(
-        f"bayesfed/inference/variational/{one}"
-        for one in (
-            "families.py",
-            "fusion",
-            "posterior.py",
-            "program.py",
-            "reading.py",
-            "traced.py",
-        )
-    ),
+    "bayesfed/algorithms/federated_svi/conjugate.py",
+    "bayesfed/algorithms/federated_svi/defaults.py",
+    "bayesfed/algorithms/federated_svi/fitting.py",
+    "bayesfed/algorithms/federated_svi/local.py",
+    "bayesfed/algorithms/federated_svi/network.py",
+    "bayesfed/algorithms/federated_svi/recipe.py",
+    "bayesfed/algorithms/federated_svi/server.py",
+    "bayesfed/algorithms/federated_svi/tempering.py",
+    "bayesfed/inference/variational/families.py",
+    "bayesfed/inference/variational/fusion",
+    "bayesfed/inference/variational/posterior.py",
+    "bayesfed/inference/variational/program.py",
+    "bayesfed/inference/variational/reading.py",
+    "bayesfed/inference/variational/traced.py",
 )
 NETWORK = bf.bayesian(net(), bf.Gaussian(0.1))
 PRIOR = {"h": torch.zeros(2)}
@@ -243,6 +245,16 @@ CASES = [
         lambda: ivon(elbo=Trace_ELBO()),
         "NaturalGradient(0.1)",
         lambda: ivon(elbo=Trace_ELBO(), training=work(NaturalGradient(0.1))),
+    ),
+    (
+        lambda: bf.federated_svi(terms.plain, AutoNormal),
+        "example=train[:2]",
+        lambda: bf.federated_svi(terms.plain, AutoNormal, example=terms.DATA[:2]),
+    ),
+    (
+        lambda: bf.federated_svi(terms.plain, AutoNormal),
+        "the model alone",
+        lambda: bf.federated_svi(terms.plain),
     ),
     (lambda scale: svi(scale=scale), "global"),
     (lambda: svi(temperature=0.5), "poutine.scale in the model", lambda: svi(cold)),
