@@ -204,7 +204,7 @@ def test_models_that_cannot_be_split_are_refused():
     ]:
         with pytest.raises((PosteriorError, ClientError), match=words):
             run(clients, model)
-    with pytest.raises(ArgumentError, match="observations and an example"):
+    with pytest.raises(ArgumentError, match="an example for a guide's fit"):
         bf.federated_svi(line, training=bf.Training())
     with pytest.raises(ArgumentError, match="every site in every round"):
         run(clients, sampler=bf.fraction(0.5))

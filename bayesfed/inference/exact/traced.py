@@ -22,6 +22,7 @@ from torch.distributions import biject_to
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError, PosteriorError
 from bayesfed.inference.variational.program import Runs, quiet_store
+from bayesfed.inference.variational.terms import as_raised
 from bayesfed.trees import Tree
 
 # Most axes of a row, and the types of rows by their number.
@@ -70,7 +71,7 @@ class At(Messenger):
         begin = max((slot.end for slot in self.slots.values()), default=0)
         self.slots[name] = slot = Slot(begin, begin + torch.Size(shape).numel(), shape)
         free = torch.zeros(shape)
-        if self.point is not None:
+        if self.point is not None and slot.end <= len(self.point):
             free = self.point[slot.begin : slot.end].reshape(shape)
         msg["value"] = transform(free)
         self.jacobians[name] = transform.log_abs_det_jacobian(free, msg["value"]).sum()
@@ -256,7 +257,8 @@ def _run(model: Runs, plate: str, data: Dataset, point: Tensor | None = None) ->
     inputs, targets = (
         leaf.double() if leaf.is_floating_point() else leaf for leaf in (data.inputs, data.targets)
     )
-    trace = poutine.trace(at(model)).get_trace(inputs, targets)
+    with as_raised():
+        trace = poutine.trace(at(model)).get_trace(inputs, targets)
     trace.compute_log_prob()
     densities = {
         name: node["log_prob_sum"] + at.jacobians.get(name, 0.0)

@@ -15,7 +15,7 @@ from bayesfed.trees import Tree
 
 # Largest k-hat of weights, and of weights times squares, and least share of effective points, of a
 # round that is trusted.
-GOOD, USABLE, EFFICIENT = 0.5, 0.6, 0.6
+GOOD, USABLE, EFFICIENT = 0.5, 0.5, 0.6
 # Most rounds after the first, and the statuses.
 REFITS = 4
 EXACT, ADAPTED, GAUSSIAN, SEVERAL, NO_MODE, FREE = range(6)

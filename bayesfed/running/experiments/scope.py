@@ -142,7 +142,12 @@ def given(scope: Scope, name: str, hint: Any, path: Place, *, optional: bool) ->
     keys of networks, and the rows of a method, which a network needs.
     """
     of_net, of_method = (name, *path[:1]) == ("key", "net"), path[-1:] != ("training",)
-    wanted = not optional or name == "link" or of_net or (name == "observations" and of_method)
+    wanted = (
+        not optional
+        or name == "link"
+        or of_net
+        or (name in ("observations", "example") and of_method)
+    )
     if not wanted or (known := of_parameter(_GIVEN, name, hint)) is None:
         return MISSING
     scope.used.add(name)

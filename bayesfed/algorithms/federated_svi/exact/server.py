@@ -95,7 +95,7 @@ class AnswerServer:
         size = traced(self.model, Form.read(form), self.plate).size
         if size > LARGEST:
             expected = f"at most {LARGEST} shared unconstrained values"
-            hint = "observations=, example=, and a guide, which serve larger models"
+            hint = "example=, and a guide, which serve larger models"
             raise PosteriorError("federated_svi of a model alone", expected, size, hint)
         return stages.starts(size) | {"form": form.double()}
 

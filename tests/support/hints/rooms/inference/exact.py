@@ -1,0 +1,145 @@
+"""Messages of `federated_svi` of a model alone."""
+
+import functools
+import warnings
+from dataclasses import replace
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.infer.autoguide import AutoNormal
+
+import bayesfed as bf
+from tests.posteriors.test_exact_runs import line, rows, run, sites
+
+COMPLETE = ("bayesfed/inference/exact", "bayesfed/algorithms/federated_svi/exact")
+CLIENTS = sites(*rows())
+FAR = {name: replace(part, inputs=part.inputs + 1000) for name, part in CLIENTS.items()}
+DEEP = {"s0": bf.Dataset(torch.ones(3, *[1] * 9), torch.ones(3))}
+
+
+@functools.cache
+def done(model=line):
+    """Return a finished run."""
+    return run(CLIENTS, model)
+
+
+def short():
+    """Return a run that ended too early."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run(CLIENTS, rounds=2)
+
+
+def large(inputs, targets=None):
+    pyro.sample("w", dist.Normal(torch.zeros(51), 1.0).to_event(1))
+    line(inputs, targets)
+
+
+def local(inputs, targets=None):
+    line(inputs, targets)
+    with pyro.plate("client", 1):
+        offset = pyro.sample("offset", dist.Normal(0.0, 1.0))
+    with pyro.plate("again", len(inputs)):
+        pyro.sample("z", dist.Normal(offset, 1.0), obs=targets)
+
+
+def discrete(inputs, targets=None):
+    kind = pyro.sample("kind", dist.Bernoulli(torch.tensor(0.5)))
+    pyro.factor("y", dist.Normal(kind, 1.0).log_prob(targets).sum())
+
+
+def summed_out(inputs, targets=None):
+    line(inputs, targets)
+    likely = torch.stack([dist.Normal(kind, 1.0).log_prob(targets).sum() for kind in (0.0, 1.0)])
+    pyro.factor("kind", likely.logsumexp(0))
+
+
+def several(inputs, targets=None):
+    line(inputs, targets)
+    with pyro.plate("again", len(inputs)):
+        pyro.sample("z", dist.Normal(0.0, 1.0), obs=targets)
+
+
+def further(inputs, targets=None):
+    line(inputs, targets)
+    if bool((inputs > 100).any()):
+        pyro.sample("more", dist.Normal(0.0, 1.0))
+
+
+def moved(inputs, targets=None):
+    pyro.sample("a", dist.Normal((inputs > 100).any().double(), 1.0))
+    line(inputs, targets)
+
+
+def informed(inputs, targets=None):
+    pyro.sample("a", dist.Normal(inputs.mean(), 1.0))
+    line(inputs, targets)
+
+
+def averaged(inputs, targets=None):
+    beta = pyro.sample("beta", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    pyro.factor("y", dist.Normal(inputs @ beta, 1.0).log_prob(targets).mean())
+
+
+def free(inputs, targets=None):
+    beta = pyro.param("beta", torch.zeros(2, dtype=torch.float64))
+    pyro.factor("y", -(targets - inputs @ beta).square().sum())
+    pyro.sample("a", dist.Normal(torch.tensor(0.0), 1.0))
+
+
+def unseen(inputs, targets=None):
+    pyro.sample("a", dist.Normal(torch.tensor(0.0), 1.0))
+
+
+def guided(model):
+    """Declare a fit of a guide."""
+    return lambda: bf.federated_svi(
+        model, AutoNormal, example=bf.Dataset(torch.ones(2, 2), torch.ones(2))
+    )
+
+
+def observed(model):
+    """Observe at a draw."""
+    posterior = done(model).posterior
+    return posterior.observe(posterior.draw(bf.Key(0)), CLIENTS["s0"].inputs, bf.Key(1))
+
+
+CASES = [
+    (
+        lambda: run(CLIENTS, sampler=bf.fraction(0.5)),
+        "sampler=everyone",
+        lambda: run(CLIENTS, sampler=bf.federated.everyone),
+    ),
+    (
+        lambda: run({**DEEP, "empty": CLIENTS["s1"][:0]}, on_client_error="drop"),
+        "clients with rows",
+        done,
+    ),
+    (
+        lambda: run(CLIENTS | {"s1": bf.Dataset(torch.zeros(3, 4), torch.zeros(3))}),
+        "the same columns everywhere",
+        done,
+    ),
+    (lambda: run(CLIENTS, large), "example=, and a guide", guided(large)),
+    (lambda: short().posterior.verdict, "without rounds=", lambda: done().posterior.verdict),
+    (
+        lambda: done().posterior.without({}),
+        "snapshot.memories[name]",
+        lambda: done().posterior.without(done().snapshot.memories["s0"]).k_hat,
+    ),
+    (
+        lambda: observed(several),
+        "draws of the posterior instead",
+        lambda: done(several).posterior.draw(bf.Key(0)),
+    ),
+    (lambda: run(CLIENTS, local), "a class of guide, AutoNormal", guided(local)),
+    (lambda: run(CLIENTS, discrete), "summing it out in the model", lambda: done(summed_out)),
+    (lambda: run(DEEP), "float32 or int64", done),
+    (lambda: run(FAR, further), "constants in place of figures of rows", done),
+    (lambda: run(FAR, moved), "constants in place of figures of rows", done),
+    (lambda: run(CLIENTS, informed), "constants in place of figures of rows", done),
+    (lambda: run(CLIENTS, averaged), "sums, not means", done),
+    (lambda: run(CLIENTS, free), "pyro.sample, or a guide", done),
+    (lambda: run(CLIENTS, unseen), "obs=targets", done),
+]
