@@ -6,7 +6,8 @@ Every public callable on `bayesfed` is called wrongly in one argument, as its si
 another type, shape or range, a misspelt keyword, two arguments swapped (`tests.support.doors`).
 Each call must end in an error of the package, or have a documented meaning
 (`tests.support.doors.meanings`). Every message of the package is provoked and its hint followed,
-and every hint of a role is held against it (`tests.support.hints`).
+and every hint of a role is held against it (`tests.support.hints`). The kinds of errors that once
+passed in silence stay closed by tests of their own (`parts/contracts/kinds.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+from parts.contracts.kinds import KINDS, still_open
 from parts.shared.parts import command_line
 from parts.shared.targets import at_least, target
 from tqdm import tqdm
@@ -46,6 +48,13 @@ def executed() -> bool:
     return met or not (hints.ALL or problems)
 
 
+def closed() -> bool:
+    """Run the tests of every kind of silent error, and print how many kinds are closed."""
+    found = still_open()
+    print(*found, sep="\n", end="\n" * bool(found))
+    return at_least("kinds of silent errors that are closed", len(KINDS) - len(found), len(KINDS))
+
+
 def main() -> int:
     """Make the calls, and print what came of them and the targets; return the exit status."""
     command_line(__doc__).parse_args()
@@ -61,6 +70,7 @@ def main() -> int:
         target("raw errors", ends["raw"], 0),
         target("silent calls without a documented meaning", ends["silent"], 0),
         executed(),
+        closed(),
     ]
     return 0 if all(met) else 1
 

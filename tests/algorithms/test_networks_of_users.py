@@ -80,6 +80,7 @@ def in_type(dtype):
     return lambda net: net.to(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OTHERS])
 def test_double_networks_run_in_every_recipe(name, monkeypatch):
     """The state is of the network's type, and so are the outputs."""

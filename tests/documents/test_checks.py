@@ -23,7 +23,7 @@ def checks(monkeypatch):
 
 
 def test_every_program_is_checked_and_each_long_one_comes_round(checks):
-    listed = [*checks.SETTINGS["quick"], *checks.SETTINGS["long"]]
+    listed = [one for kind in ("quick", "long", "waiting") for one in checks.SETTINGS[kind]]
     programs = {
         path.name for path in (ROOT / "benchmarks").glob("*.py") if "--check" in path.read_text()
     } - {"checks.py"}

@@ -15,6 +15,7 @@ from tests.support.hints.walking import missing, rooms, walk
 ROOMS = rooms()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -78,9 +78,11 @@ def at_socket(call):
     try:
         call(socket)
     finally:
-        with contextlib.suppress(ArgumentError):
-            forward(socket, b"stop")
-        thread.join()
+        # The file is there before anybody listens, so that a first letter may be refused.
+        while thread.is_alive():
+            with contextlib.suppress(ArgumentError):
+                forward(socket, b"stop")
+            thread.join(0.05)
 
 
 def pool(nodes=None, clients=2, parts=PARTS, **options):
