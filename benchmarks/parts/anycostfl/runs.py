@@ -27,7 +27,7 @@ from bayesfed.compress.quantisers.probabilistic import Qsgd
 from bayesfed.compress.quantisers.sparsify import TopK
 from bayesfed.federated.core.algorithm import Algorithm, Model
 from bayesfed.federated.core.protocols import Profile
-from bayesfed.federated.engine.callbacks import score
+from bayesfed.federated.engine.metrics import score
 from bayesfed.federated.engine.reports import bits, energy_j, latency_s, macs
 from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.federated.training.descent import Descent

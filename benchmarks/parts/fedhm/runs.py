@@ -25,7 +25,7 @@ from bayesfed.algorithms.fed_hm.recipe import fed_hm
 from bayesfed.errors import BayesfedError
 from bayesfed.federated.core.algorithm import Algorithm, Predictor
 from bayesfed.federated.core.protocols import Profile
-from bayesfed.federated.engine.callbacks import score
+from bayesfed.federated.engine.metrics import score
 from bayesfed.federated.engine.reports import RoundReport, bits
 from bayesfed.federated.engine.samplers import fraction
 from bayesfed.federated.training.model_sizes import Capacity, dynamic, fixed

@@ -29,7 +29,7 @@ from bayesfed.compress.quantisers.floats import Uniform
 from bayesfed.errors import BayesfedError
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.core.protocols import Link
-from bayesfed.federated.engine.callbacks import score
+from bayesfed.federated.engine.metrics import score
 from bayesfed.federated.engine.reports import RoundReport, channel_uses
 from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.federated.links.digital import Digital

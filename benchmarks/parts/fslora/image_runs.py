@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.engine.callbacks import score
+from bayesfed.federated.engine.metrics import score
 from bayesfed.federated.engine.reports import bits
 from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.federated.training.optimisers import constant
