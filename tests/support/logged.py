@@ -14,7 +14,7 @@ class Logged(Layer):
     """Count a client's turns at the client, and rounds at the server."""
 
     owner: str = "log"
-    traits: ClassVar[Traits] = Traits(silent=True)
+    traits: ClassVar[Traits] = Traits(silent=True, blind=True)
 
     def start(self, moment):
         return {"rounds": torch.zeros(())}
