@@ -21,7 +21,11 @@ from bayesfed.federated.engine.reports import Snapshot
 from bayesfed.keys import Key, forked
 from bayesfed.models import Categorical
 
-SAMPLER = "everyone, fraction(0.5), or (round, names, key) -> names"
+CHOOSING = Role(
+    lambda sampler: callable(sampler) and takes(sampler, 3),
+    "a function that chooses clients",
+    "everyone, fraction(0.5), or (round, names, key) -> names",
+)
 # As many rows as there must be for each class before one without rows is worth a word.
 ROWS_A_CLASS = 4
 POSTERIOR = ("constants", "axes", "draw", "draw_prior", "observe")
@@ -42,8 +46,7 @@ def check_call(algorithm: object, rounds: object, sampler: object, resume: objec
     )
     if rounds is not None or cast(Algorithm, algorithm).finished is None:
         check("rounds", rounds, Role(WHOLE.fits, "a whole number", "rounds=10"))
-    choosing = lambda given: callable(given) and takes(given, 3)  # noqa: E731
-    check("sampler", sampler, Role(choosing, "a function that chooses clients", SAMPLER))
+    check("sampler", sampler, CHOOSING)
     if resume is not None:
         check("resume", resume, a(Snapshot, "a snapshot", "result.snapshot, or newest(folder)"))
 

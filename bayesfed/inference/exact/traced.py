@@ -22,6 +22,7 @@ from torch.distributions import biject_to
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError, PosteriorError
 from bayesfed.inference.variational.program import Runs, quiet_store
+from bayesfed.inference.variational.splitting import twice_of
 from bayesfed.inference.variational.terms import as_raised
 from bayesfed.trees import Tree
 
@@ -200,7 +201,7 @@ class Traced:
             wrong = sorted(set(found.slots.items()) ^ set(self.slots.items()))[0][0]
             raise _depends(wrong)
         made = self.densities(self.rows, point)
-        twice = self.densities(data[torch.arange(2 * len(data)) % len(data)], point)
+        twice = self.densities(twice_of(data), point)
         for name in self.prior:
             if not torch.allclose(found.densities[name], made[name], rtol=1e-6, atol=1e-9):
                 raise _depends(name)

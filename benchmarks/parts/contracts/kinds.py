@@ -84,8 +84,8 @@ def still_open() -> list[str]:
     if done.returncode not in (0, 1):
         print(done.stdout[-2000:], done.stderr[-2000:])
         return [*KINDS]
-    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    failed += [line.split()[1] for line in done.stdout.splitlines() if line.startswith("ERROR")]
+    lines = done.stdout.splitlines()
+    failed = [line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
     return [
         kind
         for kind, several in KINDS.items()

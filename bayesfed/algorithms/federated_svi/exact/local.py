@@ -59,8 +59,6 @@ class AnswerLocal:
     model: Runs
     plate: str
     kind: ClassVar[Kind] = "moments"
-    # Pyro's handlers are global.
-    uses_global_randomness: ClassVar[bool] = True
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
@@ -84,7 +82,6 @@ class AnswerLocal:
         with doubled():
             own.check(rows)
             density = partial(own.log_rows, rows)
-
             if stage != stages.IMPORTANCE:
                 smooth = stage == stages.GAUSSIAN
                 return Fit(asking.reply(density, message, smooth, len(rows)), memory, info)
