@@ -57,7 +57,7 @@ def test_closures_and_settings_travel(start):
     class Own(nn.Module):
         def __init__(self):
             super().__init__()
-            self.weight = nn.Parameter(torch.zeros(3, 6))
+            self.weight = nn.Parameter(torch.zeros(3, 6, dtype=torch.float32))
             self.scale = lambda inputs: (inputs.to(torch.get_default_dtype()) / 3).exp().float()
 
         def forward(self, inputs):

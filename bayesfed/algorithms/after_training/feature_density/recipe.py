@@ -83,19 +83,24 @@ def feature_density(
     check_tracked(net, "feature_density")
     last, layer = last_of(net)
     classes, size = layer.out_features, layer.in_features
-    expected = {COUNTS: (classes,), SUMS: (classes, size), PRODUCTS: (size * (size + 1) // 2,)}
+    shapes = (classes,), (classes, size), (size * (size + 1) // 2,)
+    zeros = {
+        name: torch.zeros(shape, dtype=torch.float64)
+        for name, shape in zip((COUNTS, SUMS, PRODUCTS), shapes, strict=True)
+    }
 
     def predictor(state: Tree) -> FeatureDensity:
         network, own = owned(state, MODEL), owned(state, OWN)
         products = symmetric(own[PRODUCTS])
         return FeatureDensity(net, network, own[COUNTS], own[SUMS], products, shrinkage)
 
-    zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in expected.items()}
+    begin = of(OWN, zeros)
+    expected = {name: tuple(leaf.shape) for name, leaf in begin.items()}
     local = ClassMoments(net, last, classes, size)
     # The covariance is a small difference of the sums.
     server, up = SumOfMoments(), Cast(64)
     phase = survey("moments", local, server, expected, moments_limits, begun, link, up=up)
-    return of_core("feature_density", of(MODEL, begun) | of(OWN, zeros), (phase,), predictor)
+    return of_core("feature_density", of(MODEL, begun) | begin, (phase,), predictor)
 
 
 @dataclass(frozen=True)
@@ -138,11 +143,9 @@ class ClassMoments(Asked):
             rows = features(self.net, message, part.inputs).double().cpu()
             sums.index_add_(0, part.targets.cpu(), rows)
             products += rows.mT @ rows
-        return Fit(
-            {COUNTS: counts, SUMS: sums, PRODUCTS: triangle(products)},
-            memory,
-            {"samples": float(len(data))},
-        )
+        # Under an owner: a parameter of the network can have any other name, and its type.
+        sent = of(OWN, {COUNTS: counts, SUMS: sums, PRODUCTS: triangle(products)})
+        return Fit(sent, memory, {"samples": float(len(data))})
 
 
 @dataclass(frozen=True)
@@ -153,11 +156,12 @@ class SumOfMoments(PublishesModel):
         """Return the state with the sums, and the number of rows."""
         total = summed(reducer, "moments").total
         sums = {name: leaf.double() for name, leaf in total.items()}
-        return state | of(OWN, sums), {"rows": float(total[COUNTS].sum())}
+        return state | sums, {"rows": float(owned(sums, OWN)[COUNTS].sum())}
 
 
 def moments_limits(payload: Tree, rows: float) -> Iterator[Limit]:
     """Yield what counts, sums and products of rows can be."""
+    payload = owned(payload, OWN)
     counts = payload[COUNTS]
     yield COUNTS, counts, 0.0, rows
     yield f"sum of {COUNTS}", counts.sum(), 0.0, rows
