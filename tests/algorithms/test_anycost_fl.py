@@ -140,6 +140,7 @@ def test_channels_stay_sorted(digits, run):
         assert (norms.diff() <= 1e-9).all()
 
 
+@pytest.mark.slow
 def test_the_ledger_is_what_was_really_sent(digits, clients, settings):
     """Seconds and joules by hand from the bits of each row."""
     train, _ = digits

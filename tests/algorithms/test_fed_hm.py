@@ -295,6 +295,7 @@ def test_a_residual_can_be_kept_for_a_time(clients):
     assert not tree_equal(once[1], dropped[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("residual", ["dropped", "kept", pytest.param(4, marks=pytest.mark.slow)])
 def test_sizes_learn_either_way(digits, clients, residual):
     _, test = digits

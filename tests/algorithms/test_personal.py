@@ -71,6 +71,7 @@ def shared(unlike):
     return result, result.personal_scores(test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_personal_models_serve_clients_that_contradict_each_other(name, unlike, shared, net):
     train, test = unlike

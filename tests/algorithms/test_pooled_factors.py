@@ -50,6 +50,7 @@ def test_posteriors_of_factors_are_those_of_a_linear_model_with_known_loadings()
         )
 
 
+@pytest.mark.slow
 def test_covariates_are_the_principal_components_of_mean_inputs_and_centres_of_the_posteriors():
     data, _ = hierarchy(7, 6)
     means = torch.stack([part.inputs.mean(0) for part in data.values()])

@@ -199,6 +199,7 @@ def test_without_a_penalty_they_are_fed_avg_bit_for_bit(make, net, three):
     assert same.server["density"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "least", "most"),
     [

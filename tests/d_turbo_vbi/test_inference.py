@@ -313,6 +313,7 @@ def test_the_divergence_is_that_of_the_closed_form_up_to_a_constant(spread):
     assert gap == pytest.approx(exact(masked) - exact(trained), rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [400, pytest.param(1000, marks=pytest.mark.slow)])
 def test_the_loss_is_the_elbo_of_the_declared_pyro_model(count):
     """Changes of the loss under a move of q(w) against Pyro's own trace densities, over shared
@@ -409,6 +410,7 @@ def test_layers_of_other_kinds_sample_their_weights():
     assert len(losses) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", ["shared", "layer", "weight"])
 @pytest.mark.parametrize("rate", [pytest.param(5e-3, marks=pytest.mark.slow), 3e-2])
 def test_sds_reach_their_optimum_whatever_the_rate_of_the_means(spread, rate):

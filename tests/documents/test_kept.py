@@ -125,6 +125,7 @@ def test_the_records_of_anycostfl_are_of_the_settings_and_say_what_the_ledger_sa
     assert {file.name for file in (tmp_path / "small" / "runs").iterdir()} == set(read)
 
 
+@pytest.mark.slow
 def test_the_records_of_fslora_are_of_the_settings_and_say_what_the_ledger_says(recorded, tmp_path):
     program, document, read = recorded("fslora", tmp_path / "small" / "runs")
     scored = SimpleNamespace(

@@ -44,6 +44,7 @@ def run(algorithm, pool, **options):
     return bf.run(algorithm, pool, progress=False, on_client_error="drop", **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_without_lateness_it_is_the_synchronous_run(name):
     tiny = tiny_recipes()[name]()

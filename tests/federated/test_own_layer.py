@@ -15,7 +15,7 @@ from tests.support import logged, recipes
 from tests.support.logged import Logged
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-your-own.md"
-QUICK = ("fed_avg", "stc", "d_turbo_vbi", "scaffold", "laplace", "federated_svi pvi", "ensemble")
+QUICK = ("fed_avg", "stc", "d_turbo_vbi", "laplace")
 
 
 def run(algorithm, pool, rounds=2, **options):

@@ -29,12 +29,14 @@ def test_what_a_message_says_to_try_works_and_none_is_missing(name):
     assert list(map(str, missing(ROOMS[name].COMPLETE, walked.reached))) == []
 
 
+@pytest.mark.slow
 def test_what_roles_and_annotations_say_to_pass_fits_them():
     found = list(wanted())
     assert len(found) > 1000
     assert [problem for one in found if (problem := one.problem())] == []
 
 
+@pytest.mark.slow
 def test_every_file_with_messages_is_in_a_room_that_is_complete():
     covered = [one for room in ROOMS.values() for one in room.COMPLETE]
     left = {

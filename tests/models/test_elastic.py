@@ -132,6 +132,7 @@ def state(net):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_sorting_keeps_the_function_and_cutting_is_silencing(name):
     net, graph, images = made(name)

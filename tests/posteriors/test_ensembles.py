@@ -142,6 +142,7 @@ def test_an_ensemble_is_its_members_side_by_side():
         bf.ensemble([members[0], bf.fed_avg(recipes.mlp([6, 5, 3], Key(0)))])
 
 
+@pytest.mark.slow
 def test_dropout_is_on_where_the_posterior_predicts_and_off_in_the_model():
     net = recipes.dropping()
     result, inputs = (

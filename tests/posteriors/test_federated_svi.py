@@ -437,6 +437,7 @@ def test_local_latents_stay_with_their_clients():
         fitted(AutoDiagonalNormal, PVI(damping=0.3), model=fp.schools_model, parts=(parts, data))
 
 
+@pytest.mark.slow
 def test_modules_with_parameters_of_their_own():
     class Bayesian(PyroModule):
         def __init__(self):

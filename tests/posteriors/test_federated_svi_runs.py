@@ -21,6 +21,7 @@ from tests.support.saving import save
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     ["pvi", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("gradients", "wasserstein"))],

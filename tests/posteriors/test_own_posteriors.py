@@ -65,6 +65,7 @@ def fitted():
     return fit(offsets, CLIENTS)
 
 
+@pytest.mark.slow
 def test_clients_are_scored_with_what_they_keep(fitted):
     scores = fitted.scores(TEST, draws=40)
     assert scores["all"]["rmse"] < 1.15
@@ -217,6 +218,7 @@ def normal():
     return settled(apart, few(4), 6)
 
 
+@pytest.mark.slow
 def test_importance_weights_of_shared_and_local_latents(normal):
     """Their mean is the evidence, that of a normal distribution of all targets."""
     clients, result = few(4), normal
@@ -234,6 +236,7 @@ def test_importance_weights_of_shared_and_local_latents(normal):
     assert float(weights.logsumexp(0)) - math.log(60) == pytest.approx(float(evidence), abs=0.15)
 
 
+@pytest.mark.slow
 def test_importance_weights_draw_the_local_latents_of_clients_apart():
     """Also where clients have the same rows and keep the same."""
     drawn = []
@@ -257,6 +260,7 @@ def test_importance_weights_draw_the_local_latents_of_clients_apart():
     assert len(drawn[-12:]) == len(set(drawn[-12:])) == 12
 
 
+@pytest.mark.slow
 def test_an_export_draws_the_local_latents_of_clients_apart(normal):
     drawn = normal.to_arviz(few(4), draws=60).posterior["own"].to_numpy()[0, :, :, 0]
     assert drawn.shape == (60, 3)

@@ -150,6 +150,7 @@ def slow(found, data):
         yield found.posterior.observe(draw, data.inputs, Key(0))
 
 
+@pytest.mark.slow
 def test_log_likelihoods_are_those_of_a_loop(any_of_them):
     result, _, tests = any_of_them
     data = tests["a"]

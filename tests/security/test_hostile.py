@@ -1,5 +1,5 @@
-"""One hostile client of four: all 26 ways for some recipes, some ways for all of them;
-`benchmarks/hostile.py` runs every way for every recipe.
+"""One hostile client of four: all 26 ways for three recipes, some ways for one recipe of each kind;
+`benchmarks/hostile.py` runs every way, and looks for what was planted, for every recipe.
 """
 
 import os
@@ -20,6 +20,11 @@ from tests.support.hostile.verdict import Hostilities, check_hostile
 from tests.support.recipes import tiny_recipes
 
 RECIPES = tiny_recipes()
+KINDS = (
+    *("fed_avg", "fed_avg on air", "scaffold", "stc", "p_fed_bayes", "d_turbo_vbi ternary"),
+    *("fed_rlr", "fed_hm", "anycost_fl", "fs_lora", "federated_svi gradients", "conjugate"),
+    *("swag", "laplace", "feature_density", "one_round fisher"),
+)
 BOUNDED = {
     *("batch_statistics", "calibrated", "feature_density", "laplace", "laplace full", "one_round"),
     *("one_round fisher", "fed_nova", "beta_pred_bayes", *choosing()),
@@ -106,7 +111,7 @@ def test_every_way_is_refused_in_keyed_mode():
     assert found["garbage"].field == "message"
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", KINDS)
 def test_no_recipe_is_spoilt(name):
     tiny = RECIPES[name]()
     run = Hostilities(tiny.algorithm, tiny.pool, "client-0")
@@ -125,7 +130,7 @@ def test_the_law_can_fail():
         check_hostile(replace(tiny.algorithm, phases=phases), tiny.pool, "client-0")
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", KINDS)
 def test_nothing_planted_is_sent(name):
     tiny = RECIPES[name]()
     canaries = Canaries(tiny.data)

@@ -125,6 +125,7 @@ def assert_kept(found, device, gain, task, alphas=(0.25, 1.0), betas=(0.0, 1 / 1
     assert found.bits == found.alpha * found.beta * task["size_bits"]
 
 
+@pytest.mark.slow
 def test_plans_keep_every_constraint_and_beat_every_grid_point():
     tasks = random_tasks(10_000)
     plans = [plan(device, gain, **task) for device, gain, task in tasks]

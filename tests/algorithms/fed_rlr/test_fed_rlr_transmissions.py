@@ -177,6 +177,7 @@ def test_an_orthogonal_precoder_leaves_the_own_term_alone():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precoder", ["rademacher", "orthogonal"])
 def test_the_received_product_is_the_mean_of_points_and_noise_as_predicted(precoder):
     own = [some_point(number) for number in (3, 4, 5)]
@@ -297,6 +298,7 @@ def test_equal_tangents_under_gbma_spread_as_predicted():
     assert abs(math.log(float(factors.var()) / variance)) < 0.5
 
 
+@pytest.mark.slow
 def test_the_papers_power_control_is_for_products():
     """Own terms |h|^2 X have mean X under `Gbma("product")`; what is no product, a bias, comes back
     sqrt(pi) / 2 short in the mean.
