@@ -113,10 +113,11 @@ def in_types(payload: Tree, dtypes: Mapping[str, torch.dtype], codec: Codec) -> 
     """
     sent = {name: dtype for name, dtype in dtypes.items() if dtype.is_floating_point}
     alike = {name.rpartition("/")[2]: dtype for name, dtype in sent.items()}
+    double = codec == Cast(64)
 
     def of(name: str) -> torch.dtype:
         like = alike.get(name.rpartition("/")[2], torch.float32)
-        return sent.get(name, torch.float64 if codec == Cast(64) else like)
+        return sent.get(name, torch.float64 if double else like)
 
     return {
         name: leaf.to(of(name)) if leaf.is_floating_point() else leaf
