@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from bayesfed.errors import PosteriorError
-from bayesfed.inference.exact import stages, weighing
+from bayesfed.inference.exact import checking, stages, weighing
 from bayesfed.inference.exact.traced import Form, Traced, doubled, traced
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key, forked
@@ -66,7 +66,7 @@ class ExactPosterior:
             hint = "bf.run(algorithm, clients) without rounds=; test rows by result.scores(test)"
             raise PosteriorError("posterior", "a run with an importance round", self.doubt, hint)
         state = self.state | {"value": self.state["value"] - self.less}
-        return stages.weights(state)
+        return checking.weights(state)
 
     @property
     def status(self) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.federated import Fit, Kind, LocalOptions
-from bayesfed.inference.exact import asking, points, stages
+from bayesfed.inference.exact import asking, checking, points, stages
 from bayesfed.inference.exact.traced import AXES, Form, doubled, traced
 from bayesfed.inference.variational import Runs
 from bayesfed.keys import Key
@@ -86,6 +86,6 @@ class AnswerLocal:
                 smooth = stage == stages.GAUSSIAN
                 return Fit(asking.reply(density, message, smooth, len(rows)), memory, info)
             seed = stages.seed(int(message["stage"][1]))
-            answer = asking.importance(density, message, stages.counts(message), seed, len(rows))
+            answer = asking.importance(density, message, checking.counts(message), seed, len(rows))
             kept = {f"{KEPT}/{seed}": answer["value"].float().double() + answer["level"].sum()}
             return Fit(answer, memory | kept, info)

@@ -11,7 +11,7 @@ from bayesfed.errors import DataError, PosteriorError
 from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
-from bayesfed.inference.exact import asking, stages
+from bayesfed.inference.exact import asking, checking, stages
 from bayesfed.inference.exact.traced import Form, doubled, traced
 from bayesfed.inference.variational import Runs
 from bayesfed.trees import Tree
@@ -74,7 +74,7 @@ class AnswerServer:
             total = {name: leaf.double() for name, leaf in total.items()}
             if stage == stages.IMPORTANCE:
                 seed = stages.seed(int(state["stage"][1]))
-                where = asking.proposed(state, stages.counts(state), seed)
+                where = asking.proposed(state, checking.counts(state), seed)
                 state = stages.told(state, total, asking.many(made.log_prior, 1)(where))
             else:
                 own = asking.reply(made.log_prior, state, stage == stages.GAUSSIAN, 1)
