@@ -20,7 +20,7 @@ from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
-STAGES = ("form", "mode", "q", "importance")
+STAGES = ("form", "mode", "q", "importance", "", "fit")
 WORDS = ("exact", "adapted", "gaussian", "several modes", "no mode", "not identified")
 
 
@@ -67,6 +67,16 @@ class ExactPosterior:
             raise PosteriorError("posterior", "a run with an importance round", self.doubt, hint)
         state = self.state | {"value": self.state["value"] - self.less}
         return checking.weights(state)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Weights of the points, ``(n,)``: those of the posterior; those of the fit, if it was
+        only checked and is not the posterior.
+        """
+        verdict, code = self.verdict, int(self.state["verdict"][0])
+        fit = stages.TRAIL in self.state and not isinstance(self.less, Tensor)
+        good = not fit or code != weighing.GAUSSIAN
+        return verdict.weights if good else checking.gaussian(self.state)
 
     @property
     def status(self) -> str:
@@ -141,9 +151,7 @@ class ExactPosterior:
 
     @cached_property
     def values(self) -> Tree:
-        """Values of every shared site at all points, ``(n, ...)``; their weights are
-        ``verdict.weights``.
-        """
+        """Values of every shared site at all points, ``(n, ...)``; their weights are `weights`."""
         points = self.state["points"]
         with doubled():
             found: Tree = vmap(self.traced.values, chunk_size=1024)(points)
@@ -154,7 +162,7 @@ class ExactPosterior:
         """Means and sds of all sites, log evidence, k-hat and effective sample size."""
         if "points" not in self.state:
             return {}
-        weights, made = self.verdict.weights, Tree()
+        weights, made = self.weights, Tree()
         for name, leaf in self.values.items():
             mean = torch.tensordot(weights, leaf, 1)
             made[f"{name}.mean"] = mean
@@ -176,7 +184,7 @@ class ExactPosterior:
     def draw(self, key: Key) -> Tree:
         """Return one draw of every shared site."""
         place = torch.rand((), dtype=torch.float64, generator=key.generator())
-        total = self.verdict.weights.cumsum(0)
+        total = self.weights.cumsum(0)
         number = int(torch.searchsorted(total, place * total[-1]))
         return {name: leaf[number].float() for name, leaf in self.values.items()}
 

@@ -25,7 +25,12 @@ from bayesfed.inference.exact.asking import LOWEST
 from bayesfed.inference.exact.checking import answered, weights
 from bayesfed.trees import Tree
 
-FORM, MODE, GAUSSIAN, IMPORTANCE, DONE = range(5)
+FORM, MODE, GAUSSIAN, IMPORTANCE, DONE, FIT = range(6)
+# Most shared unconstrained values whose Hessians every site sends, and whose independent Gaussians
+# are checked.
+LARGEST, WIDEST = 50, 20_000
+# Name of the moves of the last rounds of such a fit.
+TRAIL = "trail"
 # Most rounds of the first two stages, and those that other starts have once there is a mode.
 CLIMBS, GRACE, WIDENS = 30, 4, 10
 # Smallest share of a further mode, by Laplace, that is proposed from.

@@ -108,6 +108,13 @@ class Form:
         """Return the form that numbers say."""
         return cls(tuple(int(number) for number in numbers))
 
+    @property
+    def words(self) -> str:
+        """What an input and a target are."""
+        one = self.rows(1)
+        told = (f"{tuple(leaf.shape[1:])} of {leaf.dtype}" for leaf in (one.inputs, one.targets))
+        return "inputs {}, targets {}".format(*told)
+
     def rows(self, count: int) -> Dataset:
         """Return so many made-up rows: fractions between .5 and 1.5, whole numbers 0."""
         leaves = list[Tensor]()

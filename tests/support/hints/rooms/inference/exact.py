@@ -32,7 +32,7 @@ def short():
 
 
 def large(inputs, targets=None):
-    pyro.sample("w", dist.Normal(torch.zeros(51), 1.0).to_event(1))
+    pyro.sample("w", dist.Normal(torch.zeros(20_000), 1.0).to_event(1))
     line(inputs, targets)
 
 
