@@ -129,7 +129,8 @@ def further_scores(
     likelihood
         Likelihood of point predictions.
     last, draws, seed
-        Number of the last round, if the method does not end before; number of posterior draws, and what names them.
+        Number of the last round, if the method does not end before; number of posterior draws, and
+        what names them.
     """
 
     def callback(report: RoundReport) -> None:

@@ -15,7 +15,7 @@ from torch.func import vmap
 
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact import checking, stages, weighing
-from bayesfed.inference.exact.traced import Form, Traced, doubled, traced
+from bayesfed.inference.exact.traced import Doubled, Form, Traced, doubled, traced
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
@@ -140,12 +140,13 @@ class ExactPosterior:
         Raises
         ------
         PosteriorError
-            If the site keeps no log likelihoods of these points.
+            If the site keeps no log likelihoods of these points, as under secure sums.
         """
         rounds = int(self.state["stage"][1]) if "points" in self.state else 0
         names = [f"{self.place}value/{stages.seed(number)}" for number in range(rounds)]
         if not names or any(name not in memory for name in names):
-            expected, hint = "what a site keeps of the importance rounds", "snapshot.memories[name]"
+            expected = "what a site keeps of the importance rounds"
+            hint = "snapshot.memories[name] of a run without secure sums"
             raise PosteriorError("without", expected, sorted(memory), hint)
         return replace(self, less=self.less + torch.cat([memory[name] for name in names]))
 
@@ -196,7 +197,7 @@ class ExactPosterior:
         if made.prior - made.slots.keys():
             return {}
         try:
-            with doubled(), forked(key):
+            with doubled(), forked(key), Doubled():
                 trace = poutine.trace(self.model).get_trace(made.rows.inputs)
         except NotImplementedError:
             return {}

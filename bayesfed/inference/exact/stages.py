@@ -173,13 +173,21 @@ def _asked(state: Tree, each: list[tuple[Tree, Tensor]]) -> Tree:
     asked = [
         {
             "centre": one["centre"],
-            "basis": one["basis"],
+            "basis": _lower(one["basis"]),
             "notes": number[None],
         }
         for (one, _), number in zip(each, many, strict=True)
     ]
     rounds = float(state["stage"][1]) if state["stage"][0] == IMPORTANCE else 0.0
     return state | stacked(asked) | {"stage": numbers(IMPORTANCE, rounds, 0)}
+
+
+def _lower(basis: Tensor) -> Tensor:
+    """Return the lower triangular root of the same covariance, which sums of other rounding, whose
+    eigenvectors may be turned, change little.
+    """
+    root = torch.linalg.qr(basis.T).R
+    return (root * torch.where(root.diagonal() < 0, -1.0, 1.0)[:, None]).T.contiguous()
 
 
 def seed(number: int) -> int:

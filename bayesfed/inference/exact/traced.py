@@ -78,6 +78,14 @@ class At(Messenger):
         self.jacobians[name] = transform.log_abs_det_jacobian(free, msg["value"]).sum()
 
 
+class Doubled(Messenger):
+    """Make doubles of all values that are drawn, as those at given points are."""
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if torch.is_tensor(msg["value"]) and msg["value"].is_floating_point():
+            msg["value"] = msg["value"].double()
+
+
 @dataclass(frozen=True)
 class Form:
     """Shape and type of a row's input and target, as numbers that can be added over sites.

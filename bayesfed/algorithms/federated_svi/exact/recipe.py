@@ -75,7 +75,8 @@ def exact_svi(
     """
     # It checks that the model can be called.
     Program(model, model)
-    looks = Looks(model, client_plate)
+    # Under masks nothing is cast, and sums have 64 bits.
+    looks, up = Looks(model, client_plate), Cast(64 if secure else 32)
     if example is not None:
         looks.check(example)
 
@@ -83,7 +84,7 @@ def exact_svi(
         if int(state["stage"][0]) == stages.FIT:
             core, own = looks.fit(state["form"]).core, under(state, FIT)
             return core.phase.assign(own, int(state["stage"][1]), profile, key)
-        return Assignment(Whole(answer_shapes(state)), 1.0, Cast(64), Cast(32))
+        return Assignment(Whole(answer_shapes(state)), 1.0, Cast(64), up)
 
     def weighed(state: Tree) -> ExactPosterior:
         return ExactPosterior(model, client_plate, state, f"{MODEL}/")
