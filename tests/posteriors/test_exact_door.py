@@ -105,17 +105,10 @@ def test_sites_of_few_rows_are_named_or_refuse():
         bf.federated_svi(line, fusion=bf.PVI(), example=TWO, secure=3)
 
 
-def test_a_method_that_ends_by_itself_is_scored_at_its_end(tmp_path):
+def test_a_method_that_ends_by_itself_is_scored_at_its_end():
     scored = []
-    result = bf.run(
-        bf.federated_svi(line),
-        CLIENTS,
-        callbacks=[
-            bf.federated.evaluate(TWO, metric="mse"),
-            lambda report: scored.append(report.metrics),
-        ],
-        progress=False,
-    )
+    score = bf.federated.evaluate(TWO, metric="mse")
+    result = run(CLIENTS, callbacks=(score, lambda report: scored.append(report.metrics)))
     assert ["mse" in one for one in scored] == [False] * (len(result.history) - 1) + [True]
 
 
