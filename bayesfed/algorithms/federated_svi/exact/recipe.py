@@ -113,7 +113,7 @@ def exact_svi(
         replace(
             made,
             checks=(_check_sampler, *shown),
-            unfinished=lambda state, rounds: weighed(owned(state, MODEL)).doubt,
+            unfinished=lambda state, rounds: weighed(owned(state, MODEL)).lack,
             finished=lambda state: int(owned(state, MODEL)["stage"][0]) == stages.DONE,
         ),
         observations,
