@@ -83,8 +83,8 @@ def federated_svi(
     checked against the clients' rows, and `seed` changes nothing. Any other argument chooses a
     guide's fit, as does a `bayesian` network with more than 50 weights.
 
-    What sites answer are sums over their rows: log likelihoods, gradients and Hessians. Those of a
-    site with few rows are those rows as good as sent (see "Pool few rows" in the how-to pages).
+    What sites answer are sums over their rows: log likelihoods, gradients and Hessians. Of few rows
+    they say the rows themselves; `SECURITY.md` says what there is against it.
 
     Parameters
     ----------
