@@ -18,7 +18,7 @@ def answered(data):
     start = steps.begun(torch.zeros(2).double(), torch.eye(2).double())
     stage = stages.numbers(stages.MODE, 0, 0)
     message = stages.stacked([start]) | {"form": form, "stage": stage}
-    local = AnswerLocal(Looks(line, "client"))
+    local = AnswerLocal(Looks(line, "client", None))
     payload = local.fit(message, {}, data, Key(0), LocalOptions()).payload
     (triangle,), slope = payload["curve"].float(), payload["slope"].float()[0, 0]
     low = torch.stack([triangle[:1], triangle[1:2]]).flatten()

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 
 from bayesfed.algorithms.federated_svi.exact.local import AnswerLocal, answer_shapes
-from bayesfed.algorithms.federated_svi.exact.looks import FIT, Looks
+from bayesfed.algorithms.federated_svi.exact.looks import FIT, Fits, Looks
 from bayesfed.algorithms.federated_svi.exact.server import AnswerServer
 from bayesfed.algorithms.wrappers.secure_sums.recipe import secure as masked
 from bayesfed.compress import Cast
@@ -57,6 +57,7 @@ FEW = 3
 
 def exact_svi(
     model: Runs,
+    fit: Fits,
     client_plate: str,
     link: Link | None,
     observations: int | None,
@@ -64,7 +65,8 @@ def exact_svi(
     least_rows: int | None,
     secure: int | None,
 ) -> Algorithm:
-    """Return the method; parameters are those of `federated_svi`.
+    """Return the method; parameters are those of `federated_svi`, and `fit` makes the fit of
+    a model with many shared values, of its argument `example`.
 
     Raises
     ------
@@ -76,14 +78,14 @@ def exact_svi(
     # It checks that the model can be called.
     Program(model, model)
     # Under masks nothing is cast, and sums have 64 bits.
-    looks, up = Looks(model, client_plate), Cast(64 if secure else 32)
+    looks, up = Looks(model, client_plate, fit), Cast(64 if secure else 32)
     if example is not None:
         looks.check(example)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         if int(state["stage"][0]) == stages.FIT:
-            core, own = looks.fit(state["form"]).core, under(state, FIT)
-            return core.phase.assign(own, int(state["stage"][1]), profile, key)
+            phase, own = looks.fit(state["form"]).phase, under(state, FIT)
+            return phase.assign(own, int(state["stage"][1]), profile, key)
         return Assignment(Whole(answer_shapes(state)), 1.0, Cast(64), up)
 
     def weighed(state: Tree) -> ExactPosterior:
@@ -92,7 +94,7 @@ def exact_svi(
     def posterior(state: Tree) -> ExactPosterior | FittedGuide:
         if int(state["stage"][0]) != stages.FIT:
             return weighed(state)
-        return looks.fit(state["form"]).core.posterior(under(state, FIT))
+        return looks.fit(state["form"]).posterior(state)
 
     phase = Phase(
         "answer",
