@@ -32,8 +32,10 @@ def work_of(training: Training | None, network: bool, fusion: Fusion | None) -> 
 
 def check_fusion(fusion: Any) -> None:
     """Raise `ArgumentError` unless `fusion` has all that `Fusion` asks for, and a kind that the
-    round knows.
+    round knows, or None.
     """
+    if fusion is None:
+        return
     where = "federated_svi, fusion"
     if isinstance(fusion, type):
         actual = f"the class {fusion.__name__}"
@@ -66,3 +68,11 @@ def check_suited(fusion: Fusion, scale: str, ivon: Ivon | None, elbo: Elbo | Non
             "'global', which would count every row once a client",
             "scale='local'",
         )
+
+
+def check_unguarded(**given: int | None) -> None:
+    """Raise `ArgumentError` if what guards sites of a model alone is given to a guide's fit."""
+    for name, value in given.items():
+        if value is not None:
+            hint = f"leaving out {name}, or guide, fusion and training"
+            raise ArgumentError(f"federated_svi, {name}", "a model alone", value, hint)

@@ -12,24 +12,36 @@ N, N_t                        `observations`, a client's rows
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, cast
 
 import torch
 from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 
-from bayesfed.algorithms.federated_svi.defaults import check_fusion, check_suited, work_of
+from bayesfed.algorithms.federated_svi.defaults import (
+    check_fusion,
+    check_suited,
+    check_unguarded,
+    work_of,
+)
 from bayesfed.algorithms.federated_svi.exact.recipe import exact_svi
 from bayesfed.algorithms.federated_svi.held_out import HeldOutNetwork, Tempered
 from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal, check_particles
 from bayesfed.algorithms.federated_svi.network import TEMPERATURE, network_local
 from bayesfed.algorithms.federated_svi.server import Fuse
-from bayesfed.algorithms.federated_svi.tempering import is_auto, network_guide, network_model
+from bayesfed.algorithms.federated_svi.tempering import (
+    is_auto,
+    network_guide,
+    network_model,
+    weights_of,
+)
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.compress.codecs import exact
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import ITSELF, number, one_of, shown
+from bayesfed.errors.checks import ITSELF, number, one_of, shown, whole
 from bayesfed.errors.roles import Role
 from bayesfed.federated import (
     Adam,
@@ -49,6 +61,7 @@ from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
 from bayesfed.federated.training.observations import all_rows, counting
+from bayesfed.inference.exact.stages import LARGEST
 from bayesfed.inference.variational import (
     LOCAL,
     PVI,
@@ -66,8 +79,8 @@ from bayesfed.models.live import check_modes
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, shapes, without
 
-# `averaging`, `antithetic`, `stay` and `seed` where they are not given.
-PLAIN = (0.5, True, (), 0)
+# `averaging`, `antithetic` and `stay` where they are not given.
+PLAIN = (0.5, True, ())
 
 
 @recipe(
@@ -82,6 +95,8 @@ PLAIN = (0.5, True, (), 0)
         "train[:2]",
     ),
     averaging=number("[0, 1]", "0.5"),
+    least_rows=whole(0, "20"),
+    secure=whole(2, "10"),
 )
 def federated_svi(
     model: Runs,
@@ -101,14 +116,23 @@ def federated_svi(
     codec: Codec | None = None,
     link: Link | None = None,
     seed: int = 0,
+    least_rows: int | None = None,
+    secure: int | None = None,
 ) -> Algorithm:
     """Fit a guide to the rows of all clients; or, of a model alone, find their exact posterior.
 
     ``bf.run(bf.federated_svi(model), clients)`` needs no other argument and ends by itself: it
     searches the mode, fits a Gaussian with all correlations and weights 4,096 points of it, up to
-    50 shared unconstrained values. ``result.posterior.status`` says how far its draws can be
-    trusted. Priors may be improper. `client_plate` and `link` may be given; any other argument
-    chooses a guide's fit.
+    50 shared unconstrained values. Of larger models it fits independent Gaussians, and weights
+    points of them once, as the check of the fit. ``result.posterior.status`` says how far the draws
+    can be trusted. Priors may be improper.
+
+    `client_plate`, `link`, `least_rows` and `secure` may be given; `observations` and `example` are
+    checked against the clients' rows, and `seed` changes nothing. Any other argument chooses a
+    guide's fit, as does a `bayesian` network with more than 50 weights.
+
+    What sites answer are sums over their rows: log likelihoods, gradients and Hessians. Of few rows
+    they say the rows themselves; `SECURITY.md` says what there is against it.
 
     Parameters
     ----------
@@ -169,6 +193,13 @@ def federated_svi(
         noise reaches precisions too, which `SummedGradients` bears best.
     seed
         Seed of the parameters' first values.
+    least_rows
+        Fewest rows of a site of a model alone: a site that has fewer, and any, refuses to answer.
+        Default: none does; a site with less than three rows for each shared value is warned of by
+        name.
+    secure
+        Largest number of sites of a model alone, whose answers are then summed under masks, in all
+        stages: the server sees sums alone (`bayesfed.secure`). Default: no masks.
 
     Raises
     ------
@@ -178,14 +209,16 @@ def federated_svi(
     PosteriorError
         If the rule cannot serve the guide.
     """
-    chosen = (guide, fusion, scale, observations, example, temperature, training, elbo, codec)
-    if all(one is None for one in chosen) and (averaging, antithetic, stay, seed) == PLAIN:
-        return exact_svi(model, client_plate, link)
+    settings = (guide, fusion, scale, temperature, training, elbo, codec)
+    alone = all(one is None for one in settings) and (averaging, antithetic, stay) == PLAIN
+    if alone and not (isinstance(model, BayesianNet) and weights_of(model) > LARGEST):
+        fit = partial(federated_svi, model, AutoNormal, client_plate=client_plate)
+        return exact_svi(model, fit, client_plate, link, observations, example, least_rows, secure)
+    check_unguarded(least_rows=least_rows, secure=secure)
     if example is None:
         hint = "example=train[:2]; or the model alone"
         raise ArgumentError("federated_svi", "an example for a guide's fit", "none", hint)
-    if fusion is not None:
-        check_fusion(fusion)
+    check_fusion(fusion)
     network = guide is None and isinstance(model, BayesianNet)
     work = work_of(training, network, fusion)
     ivon = work.optimiser if isinstance(work.optimiser, Ivon) else None

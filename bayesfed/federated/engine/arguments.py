@@ -149,6 +149,9 @@ def check_test(algorithm: Algorithm, test: object, clients: Mapping[str, Dataset
         hint = "callbacks=[evaluate(test, metric='mse')]"
         expected = "class labels, whose accuracy is scored"
         raise ArgumentError("run, test", expected, shown(test.targets), hint)
+    if algorithm.finished:
+        # It has no model before its end.
+        return
     try:
         with forked(Key(0, "run", "test")):
             outputs = algorithm.predictor(algorithm.initial)(test.inputs[:2])
