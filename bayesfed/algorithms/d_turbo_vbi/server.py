@@ -149,11 +149,11 @@ class TurboStep:
 
     def _mean_prior(self, name: str, state: Tree) -> Tensor:
         """Return the mean log-odds, over a site's active entries, that q(s) has beyond the
-        evidence; `CERTAIN` where whole rows are active or not.
+        evidence; `CERTAIN` where entries are active in clusters.
         """
         log_odds = state[f"log_odds/{name}"]
         certain, active = log_odds.new_tensor(CERTAIN), log_odds > 0
-        if self.declared.sites[name].rows_are_clusters or not active.any():
+        if self.declared.sites[name].clusters or not active.any():
             return certain
         return (log_odds - state[f"evidence/{name}"])[active].mean().clamp(max=certain)
 
@@ -257,24 +257,23 @@ class TurboStep:
             site, support = sites[name], self.support_of(name, state)
             log_odds = trial.run(site, seen[name], support, self.blocks, field)[0].log_odds
             # Rows that are held active change the number of active entries by as many as there are
-            # rows, unless whole rows go.
-            return int(
-                ((self._held(site, log_odds) if site.rows_are_clusters else log_odds) > 0).sum()
-            )
+            # rows, unless clusters go.
+            return int(((self._held(site, log_odds) if site.clusters else log_odds) > 0).sum())
 
         sizes = {name: site.matrix for name, site in sites.items()}
         active = {name: int(site.active.sum()) for name, site in seen.items()}
         return self.field.fields(count, sizes, active, float(state[FIELD]), keep)
 
     def _held(self, site: Site, log_odds: Tensor) -> Tensor:
-        """Return log-odds under which no output of a layer is cut off, or, where whole rows go, no
-        output of the last layer.
+        """Return log-odds under which no output of a layer is cut off, or, where entries go in
+        clusters, no output of the last layer.
         """
         if not self.policy or not site.rows_are_outputs(self.declared.net):
             return log_odds
-        if not site.rows_are_clusters:
+        if site.clusters is None:
             return held_rows(log_odds)
-        return log_odds.clamp(min=HELD) if site.name == self.declared.last else log_odds
+        last = site.name == self.declared.last and site.clusters.whole_rows
+        return log_odds.clamp(min=HELD) if last else log_odds
 
     def belief(self, state: Tree) -> Belief:
         """Return the posterior of every site."""
