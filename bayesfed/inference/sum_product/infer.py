@@ -196,7 +196,9 @@ def infer(
     return inferred
 
 
-def log_z(graph: FactorGraph | Model | Clusters, evidence: Tensor | None = None, **options: Any) -> Tensor:
+def log_z(
+    graph: FactorGraph | Model | Clusters, evidence: Tensor | None = None, **options: Any
+) -> Tensor:
     """Return log Z with gradients in the evidence and the model's tensors:
     ``pyro.factor("normaliser", -log_z(grid))`` normalises a prior.
 

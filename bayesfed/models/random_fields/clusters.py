@@ -69,10 +69,10 @@ class Clusters:
         flat = entries.flatten(entries.ndim - self.index.ndim).double()
         index = self.index.flatten().to(flat.device)
         sums = flat.new_zeros(*flat.shape[:-1], self.count).index_add(-1, index, flat)
-        return sums.unflatten(-1, self.model.shape).to(entries.dtype)
+        return sums.reshape(*flat.shape[:-1], *self.model.shape).to(entries.dtype)
 
     def spread(self, values: Tensor) -> Tensor:
-        """Return to each entry its cluster's value, the reverse of shapes in `sums`."""
+        """Return each entry's value, that of its cluster, from the shape of the clusters' model."""
         return values.flatten(values.ndim - len(self.model.shape))[..., self.index]
 
     def energy(self, support: Tensor) -> Tensor:

@@ -9,13 +9,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked_class
-from bayesfed.models.misfits import Looked
 from bayesfed.models.random_fields.clusters import Clusters, Lowered
 from bayesfed.models.random_fields.support_priors import Independent, Shape, Support
 
-Turned = nn.modules.conv._ConvTransposeNd
-Grouped = nn.modules.conv._ConvNd
+# Layers whose weight has a row for each input.
+TURNED = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd)
 
 
 @runtime_checkable
@@ -46,20 +46,20 @@ class Inputs:
     Raises
     ------
     ArgumentError
-        If the prior is none of inputs one by one.
+        If the prior is not of inputs one by one.
     """
 
     prior: Support = Independent()
 
     def lower(self, shape: Shape) -> Clusters:
         """Return the model of a matrix with a column for each input."""
-        return _tied(self.prior, reads(nn.Linear, shape))
+        return _tied(self.prior, reads(None, shape))
 
     def of_layer(self, layer: nn.Module, shape: tuple[int, ...]) -> Clusters:
         """Return the model of a layer's weight: a column of a linear layer, the kernels of a
         channel that comes into a convolution, the row of a word in an embedding.
         """
-        return _tied(self.prior, reads(type(layer), shape, _groups(layer)))
+        return _tied(self.prior, reads(layer, shape))
 
 
 @checked_class()
@@ -82,20 +82,20 @@ class Outputs:
     Raises
     ------
     ArgumentError
-        If the prior is none of outputs one by one.
+        If the prior is not of outputs one by one.
     """
 
     prior: Support = Independent()
 
     def lower(self, shape: Shape) -> Clusters:
         """Return the model of a matrix with a row for each output."""
-        return _tied(self.prior, makes(nn.Linear, shape))
+        return _tied(self.prior, makes(None, shape))
 
     def of_layer(self, layer: nn.Module, shape: tuple[int, ...]) -> Clusters:
         """Return the model of a layer's weight: a row of a linear layer or a convolution, a
         column of an embedding.
         """
-        return _tied(self.prior, makes(type(layer), shape, _groups(layer)))
+        return _tied(self.prior, makes(layer, shape))
 
 
 class Channels(Outputs):
@@ -109,48 +109,35 @@ def lowered(support: Support, layer: nn.Module, shape: tuple[int, ...]) -> Lower
     return support.lower((shape[0], math.prod(shape[1:])))
 
 
-def reads(kind: type[nn.Module], shape: tuple[int, ...], groups: int = 1) -> Tensor:
-    """Return which input of its layer each entry ``(M, N)`` of a weight reads.
-
-    Parameters
-    ----------
-    kind
-        Class of the layer.
-    shape
-        Shape of the weight.
-    groups
-        Number of groups of a convolution.
+def reads(layer: nn.Module | None, shape: tuple[int, ...]) -> Tensor:
+    """Return which input of its layer each entry ``(M, N)`` of a weight of this shape reads; None:
+    of a linear layer.
     """
-    if issubclass(kind, Looked | Turned):
-        return _of_rows(shape)
-    return _of_columns(shape, groups)
+    return _of_rows(shape) if isinstance(layer, TURNED) else _of_columns(layer, shape)
 
 
-def makes(kind: type[nn.Module], shape: tuple[int, ...], groups: int = 1) -> Tensor:
-    """Return which output of its layer each entry ``(M, N)`` of a weight is for; parameters as in
-    `reads`.
-    """
-    if issubclass(kind, Looked | Turned):
-        return _of_columns(shape, groups)
-    return _of_rows(shape)
-
-
-def _groups(layer: nn.Module) -> int:
-    return layer.groups if isinstance(layer, Grouped) else 1
+def makes(layer: nn.Module | None, shape: tuple[int, ...]) -> Tensor:
+    """Return which output of its layer each entry of a weight is for; arguments as in `reads`."""
+    return _of_columns(layer, shape) if isinstance(layer, TURNED) else _of_rows(shape)
 
 
 def _of_rows(shape: tuple[int, ...]) -> Tensor:
     return torch.arange(shape[0])[:, None].repeat(1, math.prod(shape[1:]))
 
 
-def _of_columns(shape: tuple[int, ...], groups: int) -> Tensor:
+def _of_columns(layer: nn.Module | None, shape: tuple[int, ...]) -> Tensor:
     """Return the place of each entry in the second dimension, counted on from group to group of
     rows.
     """
+    groups = layer.groups if isinstance(layer, nn.modules.conv._ConvNd) else 1
     group = torch.arange(groups).repeat_interleave(shape[0] // groups)
     places = torch.arange(shape[1]).repeat_interleave(math.prod(shape[2:]))
     return group[:, None] * shape[1] + places
 
 
 def _tied(prior: Support, index: Tensor) -> Clusters:
-    return Clusters(prior.lower((1, int(index.max()) + 1)), index)
+    model = prior.lower((1, int(index.max()) + 1))
+    if isinstance(model, Clusters):
+        expected = "a prior of inputs or outputs one by one"
+        raise ArgumentError("Inputs or Outputs, prior", expected, prior, "Independent(0.5)")
+    return Clusters(model, index)
