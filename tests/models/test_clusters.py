@@ -12,9 +12,17 @@ from bayesfed.errors import ArgumentError
 from bayesfed.inference import infer
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
 from bayesfed.keys import Key, forked
-from bayesfed.models import Clusters, Inputs, MarkovGrid, Neighbourhood, Outputs, SiteBelief, compact
-from bayesfed.models.random_fields.whole import makes, reads
+from bayesfed.models import (
+    Clusters,
+    Inputs,
+    MarkovGrid,
+    Neighbourhood,
+    Outputs,
+    SiteBelief,
+    compact,
+)
 from bayesfed.models.random_fields.sampling import ClusteredSupport
+from bayesfed.models.random_fields.whole import makes, reads
 from tests.support.beliefs import check_support, enumerate_log_odds
 
 LAYERS = [

@@ -45,7 +45,8 @@ class Clusters:
         found = self.index.unique().tolist()
         if self.index.is_floating_point() or found != list(range(self.count)):
             expected = f"whole numbers, all of 0 to {self.count - 1}"
-            raise ArgumentError("Clusters.index", expected, found[-9:], "columns: arange(N)[None]")
+            hint = f"columns: torch.arange({self.count}).repeat(M, 1)"
+            raise ArgumentError("Clusters.index", expected, found[-9:], hint)
 
     @property
     def shape(self) -> tuple[int, ...]:
