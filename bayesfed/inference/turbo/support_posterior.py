@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from bayesfed.errors.checks import check, checked, one_of
 from bayesfed.keys import Key, forked
 from bayesfed.models import Belief, Declared, guide
 from bayesfed.models.modules import evaluating
+from bayesfed.models.random_fields.clusters import spread
 from bayesfed.models.random_fields.whole import reads
 from bayesfed.trees import Tree, to
 
@@ -112,15 +114,17 @@ class DeclaredPosterior:
         site = site or next(iter(self.belief))
         check("inputs, site", site, one_of(sorted(self.belief)))
         of = self.declared.sites[site]
-        index = reads(self.declared.net.get_submodule(of.module), of.shape).flatten()
-        count = int(index.max()) + 1
+        unit = reads(self.declared.net.get_submodule(of.module), of.shape)
+        count = math.prod(of.matrix) // math.prod(unit)
         names = names or [str(number) for number in range(count)]
         if not len({*names}) == len(names) == count:
             found, hint = f"{len({*names})} of {len(names)}", "no names, or a list of the columns'"
             raise ArgumentError("inputs, names", f"{count}, all distinct", found, hint)
+        index = spread(torch.arange(count), unit, of.matrix).flatten()
         # The entries of an input that share a variable count as one.
-        unit = torch.arange(len(index))
-        variable = unit if of.clusters is None else of.clusters.index.flatten()
+        variable = torch.arange(len(index))
+        if of.clusters:
+            variable = spread(variable[: of.clusters.count], of.clusters.unit, of.matrix).flatten()
         _, pair, many = torch.unique(
             index * len(index) + variable, return_inverse=True, return_counts=True
         )

@@ -7,8 +7,8 @@ other.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -23,58 +23,57 @@ from bayesfed.models.random_fields.ising import Ising, check_arrangement
 @checked_class()
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """A binary model whose variables are clusters of entries.
+    """A binary model whose variables are blocks of the entries of a matrix.
 
     Parameters
     ----------
     model
-        Model of the clusters.
-    index
-        Which cluster each entry belongs to: integers, of the shape of the evidence.
+        Model of the clusters, row by row of the blocks.
+    unit
+        Sides of a block.
+    shape
+        Shape ``(M, N)`` of the matrix.
 
     Raises
     ------
     ArgumentError
-        If the index does not name every variable of the model, and nothing else.
+        If the sides do not divide the matrix, or the model has not one variable for each block.
     """
 
     model: Grid | Ising
-    index: Tensor
+    unit: tuple[int, int]
+    shape: tuple[int, int]
 
     def __post_init__(self) -> None:
-        found = self.index.unique().tolist()
-        if self.index.is_floating_point() or found != list(range(self.count)):
-            expected = f"whole numbers, all of 0 to {self.count - 1}"
-            hint = f"columns: torch.arange({self.count}).repeat(M, 1)"
-            raise ArgumentError("Clusters.index", expected, found[-9:], hint)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the evidence."""
-        return tuple(self.index.shape)
-
-    @cached_property
-    def whole_rows(self) -> bool:
-        """Whether every cluster is made of rows of a matrix."""
-        return bool((self.index == self.index[..., :1]).all())
+        sides, found = zip(self.shape, self.unit, strict=True), math.prod(self.model.shape)
+        if min(self.unit) < 1 or any(side % own for side, own in sides) or found != self.count:
+            expected = "blocks that divide the matrix, and a variable for each"
+            hint = f"Clusters(model, (M, 1), (M, {found})), a cluster a column"
+            raise ArgumentError("Clusters", expected, (found, self.unit, self.shape), hint)
 
     @property
     def count(self) -> int:
         """Number of clusters."""
-        return torch.Size(self.model.shape).numel()
+        return math.prod(self.shape) // math.prod(self.unit)
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether every cluster is made of whole rows."""
+        return self.unit[1] == self.shape[1]
 
     def sums(self, entries: Tensor) -> Tensor:
-        """Return the sum of the entries of each cluster, from ``(..., *shape)`` to the shape of the
+        """Return the sum of the entries of each cluster, from ``(..., M, N)`` to the shape of the
         clusters' model; added up in float64.
         """
-        flat = entries.flatten(entries.ndim - self.index.ndim).double()
-        index = self.index.flatten().to(flat.device)
-        sums = flat.new_zeros(*flat.shape[:-1], self.count).index_add(-1, index, flat)
-        return sums.reshape(*flat.shape[:-1], *self.model.shape).to(entries.dtype)
+        (rows, columns), (high, wide) = self.shape, self.unit
+        batch = entries.shape[:-2]
+        tiled = entries.double().reshape(*batch, rows // high, high, columns // wide, wide)
+        return tiled.sum((-3, -1)).reshape(*batch, *self.model.shape).to(entries.dtype)
 
     def spread(self, values: Tensor) -> Tensor:
         """Return each entry's value, that of its cluster, from the shape of the clusters' model."""
-        return values.flatten(values.ndim - len(self.model.shape))[..., self.index]
+        batch = values.shape[: values.ndim - len(self.model.shape)]
+        return spread(values.reshape(*batch, -1), self.unit, self.shape)
 
     def energy(self, support: Tensor) -> Tensor:
         """Return the unnormalised log probability ``(...)`` of supports ``(..., *shape)``; -inf
@@ -94,6 +93,14 @@ class Clusters:
     def attractive(self) -> bool:
         """Return whether no coupling of clusters is negative."""
         return self.model.attractive()
+
+
+def spread(values: Tensor, unit: tuple[int, int], shape: tuple[int, int]) -> Tensor:
+    """Return the values ``(..., n)`` of the blocks of a matrix, row by row, as those of its entries
+    ``(..., M, N)``.
+    """
+    tiled = values.reshape(*values.shape[:-1], shape[0] // unit[0], shape[1] // unit[1])
+    return tiled.repeat_interleave(unit[0], -2).repeat_interleave(unit[1], -1)
 
 
 Lowered = Grid | Ising | Clusters

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked_class
@@ -53,13 +52,13 @@ class Inputs:
 
     def lower(self, shape: Shape) -> Clusters:
         """Return the model of a matrix with a column for each input."""
-        return _tied(self.prior, reads(None, shape))
+        return _tied(self.prior, reads(None, shape), shape)
 
     def of_layer(self, layer: nn.Module, shape: tuple[int, ...]) -> Clusters:
         """Return the model of a layer's weight: a column of a linear layer, the kernels of a
         channel that comes into a convolution, the row of a word in an embedding.
         """
-        return _tied(self.prior, reads(layer, shape))
+        return _tied(self.prior, reads(layer, shape), shape)
 
 
 @checked_class()
@@ -89,13 +88,13 @@ class Outputs:
 
     def lower(self, shape: Shape) -> Clusters:
         """Return the model of a matrix with a row for each output."""
-        return _tied(self.prior, makes(None, shape))
+        return _tied(self.prior, makes(None, shape), shape)
 
     def of_layer(self, layer: nn.Module, shape: tuple[int, ...]) -> Clusters:
         """Return the model of a layer's weight: a row of a linear layer or a convolution, a
         column of an embedding.
         """
-        return _tied(self.prior, makes(layer, shape))
+        return _tied(self.prior, makes(layer, shape), shape)
 
 
 class Channels(Outputs):
@@ -109,35 +108,32 @@ def lowered(support: Support, layer: nn.Module, shape: tuple[int, ...]) -> Lower
     return support.lower((shape[0], math.prod(shape[1:])))
 
 
-def reads(layer: nn.Module | None, shape: tuple[int, ...]) -> Tensor:
-    """Return which input of its layer each entry ``(M, N)`` of a weight of this shape reads; None:
-    of a linear layer.
+def reads(layer: nn.Module | None, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the sides of the block of a weight's matrix that reads an input of its layer; None: a
+    linear layer. Blocks follow each other as the inputs do.
     """
-    return _of_rows(shape) if isinstance(layer, TURNED) else _of_columns(layer, shape)
+    return _row(shape) if isinstance(layer, TURNED) else _column(layer, shape)
 
 
-def makes(layer: nn.Module | None, shape: tuple[int, ...]) -> Tensor:
-    """Return which output of its layer each entry of a weight is for; arguments as in `reads`."""
-    return _of_columns(layer, shape) if isinstance(layer, TURNED) else _of_rows(shape)
+def makes(layer: nn.Module | None, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the sides of the block that makes an output of its layer, as `reads`."""
+    return _column(layer, shape) if isinstance(layer, TURNED) else _row(shape)
 
 
-def _of_rows(shape: tuple[int, ...]) -> Tensor:
-    return torch.arange(shape[0])[:, None].repeat(1, math.prod(shape[1:]))
+def _row(shape: tuple[int, ...]) -> tuple[int, int]:
+    return 1, math.prod(shape[1:])
 
 
-def _of_columns(layer: nn.Module | None, shape: tuple[int, ...]) -> Tensor:
-    """Return the place of each entry in the second dimension, counted on from group to group of
-    rows.
-    """
+def _column(layer: nn.Module | None, shape: tuple[int, ...]) -> tuple[int, int]:
+    # The rows of a group of a convolution have inputs, or outputs, of their own.
     groups = layer.groups if isinstance(layer, nn.modules.conv._ConvNd) else 1
-    group = torch.arange(groups).repeat_interleave(shape[0] // groups)
-    places = torch.arange(shape[1]).repeat_interleave(math.prod(shape[2:]))
-    return group[:, None] * shape[1] + places
+    return shape[0] // groups, math.prod(shape[2:])
 
 
-def _tied(prior: Support, index: Tensor) -> Clusters:
-    model = prior.lower((1, int(index.max()) + 1))
+def _tied(prior: Support, unit: tuple[int, int], shape: tuple[int, ...]) -> Clusters:
+    matrix = shape[0], math.prod(shape[1:])
+    model = prior.lower((1, math.prod(matrix) // math.prod(unit)))
     if isinstance(model, Clusters):
         expected = "a prior of inputs or outputs one by one"
         raise ArgumentError("Inputs or Outputs, prior", expected, prior, "Independent(0.5)")
-    return Clusters(model, index)
+    return Clusters(model, unit, matrix)

@@ -85,9 +85,9 @@ CASES = [
         lambda: ClusteredSupport(Grid((3, 3))).expand([]),
     ),
     (
-        lambda: Clusters(Independent().lower((1, 3)), torch.zeros(4, 3).long()),
-        "columns: torch.arange(3).repeat(M, 1)",
-        lambda: Clusters(Independent().lower((1, 3)), torch.arange(3).repeat(4, 1)),
+        lambda: Clusters(Independent().lower((1, 3)), (1, 3), (4, 3)),
+        "Clusters(model, (M, 1), (M, 3)), a cluster a column",
+        lambda: Clusters(Independent().lower((1, 3)), (4, 1), (4, 3)),
     ),
     (lambda prior: Inputs(prior).lower((2, 4)), Outputs()),
     (lambda row: MarkovGrid(row=row), 1.5),
