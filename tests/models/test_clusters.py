@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import ToDensity
 from bayesfed.errors import ArgumentError
 from bayesfed.inference import infer
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
@@ -169,11 +170,16 @@ def test_a_network_finds_its_inputs_and_is_compacted_to_them():
     data = bf.Dataset(inputs, (inputs[:, 3] + inputs[:, 8] > 0).long())
     net = bf.mlp([12, 16, 2], Key(0, "net"))
     prior = {"1.weight": bf.Prior(Inputs()), "3.weight": bf.Prior(bf.Independent())}.__getitem__
-    work = bf.Training(steps=10, optimiser=bf.Adam(2e-2))
+    work = bf.Training(steps=15, optimiser=bf.Adam(2e-2))
     algorithm = bf.d_turbo_vbi(
-        bf.declare(net, prior), observations=len(data), density=0.2, training=work
+        bf.declare(net, prior),
+        observations=len(data),
+        density=ToDensity(0.2, keep=0.6, patience=1),
+        training=work,
     )
-    result = bf.run(algorithm, bf.federate(data, bf.iid(240, 3, Key(0, "who"))), rounds=12, progress=False)
+    result = bf.run(
+        algorithm, bf.federate(data, bf.iid(240, 3, Key(0, "who"))), rounds=8, progress=False
+    )
     found = result.inputs()
     likeliest = sorted(found, key=found.__getitem__)[-2:]
     assert sorted(likeliest) == ["3", "8"]
