@@ -51,8 +51,16 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
             for kind in kinds:
                 rows.append(fitted(name, task, seed, kind))
                 print(*rows[-1], flush=True)
-    shown = [
-        [*row[:3], f"{row.accuracy:.1f}", *row[4:6], *(f"{value:.2f}" for value in row[6:])]
+    shown: list[list[str | float]] = [
+        [
+            row.task,
+            row.seed,
+            row.supports,
+            f"{row.accuracy:.1f}",
+            row.used,
+            row.found,
+            *(f"{value:.2f}" for value in row[6:]),
+        ]
         for row in rows
     ]
     print(table([*Row._fields], shown))
