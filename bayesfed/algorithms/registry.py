@@ -22,6 +22,7 @@ from typing import ParamSpec
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import Role, checked, checked_class, number, whole
 from bayesfed.federated import Algorithm, Phase
+from bayesfed.federated.clients import one_thread
 
 Arguments = ParamSpec("Arguments")
 
@@ -108,7 +109,9 @@ def recipe(
             )
         # Methods of others may use the names of `ROLES` for something else.
         every = ROLES | roles if _is_shipped(make) else roles
-        entry = checked(**every)(make) if every else make
+        # The state before round 0 has the same bits on any number of cores.
+        alone = one_thread()(make)
+        entry = checked(**every)(alone) if every else alone
         _REGISTERED[name] = Method(name, entry, cites, bibtex)
         return entry
 

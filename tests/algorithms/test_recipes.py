@@ -10,6 +10,7 @@ from bayesfed.federated import score
 from bayesfed.inference import MeanField
 from bayesfed.inference.turbo.exchange import Exchange
 from bayesfed.models.random_fields.support_priors import neighbour_share
+from tests.conftest import tree_equal
 from tests.support.regression import sparse_regression
 
 
@@ -199,3 +200,16 @@ def test_a_method_without_posterior_says_so(digits, net):
             rounds=1,
             progress=False,
         ).posterior
+
+
+def test_a_run_begins_with_the_same_bits_on_any_number_of_cores(declared):
+    def begun(threads):
+        torch.set_num_threads(threads)
+        return bf.d_turbo_vbi(declared, observations=1437).initial
+
+    before = torch.get_num_threads()
+    try:
+        alone, together = begun(1), begun(2)
+    finally:
+        torch.set_num_threads(before)
+    assert tree_equal(alone, together)

@@ -16,7 +16,6 @@ import torch
 
 from bayesfed.federated import Kind, Reducer, Update, Whole
 from bayesfed.federated.aggregation.servers import summed
-from bayesfed.federated.clients import one_thread
 from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.keys import Key
 from bayesfed.models import Spectrum, Unrolling, align, factorise, spectra
@@ -113,8 +112,7 @@ class Refactor:
 
     def start(self, whole: Tree) -> Tree:
         """Return the state before round 0, with exact triplets."""
-        with one_thread():
-            return with_spectra(whole, spectra(whole, self.layers, *self.sizes))
+        return with_spectra(whole, spectra(whole, self.layers, *self.sizes))
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Average values; a round of clients without data changes nothing.

@@ -36,7 +36,6 @@ from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import ITSELF, check, number
 from bayesfed.federated import Algorithm, Keep, Link, Sgd, Sum, Training, Whole
-from bayesfed.federated.clients import one_thread
 from bayesfed.federated.core import seams
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.geometry import metric_retraction
@@ -119,9 +118,7 @@ def fed_rlr(
     def trained(name: str, module: nn.Module) -> bool:
         return name not in still and weight_matrices(name, module)
 
-    # The factors that a run begins with are the same on any number of cores.
-    with one_thread():
-        thin = net if rank is None else fixed_rank(net, rank, where=trained)
+    thin = net if rank is None else fixed_rank(net, rank, where=trained)
     sending, layers = transmission or Tangents(), tuple(fixed_rank_layers(thin))
     if not layers:
         raise ArgumentError(
