@@ -18,10 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.sparse.csgraph import connected_components
-from scipy.stats import t as student
 from torch import Tensor
 from torch.func import grad, jacrev, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import logsigmoid
 
 from bayesfed.data import Dataset
 from bayesfed.inference.exact import points
@@ -34,8 +33,9 @@ NODES, POINTS = 30, 64
 # Newton steps from the start to the conditional mode, and to the first start; lengths of a step.
 STEPS, FIRST = 6, 30
 LENGTHS = (1.0, 0.0, 2.0, 0.5, 0.2, 0.05)
-# Least curvature; points from which an own draw is chosen, and their degrees of freedom.
-FLOOR, CHOICE, FREEDOM = 1e-8, 64, 8
+# Least curvature; points from which an own draw is chosen, and the scale of their logistic
+# distribution, whose tails are heavier than a Gaussian's.
+FLOOR, CHOICE, WIDTH = 1e-8, 64, 0.6
 
 Values = Callable[[Tensor], Tensor]
 Terms = Callable[[Tensor, Tensor], Tensor]
@@ -71,8 +71,6 @@ class Inside:
         The model.
     rows
         The site's rows.
-    terms
-        Terms of the log density at shared and own values, ``(E,)``.
     start
         Own values from which modes are searched, ``(m,)``.
     parts
@@ -83,7 +81,6 @@ class Inside:
 
     traced: Traced
     rows: Dataset
-    terms: Terms
     start: Tensor
     parts: tuple[Part, ...]
     free: Tensor
@@ -95,7 +92,7 @@ class Inside:
 
     def log_rows(self, point: Tensor) -> Tensor:
         """Return the log density of the rows at shared values."""
-        total = self.terms(point, self.start)[self.free].sum()
+        total = self.traced.terms(self.rows, point, self.start)[self.free].sum()
         for part in self.parts:
             values = partial(self._values, part, point)
             centre, root = self._frame(part, point)
@@ -112,10 +109,9 @@ class Inside:
         shape = (count, CHOICE, size)
         even = torch.rand(shape, dtype=torch.float64, generator=generator)
         chosen = torch.rand(count, size, dtype=torch.float64, generator=generator)
-        away = torch.from_numpy(student.ppf(even.clamp(1e-12, 1 - 1e-12).numpy(), FREEDOM))
-        less = torch.from_numpy(student.logpdf(away.numpy(), FREEDOM))
+        away = WIDTH * even.clamp(1e-12, 1 - 1e-12).logit()
         at_once = max(1, AT_ONCE // (CHOICE * len(self.rows)))
-        drawn = over(self._drawn, batch, away, less, chosen, at_once=at_once)
+        drawn = over(self._drawn, batch, away, chosen, at_once=at_once)
         found: Tree = vmap(self._sites, chunk_size=at_once)(batch, drawn)
         return found
 
@@ -123,13 +119,15 @@ class Inside:
         run = self.traced.run(self.rows, point, own)
         return run.values(run.own)
 
-    def _drawn(self, point: Tensor, away: Tensor, less: Tensor, chosen: Tensor) -> Tensor:
+    def _drawn(self, point: Tensor, away: Tensor, chosen: Tensor) -> Tensor:
         own = self.start
         for part in self.parts:
             values = partial(self._values, part, point)
             centre, root = self._frame(part, point)
-            tried = centre + spread(root, away[:, part.places])
-            ratios = over(values, tried) - less[:, part.places].sum(2)
+            own_away = away[:, part.places]
+            tried = centre + spread(root, own_away)
+            less = logsigmoid(own_away / WIDTH) + logsigmoid(-own_away / WIDTH)
+            ratios = over(values, tried) - less.sum(2)
             total = sound(ratios - ratios.amax(0)).exp().cumsum(0)
             below = total < chosen[part.places[:, 0]] * total[-1]
             place = below.sum(0).clamp_max(CHOICE - 1)
@@ -140,22 +138,24 @@ class Inside:
     def _values(self, part: Part, point: Tensor, own: Tensor) -> Tensor:
         """Return the log density of every group at its own values ``(G, k)``."""
         whole = self.start.scatter(0, part.places.reshape(-1), own.reshape(-1))
-        terms = self.terms(point, whole)
+        terms = self.traced.terms(self.rows, point, whole)
         return terms.new_zeros(len(own) + 1).index_add(0, part.member, terms)[:-1]
 
     def _frame(self, part: Part, point: Tensor) -> tuple[Tensor, Tensor]:
         """Return the conditional mode of every group, ``(G, k)``, and the factor of the negative
         Hessian there.
         """
-        values = partial(self._values, part, point)
-        mode = climbed(partial(self._values, part, point.detach()), self.start[part.places], STEPS)
+        values, fixed = (partial(self._values, part, at) for at in (point, point.detach()))
+        mode = climbed(fixed, self.start[part.places], STEPS)
         curved = None
         for _ in range(2):
             slope, precision = slopes(values, mode)
             curved = _made(precision) if curved is None else curved
             mode = mode + torch.linalg.solve(curved, slope[..., None])[..., 0]
         precision = slopes(values, mode)[1]
-        return mode, torch.linalg.cholesky(precision + (_made(precision) - precision).detach())
+        made = precision + (_made(precision) - precision).detach()
+        # It does not raise, so that one point without a density stops no other.
+        return mode, torch.linalg.cholesky_ex(made).L
 
 
 def spread(root: Tensor, nodes: Tensor) -> Tensor:
@@ -195,21 +195,6 @@ def climbed(values: Values, own: Tensor, steps: int) -> Tensor:
     return own
 
 
-def recorded(terms: Terms, point: Tensor, own: Tensor) -> Terms:
-    """Return terms as a list of tensor operations, without the model's Python, where that is the
-    same function.
-    """
-    try:
-        graph: Terms = make_fx(terms)(point, own)
-        for sign in (1.0, -1.0):
-            at = point + 0.3 * sign, own - 0.2 * sign
-            if not torch.allclose(graph(*at), terms(*at), 1e-12, 1e-12, equal_nan=True):
-                return terms
-    except RuntimeError:
-        return terms
-    return graph
-
-
 def inside(traced: Traced, rows: Dataset, near: Tensor) -> Inside:
     """Look at which terms each own value enters, and return the integrated log density.
 
@@ -224,7 +209,7 @@ def inside(traced: Traced, rows: Dataset, near: Tensor) -> Inside:
     """
     size = max(slot.end for slot in traced.run(rows, near, level(0.0)).own.values())
     start = torch.zeros(size, dtype=torch.float64)
-    terms = recorded(partial(traced.terms, rows), near, start)
+    terms = partial(traced.terms, rows)
     entered = _entered(terms, len(near), size)
     shared = entered.double() @ entered.double().T
     groups = connected_components(shared.numpy(), directed=False)[1]
@@ -239,7 +224,7 @@ def inside(traced: Traced, rows: Dataset, near: Tensor) -> Inside:
         for number, group in enumerate(places):
             member[entered[group].any(0)] = number
         parts.append(Part(places, member, *nodes(count)))
-    made = Inside(traced, rows, terms, start, tuple(parts), (~any_own).nonzero()[:, 0])
+    made = Inside(traced, rows, start, tuple(parts), (~any_own).nonzero()[:, 0])
     for part in parts:
         values, mode, before = partial(made._values, part, near), start[part.places], None
         for _ in range(FIRST):
