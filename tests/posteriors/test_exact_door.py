@@ -90,8 +90,8 @@ def test_secure_sums_give_the_same_posterior_and_nothing_by_site(found):
     for memory in result.snapshot.memories.values():
         with pytest.raises(PosteriorError, match="of a run without secure sums"):
             result.posterior.without(memory)
-    with pytest.raises(UpdateError, match="at most 2 clients"):
-        declared(secure=2)
+    with pytest.raises(UpdateError, match="at most 3 clients"):
+        declared(CLIENTS | {"s3": CLIENTS["s0"]}, secure=3)
 
 
 def test_sites_of_few_rows_are_named_or_refuse():

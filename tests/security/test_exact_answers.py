@@ -7,7 +7,7 @@ from bayesfed.algorithms.federated_svi.exact.looks import Looks
 from bayesfed.data import Dataset
 from bayesfed.federated import LocalOptions
 from bayesfed.inference.exact import stages, steps
-from bayesfed.inference.exact.traced import Form
+from bayesfed.inference.exact.form import Form
 from bayesfed.keys import Key
 from tests.posteriors.test_exact_runs import line, rows
 

@@ -96,7 +96,7 @@ PLAIN = (0.5, True, ())
     ),
     averaging=number("[0, 1]", "0.5"),
     least_rows=whole(0, "20"),
-    secure=whole(2, "10"),
+    secure=whole(3, "10"),
 )
 def federated_svi(
     model: Runs,
@@ -198,8 +198,8 @@ def federated_svi(
         Default: none does; a site with less than three rows for each shared value is warned of by
         name.
     secure
-        Largest number of sites of a model alone, whose answers are then summed under masks, in all
-        stages: the server sees sums alone (`bayesfed.secure`). Default: no masks.
+        Largest number of sites of a model alone, 3 or more, whose answers are then summed under
+        masks, in all stages: the server sees sums alone (`bayesfed.secure`). Default: no masks.
 
     Raises
     ------

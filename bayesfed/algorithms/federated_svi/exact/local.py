@@ -15,14 +15,17 @@ from bayesfed.data import Dataset
 from bayesfed.errors import DataError
 from bayesfed.federated import Fit, Kind, LocalOptions
 from bayesfed.inference.exact import asking, checking, points, stages
-from bayesfed.inference.exact.traced import AXES, Form, doubled
+from bayesfed.inference.exact.form import AXES, Form
+from bayesfed.inference.exact.own import inside
+from bayesfed.inference.exact.traced import doubled
 from bayesfed.keys import Key
 from bayesfed.trees import Shapes, Tree, under
 
 # What sites say in the first round: the form of their rows, its squares, whether they have any.
 FORM, SQUARES, SITES = "form", "squares", "sites"
-# Name of a site's log likelihoods in its memory, by the round's seed.
-KEPT = "value"
+# Names of a site's log likelihoods, and of draws of its own latents, in its memory, by the round's
+# seed.
+KEPT, OWN = "value", "own"
 # Says in a site's memory that model and rows fit together.
 CHECKED = "checked"
 
@@ -88,17 +91,23 @@ class AnswerLocal:
             self.looks.forget()
             form = torch.tensor(Form.of(data).numbers, dtype=torch.float64)
             return Fit({FORM: form, SQUARES: form.square(), SITES: torch.ones(1)}, {}, info)
-        rows, own = data.to("cpu"), self.looks.at(message["form"])
+        rows, made = data.to("cpu"), self.looks.at(message["form"])
         with doubled():
             if CHECKED not in memory:
-                own.check(rows)
+                made.check(rows)
                 memory = memory | {CHECKED: torch.ones(1)}
-            density = partial(own.log_rows, rows)
+            near = message["centre"][0]
+            own = inside(made, rows, near) if made.own else None
+            density = own.log_rows if own else partial(made.log_rows, rows)
+            cost = own.cost if own else len(rows)
             if stage != stages.IMPORTANCE:
                 smooth = stage == stages.GAUSSIAN
-                return Fit(asking.reply(density, message, smooth, len(rows)), memory, info)
-            seed = stages.seed(int(message["stage"][1]))
-            counts = checking.counts(message)
-            answer = asking.importance(density, message, counts, seed, len(rows))
+                return Fit(asking.reply(density, message, smooth, cost), memory, info)
+            seed, counts = stages.seed(int(message["stage"][1])), checking.counts(message)
+            answer = asking.importance(density, message, counts, seed, cost)
             kept = {f"{KEPT}/{seed}": answer["value"].float().double() + answer["level"].sum()}
+            if own:
+                where = asking.proposed(message, counts, seed)
+                drawn = own.draws(where, key.child("own", str(seed)).generator())
+                kept |= {f"{OWN}/{name}/{seed}": leaf for name, leaf in drawn.items()}
             return Fit(answer, memory | kept, info)

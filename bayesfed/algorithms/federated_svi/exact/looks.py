@@ -12,7 +12,8 @@ from torch import Tensor
 from bayesfed.data import Dataset
 from bayesfed.federated import Algorithm, Phase
 from bayesfed.federated.core import MODEL, of, owned
-from bayesfed.inference.exact.traced import Form, Traced, doubled, traced
+from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.traced import Traced, doubled, traced
 from bayesfed.inference.variational import FittedGuide, Runs
 from bayesfed.trees import Tree, under
 

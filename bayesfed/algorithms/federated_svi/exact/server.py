@@ -14,7 +14,8 @@ from bayesfed.federated import Reducer, Sum, Update, published
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
 from bayesfed.inference.exact import asking, checking, stages
-from bayesfed.inference.exact.traced import Form, doubled
+from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.traced import doubled
 from bayesfed.trees import Tree, under
 
 # How often an incomplete round is asked again before the absent are left out.
