@@ -23,6 +23,7 @@ from torch.func import grad, jacrev, vmap
 from torch.nn.functional import logsigmoid
 
 from bayesfed.data import Dataset
+from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact import points
 from bayesfed.inference.exact.asking import AT_ONCE, sound
 from bayesfed.inference.exact.traced import Traced, level
@@ -33,6 +34,10 @@ NODES, POINTS = 30, 64
 # Newton steps from the start to the conditional mode, and to the first start; lengths of a step.
 STEPS, FIRST = 6, 30
 LENGTHS = (1.0, 0.0, 2.0, 0.5, 0.2, 0.05)
+# Nats between two estimates of a site's integrals, in all, of which none is trusted.
+OFF = 0.2
+# How much wider the nodes of the second are.
+WIDER = 1.3
 # Least curvature; points from which an own draw is chosen, and the scale of their logistic
 # distribution, whose tails are heavier than a Gaussian's.
 FLOOR, CHOICE, WIDTH = 1e-8, 64, 0.6
@@ -94,12 +99,33 @@ class Inside:
         """Return the log density of the rows at shared values."""
         total = self.traced.terms(self.rows, point, self.start)[self.free].sum()
         for part in self.parts:
-            values = partial(self._values, part, point)
-            centre, root = self._frame(part, point)
-            found = over(values, centre + spread(root, part.nodes[:, None]))
-            logs = (found + part.logs[:, None]).logsumexp(0)
-            total = total + (logs - root.diagonal(dim1=1, dim2=2).log().sum(1)).sum()
+            total = total + self.integrals(part, point).sum()
         return total
+
+    def integrals(self, part: Part, point: Tensor) -> Tensor:
+        """Return the log integral over every group, ``(G,)``."""
+        centre, root = self._frame(part, point)
+        values = partial(self._values, part, point)
+        found = over(values, centre + spread(root, part.nodes[:, None]))
+        logs = (found + part.logs[:, None]).logsumexp(0)
+        return logs - root.diagonal(dim1=1, dim2=2).log().sum(1)
+
+    def check(self, near: Tensor) -> None:
+        """Check the integrals by other points.
+
+        Raises
+        ------
+        PosteriorError
+            If they are not near at these shared values.
+        """
+        for part in self.parts:
+            size = part.places.shape[1]
+            again = part._replace(**dict(zip(("nodes", "logs"), nodes(size, 1), strict=True)))
+            off = self.integrals(part, near) - self.integrals(again, near)
+            if not float(off.norm()) < OFF:
+                expected = f"integrals over {size} own values to {OFF} nats"
+                hint = "fewer own values that a term ties; or a class of guide, AutoNormal"
+                raise PosteriorError("own latents", expected, f"{float(off.norm()):.2g}", hint)
 
     def draws(self, batch: Tensor, generator: torch.Generator) -> Tree:
         """Return an independent draw of every own site at each of some shared points, ``(n, ...)``:
@@ -245,17 +271,17 @@ def _entered(terms: Terms, shared: int, size: int) -> Tensor:
     return found
 
 
-def nodes(size: int) -> tuple[Tensor, Tensor]:
+def nodes(size: int, other: int = 0) -> tuple[Tensor, Tensor]:
     """Return nodes for the standard normal, ``(Q, k)``, and log weights of a function's values
-    there for its integral.
+    there for its integral; or other ones, which are wider.
     """
     if size == 1:
-        places, shares = np.polynomial.hermite.hermgauss(NODES)
+        places, shares = np.polynomial.hermite.hermgauss(NODES + other)
         made = 2**0.5 * torch.from_numpy(places)[:, None]
         return made, torch.from_numpy(np.log(shares) + places**2) + np.log(2) / 2
-    count = POINTS * -(-size // 8)
-    drawn = points.normal(count, size, 11)
+    count, wide = POINTS * -(-size // 8), WIDER**other
+    drawn = points.normal(count, size, 11 + other)
     root = torch.linalg.cholesky(drawn.T @ drawn / count)
     drawn = torch.linalg.solve_triangular(root, drawn.T, upper=False).T
-    logs = drawn.square().sum(1) / 2 + size / 2 * np.log(2 * np.pi) - np.log(count)
-    return drawn, logs
+    logs = drawn.square().sum(1) / 2 + size * np.log(wide * (2 * np.pi) ** 0.5) - np.log(count)
+    return wide * drawn, logs
