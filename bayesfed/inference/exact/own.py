@@ -36,8 +36,8 @@ STEPS, FIRST = 6, 30
 LENGTHS = (1.0, 0.0, 2.0, 0.5, 0.2, 0.05)
 # Nats between two estimates of a site's integrals, in all, of which none is trusted.
 OFF = 0.2
-# How much wider the nodes of the second are.
-WIDER = 1.3
+# How much wider the nodes of the second are; less by the root of the number of values.
+WIDER = 0.6
 # Least curvature; points from which an own draw is chosen, and the scale of their logistic
 # distribution, whose tails are heavier than a Gaussian's.
 FLOOR, CHOICE, WIDTH = 1e-8, 64, 0.6
@@ -186,7 +186,8 @@ class Inside:
 
 def spread(root: Tensor, nodes: Tensor) -> Tensor:
     """Return nodes ``(..., k)`` with the covariances that factors of precisions have."""
-    return torch.linalg.solve_triangular(root.mT, nodes[..., None], upper=True)[..., 0]
+    found: Tensor = torch.linalg.solve_triangular(root.mT, nodes[..., None], upper=True)
+    return found[..., 0]
 
 
 def slopes(values: Values, own: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,7 +207,8 @@ def slopes(values: Values, own: Tensor) -> tuple[Tensor, Tensor]:
 def _made(precision: Tensor) -> Tensor:
     """Return positive definite matrices for symmetric ones."""
     sizes, axes = torch.linalg.eigh(sound(precision.detach()))
-    return (axes * sizes.abs().clamp_min(FLOOR)[..., None, :]) @ axes.mT
+    made: Tensor = (axes * sizes.abs().clamp_min(FLOOR)[..., None, :]) @ axes.mT
+    return made
 
 
 def climbed(values: Values, own: Tensor, steps: int) -> Tensor:
@@ -239,13 +241,13 @@ def inside(traced: Traced, rows: Dataset, near: Tensor) -> Inside:
     entered = _entered(terms, len(near), size)
     shared = entered.double() @ entered.double().T
     groups = connected_components(shared.numpy(), directed=False)[1]
-    found, any_own = dict[int, list[np.ndarray]](), entered.any(0)
+    found, any_own = dict[int, list[Tensor]](), entered.any(0)
     for number in range(groups.max() + 1):
-        places = np.flatnonzero(groups == number)
-        found.setdefault(len(places), []).append(places)
+        group = torch.from_numpy(np.flatnonzero(groups == number))
+        found.setdefault(len(group), []).append(group)
     parts = list[Part]()
     for count, several in sorted(found.items()):
-        places = torch.from_numpy(np.stack(several))
+        places = torch.stack(several)
         member = torch.full_like(any_own, len(places), dtype=torch.int64)
         for number, group in enumerate(places):
             member[entered[group].any(0)] = number
@@ -279,7 +281,7 @@ def nodes(size: int, other: int = 0) -> tuple[Tensor, Tensor]:
         places, shares = np.polynomial.hermite.hermgauss(NODES + other)
         made = 2**0.5 * torch.from_numpy(places)[:, None]
         return made, torch.from_numpy(np.log(shares) + places**2) + np.log(2) / 2
-    count, wide = POINTS * -(-size // 8), WIDER**other
+    count, wide = POINTS * -(-size // 8), (1 + WIDER / size**0.5) ** other
     drawn = points.normal(count, size, 11 + other)
     root = torch.linalg.cholesky(drawn.T @ drawn / count)
     drawn = torch.linalg.solve_triangular(root, drawn.T, upper=False).T
