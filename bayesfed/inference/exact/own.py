@@ -23,6 +23,7 @@ from torch.func import grad, jacrev, vmap
 from torch.nn.functional import logsigmoid
 
 from bayesfed.data import Dataset
+from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact import points
 from bayesfed.inference.exact.asking import AT_ONCE, sound
 from bayesfed.inference.exact.traced import Traced, level
@@ -33,6 +34,10 @@ NODES, POINTS = 30, 64
 # Newton steps from the start to the conditional mode, and to the first start; lengths of a step.
 STEPS, FIRST = 6, 30
 LENGTHS = (1.0, 0.0, 2.0, 0.5, 0.2, 0.05)
+# Nats between two estimates of a site's integrals, in all, of which none is trusted.
+OFF = 0.2
+# How much wider the nodes of the second are; less by the root of the number of values.
+WIDER = 0.6
 # Least curvature; points from which an own draw is chosen, and the scale of their logistic
 # distribution, whose tails are heavier than a Gaussian's.
 FLOOR, CHOICE, WIDTH = 1e-8, 64, 0.6
@@ -94,12 +99,33 @@ class Inside:
         """Return the log density of the rows at shared values."""
         total = self.traced.terms(self.rows, point, self.start)[self.free].sum()
         for part in self.parts:
-            values = partial(self._values, part, point)
-            centre, root = self._frame(part, point)
-            found = over(values, centre + spread(root, part.nodes[:, None]))
-            logs = (found + part.logs[:, None]).logsumexp(0)
-            total = total + (logs - root.diagonal(dim1=1, dim2=2).log().sum(1)).sum()
+            total = total + self.integrals(part, point).sum()
         return total
+
+    def integrals(self, part: Part, point: Tensor) -> Tensor:
+        """Return the log integral over every group, ``(G,)``."""
+        centre, root = self._frame(part, point)
+        values = partial(self._values, part, point)
+        found = over(values, centre + spread(root, part.nodes[:, None]))
+        logs = (found + part.logs[:, None]).logsumexp(0)
+        return logs - root.diagonal(dim1=1, dim2=2).log().sum(1)
+
+    def check(self, near: Tensor) -> None:
+        """Check the integrals by other points.
+
+        Raises
+        ------
+        PosteriorError
+            If they are not near at these shared values.
+        """
+        for part in self.parts:
+            size = part.places.shape[1]
+            again = part._replace(**dict(zip(("nodes", "logs"), nodes(size, 1), strict=True)))
+            off = self.integrals(part, near) - self.integrals(again, near)
+            if not float(off.norm()) < OFF:
+                expected = f"integrals over {size} own values to {OFF} nats"
+                hint = "fewer own values that a term ties; or a class of guide, AutoNormal"
+                raise PosteriorError("own latents", expected, f"{float(off.norm()):.2g}", hint)
 
     def draws(self, batch: Tensor, generator: torch.Generator) -> Tree:
         """Return an independent draw of every own site at each of some shared points, ``(n, ...)``:
@@ -160,7 +186,8 @@ class Inside:
 
 def spread(root: Tensor, nodes: Tensor) -> Tensor:
     """Return nodes ``(..., k)`` with the covariances that factors of precisions have."""
-    return torch.linalg.solve_triangular(root.mT, nodes[..., None], upper=True)[..., 0]
+    found: Tensor = torch.linalg.solve_triangular(root.mT, nodes[..., None], upper=True)
+    return found[..., 0]
 
 
 def slopes(values: Values, own: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,7 +207,8 @@ def slopes(values: Values, own: Tensor) -> tuple[Tensor, Tensor]:
 def _made(precision: Tensor) -> Tensor:
     """Return positive definite matrices for symmetric ones."""
     sizes, axes = torch.linalg.eigh(sound(precision.detach()))
-    return (axes * sizes.abs().clamp_min(FLOOR)[..., None, :]) @ axes.mT
+    made: Tensor = (axes * sizes.abs().clamp_min(FLOOR)[..., None, :]) @ axes.mT
+    return made
 
 
 def climbed(values: Values, own: Tensor, steps: int) -> Tensor:
@@ -213,13 +241,13 @@ def inside(traced: Traced, rows: Dataset, near: Tensor) -> Inside:
     entered = _entered(terms, len(near), size)
     shared = entered.double() @ entered.double().T
     groups = connected_components(shared.numpy(), directed=False)[1]
-    found, any_own = dict[int, list[np.ndarray]](), entered.any(0)
+    found, any_own = dict[int, list[Tensor]](), entered.any(0)
     for number in range(groups.max() + 1):
-        places = np.flatnonzero(groups == number)
-        found.setdefault(len(places), []).append(places)
+        group = torch.from_numpy(np.flatnonzero(groups == number))
+        found.setdefault(len(group), []).append(group)
     parts = list[Part]()
     for count, several in sorted(found.items()):
-        places = torch.from_numpy(np.stack(several))
+        places = torch.stack(several)
         member = torch.full_like(any_own, len(places), dtype=torch.int64)
         for number, group in enumerate(places):
             member[entered[group].any(0)] = number
@@ -245,17 +273,17 @@ def _entered(terms: Terms, shared: int, size: int) -> Tensor:
     return found
 
 
-def nodes(size: int) -> tuple[Tensor, Tensor]:
+def nodes(size: int, other: int = 0) -> tuple[Tensor, Tensor]:
     """Return nodes for the standard normal, ``(Q, k)``, and log weights of a function's values
-    there for its integral.
+    there for its integral; or other ones, which are wider.
     """
     if size == 1:
-        places, shares = np.polynomial.hermite.hermgauss(NODES)
+        places, shares = np.polynomial.hermite.hermgauss(NODES + other)
         made = 2**0.5 * torch.from_numpy(places)[:, None]
         return made, torch.from_numpy(np.log(shares) + places**2) + np.log(2) / 2
-    count = POINTS * -(-size // 8)
-    drawn = points.normal(count, size, 11)
+    count, wide = POINTS * -(-size // 8), (1 + WIDER / size**0.5) ** other
+    drawn = points.normal(count, size, 11 + other)
     root = torch.linalg.cholesky(drawn.T @ drawn / count)
     drawn = torch.linalg.solve_triangular(root, drawn.T, upper=False).T
-    logs = drawn.square().sum(1) / 2 + size / 2 * np.log(2 * np.pi) - np.log(count)
-    return drawn, logs
+    logs = drawn.square().sum(1) / 2 + size * np.log(wide * (2 * np.pi) ** 0.5) - np.log(count)
+    return wide * drawn, logs

@@ -12,7 +12,8 @@ importance (1, or up to 5)  log likelihood at 4,096 points that a seed names
 With more than 50 shared values, a fit of independent Gaussians by `PVI` stands for the two stages
 in the middle, and one importance round is its check.
 
-Every answer is added up over sites; the prior, with its Jacobian, is the server's, once.
+Every answer is added up over sites; the prior, with its Jacobian, is the server's, once. A site's
+own latents are integrated at the site before it answers (`inference.exact.own`).
 """
 
 from __future__ import annotations
