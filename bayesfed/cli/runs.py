@@ -120,7 +120,7 @@ def _run(
     resume = led(pool, begun)
 
     test, likelihood, draws, seed = built.test, built.likelihood, built.draws, built.seed
-    last = built.options["rounds"] - 1
+    last = (built.options["rounds"] or 0) - 1
     callbacks: list[Callback] = [
         scoring(test, likelihood, draws=draws, seed=seed),
         further_scores(

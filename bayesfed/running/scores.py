@@ -76,6 +76,9 @@ def scoring(data: Dataset, likelihood: Likelihood, *, draws: int, seed: int) -> 
     """
 
     def callback(report: RoundReport) -> None:
+        if not report.due():
+            report.awaited.add("nll")
+            return
         found = predictive(report.algorithm, report.state, data, likelihood, draws=draws, seed=seed)
         diverged = ("nll", "rmse" if data.targets.is_floating_point() else "ece")
         scores = found.scores(data.targets) if found else dict.fromkeys(diverged, math.nan)
@@ -126,11 +129,12 @@ def further_scores(
     likelihood
         Likelihood of point predictions.
     last, draws, seed
-        Number of the last round; number of posterior draws, and what names them.
+        Number of the last round, if the method does not end before; number of posterior draws, and
+        what names them.
     """
 
     def callback(report: RoundReport) -> None:
-        if not names or report.round != last:
+        if not names or not (report.round == last or report.algorithm.ended(report.state)):
             return
         algorithm, state = report.algorithm, report.state
 

@@ -191,7 +191,7 @@ def test_models_that_cannot_be_split_are_refused():
         pyro.sample("a", dist.Normal(torch.tensor(0.0), 1.0))
 
     def large(inputs, targets=None):
-        pyro.sample("w", dist.Normal(torch.zeros(51), 1.0).to_event(1))
+        pyro.sample("w", dist.Normal(torch.zeros(20_000), 1.0).to_event(1))
         line(inputs, targets)
 
     clients = sites(*rows())
@@ -200,7 +200,7 @@ def test_models_that_cannot_be_split_are_refused():
         (informed, "prior that is the same for all rows"),
         (discrete, "density on numbers"),
         (free, "unknowns are sites"),
-        (large, "at most 50 shared"),
+        (large, "at most 20,000 shared"),
     ]:
         with pytest.raises((PosteriorError, ClientError), match=words):
             run(clients, model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -10,7 +12,7 @@ from pyro.distributions import constraints
 
 import bayesfed as bf
 from bayesfed.errors import UndeterminedWarning
-from bayesfed.inference.exact import asking, stages, weighing
+from bayesfed.inference.exact import asking, checking, stages, weighing
 from bayesfed.inspect.compat import k_hat
 
 
@@ -60,7 +62,7 @@ def test_what_is_not_exact_is_not_called_so(name):
     model, inputs, targets, status = PROBLEMS[name]
     clients = {f"s{k}": bf.Dataset(inputs[k::2], targets[k::2]) for k in range(2)}
     with pytest.warns(UndeterminedWarning, match=f"its status is '{status}"):
-        result = bf.run(bf.federated_svi(model), clients, progress=False)
+        result = bf.run(bf.federated_svi(model, least_rows=1), clients, progress=False)
     assert result.posterior.status == status
     assert result.algorithm.ended(result.snapshot.state)
     if status == "several modes":
@@ -108,7 +110,7 @@ def driven(density, size):
     while (stage := int(state["stage"][0])) != stages.DONE:
         if stage == stages.IMPORTANCE:
             seed = stages.seed(int(state["stage"][1]))
-            answer = asking.importance(density, state, stages.counts(state), seed, 1)
+            answer = asking.importance(density, state, checking.counts(state), seed, 1)
         else:
             answer = asking.reply(density, state, stage == stages.GAUSSIAN, 1)
         state = stages.told(state, answer)
@@ -117,7 +119,7 @@ def driven(density, size):
 
 def test_a_skewed_target_is_adapted_to():
     state = driven(lambda point: (2 * point - point.exp()).sum(), 4)
-    found = stages.weights(state)
+    found = checking.weights(state)
     two = torch.tensor(2.0)
     assert int(state["verdict"][0]) == weighing.ADAPTED
     mean = found.weights @ state["points"]
@@ -135,3 +137,32 @@ def test_a_bend_whose_tails_few_points_are_in_is_not_called_exact(bend):
     state = driven(density, 2)
     assert int(state["verdict"][0]) == weighing.GAUSSIAN
     assert float(state["verdict"][1]) < 0.5
+
+
+@pytest.mark.parametrize("root", ["matrix", "sds"])
+@pytest.mark.parametrize("away", [0.0, 2.0])
+def test_one_round_checks_a_gaussian_that_is_known(root, away):
+    sds = torch.linspace(0.5, 3, 60).double()
+    centre = away * sds
+    question = checking.around(centre, sds if root == "sds" else sds.diag())
+
+    def density(point):
+        return -(point / sds).square().sum() / 2
+
+    answer = asking.importance(density, question, checking.counts(question), 5, 1)
+    state = checking.checked(question, answer, 0.0, 5)
+    code, k_hat, ess, evidence, error = state["verdict"].tolist()
+    if away:
+        assert code == weighing.GAUSSIAN
+        assert k_hat > 0.7 or ess < 100
+    else:
+        known = 30 * math.log(2 * math.pi) + float(sds.log().sum())
+        assert code == weighing.EXACT
+        assert k_hat < 0.5
+        assert abs(evidence - known) < 4 * error < 0.2
+    # The fit itself, whatever the weights say.
+    own = checking.gaussian(state)
+    mean = own @ state["points"]
+    assert torch.allclose((mean - centre) / sds, torch.zeros(60).double(), atol=0.05)
+    spread = own @ (state["points"] - mean).square()
+    assert torch.allclose(spread.sqrt() / sds, torch.ones(60).double(), atol=0.05)

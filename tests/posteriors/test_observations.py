@@ -94,8 +94,9 @@ def test_a_number_that_is_not_the_pools_is_refused_before_round_0(make, clients)
 
 
 def test_a_network_says_that_it_needs_the_number():
+    wide = bf.mlp([3, 16, 2], bf.Key(0))
     with pytest.raises(ArgumentError, match="observations: expected the rows of all clients"):
-        bf.federated_svi(bf.bayesian(net(), bf.Gaussian(1.0)), example=ROWS[:2])
+        bf.federated_svi(bf.bayesian(wide, bf.Gaussian(1.0)), example=ROWS[:2])
 
 
 def test_a_client_that_was_never_heard_is_named_with_its_share():

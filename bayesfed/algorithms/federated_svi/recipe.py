@@ -12,62 +12,27 @@ N, N_t                        `observations`, a client's rows
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
-import torch
-from pyro.infer import Trace_ELBO
-
-from bayesfed.algorithms.federated_svi.defaults import check_fusion, check_suited, work_of
 from bayesfed.algorithms.federated_svi.exact.recipe import exact_svi
-from bayesfed.algorithms.federated_svi.held_out import HeldOutNetwork, Tempered
-from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal, check_particles
-from bayesfed.algorithms.federated_svi.network import TEMPERATURE, network_local
-from bayesfed.algorithms.federated_svi.server import Fuse
-from bayesfed.algorithms.federated_svi.tempering import is_auto, network_guide, network_model
+from bayesfed.algorithms.federated_svi.guided import guided
+from bayesfed.algorithms.federated_svi.local import Elbo
+from bayesfed.algorithms.federated_svi.tempering import weights_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
-from bayesfed.compress.codecs import exact
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import ITSELF, number, one_of, shown
+from bayesfed.errors.checks import ITSELF, number, one_of, whole
 from bayesfed.errors.roles import Role
-from bayesfed.federated import (
-    Adam,
-    Algorithm,
-    Assignment,
-    Digital,
-    Ivon,
-    Link,
-    Local,
-    Phase,
-    Profile,
-    Server,
-    Training,
-    Whole,
-)
-from bayesfed.federated.core import MODEL
+from bayesfed.federated import Algorithm, Link, Training
 from bayesfed.federated.core.layering import of_core
-from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
-from bayesfed.federated.training.observations import all_rows, counting
-from bayesfed.inference.variational import (
-    LOCAL,
-    PVI,
-    FittedGuide,
-    Fused,
-    Fusion,
-    Program,
-    ReverseKL,
-    Runs,
-    read_layout,
-)
-from bayesfed.keys import Key
+from bayesfed.federated.training.observations import counting
+from bayesfed.inference.exact.stages import LARGEST
+from bayesfed.inference.variational import Fusion, Runs
 from bayesfed.models import BayesianNet
-from bayesfed.models.live import check_modes
-from bayesfed.models.priors.likelihoods import temperature_of
-from bayesfed.trees import Tree, shapes, without
 
-# `averaging`, `antithetic`, `stay` and `seed` where they are not given.
-PLAIN = (0.5, True, (), 0)
+# `averaging`, `antithetic` and `stay` where they are not given.
+PLAIN = (0.5, True, ())
 
 
 @recipe(
@@ -82,6 +47,8 @@ PLAIN = (0.5, True, (), 0)
         "train[:2]",
     ),
     averaging=number("[0, 1]", "0.5"),
+    least_rows=whole(0, "20"),
+    secure=whole(2, "10"),
 )
 def federated_svi(
     model: Runs,
@@ -101,14 +68,23 @@ def federated_svi(
     codec: Codec | None = None,
     link: Link | None = None,
     seed: int = 0,
+    least_rows: int | None = None,
+    secure: int | None = None,
 ) -> Algorithm:
     """Fit a guide to the rows of all clients; or, of a model alone, find their exact posterior.
 
     ``bf.run(bf.federated_svi(model), clients)`` needs no other argument and ends by itself: it
     searches the mode, fits a Gaussian with all correlations and weights 4,096 points of it, up to
-    50 shared unconstrained values. ``result.posterior.status`` says how far its draws can be
-    trusted. Priors may be improper. `client_plate` and `link` may be given; any other argument
-    chooses a guide's fit.
+    50 shared unconstrained values. Of larger models it fits independent Gaussians, and weights
+    points of them once, as the check of the fit. ``result.posterior.status`` says how far the draws
+    can be trusted. Priors may be improper.
+
+    `client_plate`, `link`, `least_rows` and `secure` may be given; `observations` and `example` are
+    checked against the clients' rows, and `seed` changes nothing. Any other argument chooses a
+    guide's fit, as does a `bayesian` network with more than 50 weights.
+
+    What sites answer are sums over their rows: log likelihoods, gradients and Hessians. Those of a
+    site with few rows are those rows as good as sent (see "Pool few rows" in the how-to pages).
 
     Parameters
     ----------
@@ -169,6 +145,13 @@ def federated_svi(
         noise reaches precisions too, which `SummedGradients` bears best.
     seed
         Seed of the parameters' first values.
+    least_rows
+        Fewest rows of a site of a model alone: a site that has fewer, and any, refuses to answer.
+        Default: none does; a site with less than three rows for each shared value is warned of by
+        name.
+    secure
+        Largest number of sites of a model alone, whose answers are then summed under masks, in all
+        stages: the server sees sums alone (`bayesfed.secure`). Default: no masks.
 
     Raises
     ------
@@ -178,88 +161,40 @@ def federated_svi(
     PosteriorError
         If the rule cannot serve the guide.
     """
-    chosen = (guide, fusion, scale, observations, example, temperature, training, elbo, codec)
-    if all(one is None for one in chosen) and (averaging, antithetic, stay, seed) == PLAIN:
-        return exact_svi(model, client_plate, link)
+    settings = (guide, fusion, scale, temperature, training, elbo, codec)
+    alone = all(one is None for one in settings) and (averaging, antithetic, stay) == PLAIN
+    if alone and not (isinstance(model, BayesianNet) and weights_of(model) > LARGEST):
+        return exact_svi(model, client_plate, link, observations, example, least_rows, secure)
+    for name, given in {"least_rows": least_rows, "secure": secure}.items():
+        if given is not None:
+            hint = f"leaving out {name}, or guide, fusion and training"
+            raise ArgumentError(f"federated_svi, {name}", "a model alone", given, hint)
     if example is None:
         hint = "example=train[:2]; or the model alone"
         raise ArgumentError("federated_svi", "an example for a guide's fit", "none", hint)
-    if fusion is not None:
-        check_fusion(fusion)
-    network = guide is None and isinstance(model, BayesianNet)
-    work = work_of(training, network, fusion)
-    ivon = work.optimiser if isinstance(work.optimiser, Ivon) else None
-    fusion = fusion or (ReverseKL() if network and ivon else PVI())
-    scale = scale or ("local" if fusion.adds else "global")
-    check_suited(fusion, scale, ivon, elbo)
-    auto = is_auto(model, fusion, ivon, temperature, network)
-    if isinstance(model, BayesianNet):
-        model = network_model(
-            model, None if isinstance(temperature, str) else temperature, observations, ivon
-        )
-    elif temperature is not None:
-        hint = "poutine.scale in the model"
-        raise ArgumentError(
-            "federated_svi, temperature", "a model made by bayesian(net)", shown(model), hint
-        )
-    check_modes(model, "federated_svi")
-    program = Program(model, network_guide(model, observations) if guide is None else guide)
-    pair = program.at(example, Key(seed, "federated_svi", "first"))
-    fused = Fused(
-        pair,
-        read_layout(
-            pair,
-            example,
-            Key(seed, "federated_svi", "layout"),
-            client_plate=client_plate,
-            stay=stay,
-        ),
+    made = guided(
+        model,
+        guide,
+        example,
+        fusion=fusion,
+        scale=scale,
+        observations=observations,
+        temperature=temperature,
+        training=training,
+        averaging=averaging,
+        antithetic=antithetic,
+        elbo=elbo,
+        client_plate=client_plate,
+        stay=stay,
+        codec=codec,
+        link=link,
+        seed=seed,
     )
-    fusion.check(fused)
-    check_particles(elbo, pair, example, Key(seed, "federated_svi", "elbo"))
-    server = Fuse(fused, fusion, work.schedule)
-    initial, stepping = server.initial(), cast(Server, server)
-    if auto and isinstance(model, BayesianNet):
-        stepping = Tempered(server, temperature_of(model.likelihood))
-        initial |= {TEMPERATURE: torch.tensor(temperature_of(model.likelihood))}
-    scored = {SCORES: (len(FACTORS),)} if auto else {}
-    view = Whole(shapes(server.publish(server.initial(), 0, None)) | scored)
-
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        rows = all_rows(observations, profile)
-        times = rows / profile.samples if scale == "global" and profile.samples else 1.0
-        share = profile.samples / rows if fusion.adds and rows else 1.0
-        options = work.options(round, profile.samples, scale=times, share=share)
-        sent = codec or exact(initial)
-        return Assignment(view, 1.0 if fusion.adds else profile.samples, sent, sent, options)
-
-    def posterior(state: Tree) -> FittedGuide:
-        return FittedGuide(
-            pair,
-            fused.layout,
-            fusion.parameters(fusion.publish(without(state, TEMPERATURE)), fused),
-            program,
-            place=f"{MODEL}/{LOCAL}",
-        )
-
-    local: Local
-    if ivon:
-        step = network_local(model, fused, fusion, ivon, work)
-        local = HeldOutNetwork(step) if auto else step
-    else:
-        local = SviLocal(
-            fused,
-            fusion,
-            work.steps,
-            work.batch_size,
-            program=program,
-            elbo=elbo or Trace_ELBO(),
-            optimiser=work.optimiser or Adam(1e-2),
-            averaging=averaging,
-            antithetic=antithetic,
-        )
-    phase = Phase("train", assign, local, stepping, link or Digital())
-    made = of_core(
-        "federated_svi", initial, (phase,), lambda state: posterior(state).predictor, posterior
+    algorithm = of_core(
+        "federated_svi",
+        made.initial,
+        (made.phase,),
+        lambda state: made.posterior(state).predictor,
+        made.posterior,
     )
-    return counting(made, observations)
+    return counting(algorithm, observations)

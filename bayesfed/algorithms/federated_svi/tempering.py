@@ -52,7 +52,7 @@ def network_model(
     the scale of automatic priors.
     """
     if temperature is not None or ivon:
-        weights = sum(model.values[name].numel() for name in model.priors)
+        weights = weights_of(model)
         rows = 0 if temperature or model.likelihood.temperature else _needed(observations)
         likelihood = tempered(model.likelihood, temperature, rows, weights, where="federated_svi")
         model = replace(model, likelihood=likelihood)
@@ -60,6 +60,11 @@ def network_model(
         sd = math.sqrt(temperature_of(model.likelihood) / STRENGTH)
         model = replace(model, priors=dict.fromkeys(model.priors, Gaussian(sd)))
     return model
+
+
+def weights_of(model: BayesianNet) -> int:
+    """Return the number of weights with a prior."""
+    return sum(model.values[name].numel() for name in model.priors)
 
 
 def _needed(observations: int | None) -> int:

@@ -39,7 +39,7 @@ class Evaluation:
 
     def __call__(self, report: RoundReport) -> None:
         """Enter the score if it is due."""
-        if report.snapshot.round % self.every == 0:
+        if report.due(self.every):
             report.metrics[self.name] = score(report.model, self.data, self.metric)
         else:
             report.awaited.add(self.name)
@@ -117,7 +117,7 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
     """
 
     def callback(report: RoundReport) -> None:
-        if report.snapshot.round % every:
+        if not report.due(every):
             report.awaited.add("elbo")
             return
         made = report.algorithm.posterior

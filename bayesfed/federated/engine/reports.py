@@ -241,6 +241,13 @@ class RoundReport(Record):
         """The model after this round."""
         return self.algorithm.predictor(self.state)
 
+    def due(self, every: int = 1) -> bool:
+        """Return whether the model is scored after this round, one of every so many: that of a
+        method that ends by itself at its end.
+        """
+        ended = self.algorithm.ended(self.state)
+        return ended or (self.snapshot.round % every == 0 and self.algorithm.serves(self.state))
+
     @property
     def record(self) -> Record:
         """The figures alone. The dictionary of metrics is shared, not copied."""

@@ -144,7 +144,10 @@ def proposed(question: Tree, counts: list[int], seed: int) -> Tensor:
     """Return the points of an importance round, component after component."""
     size = question["centre"].shape[1]
     each = [points.student(count, size, seed + number) for number, count in enumerate(counts)]
-    inner = [batch @ basis.T for batch, basis in zip(each, question["basis"], strict=True)]
+    inner = [
+        batch * basis if basis.ndim == 1 else batch @ basis.T
+        for batch, basis in zip(each, question["basis"], strict=True)
+    ]
     return torch.cat([c + part for c, part in zip(question["centre"], inner, strict=True)])
 
 

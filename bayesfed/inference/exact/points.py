@@ -16,6 +16,11 @@ from torch.quasirandom import SobolEngine
 DRAWS, REPLICATES, POINTS, MORE = 64, 4, 4096, 1536
 
 
+def number(size: int) -> int:
+    """Return how many points a first importance round in so many dimensions has."""
+    return min(POINTS, max(512, 4_000_000 // size // 2 * 2))
+
+
 def uniform(count: int, size: int, seed: int) -> Tensor:
     """Return scrambled Sobol points in the open unit cube, ``(count, size)``, in 64 bits."""
     drawn = SobolEngine(size, scramble=True, seed=seed).draw(count, dtype=torch.float64)

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.func import vmap
 
 from bayesfed.errors import PosteriorError
-from bayesfed.inference.exact import stages, weighing
-from bayesfed.inference.exact.traced import Form, Traced, doubled, traced
+from bayesfed.inference.exact import checking, stages, weighing
+from bayesfed.inference.exact.traced import Doubled, Form, Traced, doubled, traced
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
-STAGES = ("form", "mode", "q", "importance")
+STAGES = ("form", "mode", "q", "importance", "", "fit")
 WORDS = ("exact", "adapted", "gaussian", "several modes", "no mode", "not identified")
 
 
@@ -66,7 +66,17 @@ class ExactPosterior:
             hint = "bf.run(algorithm, clients) without rounds=; test rows by result.scores(test)"
             raise PosteriorError("posterior", "a run with an importance round", self.doubt, hint)
         state = self.state | {"value": self.state["value"] - self.less}
-        return stages.weights(state)
+        return checking.weights(state)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Weights of the points, ``(n,)``: those of the posterior; those of the fit, if it was
+        only checked and is not the posterior.
+        """
+        verdict, code = self.verdict, int(self.state["verdict"][0])
+        fit = stages.TRAIL in self.state and not isinstance(self.less, Tensor)
+        good = not fit or code != weighing.GAUSSIAN
+        return verdict.weights if good else checking.gaussian(self.state)
 
     @property
     def status(self) -> str:
@@ -130,20 +140,19 @@ class ExactPosterior:
         Raises
         ------
         PosteriorError
-            If the site keeps no log likelihoods of these points.
+            If the site keeps no log likelihoods of these points, as under secure sums.
         """
         rounds = int(self.state["stage"][1]) if "points" in self.state else 0
         names = [f"{self.place}value/{stages.seed(number)}" for number in range(rounds)]
         if not names or any(name not in memory for name in names):
-            expected, hint = "what a site keeps of the importance rounds", "snapshot.memories[name]"
+            expected = "what a site keeps of the importance rounds"
+            hint = "snapshot.memories[name] of a run without secure sums"
             raise PosteriorError("without", expected, sorted(memory), hint)
         return replace(self, less=self.less + torch.cat([memory[name] for name in names]))
 
     @cached_property
     def values(self) -> Tree:
-        """Values of every shared site at all points, ``(n, ...)``; their weights are
-        ``verdict.weights``.
-        """
+        """Values of every shared site at all points, ``(n, ...)``; their weights are `weights`."""
         points = self.state["points"]
         with doubled():
             found: Tree = vmap(self.traced.values, chunk_size=1024)(points)
@@ -154,7 +163,7 @@ class ExactPosterior:
         """Means and sds of all sites, log evidence, k-hat and effective sample size."""
         if "points" not in self.state:
             return {}
-        weights, made = self.verdict.weights, Tree()
+        weights, made = self.weights, Tree()
         for name, leaf in self.values.items():
             mean = torch.tensordot(weights, leaf, 1)
             made[f"{name}.mean"] = mean
@@ -176,7 +185,7 @@ class ExactPosterior:
     def draw(self, key: Key) -> Tree:
         """Return one draw of every shared site."""
         place = torch.rand((), dtype=torch.float64, generator=key.generator())
-        total = self.verdict.weights.cumsum(0)
+        total = self.weights.cumsum(0)
         number = int(torch.searchsorted(total, place * total[-1]))
         return {name: leaf[number].float() for name, leaf in self.values.items()}
 
@@ -188,7 +197,7 @@ class ExactPosterior:
         if made.prior - made.slots.keys():
             return {}
         try:
-            with doubled(), forked(key):
+            with doubled(), forked(key), Doubled():
                 trace = poutine.trace(self.model).get_trace(made.rows.inputs)
         except NotImplementedError:
             return {}

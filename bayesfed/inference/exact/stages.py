@@ -21,10 +21,16 @@ import torch
 from torch import Tensor
 
 from bayesfed.inference.exact import points, steps, weighing
-from bayesfed.inference.exact.asking import LOWEST, proposed
+from bayesfed.inference.exact.asking import LOWEST
+from bayesfed.inference.exact.checking import answered, weights
 from bayesfed.trees import Tree
 
-FORM, MODE, GAUSSIAN, IMPORTANCE, DONE = range(5)
+FORM, MODE, GAUSSIAN, IMPORTANCE, DONE, FIT = range(6)
+# Most shared unconstrained values whose Hessians every site sends, and whose independent Gaussians
+# are checked.
+LARGEST, WIDEST = 50, 20_000
+# Name of the moves of the last rounds of such a fit.
+TRAIL = "trail"
 # Most rounds of the first two stages, and those that other starts have once there is a mode.
 CLIMBS, GRACE, WIDENS = 30, 4, 10
 # Smallest share of a further mode, by Laplace, that is proposed from.
@@ -55,11 +61,6 @@ def apart(state: Tree, names: tuple[str, ...] = QUESTION) -> list[Tree]:
 def numbers(*values: float) -> Tensor:
     """Return numbers in 64 bits."""
     return torch.tensor(values, dtype=torch.float64)
-
-
-def counts(state: Tree) -> list[int]:
-    """Return how many points each component of an importance round has."""
-    return [int(number) for number in state["notes"][:, 0]]
 
 
 def _dealt(share: Tensor, total: int) -> Tensor:
@@ -172,13 +173,21 @@ def _asked(state: Tree, each: list[tuple[Tree, Tensor]]) -> Tree:
     asked = [
         {
             "centre": one["centre"],
-            "basis": one["basis"],
+            "basis": _lower(one["basis"]),
             "notes": number[None],
         }
         for (one, _), number in zip(each, many, strict=True)
     ]
     rounds = float(state["stage"][1]) if state["stage"][0] == IMPORTANCE else 0.0
     return state | stacked(asked) | {"stage": numbers(IMPORTANCE, rounds, 0)}
+
+
+def _lower(basis: Tensor) -> Tensor:
+    """Return the lower triangular root of the same covariance, which sums of other rounding, whose
+    eigenvectors may be turned, change little.
+    """
+    root = torch.linalg.qr(basis.T).R
+    return (root * torch.where(root.diagonal() < 0, -1.0, 1.0)[:, None]).T.contiguous()
 
 
 def seed(number: int) -> int:
@@ -191,13 +200,7 @@ def _weighed(state: Tree, answer: Tree, prior: Tensor | float) -> Tree:
     posterior; if not, ask for points of a mixture that is fitted to all.
     """
     number = int(state["stage"][1]) - 1
-    more = {
-        "points": proposed(state, counts(state), seed(number)),
-        "value": answer["value"] + answer["level"].sum() + prior,
-        "mix/centre": state["centre"],
-        "mix/basis": state["basis"],
-        "mix/share": state["notes"][:, 0],
-    }
+    more = answered(state, answer, prior, seed(number))
     alone = found = weights(more)
     if number:
         more = {name: torch.cat([state[name], leaf]) for name, leaf in more.items()}
@@ -218,9 +221,3 @@ def _shares(state: Tree) -> Tensor:
     """Return the share of each mode by Laplace's approximation."""
     heights = state["mode/level"] + torch.linalg.slogdet(state["mode/basis"]).logabsdet
     return torch.softmax(heights, 0)
-
-
-def weights(state: Tree) -> weighing.Verdict:
-    """Return what the weights of all points say, all proposals taken together."""
-    mixture = {name: state[f"mix/{name}"] for name in ("centre", "basis", "share")}
-    return weighing.judged(state["value"] - weighing.log_mixture(state["points"], mixture))

@@ -78,6 +78,14 @@ class At(Messenger):
         self.jacobians[name] = transform.log_abs_det_jacobian(free, msg["value"]).sum()
 
 
+class Doubled(Messenger):
+    """Make doubles of all values that are drawn, as those at given points are."""
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if torch.is_tensor(msg["value"]) and msg["value"].is_floating_point():
+            msg["value"] = msg["value"].double()
+
+
 @dataclass(frozen=True)
 class Form:
     """Shape and type of a row's input and target, as numbers that can be added over sites.
@@ -107,6 +115,13 @@ class Form:
     def read(cls, numbers: Tensor) -> Form:
         """Return the form that numbers say."""
         return cls(tuple(int(number) for number in numbers))
+
+    @property
+    def words(self) -> str:
+        """What an input and a target are."""
+        one = self.rows(1)
+        told = (f"{tuple(leaf.shape[1:])} of {leaf.dtype}" for leaf in (one.inputs, one.targets))
+        return "inputs {}, targets {}".format(*told)
 
     def rows(self, count: int) -> Dataset:
         """Return so many made-up rows: fractions between .5 and 1.5, whole numbers 0."""

@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
 
 def log_mixture(points: Tensor, mixture: Tree) -> Tensor:
     """Return the log density of a mixture of Student-t's, ``(n,)``: ``centre`` (M, d), ``basis``
-    (M, d, d) and ``share`` (M,).
+    (M, d, d), or (M, d) of independent values, and ``share`` (M,).
     """
     nu, size = freedom(points.shape[1]), points.shape[1]
     constant = (
@@ -42,10 +42,15 @@ def log_mixture(points: Tensor, mixture: Tree) -> Tensor:
     share = mixture["share"] / mixture["share"].sum()
     parts = []
     for centre, basis, own in zip(mixture["centre"], mixture["basis"], share, strict=True):
-        away = torch.linalg.solve(basis, (points - centre).T).square().sum(0)
-        scale = torch.linalg.slogdet(basis).logabsdet
+        away = whitened(points - centre, basis).square().sum(1)
+        scale = basis.log().sum() if basis.ndim == 1 else torch.linalg.slogdet(basis).logabsdet
         parts.append(own.log() + constant - scale - (nu + size) / 2 * (away / nu).log1p())
     return torch.stack(parts).logsumexp(0)
+
+
+def whitened(away: Tensor, basis: Tensor) -> Tensor:
+    """Return distances ``(n, d)`` in units of a root of a covariance, or of sds."""
+    return away / basis if basis.ndim == 1 else torch.linalg.solve(basis, away.T).T
 
 
 def judged(log_ratios: Tensor) -> Verdict:

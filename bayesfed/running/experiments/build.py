@@ -15,10 +15,11 @@ from bayesfed.federated import Algorithm, InProcess
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood, Normal
 from bayesfed.models.modules import evaluating
-from bayesfed.running.experiments.experiment import ExperimentFile
+from bayesfed.running.experiments.experiment import ExperimentFile, Settings
 from bayesfed.running.experiments.kinds import POOL
 from bayesfed.running.experiments.reader import Reader
 from bayesfed.running.experiments.scope import Scope
+from bayesfed.running.experiments.words import missing
 from bayesfed.running.scores import Further, check_further
 
 CLIENTS = 10
@@ -85,7 +86,7 @@ def build(file: ExperimentFile, seed: int) -> Built:
     # What needs nothing else first, so that it is refused at once.
     plain = {name: reader.section(name) for name in PLAIN}
     for name in COUNTS:
-        if plain[name] < 1:
+        if plain[name] is not None and plain[name] < 1:
             raise file.error((name,), "a whole number from 1", plain[name], f"{name} = 10")
     scope.rounds, share, scores = plain["rounds"], plain["own_rows"], tuple(plain["scores"])
     if not 0 <= share < 1:
@@ -111,6 +112,8 @@ def build(file: ExperimentFile, seed: int) -> Built:
     devices = {name: device.figures() for name, device in reader.section("devices").items()}
     scope.used.clear()
     algorithm: Algorithm = reader.section("recipe")
+    if plain["rounds"] is None and algorithm.finished is None:
+        raise file.error(("rounds",), *missing("rounds", Settings))
     for name, why in UNUSED.items():
         if getattr(scope, name) is not None and name not in scope.used:
             hint = "leaving it out" + (

@@ -93,7 +93,8 @@ class Settings:
     recipe
         The method and its arguments.
     rounds
-        Number of rounds.
+        Number of rounds. Methods that end by themselves, as `federated_svi` of a model alone, need
+        none; it is the most then.
     partition
         Rows of each client. Default: ten clients of equal size.
     net
@@ -124,7 +125,7 @@ class Settings:
 
     data: Split | Dataset
     recipe: Algorithm
-    rounds: int
+    rounds: int | None = None
     partition: Partition | Homes | None = None
     net: nn.Module | None = None
     link: Link | None = None

@@ -38,7 +38,7 @@ class Scope:
     """
 
     seed: int
-    rounds: int = 0
+    rounds: int | None = 0
     train: Dataset = NO_ROWS
     test: Dataset = NO_ROWS
     clients: Sequence[str] = ()

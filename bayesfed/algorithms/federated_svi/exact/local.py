@@ -10,18 +10,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bayesfed.algorithms.federated_svi.exact.looks import FIT, Looks, in_type
 from bayesfed.data import Dataset
+from bayesfed.errors import DataError
 from bayesfed.federated import Fit, Kind, LocalOptions
-from bayesfed.inference.exact import asking, points, stages
-from bayesfed.inference.exact.traced import AXES, Form, doubled, traced
-from bayesfed.inference.variational import Runs
+from bayesfed.inference.exact import asking, checking, points, stages
+from bayesfed.inference.exact.traced import AXES, Form, doubled
 from bayesfed.keys import Key
-from bayesfed.trees import Shapes, Tree
+from bayesfed.trees import Shapes, Tree, under
 
 # What sites say in the first round: the form of their rows, its squares, whether they have any.
 FORM, SQUARES, SITES = "form", "squares", "sites"
 # Name of a site's log likelihoods in its memory, by the round's seed.
 KEPT = "value"
+# Says in a site's memory that model and rows fit together.
+CHECKED = "checked"
 
 
 def answer_shapes(state: Mapping[str, Tensor]) -> Shapes:
@@ -50,14 +53,14 @@ class AnswerLocal:
 
     Parameters
     ----------
-    model
-        ``model(inputs, targets=None)``.
-    plate
-        Name of the plate of a site's own latents.
+    looks
+        The model.
+    least
+        Fewest rows of a site that has any; None for no limit.
     """
 
-    model: Runs
-    plate: str
+    looks: Looks
+    least: int | None = None
     kind: ClassVar[Kind] = "moments"
 
     def fit(
@@ -68,24 +71,34 @@ class AnswerLocal:
         Raises
         ------
         DataError, PosteriorError
-            If the rows or the model cannot be used.
+            If the rows are too few, or the rows or the model cannot be used.
         """
         stage, info = int(message["stage"][0]), {"samples": float(len(data))}
+        if 0 < len(data) < (self.least or 0):
+            hint = f"least_rows={len(data)}, or a run without this site"
+            raise DataError("federated_svi, least_rows", f"{self.least} rows", len(data), hint)
+        if stage == stages.FIT:
+            fitting, given = self.looks.fit(message["form"]), under(message, FIT)
+            rows, step = in_type(data, fitting.dtype), fitting.core.phase.local
+            return step.fit(given, memory, rows, key, options)
         if not len(data):
             shapes = answer_shapes(message)
             return Fit({name: torch.zeros(shape) for name, shape in shapes.items()}, memory, info)
         if stage == stages.FORM:
+            self.looks.forget()
             form = torch.tensor(Form.of(data).numbers, dtype=torch.float64)
             return Fit({FORM: form, SQUARES: form.square(), SITES: torch.ones(1)}, {}, info)
-        rows = data.to("cpu")
-        own = traced(self.model, Form.read(message["form"]), self.plate)
+        rows, own = data.to("cpu"), self.looks.at(message["form"])
         with doubled():
-            own.check(rows)
+            if CHECKED not in memory:
+                own.check(rows)
+                memory = memory | {CHECKED: torch.ones(1)}
             density = partial(own.log_rows, rows)
             if stage != stages.IMPORTANCE:
                 smooth = stage == stages.GAUSSIAN
                 return Fit(asking.reply(density, message, smooth, len(rows)), memory, info)
             seed = stages.seed(int(message["stage"][1]))
-            answer = asking.importance(density, message, stages.counts(message), seed, len(rows))
+            counts = checking.counts(message)
+            answer = asking.importance(density, message, counts, seed, len(rows))
             kept = {f"{KEPT}/{seed}": answer["value"].float().double() + answer["level"].sum()}
             return Fit(answer, memory | kept, info)

@@ -9,17 +9,25 @@ Gaussian (1 to 4)           the same in expectation over 64 quasi-random points
 importance (1, or up to 5)  log likelihood at 4,096 points that a seed names
 ==========================  =============================================================
 
+With more than 50 shared values, a fit of independent Gaussians by `PVI` stands for the two stages
+in the middle, and one importance round is its check.
+
 Every answer is added up over sites; the prior, with its Jacobian, is the server's, once.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
+from functools import partial
 
 from bayesfed.algorithms.federated_svi.exact.local import AnswerLocal, answer_shapes
+from bayesfed.algorithms.federated_svi.exact.looks import FIT, Looks
 from bayesfed.algorithms.federated_svi.exact.server import AnswerServer
+from bayesfed.algorithms.wrappers.secure_sums.recipe import secure as masked
 from bayesfed.compress import Cast
-from bayesfed.errors import ArgumentError
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated import (
     Algorithm,
     Assignment,
@@ -27,44 +35,70 @@ from bayesfed.federated import (
     Link,
     Phase,
     Profile,
+    Skip,
     Whole,
     everyone,
 )
 from bayesfed.federated.core import MODEL, Conditions, owned
 from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.training.observations import counting
 from bayesfed.inference.exact import stages
+from bayesfed.inference.exact.asking import LOWEST
 from bayesfed.inference.exact.posterior import ExactPosterior
-from bayesfed.inference.variational import Program, Runs
+from bayesfed.inference.variational import FittedGuide, Program, Runs
 from bayesfed.inference.variational.posterior import MeanPrediction
 from bayesfed.keys import Key
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, under
+
+# Rows for each shared value below which a site is warned of, as DataSHIELD refuses regressions with
+# more than a third as many coefficients.
+FEW = 3
 
 
-def exact_svi(model: Runs, client_plate: str, link: Link | None) -> Algorithm:
+def exact_svi(
+    model: Runs,
+    client_plate: str,
+    link: Link | None,
+    observations: int | None,
+    example: Dataset | None,
+    least_rows: int | None,
+    secure: int | None,
+) -> Algorithm:
     """Return the method; parameters are those of `federated_svi`.
 
     Raises
     ------
     ArgumentError
         If the model is no function of inputs and targets.
+    PosteriorError
+        If the model cannot be used with the example.
     """
     # It checks that the model can be called.
     Program(model, model)
+    # Under masks nothing is cast, and sums have 64 bits.
+    looks, up = Looks(model, client_plate), Cast(64 if secure else 32)
+    if example is not None:
+        looks.check(example)
 
-    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
-        return Assignment(Whole(answer_shapes(state)), 1.0, Cast(64), Cast(32))
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
+        if int(state["stage"][0]) == stages.FIT:
+            core, own = looks.fit(state["form"]).core, under(state, FIT)
+            return core.phase.assign(own, int(state["stage"][1]), profile, key)
+        return Assignment(Whole(answer_shapes(state)), 1.0, Cast(64), up)
 
-    def posterior(state: Tree) -> ExactPosterior:
+    def weighed(state: Tree) -> ExactPosterior:
         return ExactPosterior(model, client_plate, state, f"{MODEL}/")
 
-    def unfinished(state: Tree, rounds: int) -> str:
-        return posterior(owned(state, MODEL)).doubt
+    def posterior(state: Tree) -> ExactPosterior | FittedGuide:
+        if int(state["stage"][0]) != stages.FIT:
+            return weighed(state)
+        return looks.fit(state["form"]).core.posterior(under(state, FIT))
 
     phase = Phase(
         "answer",
         assign,
-        AnswerLocal(model, client_plate),
-        AnswerServer(model, client_plate),
+        AnswerLocal(looks, least_rows),
+        AnswerServer(looks, example),
         link or Digital(max_norm=1e20),
     )
     made = of_core(
@@ -74,12 +108,32 @@ def exact_svi(model: Runs, client_plate: str, link: Link | None) -> Algorithm:
         lambda state: MeanPrediction(posterior(state)),
         posterior,
     )
-    return replace(
-        made,
-        checks=(_check_sampler,),
-        unfinished=unfinished,
-        finished=lambda state: int(owned(state, MODEL)["stage"][0]) == stages.DONE,
+    shown = () if secure or least_rows is not None else (partial(_warn_of_few, looks),)
+    made = counting(
+        replace(
+            made,
+            checks=(_check_sampler, *shown),
+            unfinished=lambda state, rounds: weighed(owned(state, MODEL)).doubt,
+            finished=lambda state: int(owned(state, MODEL)["stage"][0]) == stages.DONE,
+        ),
+        observations,
     )
+    if secure is None:
+        return made
+    return masked(made, participants=secure, largest=-LOWEST, bits=64)
+
+
+def _warn_of_few(looks: Looks, run: Conditions) -> None:
+    """Warn, before the first question, of sites whose answers give their rows away."""
+    # What the server found out in the round before.
+    for made in looks.traces.values() if run.round == 1 else ():
+        least = FEW * made.size
+        few = [f"{one.name!r} {one.samples}" for one in run.profiles if 0 < one.samples < least]
+        if few:
+            expected = f"{least} rows a site, {FEW} for each shared value"
+            found = ", ".join(few[:3]) + (f" and {len(few) - 3} more sites" if few[3:] else "")
+            hint = "secure=, a larger site, or least_rows=, with which it is as you say"
+            warnings.warn(complain("federated_svi", expected, found, hint), stacklevel=2)
 
 
 def _check_sampler(conditions: Conditions) -> None:

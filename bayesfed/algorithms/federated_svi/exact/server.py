@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from bayesfed.algorithms.federated_svi.exact.local import FORM, SITES, SQUARES
+from bayesfed.algorithms.federated_svi.exact.looks import FIT, Looks
+from bayesfed.data import Dataset
 from bayesfed.errors import DataError, PosteriorError
-from bayesfed.federated import Reducer
+from bayesfed.federated import Reducer, Sum, Update, published
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
-from bayesfed.inference.exact import asking, stages
-from bayesfed.inference.exact.traced import Form, doubled, traced
-from bayesfed.inference.variational import Runs
-from bayesfed.trees import Tree
+from bayesfed.inference.exact import asking, checking, stages
+from bayesfed.inference.exact.traced import Form, doubled
+from bayesfed.trees import Tree, under
 
-# Most shared unconstrained values, whose Hessians every site sends.
-LARGEST = 50
 # How often an incomplete round is asked again before the absent are left out.
 PATIENCE = 3
 SHOWN = ("stage", "form", "centre", "basis", "shift", "scale", "notes")
+# A fit of independent Gaussians ends when the last of its rounds moved no mean by more sds, and no
+# logarithm of an sd by more, in their mean; and after so many rounds.
+LAST, MOVES, FITS = 3, 0.05, 100
 
 
 @dataclass(frozen=True)
@@ -32,16 +34,23 @@ class AnswerServer:
 
     Parameters
     ----------
-    model, plate
-        As of `AnswerLocal`.
+    looks
+        The model.
+    example
+        Rows of which the sites' rows must have the form; None for no check.
     """
 
-    model: Runs
-    plate: str
+    looks: Looks
+    example: Dataset | None = None
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
-        """Publish the question alone."""
-        return {name: state[name] for name in SHOWN if name in state}
+        """Publish the question alone, or the fit."""
+        shown = {name: state[name] for name in SHOWN if name in state}
+        if int(state["stage"][0]) != stages.FIT:
+            return shown
+        core = self.looks.fit(state["form"]).core
+        given = published(core.phase.server, under(state, FIT), round, version)
+        return shown | {f"{FIT}{name}": leaf for name, leaf in given.items()}
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the next state, and what is known of the posterior.
@@ -56,30 +65,58 @@ class AnswerServer:
         answers = summed(reducer, "moments")
         heard, total = answers.number(), answers.total
         stage = int(state["stage"][0])
+        if stage == stages.DONE:
+            return state, _info(state)
         if stage == stages.FORM:
             state = self._begun(total) | {"heard": stages.numbers(heard, 0, heard)}
             return state, _info(state)
-        if stage == stages.DONE:
-            return state, _info(state)
         sites, missed, most = (float(number) for number in state["heard"])
+        if stage == stages.FIT:
+            state = state | {"heard": stages.numbers(heard, 0, max(heard, most))}
+            return self._fitted(state, answers)
         if heard != sites:
             missed += 1
-            if heard > sites or missed >= PATIENCE:
-                state = stages.again(state)
+            late, fit = heard > sites or missed >= PATIENCE, stages.TRAIL in state
+            if late:
                 sites, missed, most = heard, 0, max(heard, most)
-            return state | {"heard": stages.numbers(sites, missed, most)}, _info(state)
+                state = state if fit else stages.again(state)
+            state = state | {"heard": stages.numbers(sites, missed, most)}
+            if not (late and fit):
+                return state, _info(state)
         state = state | {"heard": stages.numbers(sites, 0, most)}
-        made = traced(self.model, Form.read(state["form"]), self.plate)
+        made = self.looks.at(state["form"])
         with doubled():
             total = {name: leaf.double() for name, leaf in total.items()}
             if stage == stages.IMPORTANCE:
                 seed = stages.seed(int(state["stage"][1]))
-                where = asking.proposed(state, stages.counts(state), seed)
-                state = stages.told(state, total, asking.many(made.log_prior, 1)(where))
+                where = asking.proposed(state, checking.counts(state), seed)
+                prior = asking.many(made.log_prior, 1)(where)
+                if stages.TRAIL in state:
+                    state = state | checking.checked(state, total, prior, seed)
+                    state = state | {"stage": stages.numbers(stages.DONE, 1, 0)}
+                else:
+                    state = stages.told(state, total, prior)
             else:
                 own = asking.reply(made.log_prior, state, stage == stages.GAUSSIAN, 1)
                 state = stages.told(state, {name: total[name] + own[name] for name in total})
         return state, _info(state)
+
+    def _fitted(self, state: Tree, answers: Update) -> tuple[Tree, Info]:
+        """Take a step of the fit; begin the importance round where it moves no more."""
+        number, fitting = int(state["stage"][1]), self.looks.fit(state["form"])
+        phase = fitting.core.phase
+        told = Sum(replace(answers, kind=phase.local.kind))
+        after, info = phase.server.step(under(state, FIT), told, number)
+        moved = stages.numbers(info["moved"], info["moved_sd"])
+        trail = torch.cat([state[stages.TRAIL], moved[None]])[-LAST:]
+        state = state | {f"{FIT}{name}": leaf for name, leaf in after.items()}
+        state |= {stages.TRAIL: trail, "stage": stages.numbers(stages.FIT, number + 1, 0)}
+        still = len(trail) == LAST and bool((trail.mean(0) <= MOVES).all())
+        if still or number + 1 >= FITS:
+            mean, sd = fitting.gaussian(state, self.looks.at(state["form"]))
+            state = state | checking.around(mean, sd)
+            state = state | {"stage": stages.numbers(stages.IMPORTANCE, 0, 0)}
+        return state, info | _info(state)
 
     def _begun(self, total: Tree) -> Tree:
         sites = float(total[SITES])
@@ -92,12 +129,20 @@ class AnswerServer:
                 "the same columns everywhere",
             )
             raise DataError("federated_svi", expected, "different ones", hint)
-        size = traced(self.model, Form.read(form), self.plate).size
-        if size > LARGEST:
-            expected = f"at most {LARGEST} shared unconstrained values"
+        if self.example is not None and Form.of(self.example) != Form.read(form):
+            expected, hint = "rows like those of the sites", "example=rows[:2] of a site, or none"
+            actual = Form.of(self.example).words
+            raise DataError("federated_svi, example", expected, actual, hint)
+        size, form = self.looks.at(form).size, form.double()
+        if size <= stages.LARGEST:
+            return stages.starts(size) | {"form": form}
+        if size > stages.WIDEST:
+            expected = f"at most {stages.WIDEST:,} shared unconstrained values"
             hint = "example=, and a guide, which serve larger models"
             raise PosteriorError("federated_svi of a model alone", expected, size, hint)
-        return stages.starts(size) | {"form": form.double()}
+        first = {f"{FIT}{name}": leaf for name, leaf in self.looks.fit(form).core.initial.items()}
+        stage = stages.numbers(stages.FIT, 0, 0)
+        return first | {"form": form, "stage": stage, stages.TRAIL: torch.zeros(0, 2).double()}
 
 
 def _info(state: Tree) -> Info:

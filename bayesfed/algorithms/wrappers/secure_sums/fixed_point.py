@@ -8,7 +8,7 @@ What lies outside is an error, not a number.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from bayesfed.errors.checks import checked_class, number, whole
 from bayesfed.federated import Kind, Slice, Update, Whole
 from bayesfed.trees import Tree, shapes
 
+# Names and shapes of an update.
+Leaves = tuple[tuple[str, tuple[int, ...]], ...]
 # Fewest levels on each side of zero that a client's entries may have.
 COARSEST = 1 << 12
 SIGNED: dict[Bits, np.dtype[Any]] = {32: np.dtype("<i4"), 64: np.dtype("<i8")}
@@ -65,7 +67,7 @@ class FixedPoint:
     participants: int
     largest: float
     heaviest: float
-    leaves: tuple[tuple[str, tuple[int, ...]], ...]
+    leaves: Leaves
     kind: Kind
     by_entry: bool = False
     dtype: torch.dtype = torch.float32
@@ -90,6 +92,10 @@ class FixedPoint:
         is at most half of it.
         """
         return _step(self.levels, self.largest * self.heaviest)
+
+    def of(self, leaves: Leaves) -> FixedPoint:
+        """Return the same for other leaves."""
+        return self if leaves == self.leaves else replace(self, leaves=leaves)
 
     @property
     def length(self) -> int:

@@ -264,7 +264,7 @@ def masked_phases(
             name=f"{name}-open",
             assign=plans.open,
             local=SessionLocal(local, vault, opened),
-            server=OpenServer(SummedServer(plain.phase.server, point)),
+            server=OpenServer(SummedServer(plain.phase.server, plain)),
             link=Open(),
             reducer=partial(Unmasked, point.bits),
         ),

@@ -139,14 +139,14 @@ def secure(
         check_installed()
     phase = check_method(algorithm, where)
     flat = assembled(phase)
-    planned = first_plan(algorithm, flat, profile, where)
+    planned = first_plan(flat, profile, where, algorithm.initial)
     leaves, by_entry = check_plan(planned, where)
     dtype = torch.float64 if planned.up == Cast(64) else torch.float32
     ranges = bits, participants, largest, heaviest
     point = FixedPoint(*ranges, leaves, flat.local.kind, by_entry, dtype)
     flat = assembled(_clipped_for(phase, point, where))
-    plan = FixedPointPlan(flat, point, where)
-    local, server = FixedPointLocal(flat.local, point), SummedServer(flat.server, point)
+    plan = FixedPointPlan(flat, point, where, profile)
+    local, server = FixedPointLocal(flat.local, point), SummedServer(flat.server, plan)
     reducer = partial(ModularSum, bits)
     summed = Phase(flat.name, plan, local, server, Gather(), reducer, owner="")
     if masks:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 
+from bayesfed.algorithms.wrappers.secure_sums.fixed_point import Leaves
 from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Assignment, Digital, Phase, Profile, Skip, Sum
@@ -13,8 +14,8 @@ from bayesfed.federated.core import seams
 from bayesfed.federated.core.layering import only_phase
 from bayesfed.federated.links.digital import USUAL_NORM
 from bayesfed.keys import Key
+from bayesfed.trees import Tree
 
-Leaves = tuple[tuple[str, tuple[int, ...]], ...]
 # What error messages propose: methods of one phase that send plain floats.
 PLAIN = "fed_avg, fed_prox, fed_lora"
 
@@ -72,9 +73,10 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
     return phase
 
 
-def first_plan(
-    algorithm: Algorithm, phase: Phase, profile: Profile | None, where: str
-) -> Assignment:
+PLANNED, HINT = "a plan for a client", "profile=Profile('client-000', 100), of one of the run"
+
+
+def first_plan(phase: Phase, profile: Profile | None, where: str, state: Tree) -> Assignment:
     """Return the plan of a client in the first round, from which the leaves of all updates are
     known.
 
@@ -83,15 +85,27 @@ def first_plan(
     ArgumentError
         If the method has none for such a client.
     """
-    expected, hint = "a plan for a client", "profile=Profile('client-000', 100), of one of the run"
-    try:
-        key = Key(0, phase.name, 0, "example", "assign")
-        planned = phase.assign(algorithm.initial, 0, profile or Profile("example", 1), key)
-    except Exception as problem:
-        raise ArgumentError(where, expected, problem, hint) from problem
+    planned = example_plan(phase, profile, where, state, 0)
     if isinstance(planned, Skip):
-        raise ArgumentError(where, expected, f"left out: {planned.reason}", hint)
+        raise ArgumentError(where, PLANNED, f"left out: {planned.reason}", HINT)
     return planned
+
+
+def example_plan(
+    phase: Phase, profile: Profile | None, where: str, state: Tree, round: int
+) -> Assignment | Skip:
+    """Return the plan of a client in any round.
+
+    Raises
+    ------
+    ArgumentError
+        If the method cannot make one for such a client.
+    """
+    key = Key(0, phase.name, round, "example", "assign")
+    try:
+        return phase.assign(state, round, profile or Profile("example", 1), key)
+    except Exception as problem:
+        raise ArgumentError(where, PLANNED, problem, HINT) from problem
 
 
 def check_plan(planned: Assignment, where: str) -> tuple[Leaves, bool]:

@@ -4,6 +4,7 @@ step on the sum of integers.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
@@ -15,7 +16,7 @@ import torch
 
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import SIGNED, WIRE, FixedPoint
 from bayesfed.algorithms.wrappers.secure_sums.primitives import LIMBS, Bits
-from bayesfed.algorithms.wrappers.secure_sums.refusals import check_plan
+from bayesfed.algorithms.wrappers.secure_sums.refusals import check_plan, example_plan
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, UpdateError
@@ -136,6 +137,7 @@ def told(record: type[Any]) -> type[Any]:
         ("secure_weight", float, -1.0),
         ("secure_session", str, ""),
         ("secure_partners", str, ""),
+        ("secure_leaves", str, ""),
     ]
     return make_dataclass(f"Secure{record.__name__}", extra, bases=(record,), frozen=True)
 
@@ -152,11 +154,21 @@ class FixedPointPlan:
         How numbers are written.
     where
         Beginning of error messages.
+    profile
+        A client whose plan says which leaves all send.
     """
 
     phase: Phase
     point: FixedPoint
     where: str
+    profile: Profile | None = None
+
+    def point_at(self, state: Tree, round: int) -> FixedPoint:
+        """Return how numbers are written in a round: its leaves may be others than the first's."""
+        given = example_plan(self.phase, self.profile, self.where, without(state, PREFIX), round)
+        if isinstance(given, Skip):
+            return self.point
+        return self.point.of(check_plan(given, self.where)[0])
 
     def __call__(
         self,
@@ -172,14 +184,15 @@ class FixedPointPlan:
         planned = self.planned(state, round, profile, key)
         if isinstance(planned, Skip):
             return planned
-        record = told(type(planned.options))  # type: ignore[arg-type]
+        record, point = told(type(planned.options)), self.point_at(state, round)  # type: ignore[arg-type]
         options: LocalOptions = record(
             **vars(planned.options),
             secure_weight=float(planned.weight),
             secure_session=session,
             secure_partners=partners,
+            secure_leaves="" if point is self.point else json.dumps(point.leaves),
         )
-        view = Letter(planned.view, {"vector": (self.point.length,)}, WIRE[self.point.bits])
+        view = Letter(planned.view, {"vector": (point.length,)}, WIRE[point.bits])
         return replace(planned, view=view, weight=1.0, up=Cast(32), options=options)
 
     def planned(self, state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
@@ -191,12 +204,12 @@ class FixedPointPlan:
         if isinstance(planned, Skip):
             return planned
         leaves, by_entry = check_plan(planned, self.where)
-        if leaves != self.point.leaves or by_entry != self.point.by_entry:
+        if leaves != self.point_at(state, round).leaves or by_entry != self.point.by_entry:
             raise ArgumentError(
                 f"{self.where}, client {profile.name!r}",
-                "the leaves that the run began with",
+                "the leaves that all clients send in this round",
                 "others",
-                "a method whose clients send the same leaves in every round",
+                "a method whose clients send the same leaves",
             )
         if not (math.isfinite(planned.weight) and 0 <= planned.weight <= self.point.heaviest):
             raise ArgumentError(
@@ -235,7 +248,10 @@ class FixedPointLocal(Around):
         fit = self.local.fit(message, memory, data, key, options)
         payload, _ = unwired(fit.payload)
         weight: float = options.secure_weight  # type: ignore[attr-defined]
-        vector = self.point.encode(payload, weight).view(SIGNED[self.point.bits])
+        leaves: str = options.secure_leaves  # type: ignore[attr-defined]
+        others = tuple((name, tuple(shape)) for name, shape in json.loads(leaves or "[]"))
+        point = self.point.of(others) if leaves else self.point
+        vector = point.encode(payload, weight).view(SIGNED[point.bits])
         return Fit({"vector": torch.from_numpy(vector)}, fit.memory, {})
 
 
@@ -250,12 +266,12 @@ class SummedServer:
     ----------
     server
         The wrapped server.
-    point
-        How numbers are written.
+    plan
+        The plan, which says how numbers are written.
     """
 
     server: Server
-    point: FixedPoint
+    plan: FixedPointPlan
     steps_alone: ClassVar[bool] = True
 
     def publish(self, state: Tree, round: int, version: int | None) -> Tree:
@@ -267,9 +283,10 @@ class SummedServer:
         came, info = seams.gathered(reducer, ModularSum), Info()
         total = came.total if came else None
         summed = len(came.clients) if came and total is not None else 0
-        check_count(summed, self.point, round)
+        point = self.plan.point_at(state, round)
+        check_count(summed, point, round)
         if total is not None:
-            state, info = self.server.step(state, Sum(self.point.decode(total)), round)
+            state, info = self.server.step(state, Sum(point.decode(total)), round)
         elif seams.steps_alone(self.server):
             state, info = self.server.step(state, Sum(), round)
         return state, {**info, "summed": float(summed)}

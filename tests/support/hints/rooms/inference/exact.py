@@ -32,7 +32,7 @@ def short():
 
 
 def large(inputs, targets=None):
-    pyro.sample("w", dist.Normal(torch.zeros(51), 1.0).to_event(1))
+    pyro.sample("w", dist.Normal(torch.zeros(20_000), 1.0).to_event(1))
     line(inputs, targets)
 
 
@@ -105,7 +105,42 @@ def observed(model):
     return posterior.observe(posterior.draw(bf.Key(0)), CLIENTS["s0"].inputs, bf.Key(1))
 
 
+def regression(**given):
+    """Run the line with arguments."""
+    return bf.run(bf.federated_svi(line, **given), CLIENTS, progress=False)
+
+
+def few(**given):
+    """Run sites of which one has five rows."""
+    clients = CLIENTS | {"s3": CLIENTS["s0"][:5]}
+    return bf.run(bf.federated_svi(line, **given), clients, progress=False)
+
+
+OTHER = bf.Dataset(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64))
+
+
 CASES = [
+    (
+        lambda: regression(example=OTHER),
+        "example=rows[:2] of a site",
+        lambda: regression(example=CLIENTS["s0"][:2]),
+    ),
+    (lambda: regression(example=OTHER), "or none", regression),
+    (lambda: few(least_rows=6), "least_rows=5", lambda: few(least_rows=5)),
+    (lambda: few(least_rows=6), "a run without this site", lambda: regression(least_rows=6)),
+    (few, "secure=", lambda: few(secure=4)),
+    (few, "a larger site", regression),
+    (few, "least_rows=", lambda: few(least_rows=1)),
+    (
+        lambda: bf.federated_svi(line, fusion=bf.PVI(), example=CLIENTS["s0"][:2], secure=3),
+        "leaving out secure",
+        lambda: bf.federated_svi(line, fusion=bf.PVI(), example=CLIENTS["s0"][:2]),
+    ),
+    (
+        lambda: bf.federated_svi(line, fusion=bf.PVI(), example=CLIENTS["s0"][:2], secure=3),
+        "or guide, fusion and training",
+        lambda: bf.federated_svi(line, example=CLIENTS["s0"][:2], secure=3),
+    ),
     (
         lambda: run(CLIENTS, sampler=bf.fraction(0.5)),
         "sampler=everyone",
@@ -125,7 +160,7 @@ CASES = [
     (lambda: short().posterior.verdict, "without rounds=", lambda: done().posterior.verdict),
     (
         lambda: done().posterior.without({}),
-        "snapshot.memories[name]",
+        "snapshot.memories[name] of a run without secure sums",
         lambda: done().posterior.without(done().snapshot.memories["s0"]).k_hat,
     ),
     (

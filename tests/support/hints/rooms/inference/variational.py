@@ -61,6 +61,9 @@ def work(optimiser=None, steps=2):
     return bf.Training(steps, batch_size=None, optimiser=optimiser)
 
 
+WIDE = bf.mlp([3, 16, 2], KEY)
+
+
 def of_network(model=NETWORK, guide=None, **options):
     """Declare the inference of a network."""
     given = {"observations": 6, "example": DATA[:2], **options}
@@ -280,7 +283,7 @@ CASES = [
         "fusion=ReverseKL(), training=Training(optimiser=Ivon()), and a likelihood",
         lambda: ivon(temperature="auto", fusion=ReverseKL()),
     ),
-    (lambda number: of_network(bf.bayesian(net()), observations=number), None),
+    (lambda number: of_network(bf.bayesian(WIDE), observations=number), None),
     # Guides and rules.
     (
         lambda: NormalFamily().parameters({"h": torch.ones(1), "precision": -torch.ones(1)}, "w"),

@@ -271,7 +271,7 @@ CASES = [
     ),
     (
         lambda: go(viewed(True)),
-        "a method whose clients send the same leaves in every round",
+        "a method whose clients send the same leaves",
         lambda: go(viewed(False)),
     ),
     (lambda: go(heaviest=10.0), "heaviest=12", lambda: go(heaviest=12)),
