@@ -23,7 +23,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import DataError, PosteriorError
 from bayesfed.inference.variational.program import Runs, quiet_store
 from bayesfed.inference.variational.splitting import twice_of
-from bayesfed.inference.variational.terms import as_raised
+from bayesfed.inference.variational.terms import as_raised, samples
 from bayesfed.trees import Tree
 
 # Most axes of a row, and the types of rows by their number.
@@ -194,7 +194,8 @@ class Traced:
     def log_prior(self, point: Tensor) -> Tensor:
         """Return the log density of the prior."""
         found = self.densities(self.rows, point)
-        return torch.stack([found[name] for name in self.prior]).sum()
+        # In the order of the trace: that of a set is another one in every process.
+        return torch.stack([found[name] for name in found if name in self.prior]).sum()
 
     def log_rows(self, data: Dataset, point: Tensor) -> Tensor:
         """Return the log density of rows."""
@@ -278,8 +279,7 @@ def _run(model: Runs, plate: str, data: Dataset, point: Tensor | None = None) ->
     trace.compute_log_prob()
     densities = {
         name: node["log_prob_sum"] + at.jacobians.get(name, 0.0)
-        for name, node in trace.nodes.items()
-        if "log_prob_sum" in node and type(node["fn"]).__name__ != "_Subsample"
+        for name, node in samples(trace)
     }
     return Run(at.slots, densities, trace.nodes)
 

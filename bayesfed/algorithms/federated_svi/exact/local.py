@@ -21,8 +21,9 @@ from bayesfed.trees import Shapes, Tree, under
 
 # What sites say in the first round: the form of their rows, its squares, whether they have any.
 FORM, SQUARES, SITES = "form", "squares", "sites"
-# Name of a site's log likelihoods in its memory, by the round's seed.
-KEPT = "value"
+# Names of a site's log likelihoods in its memory, and of where their points are, by the round's
+# seed.
+KEPT, AT = "value", "at"
 # Says in a site's memory that model and rows fit together.
 CHECKED = "checked"
 
@@ -100,5 +101,8 @@ class AnswerLocal:
             seed = stages.seed(int(message["stage"][1]))
             counts = checking.counts(message)
             answer = asking.importance(density, message, counts, seed, len(rows))
-            kept = {f"{KEPT}/{seed}": answer["value"].float().double() + answer["level"].sum()}
+            kept = {
+                f"{KEPT}/{seed}": answer["value"].float().double() + answer["level"].sum(),
+                f"{AT}/{seed}": message["centre"][0],
+            }
             return Fit(answer, memory | kept, info)

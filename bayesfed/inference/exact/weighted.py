@@ -1,0 +1,233 @@
+"""`Weighted`: a posterior as weighted points, what the weights say of it, and of each site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from bayesfed.errors import PosteriorError
+from bayesfed.inference.exact import checking, stages, weighing
+from bayesfed.inference.exact.at_values import moments
+from bayesfed.inference.exact.traced import Form, Traced, doubled, traced
+from bayesfed.inference.variational.program import Runs
+from bayesfed.trees import Tree
+
+STAGES = ("form", "mode", "q", "importance", "", "fit")
+WORDS = ("exact", "adapted", "gaussian", "several modes", "no mode", "not identified")
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """The posterior of all sites' rows, as weighted points.
+
+    Parameters
+    ----------
+    model
+        ``model(inputs, targets=None)``.
+    plate
+        Name of the plate of a site's own latents.
+    state
+        State of the run (`stages`).
+    place
+        Prefix of what the method keeps in a site's memory.
+    less
+        Log likelihoods of the sites that are taken out, at the points; 0 for none.
+    """
+
+    model: Runs
+    plate: str
+    state: Tree
+    place: str = ""
+    less: Tensor | float = 0.0
+
+    @cached_property
+    def traced(self) -> Traced:
+        """The model and its sites."""
+        return traced(self.model, Form.read(self.state["form"]), self.plate)
+
+    @cached_property
+    def verdict(self) -> weighing.Verdict:
+        """What the importance weights say: k-hat, effective sample size, log evidence.
+
+        Raises
+        ------
+        PosteriorError
+            If the run ended before the importance round, or found no mode.
+        """
+        if "points" not in self.state:
+            hint = "bf.run(algorithm, clients) without rounds=; test rows by result.scores(test)"
+            raise PosteriorError("posterior", "a run with an importance round", self.doubt, hint)
+        state = self.state | {"value": self.state["value"] - self.less}
+        return checking.weights(state)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Weights of the points, ``(n,)``: those of the posterior; those of the fit, if it was
+        only checked and is not the posterior.
+        """
+        verdict, code = self.verdict, int(self.state["verdict"][0])
+        fit = stages.TRAIL in self.state and not isinstance(self.less, Tensor)
+        good = not fit or code != weighing.GAUSSIAN
+        return verdict.weights if good else checking.gaussian(self.state)
+
+    @property
+    def status(self) -> str:
+        """How far the draws can be trusted.
+
+        ==============================  =======================================================
+        "exact", "adapted"              they are of the posterior; "adapted" after refits
+        "gaussian"                      they are of the best approximation; see `k_hat` and `ess`
+        "several modes"                 they are of those modes that were found; there may be more
+        "no mode"                       the density has no maximum that was found
+        "not identified: NAMES"         it is constant in a direction of these sites
+        "mode", ...                     the run ended in this stage
+        ==============================  =======================================================
+        """
+        if (stage := int(self.state["stage"][0])) != stages.DONE:
+            return STAGES[stage]
+        code = int(self.state["verdict"][0])
+        named = f": {', '.join(self._free)}" if code == weighing.FREE else ""
+        return WORDS[code] + named
+
+    @property
+    def k_hat(self) -> float:
+        """Shape of the tail of the importance weights: good up to 0.5."""
+        return self.verdict.k_hat
+
+    @property
+    def ess(self) -> float:
+        """Effective number of independent draws that the weighted points are worth."""
+        return self.verdict.ess
+
+    @property
+    def log_evidence(self) -> tuple[float, float]:
+        """The log marginal likelihood of all rows in nats, and its standard error. It means
+        something if the prior is proper.
+        """
+        return self.verdict.log_evidence, self.verdict.error
+
+    @property
+    def doubt(self) -> str:
+        """What speaks against the draws, in words; empty if nothing does."""
+        status, found = self.status, list[str]()
+        if status not in WORDS[:2]:
+            found = [f"its status is {status!r}"]
+            if status in STAGES:
+                found = [f"it ended in the stage {status!r}; try more rounds"]
+            elif "points" in self.state:
+                found[0] += f" (k-hat {self.k_hat:.2f}, ESS {self.ess:.0f})"
+        if "heard" in self.state and (away := int(self.state["heard"][2] - self.state["heard"][0])):
+            found.append(f"{away} sites were not heard: the posterior is that of the others")
+        return "; ".join(found)
+
+    def without(self, memory: Mapping[str, Tensor]) -> Self:
+        """Return the posterior without the rows of a site, for nothing: its log likelihoods are
+        taken out of the weights, whose `k_hat` says whether that is possible.
+
+        Parameters
+        ----------
+        memory
+            What the site keeps: ``result.snapshot.memories["name"]``.
+
+        Raises
+        ------
+        PosteriorError
+            If the site keeps no log likelihoods of these points, as under secure sums.
+        """
+        if not (found := self.kept({"": memory})):
+            expected = "what a site keeps of the importance rounds"
+            hint = "snapshot.memories[name] of a run without secure sums"
+            raise PosteriorError("without", expected, sorted(memory), hint)
+        return replace(self, less=self.less + found[""])
+
+    def kept(self, memories: Mapping[str, Mapping[str, Tensor]]) -> Tree:
+        """Return the log likelihoods in nats of each site's rows at all points, ``(n,)``, by its
+        name, of the sites that keep those of these points.
+        """
+        rounds = int(self.state["stage"][1]) if "points" in self.state else 0
+        seeds, found = [stages.seed(number) for number in range(rounds)], Tree()
+        for name, memory in sorted(memories.items()):
+            leaves = [memory.get(f"{self.place}value/{seed}") for seed in seeds]
+            places = [memory.get(f"{self.place}at/{seed}") for seed in seeds]
+            # A site that was left out keeps those of other points, by the same seeds.
+            if all(at is not None and self._asked(at) for at in places):
+                found[name] = torch.cat([leaf for leaf in leaves if leaf is not None])
+        return found
+
+    def _asked(self, centre: Tensor) -> bool:
+        return bool((self.state["mix/centre"] == centre).all(1).any())
+
+    def by_site(self, memories: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
+        """Return what each site's rows say beside those of all others, by its name, of the sites
+        that keep log likelihoods; `score_table` prints it.
+
+        =============  ===========================================================================
+        figure         what
+        =============  ===========================================================================
+        elpd, error    log density in nats of the site's rows, given those of all others, and its
+                       standard error: low where the site is unlike them, for the number of its rows
+        shift          sds by which the mean of a value moves without the site, the largest
+        k_hat, ess     of the posterior without the site (`without`), on which the others rest
+        =============  ===========================================================================
+
+        Parameters
+        ----------
+        memories
+            What sites keep, by name: ``result.snapshot.memories``.
+        """
+        weights, table = self.verdict.weights, dict[str, dict[str, float]]()
+        for name, likely in self.kept(memories).items():
+            other, moved = replace(self, less=self.less + likely), list[float]()
+            for leaf in self.values.values():
+                mean, sd = moments(self.weights, leaf)
+                moved.append(float(((moments(other.weights, leaf)[0] - mean).abs() / sd).max()))
+            table[name] = {
+                "elpd": self.log_evidence[0] - other.log_evidence[0],
+                "error": float((torch.softmax(weights.log() - likely, 0) - weights).norm()),
+                "shift": max(moved),
+                "k_hat": other.k_hat,
+                "ess": other.ess,
+            }
+        return table
+
+    @cached_property
+    def values(self) -> Tree:
+        """Values of every shared site at all points, ``(n, ...)``; their weights are `weights`."""
+        points = self.state["points"]
+        with doubled():
+            found: Tree = vmap(self.traced.values, chunk_size=1024)(points)
+        return found
+
+    @property
+    def constants(self) -> Tree:
+        """Means and sds of all sites, log evidence, k-hat and effective sample size."""
+        if "points" not in self.state:
+            return {}
+        weights, made = self.weights, Tree()
+        for name, leaf in self.values.items():
+            made[f"{name}.mean"], made[f"{name}.sd"] = moments(weights, leaf)
+        numbers = zip(("log_evidence", "log_evidence_error"), self.log_evidence, strict=True)
+        told = {**dict(numbers), "k_hat": self.k_hat, "ess": self.ess}
+        return made | {name: stages.numbers(value)[0] for name, value in told.items()}
+
+    @property
+    def parameters(self) -> Tree:
+        """Means of all sites."""
+        return {name: leaf.contiguous() for name, leaf in self.constants.items() if ".mean" in name}
+
+    @property
+    def _free(self) -> list[str]:
+        """Names of the sites of the direction in which nothing is known, the first of the basis."""
+        basis = self.state["free"].abs()
+        involved = basis[:, 0] / basis[:, 1:].norm(dim=1).clamp_min(1e-12)
+        return [
+            name
+            for name, slot in self.traced.slots.items()
+            if bool((involved[slot.begin : slot.end] > 0.1 * involved.max()).any())
+        ]
