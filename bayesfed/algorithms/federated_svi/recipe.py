@@ -28,7 +28,7 @@ from bayesfed.federated import Algorithm, Link, Training
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.training.observations import counting
 from bayesfed.inference.exact.stages import LARGEST
-from bayesfed.inference.variational import Fusion, Runs
+from bayesfed.inference.variational import FittedGuide, Fusion, Runs
 from bayesfed.models import BayesianNet
 
 # `averaging`, `antithetic` and `stay` where they are not given.
@@ -52,7 +52,7 @@ PLAIN = (0.5, True, ())
 )
 def federated_svi(
     model: Runs,
-    guide: Runs | None = None,
+    guide: Runs | FittedGuide | None = None,
     *,
     fusion: Fusion | None = None,
     scale: Literal["local", "global"] | None = None,
@@ -94,7 +94,9 @@ def federated_svi(
     guide
         The same for the guide: an automatic guide of the model, or what makes one (``AutoNormal``,
         ``partial(AutoNormal, init_scale=0.01)``, ``lambda model: AutoNormal(block(model, ...))``).
-        A model with local latents needs the latter.
+        A model with local latents needs the latter. Or the posterior of such a fit of this model:
+        ``bf.federated_svi(model, result.posterior)`` has no rounds but the importance round, which
+        says how far that fit can be trusted, its log evidence, and what each site's rows say.
         Default: `AutoNormal`, for a `bayesian` network at its own weights.
     fusion
         Rule that makes one posterior of the clients': `MeanParameters`, `Wasserstein`, `ReverseKL`,
@@ -161,10 +163,16 @@ def federated_svi(
     PosteriorError
         If the rule cannot serve the guide.
     """
-    settings = (guide, fusion, scale, temperature, training, elbo, codec)
+    fitted = guide if isinstance(guide, FittedGuide) else None
+    settings = (None if fitted else guide, fusion, scale, temperature, training, elbo, codec)
     alone = all(one is None for one in settings) and (averaging, antithetic, stay) == PLAIN
     if alone and not (isinstance(model, BayesianNet) and weights_of(model) > LARGEST):
-        return exact_svi(model, client_plate, link, observations, example, least_rows, secure)
+        return exact_svi(
+            model, client_plate, link, observations, example, least_rows, secure, fitted
+        )
+    if isinstance(guide, FittedGuide):
+        hint = "the model and this posterior alone"
+        raise ArgumentError("federated_svi, guide", "a guide to fit", "a fitted one", hint)
     for name, given in {"least_rows": least_rows, "secure": secure}.items():
         if given is not None:
             hint = f"leaving out {name}, or guide, fusion and training"

@@ -10,14 +10,20 @@ from typing import Any
 import torch
 from pyro import poutine
 from torch import Tensor
+from torch.distributions import biject_to
 
-from bayesfed.inference.exact.traced import Form, doubled
+from bayesfed.errors import PosteriorError
+from bayesfed.inference.exact.asking import finite
+from bayesfed.inference.exact.traced import Form, Traced, doubled
+from bayesfed.inference.variational.posterior import Drawn
 from bayesfed.inference.variational.program import Runs
 from bayesfed.inference.variational.terms import Given, Node
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
 STREAM = Key(0, "nodes")
+# Draws for each value, of which mean and covariance are taken.
+DRAWS = 40
 
 
 def nodes(
@@ -73,3 +79,27 @@ def constant(model: Runs, values: Mapping[str, Tensor], form: Form) -> list[str]
         for rows in (form.rows(1), form.rows(2))
     )
     return [name for name, leaf in one.items() if name in two and torch.equal(leaf, two[name])]
+
+
+def gaussian_of(posterior: Drawn, made: Traced, whole: int) -> tuple[Tensor, Tensor]:
+    """Return the mean ``(d,)`` of a posterior's unconstrained values, and a root of their
+    covariance, ``(d, d)``; their sds ``(d,)`` where there are more than `whole`.
+
+    Raises
+    ------
+    PosteriorError
+        If the posterior has not all sites of the model.
+    """
+    values, rows = list[Tensor](), made.rows
+    for number in range(min(max(DRAWS * made.size, 400), 2000)):
+        draw = posterior.draw(Key(0, "around", number))
+        if missing := made.slots.keys() - draw.keys():
+            hint = "the model that was fitted"
+            raise PosteriorError("federated_svi, guide", "all sites", f"no {min(missing)!r}", hint)
+        found = nodes(made.model, draw, rows.inputs, rows.targets)
+        each = (found[name] for name in made.slots)
+        free = [biject_to(node["fn"].support).inv(node["value"]).reshape(-1) for node in each]
+        values.append(finite(torch.cat(free)))
+    drawn = torch.stack(values)
+    root = drawn.std(0) if made.size > whole else torch.linalg.cholesky(drawn.T.cov())
+    return drawn.mean(0), root

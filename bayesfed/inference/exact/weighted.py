@@ -122,6 +122,9 @@ class Weighted:
                 found = [f"it ended in the stage {status!r}; try more rounds"]
             elif "points" in self.state:
                 found[0] += f" (k-hat {self.k_hat:.2f}, ESS {self.ess:.0f})"
+                if self.weights is not self.verdict.weights:
+                    off = self.moved(self.verdict.weights)
+                    found.append(f"by the weights, a mean is {off:.2g} of its sds off")
         if "heard" in self.state and (away := int(self.state["heard"][2] - self.state["heard"][0])):
             found.append(f"{away} sites were not heard: the posterior is that of the others")
         return "; ".join(found)
@@ -183,18 +186,25 @@ class Weighted:
         """
         weights, table = self.verdict.weights, dict[str, dict[str, float]]()
         for name, likely in self.kept(memories).items():
-            other, moved = replace(self, less=self.less + likely), list[float]()
-            for leaf in self.values.values():
-                mean, sd = moments(self.weights, leaf)
-                moved.append(float(((moments(other.weights, leaf)[0] - mean).abs() / sd).max()))
+            other = replace(self, less=self.less + likely)
             table[name] = {
                 "elpd": self.log_evidence[0] - other.log_evidence[0],
                 "error": float((torch.softmax(weights.log() - likely, 0) - weights).norm()),
-                "shift": max(moved),
+                "shift": self.moved(other.verdict.weights),
                 "k_hat": other.k_hat,
                 "ess": other.ess,
             }
         return table
+
+    def moved(self, weights: Tensor) -> float:
+        """Return how far the means of all values are from those with other weights, in sds, the
+        largest.
+        """
+        most = 0.0
+        for leaf in self.values.values():
+            (mean, sd), (there, _) = moments(self.weights, leaf), moments(weights, leaf)
+            most = max(most, float(((there - mean).abs() / sd).max()))
+        return most
 
     @cached_property
     def values(self) -> Tree:
