@@ -134,6 +134,8 @@ def _add_rows(pieces: Pieces, densities: Tree, values: Values) -> None:
         if "log_prior" in densities and pieces:
             likely = torch.cat([torch.cat(one) for one in pieces["log_likelihood"].values()]).sum()
             densities = {**densities, "lp": densities["log_prior"] + likely}
+        if "log_prior" in densities and not any("/" in name for name in densities):
+            densities = {**densities, "log_prior/sites": densities["log_prior"]}
         # ArviZ asks for divergences in some plots; independent draws have none.
         for name, value in {**densities, "diverging": torch.tensor(False)}.items():
             group, _, site = name.partition("/")

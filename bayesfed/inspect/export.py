@@ -109,27 +109,26 @@ def to_arviz(
         _check_size(first, draws, thin)
         more = posterior.derived(first, key) if isinstance(posterior, OfSites) else {}
         for name, value in {**posterior.constants, **first, **more}.items():
-            numbered = tuple(f"{name}_{axis}" for axis in range(value.ndim))
+            numbered = [f"{name}_{axis}" for axis in range(value.ndim)]
             kept = [
                 range(0, length, step)
                 for length, step in zip(value.shape, steps(value, thin), strict=True)
             ]
-            # A plate whose matrices are thinned, or that is called as an axis of ArviZ.
-            axes = [
-                axis if axis not in TAKEN and len(coords.get(axis, places)) == len(places) else plain
+            dims[name] = [
+                # A plate whose matrices are thinned, or that is called as an axis of ArviZ.
+                plain if axis in TAKEN or len(coords.get(axis, places)) != len(places) else axis
                 for axis, plain, places in zip(
                     posterior.axes.get(name, numbered), numbered, kept, strict=True
                 )
             ]
-            dims[name] = axes
-            coords |= {axis: np.array(places) for axis, places in zip(axes, kept, strict=True)}
+            coords |= {
+                axis: np.array(places) for axis, places in zip(dims[name], kept, strict=True)
+            }
         groups["constant_data"] = {
             name: thinned(value, thin).numpy() for name, value in posterior.constants.items()
         }
         parts = parts_of(posterior, memories or {}, data, "to_arviz", fitted)
-        groups |= drawn_groups(
-            posterior, parts, draws, thin, key, dims, coords, memories or {}
-        )
+        groups |= drawn_groups(posterior, parts, draws, thin, key, dims, coords, memories or {})
         if rows is not None:
             groups["constant_data"] |= _of_rows(rows, parts, fitted)
             dims |= {"row_client": ["row"], "row_fitted": ["row"]}
@@ -138,10 +137,10 @@ def to_arviz(
         if algorithm.posterior is None:
             groups["observed_data"] = {"y": rows.targets.numpy()}
             dims["y"] = ["row"] + [f"y_{axis}" for axis in range(1, rows.targets.ndim)]
-    more = {"federation": federation(history, own or {})}
+    extra = {"federation": federation(history, own or {})}
     if known := groups.pop("log_prior", {}):
-        more["log_prior"] = sampled(known)
-    return build(groups, coords, dims, more)
+        extra["log_prior"] = sampled(known)
+    return build(groups, coords, dims, extra)
 
 
 def _of_rows(

@@ -19,7 +19,6 @@ from bayesfed.inference.variational.posterior import Drawn
 from bayesfed.inference.variational.program import Runs
 from bayesfed.inference.variational.terms import Given, Node
 from bayesfed.keys import Key, forked
-from bayesfed.trees import Tree
 
 STREAM = Key(0, "nodes")
 # Draws for each value, of which mean and covariance are taken.

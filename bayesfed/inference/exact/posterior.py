@@ -35,10 +35,7 @@ class ExactPosterior(Weighted):
     def axes(self) -> Mapping[str, tuple[str, ...]]:
         """Names of the axes of every site: of its plates, else the site's own and numbers."""
         made = self.traced
-        with doubled():
-            values = made.values(torch.zeros(made.size))
-        found = nodes(self.model, values, made.rows.inputs, made.rows.targets)
-        named = {name: axes_of(name, found[name]) for name in (*made.slots, *self._derived)}
+        named = {name: axes_of(name, self._first[name]) for name in (*made.slots, *self._derived)}
         more = {f"{name}.{word}": named[name] for name in made.slots for word in ("mean", "sd")}
         return named | more
 
@@ -59,9 +56,7 @@ class ExactPosterior(Weighted):
         """
         draw, rows = self.draw(key), self.traced.rows
         found = nodes(self.model, draw, rows.inputs, rows.targets).items()
-        each = {
-            name: total_of(node).float() for name, node in found if name in self.traced.prior
-        }
+        each = {name: total_of(node).float() for name, node in found if name in self.traced.prior}
         total = torch.stack([*each.values()]).sum()
         return draw, {"log_prior": total, **{f"log_prior/{name}": each[name] for name in each}}
 
@@ -96,7 +91,7 @@ class ExactPosterior(Weighted):
             return {}
         try:
             with doubled(), forked(key), Doubled():
-                trace = poutine.trace(self.model).get_trace(made.rows.inputs)
+                trace = poutine.trace(self.model).get_trace(made.rows.inputs, made.rows.targets)
         except NotImplementedError:
             return {}
         found: Mapping[str, Any] = trace.nodes
@@ -122,12 +117,25 @@ class ExactPosterior(Weighted):
         """Return the distribution of each observed site at one draw, by its name, without factors;
         parameters as for `observe`.
         """
+        if not (names := self._named):
+            return {}
         found = nodes(self.model, draw, inputs, key=key)
-        named = {name: found[name]["fn"] for name in self.traced.observed}
-        return {name: fn for name, fn in named.items() if type(fn).__name__ != "Unit"}
+        return {name: found[name]["fn"] for name in names}
 
     def observed(self, draw: Mapping[str, Tensor], data: Dataset) -> Tree:
         """Return what each observed site observes of rows, by its name."""
         found = nodes(self.model, draw, data.inputs, data.targets)
-        names = self.observe_sites(draw, data.inputs, Key(0, "observed"))
-        return {name: found[name]["value"] for name in names}
+        return {name: found[name]["value"] for name in self._named}
+
+    @cached_property
+    def _first(self) -> Mapping[str, Any]:
+        """Nodes of the model at zeros, on a made-up row."""
+        made = self.traced
+        with doubled():
+            values = made.values(torch.zeros(made.size))
+        return nodes(self.model, values, made.rows.inputs, made.rows.targets)
+
+    @property
+    def _named(self) -> list[str]:
+        names = self.traced.observed
+        return [name for name in names if type(self._first[name]["fn"]).__name__ != "Unit"]

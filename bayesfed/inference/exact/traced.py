@@ -278,8 +278,7 @@ def _run(model: Runs, plate: str, data: Dataset, point: Tensor | None = None) ->
         trace = poutine.trace(at(model)).get_trace(inputs, targets)
     trace.compute_log_prob()
     densities = {
-        name: node["log_prob_sum"] + at.jacobians.get(name, 0.0)
-        for name, node in samples(trace)
+        name: node["log_prob_sum"] + at.jacobians.get(name, 0.0) for name, node in samples(trace)
     }
     return Run(at.slots, densities, trace.nodes)
 

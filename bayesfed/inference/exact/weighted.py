@@ -166,6 +166,20 @@ class Weighted:
     def _asked(self, centre: Tensor) -> bool:
         return bool((self.state["mix/centre"] == centre).all(1).any())
 
+    def without_each(self, memories: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Self]:
+        """Return the posteriors without each site that keeps log likelihoods, as ``without NAME``;
+        `bayesfed.inspect.plot_intervals` draws them.
+
+        Parameters
+        ----------
+        memories
+            What sites keep, by name: ``result.snapshot.memories``.
+        """
+        return {
+            f"without {name}": replace(self, less=self.less + likely)
+            for name, likely in self.kept(memories).items()
+        }
+
     def by_site(self, memories: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
         """Return what each site's rows say beside those of all others, by its name, of the sites
         that keep log likelihoods; `score_table` prints it.

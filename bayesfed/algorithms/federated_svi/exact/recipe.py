@@ -9,9 +9,9 @@ Gaussian (1 to 4)           the same in expectation over 64 quasi-random points
 importance (1, or up to 5)  log likelihood at 4,096 points that a seed names
 ==========================  =============================================================
 
-Of a guide that is fitted already, only the form and the importance round are left, around its mean
-and covariance. With more than 50 shared values, a fit of independent Gaussians by `PVI` stands for the two stages
-in the middle, and one importance round is its check.
+With more than 50 shared values, a fit of independent Gaussians by `PVI` stands for the two stages
+in the middle, and one importance round is its check. Of a guide that is fitted already only that is
+left, around its mean and covariance.
 
 Every answer is added up over sites; the prior, with its Jacobian, is the server's, once.
 """
@@ -85,8 +85,8 @@ def exact_svi(
     start = {"stage": stages.numbers(stages.FORM, 0, 0)}
     if fitted is not None:
         example = unchecked(*fitted.pair.example)
-        made = traced(model, Form.of(example), client_plate)
-        start |= checking.around(*gaussian_of(fitted, made, stages.LARGEST))
+        known = traced(model, Form.of(example), client_plate)
+        start |= checking.around(*gaussian_of(fitted, known, stages.LARGEST))
     elif example is not None:
         looks.check(example)
 
