@@ -32,7 +32,7 @@ class Experiment:
     data
         ``(client) -> Dataset``, the client's own rows; called only at that client.
     rounds
-        Number of rounds.
+        Number of rounds; None for methods that end by themselves.
     seed
         Seed of the run.
     sampler
@@ -58,7 +58,7 @@ class Experiment:
 
     algorithm: Algorithm
     data: Callable[[str], Dataset]
-    rounds: int
+    rounds: int | None = None
     seed: int = 0
     sampler: Sampler = everyone
     on_client_error: OnClientError = "drop"

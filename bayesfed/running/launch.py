@@ -147,7 +147,7 @@ def run(
     pool: ClientPool = InProcess(clients) if isinstance(clients, Mapping) else clients
     rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     if done and (end := resume if isinstance(clients, Mapping) else agreed(clients, resume)):
-        return Result(algorithm, end.history, end, rows, unheard(pool.profiles, end.versions))
+        return Result(algorithm, end.history, end, rows, unheard(algorithm, pool.profiles, end))
     watchers: list[watch.Callback] = [watch.elbo]
     if test is not None:
         check_test(algorithm, test, rows or {})
@@ -199,7 +199,7 @@ def run(
         pool.group.wait()
     made_so_far = tuple(history) if isinstance(history, list) else history
     warn_unless_settled(algorithm, snapshot.state, made_so_far)
-    shares = unheard(pool.profiles, snapshot.versions)
+    shares = unheard(algorithm, pool.profiles, snapshot)
     warn_of_unheard(algorithm, shares, made_so_far)
     return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows, shares)
 

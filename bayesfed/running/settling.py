@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayesfed.errors import ConvergenceWarning, UndeterminedWarning
-from bayesfed.federated import Algorithm, Profile, Record
+from bayesfed.federated import Algorithm, Profile, Record, Snapshot
 from bayesfed.federated.core.seams import fusion_of
 from bayesfed.inference.variational.fusion import KeepsFirstGuide
 from bayesfed.trees import Tree
@@ -123,9 +123,17 @@ def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Rec
     )
 
 
-def unheard(profiles: Sequence[Profile], heard: Mapping[str, int]) -> dict[str, float]:
-    """Return the share of all rows of each client with rows that was never heard, largest first."""
-    missing = {one.name: one.samples for one in profiles if one.samples and one.name not in heard}
+def unheard(
+    algorithm: Algorithm, profiles: Sequence[Profile], snapshot: Snapshot
+) -> dict[str, float]:
+    """Return the share of all rows of each client with rows that was never heard, or of a method
+    that has ended by itself not in its last round, largest first.
+    """
+    heard = snapshot.versions
+    since = snapshot.round - 1 if algorithm.ended(snapshot.state) else 0
+    missing = {
+        one.name: one.samples for one in profiles if one.samples and heard.get(one.name, -1) < since
+    }
     total = sum(one.samples for one in profiles) if missing else 0
     return {name: rows / total for name, rows in sorted(missing.items(), key=lambda one: -one[1])}
 
@@ -150,7 +158,8 @@ def warn_of_unheard(
     told = [f"{name!r} ({share:.1%} of the rows)" for name, share in shares.items()]
     if len(told) > 3:
         told[3:] = [f"{len(told) - 3} more ({sum([*shares.values()][3:]):.1%})"]
-    text = f"{algorithm.name}: never heard were {', '.join(told)}, and the posterior lacks them"
+    words = "not heard in the end" if algorithm.finished else "never heard"
+    text = f"{algorithm.name}: {words} were {', '.join(told)}, and the posterior lacks them"
     hint = "try more rounds; result.history[-1].refused says why"
     warnings.warn(f"{text}; {hint}", UndeterminedWarning, stacklevel=4)
 

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:'click.utils:DeprecationWarning"),
 ]
 NAMES = ("client-000", "client-001", "client-002")
-RECIPES = ("fed_avg", "d_turbo_vbi", "fs_lora", "drawing")
+RECIPES = ("fed_avg", "d_turbo_vbi", "fs_lora", "drawing", "exact")
 EXPERIMENTS = '''
 import os
 import random
@@ -31,6 +31,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pyro
+import pyro.distributions as dist
 import torch
 
 import bayesfed as bf
@@ -98,6 +100,23 @@ def fs_lora():
     return of(bf.fs_lora(adapted, [4, 2, 1], bf.federated.dynamic(3), training=WORK))
 
 
+def line(inputs, targets=None):
+    beta = pyro.sample("beta", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("rows", len(inputs)):
+        mean = inputs.flatten(1)[:, [20, 43]].double() @ beta
+        pyro.sample("y", dist.Normal(mean, 3.0), obs=targets)
+
+
+def exact():
+    return of(bf.federated_svi(line), None)
+
+
+def exact_secure():
+    vault = os.environ["BAYESFED_TEST_VAULT"]
+    ranges = dict(participants=3, largest=1e12, bits=64, dropouts=0.0)
+    return of(bf.secure(bf.federated_svi(line), **ranges, vault=vault), None)
+
+
 def slow():
     """Error feedback: clients remember; client-001 hangs in its second round, the first time."""
     algorithm = bf.stc(net(), share=0.1, training=WORK)
@@ -137,7 +156,7 @@ def in_process(name):
     *_, report = rounds(
         experiment.algorithm,
         bf.InProcess({client: experiment.data(client) for client in NAMES}),
-        rounds=experiment.rounds,
+        rounds=experiment.rounds or 100,
     )
     return report.snapshot
 
@@ -223,16 +242,11 @@ def test_recipes_over_supernodes(app, tmp_path):
 def test_secure_sums_over_supernodes(app, tmp_path, monkeypatch):
     monkeypatch.setenv("BAYESFED_TEST_VAULT", str(tmp_path / "vault"))
     with Loopback(tmp_path / "net", NAMES, path=app) as net:
-        net.run(
-            app,
-            {
-                "experiment": "experiments:secure",
-                "out": str(tmp_path / "secure"),
-                "deadline-s": 300,
-            },
-        )
-    # Masks cancel, so other keys give the same bits.
-    assert tree_equal(load(tmp_path / "secure" / "checkpoints").state, in_process("secure").state)
+        for name in ("secure", "exact_secure"):
+            out = tmp_path / name
+            net.run(app, {"experiment": f"experiments:{name}", "out": str(out), "deadline-s": 300})
+            # Masks cancel, so other keys give the same bits.
+            assert tree_equal(load(out / "checkpoints").state, in_process(name).state), name
     assert len(list((tmp_path / "vault").rglob("*.session"))) > len(NAMES)
 
 

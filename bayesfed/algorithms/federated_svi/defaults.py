@@ -10,7 +10,7 @@ from typing import Any, get_args
 from bayesfed.algorithms.federated_svi.local import Elbo
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Ivon, NaturalGradient, Training, inverse
-from bayesfed.inference.variational import Fusion, FusionKind
+from bayesfed.inference.variational import FittedGuide, Fusion, FusionKind
 
 
 def work_of(training: Training | None, network: bool, fusion: Fusion | None) -> Training:
@@ -32,8 +32,10 @@ def work_of(training: Training | None, network: bool, fusion: Fusion | None) -> 
 
 def check_fusion(fusion: Any) -> None:
     """Raise `ArgumentError` unless `fusion` has all that `Fusion` asks for, and a kind that the
-    round knows.
+    round knows, or None.
     """
+    if fusion is None:
+        return
     where = "federated_svi, fusion"
     if isinstance(fusion, type):
         actual = f"the class {fusion.__name__}"
@@ -66,3 +68,16 @@ def check_suited(fusion: Fusion, scale: str, ivon: Ivon | None, elbo: Elbo | Non
             "'global', which would count every row once a client",
             "scale='local'",
         )
+
+
+def check_unguarded(guide: object, **given: int | None) -> None:
+    """Raise `ArgumentError` if what guards sites of a model alone is given to a guide's fit, or the
+    guide is fitted already.
+    """
+    if isinstance(guide, FittedGuide):
+        hint = "the model and this posterior alone"
+        raise ArgumentError("federated_svi, guide", "a guide to fit", "a fitted one", hint)
+    for name, value in given.items():
+        if value is not None:
+            hint = f"leaving out {name}, or guide, fusion and training"
+            raise ArgumentError(f"federated_svi, {name}", "a model alone", value, hint)

@@ -12,24 +12,72 @@ N, N_t                        `observations`, a client's rows
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import partial
+from typing import Literal, cast
 
+import torch
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
+
+from bayesfed.algorithms.federated_svi.defaults import (
+    check_fusion,
+    check_suited,
+    check_unguarded,
+    work_of,
+)
 from bayesfed.algorithms.federated_svi.exact.recipe import exact_svi
-from bayesfed.algorithms.federated_svi.guided import guided
-from bayesfed.algorithms.federated_svi.local import Elbo
-from bayesfed.algorithms.federated_svi.tempering import weights_of
+from bayesfed.algorithms.federated_svi.held_out import HeldOutNetwork, Tempered
+from bayesfed.algorithms.federated_svi.local import Elbo, SviLocal, check_particles
+from bayesfed.algorithms.federated_svi.network import TEMPERATURE, network_local
+from bayesfed.algorithms.federated_svi.server import Fuse
+from bayesfed.algorithms.federated_svi.tempering import (
+    is_auto,
+    network_guide,
+    network_model,
+    weights_of,
+)
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
+from bayesfed.compress.codecs import exact
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import ITSELF, number, one_of, whole
+from bayesfed.errors.checks import ITSELF, number, one_of, shown, whole
 from bayesfed.errors.roles import Role
-from bayesfed.federated import Algorithm, Link, Training
+from bayesfed.federated import (
+    Adam,
+    Algorithm,
+    Assignment,
+    Digital,
+    Ivon,
+    Link,
+    Local,
+    Phase,
+    Profile,
+    Server,
+    Training,
+    Whole,
+)
+from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
-from bayesfed.federated.training.observations import counting
+from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
+from bayesfed.federated.training.observations import all_rows, counting
 from bayesfed.inference.exact.stages import LARGEST
-from bayesfed.inference.variational import FittedGuide, Fusion, Runs
+from bayesfed.inference.variational import (
+    LOCAL,
+    PVI,
+    FittedGuide,
+    Fused,
+    Fusion,
+    Program,
+    ReverseKL,
+    Runs,
+    read_layout,
+)
+from bayesfed.keys import Key
 from bayesfed.models import BayesianNet
+from bayesfed.models.live import check_modes
+from bayesfed.models.priors.likelihoods import temperature_of
+from bayesfed.trees import Tree, shapes, without
 
 # `averaging`, `antithetic` and `stay` where they are not given.
 PLAIN = (0.5, True, ())
@@ -83,8 +131,8 @@ def federated_svi(
     checked against the clients' rows, and `seed` changes nothing. Any other argument chooses a
     guide's fit, as does a `bayesian` network with more than 50 weights.
 
-    What sites answer are sums over their rows: log likelihoods, gradients and Hessians. Those of a
-    site with few rows are those rows as good as sent (see "Pool few rows" in the how-to pages).
+    What sites answer are sums over their rows: log likelihoods, gradients and Hessians. Of few rows
+    they say the rows themselves; `SECURITY.md` says what there is against it.
 
     Parameters
     ----------
@@ -94,9 +142,8 @@ def federated_svi(
     guide
         The same for the guide: an automatic guide of the model, or what makes one (``AutoNormal``,
         ``partial(AutoNormal, init_scale=0.01)``, ``lambda model: AutoNormal(block(model, ...))``).
-        A model with local latents needs the latter. Or the posterior of such a fit of this model:
-        ``bf.federated_svi(model, result.posterior)`` has no rounds but the importance round, which
-        says how far that fit can be trusted, its log evidence, and what each site's rows say.
+        A model with local latents needs the latter. Or the posterior of a fit of this model alone:
+        one importance round then says how far to trust it, and what each site's rows say.
         Default: `AutoNormal`, for a `bayesian` network at its own weights.
     fusion
         Rule that makes one posterior of the clients': `MeanParameters`, `Wasserstein`, `ReverseKL`,
@@ -167,42 +214,89 @@ def federated_svi(
     settings = (None if fitted else guide, fusion, scale, temperature, training, elbo, codec)
     alone = all(one is None for one in settings) and (averaging, antithetic, stay) == PLAIN
     if alone and not (isinstance(model, BayesianNet) and weights_of(model) > LARGEST):
+        fit = partial(federated_svi, model, AutoNormal, client_plate=client_plate)
         return exact_svi(
-            model, client_plate, link, observations, example, least_rows, secure, fitted
+            model, fit, client_plate, link, observations, example, least_rows, secure, fitted
         )
-    if isinstance(guide, FittedGuide):
-        hint = "the model and this posterior alone"
-        raise ArgumentError("federated_svi, guide", "a guide to fit", "a fitted one", hint)
-    for name, given in {"least_rows": least_rows, "secure": secure}.items():
-        if given is not None:
-            hint = f"leaving out {name}, or guide, fusion and training"
-            raise ArgumentError(f"federated_svi, {name}", "a model alone", given, hint)
+    check_unguarded(guide, least_rows=least_rows, secure=secure)
     if example is None:
         hint = "example=train[:2]; or the model alone"
         raise ArgumentError("federated_svi", "an example for a guide's fit", "none", hint)
-    made = guided(
-        model,
-        guide,
-        example,
-        fusion=fusion,
-        scale=scale,
-        observations=observations,
-        temperature=temperature,
-        training=training,
-        averaging=averaging,
-        antithetic=antithetic,
-        elbo=elbo,
-        client_plate=client_plate,
-        stay=stay,
-        codec=codec,
-        link=link,
-        seed=seed,
+    check_fusion(fusion)
+    network = guide is None and isinstance(model, BayesianNet)
+    work = work_of(training, network, fusion)
+    ivon = work.optimiser if isinstance(work.optimiser, Ivon) else None
+    fusion = fusion or (ReverseKL() if network and ivon else PVI())
+    scale = scale or ("local" if fusion.adds else "global")
+    check_suited(fusion, scale, ivon, elbo)
+    auto = is_auto(model, fusion, ivon, temperature, network)
+    if isinstance(model, BayesianNet):
+        model = network_model(
+            model, None if isinstance(temperature, str) else temperature, observations, ivon
+        )
+    elif temperature is not None:
+        hint = "poutine.scale in the model"
+        raise ArgumentError(
+            "federated_svi, temperature", "a model made by bayesian(net)", shown(model), hint
+        )
+    check_modes(model, "federated_svi")
+    program = Program(model, network_guide(model, observations) if guide is None else guide)
+    pair = program.at(example, Key(seed, "federated_svi", "first"))
+    fused = Fused(
+        pair,
+        read_layout(
+            pair,
+            example,
+            Key(seed, "federated_svi", "layout"),
+            client_plate=client_plate,
+            stay=stay,
+        ),
     )
-    algorithm = of_core(
-        "federated_svi",
-        made.initial,
-        (made.phase,),
-        lambda state: made.posterior(state).predictor,
-        made.posterior,
+    fusion.check(fused)
+    check_particles(elbo, pair, example, Key(seed, "federated_svi", "elbo"))
+    server = Fuse(fused, fusion, work.schedule)
+    initial, stepping = server.initial(), cast(Server, server)
+    if auto and isinstance(model, BayesianNet):
+        stepping = Tempered(server, temperature_of(model.likelihood))
+        initial |= {TEMPERATURE: torch.tensor(temperature_of(model.likelihood))}
+    scored = {SCORES: (len(FACTORS),)} if auto else {}
+    view = Whole(shapes(server.publish(server.initial(), 0, None)) | scored)
+
+    def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
+        rows = all_rows(observations, profile)
+        times = rows / profile.samples if scale == "global" and profile.samples else 1.0
+        share = profile.samples / rows if fusion.adds and rows else 1.0
+        options = work.options(round, profile.samples, scale=times, share=share)
+        sent = codec or exact(initial)
+        return Assignment(view, 1.0 if fusion.adds else profile.samples, sent, sent, options)
+
+    def posterior(state: Tree) -> FittedGuide:
+        return FittedGuide(
+            pair,
+            fused.layout,
+            fusion.parameters(fusion.publish(without(state, TEMPERATURE)), fused),
+            program,
+            place=f"{MODEL}/{LOCAL}",
+        )
+
+    local: Local
+    if ivon:
+        step = network_local(model, fused, fusion, ivon, work)
+        local = HeldOutNetwork(step) if auto else step
+    else:
+        local = SviLocal(
+            fused,
+            fusion,
+            work.steps,
+            work.batch_size,
+            program=program,
+            elbo=elbo or Trace_ELBO(),
+            optimiser=work.optimiser or Adam(1e-2),
+            averaging=averaging,
+            antithetic=antithetic,
+        )
+    phase = Phase("train", assign, local, stepping, link or Digital())
+    made = of_core(
+        "federated_svi", initial, (phase,), lambda state: posterior(state).predictor, posterior
     )
-    return counting(algorithm, observations)
+    return counting(made, observations)

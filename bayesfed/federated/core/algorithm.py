@@ -221,12 +221,6 @@ class Algorithm:
         """Return whether a run in this state has ended by itself."""
         return self.finished is not None and self.finished(state)
 
-    def serves(self, state: Tree) -> bool:
-        """Return whether the model of a state is to be used: of a method that ends by itself, that
-        of its end.
-        """
-        return self.finished is None or self.finished(state)
-
     def __post_init__(self) -> None:
         if not self.phases or len({phase.name for phase in self.phases}) != len(self.phases):
             raise ArgumentError(

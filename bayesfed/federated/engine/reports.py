@@ -245,8 +245,9 @@ class RoundReport(Record):
         """Return whether the model is scored after this round, one of every so many: that of a
         method that ends by itself at its end.
         """
-        ended = self.algorithm.ended(self.state)
-        return ended or (self.snapshot.round % every == 0 and self.algorithm.serves(self.state))
+        if self.algorithm.finished:
+            return self.algorithm.ended(self.state)
+        return self.snapshot.round % every == 0
 
     @property
     def record(self) -> Record:

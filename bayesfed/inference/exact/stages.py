@@ -186,8 +186,8 @@ def _lower(basis: Tensor) -> Tensor:
     """Return the lower triangular root of the same covariance, which sums of other rounding, whose
     eigenvectors may be turned, change little.
     """
-    root = torch.linalg.qr(basis.T).R
-    return (root * torch.where(root.diagonal() < 0, -1.0, 1.0)[:, None]).T.contiguous()
+    root: Tensor = torch.linalg.qr(basis.T).R
+    return (torch.where(root.diagonal() < 0, -1.0, 1.0)[:, None] * root).T.contiguous()
 
 
 def seed(number: int) -> int:

@@ -115,19 +115,26 @@ class Weighted:
     @property
     def doubt(self) -> str:
         """What speaks against the draws, in words; empty if nothing does."""
-        status, found = self.status, list[str]()
-        if status not in WORDS[:2]:
-            found = [f"its status is {status!r}"]
-            if status in STAGES:
-                found = [f"it ended in the stage {status!r}; try more rounds"]
-            elif "points" in self.state:
-                found[0] += f" (k-hat {self.k_hat:.2f}, ESS {self.ess:.0f})"
-                if self.weights is not self.verdict.weights:
-                    off = self.moved(self.verdict.weights)
-                    found.append(f"by the weights, a mean is {off:.2g} of its sds off")
+        found = self.lack
         if "heard" in self.state and (away := int(self.state["heard"][2] - self.state["heard"][0])):
-            found.append(f"{away} sites were not heard: the posterior is that of the others")
-        return "; ".join(found)
+            found += "; " if found else ""
+            found += f"{away} sites were not heard: the posterior is that of the others"
+        return found
+
+    @property
+    def lack(self) -> str:
+        """What speaks against the draws as those of the sites that were heard, in words."""
+        status = self.status
+        if status in STAGES:
+            return f"it ended in the stage {status!r}; try more rounds"
+        if status in WORDS[:2]:
+            return ""
+        if "points" not in self.state:
+            return f"its status is {status!r}"
+        told = f"its status is {status!r} (k-hat {self.k_hat:.2f}, ESS {self.ess:.0f})"
+        if self.weights is self.verdict.weights:
+            return told
+        return f"{told}; by the weights, a mean is {self.moved(self.verdict.weights):.2g} sds off"
 
     def without(self, memory: Mapping[str, Tensor]) -> Self:
         """Return the posterior without the rows of a site, for nothing: its log likelihoods are

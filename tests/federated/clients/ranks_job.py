@@ -17,6 +17,7 @@ import torch
 import bayesfed as bf
 from bayesfed.errors import BayesfedError
 from bayesfed.federated import Digital, checkpoint, layered, newest
+from tests.posteriors.test_exact_runs import line, rows, sites
 from tests.support import recipes
 from tests.support.logged import Logged
 from tests.support.random_networks import KINDS, drawing_net
@@ -103,6 +104,8 @@ def hard_cases(wrap, folder):
     result["own layer"] = ran(counted, rounds=4, resume=newest(folder / "counted"))
     masked = bf.secure(plainly, participants=4, largest=8.0, heaviest=100.0)
     result["secure"] = ran(masked, on_client_error="drop")
+    ends = bf.federated_svi(line)
+    result["ends by itself"] = ran(ends, sites(*rows()), rounds=None)
     # What is resumed from is on rank 0's disk, and rank 0 alone has it.
     lazy = bf.data.Population(
         list(clients), {name: len(rows) for name, rows in clients.items()}, clients.__getitem__

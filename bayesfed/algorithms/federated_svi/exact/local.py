@@ -80,7 +80,7 @@ class AnswerLocal:
             raise DataError("federated_svi, least_rows", f"{self.least} rows", len(data), hint)
         if stage == stages.FIT:
             fitting, given = self.looks.fit(message["form"]), under(message, FIT)
-            rows, step = in_type(data, fitting.dtype), fitting.core.phase.local
+            rows, step = in_type(data, fitting.dtype), fitting.phase.local
             return step.fit(given, memory, rows, key, options)
         if not len(data):
             shapes = answer_shapes(message)

@@ -4,30 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from bayesfed.algorithms.federated_svi.guided import Guided, guided
 from bayesfed.data import Dataset
+from bayesfed.federated import Algorithm, Phase
+from bayesfed.federated.core import MODEL, of, owned
 from bayesfed.inference.exact.traced import Form, Traced, doubled, traced
-from bayesfed.inference.variational import Runs
+from bayesfed.inference.variational import FittedGuide, Runs
 from bayesfed.trees import Tree, under
 
 # Prefix of the leaves of a fit in state and message.
 FIT = "fit/"
 
 
+class Fits(Protocol):
+    """What makes a fit of independent Gaussians."""
+
+    def __call__(self, *, example: Dataset) -> Algorithm:
+        """Return the fit."""
+
+
 class Fitting(NamedTuple):
     """A fit of independent Gaussians, and the type of the rows that the model takes then."""
 
-    core: Guided
+    algorithm: Algorithm
     dtype: torch.dtype
+
+    @property
+    def phase(self) -> Phase:
+        """Its phase."""
+        return self.algorithm.phases[0]
+
+    @property
+    def initial(self) -> Tree:
+        """Its first leaves in our state."""
+        return of(FIT[:-1], owned(self.algorithm.initial, MODEL))
+
+    def posterior(self, state: Tree) -> FittedGuide:
+        """Return the posterior of our state."""
+        made = self.algorithm.posterior
+        return cast(FittedGuide, made and made(of(MODEL, under(state, FIT))))
 
     def gaussian(self, state: Tree, made: Traced) -> tuple[Tensor, Tensor]:
         """Return means and sds of the unconstrained values of all sites, ``(d,)`` each."""
-        found = self.core.posterior(under(state, FIT))
+        found = self.posterior(state)
         mean, sd = torch.zeros(2, made.size, dtype=torch.float64)
         for block in found.layout.blocks:
             slot, moments = made.slots[block.name], block.moments(found.pair, found.parameters)
@@ -47,10 +70,13 @@ class Looks:
         ``model(inputs, targets=None)``.
     plate
         Name of the plate of a site's own latents.
+    make
+        What makes the fit of a model with many values.
     """
 
     model: Runs
     plate: str
+    make: Fits = field(repr=False, compare=False)
     traces: dict[Form, Traced] = field(default_factory=dict, repr=False, compare=False)
     fits: dict[Form, Fitting] = field(default_factory=dict, repr=False, compare=False)
 
@@ -76,10 +102,10 @@ class Looks:
     def _fit(self, form: Form) -> Fitting:
         rows, usual = form.rows(2), torch.get_default_dtype()
         try:
-            return Fitting(guided(self.model, None, in_type(rows, usual)), usual)
+            return Fitting(self.make(example=in_type(rows, usual)), usual)
         except RuntimeError:
             # A model whose constants have 64 bits.
-            return Fitting(guided(self.model, None, rows), torch.float64)
+            return Fitting(self.make(example=rows), torch.float64)
 
 
 def in_type(data: Dataset, dtype: torch.dtype) -> Dataset:

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 
 from bayesfed.algorithms.federated_svi.exact.local import AnswerLocal, answer_shapes
-from bayesfed.algorithms.federated_svi.exact.looks import FIT, Looks
+from bayesfed.algorithms.federated_svi.exact.looks import FIT, Fits, Looks
 from bayesfed.algorithms.federated_svi.exact.server import AnswerServer
 from bayesfed.algorithms.wrappers.secure_sums.recipe import secure as masked
 from bayesfed.compress import Cast
@@ -61,6 +61,7 @@ FEW = 3
 
 def exact_svi(
     model: Runs,
+    fit: Fits,
     client_plate: str,
     link: Link | None,
     observations: int | None,
@@ -69,7 +70,8 @@ def exact_svi(
     secure: int | None,
     fitted: FittedGuide | None,
 ) -> Algorithm:
-    """Return the method; parameters are those of `federated_svi`.
+    """Return the method; parameters are those of `federated_svi`, and `fit` makes the fit of
+    a model with many shared values, of its argument `example`.
 
     Raises
     ------
@@ -81,7 +83,7 @@ def exact_svi(
     # It checks that the model can be called.
     Program(model, model)
     # Under masks nothing is cast, and sums have 64 bits.
-    looks, up = Looks(model, client_plate), Cast(64 if secure else 32)
+    looks, up = Looks(model, client_plate, fit), Cast(64 if secure else 32)
     start = {"stage": stages.numbers(stages.FORM, 0, 0)}
     if fitted is not None:
         example = unchecked(*fitted.pair.example)
@@ -92,8 +94,8 @@ def exact_svi(
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         if int(state["stage"][0]) == stages.FIT:
-            core, own = looks.fit(state["form"]).core, under(state, FIT)
-            return core.phase.assign(own, int(state["stage"][1]), profile, key)
+            phase, own = looks.fit(state["form"]).phase, under(state, FIT)
+            return phase.assign(own, int(state["stage"][1]), profile, key)
         return Assignment(Whole(answer_shapes(state)), 1.0, Cast(64), up)
 
     def weighed(state: Tree) -> ExactPosterior:
@@ -102,7 +104,7 @@ def exact_svi(
     def posterior(state: Tree) -> ExactPosterior | FittedGuide:
         if int(state["stage"][0]) != stages.FIT:
             return weighed(state)
-        return looks.fit(state["form"]).core.posterior(under(state, FIT))
+        return looks.fit(state["form"]).posterior(state)
 
     phase = Phase(
         "answer",
@@ -123,7 +125,7 @@ def exact_svi(
         replace(
             made,
             checks=(_check_sampler, *shown),
-            unfinished=lambda state, rounds: weighed(owned(state, MODEL)).doubt,
+            unfinished=lambda state, rounds: weighed(owned(state, MODEL)).lack,
             finished=lambda state: int(owned(state, MODEL)["stage"][0]) == stages.DONE,
         ),
         observations,

@@ -48,8 +48,8 @@ class AnswerServer:
         shown = {name: state[name] for name in SHOWN if name in state}
         if int(state["stage"][0]) != stages.FIT:
             return shown
-        core = self.looks.fit(state["form"]).core
-        given = published(core.phase.server, under(state, FIT), round, version)
+        server = self.looks.fit(state["form"]).phase.server
+        given = published(server, under(state, FIT), round, version)
         return shown | {f"{FIT}{name}": leaf for name, leaf in given.items()}
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
@@ -104,7 +104,7 @@ class AnswerServer:
     def _fitted(self, state: Tree, answers: Update) -> tuple[Tree, Info]:
         """Take a step of the fit; begin the importance round where it moves no more."""
         number, fitting = int(state["stage"][1]), self.looks.fit(state["form"])
-        phase = fitting.core.phase
+        phase = fitting.phase
         told = Sum(replace(answers, kind=phase.local.kind))
         after, info = phase.server.step(under(state, FIT), told, number)
         moved = stages.numbers(info["moved"], info["moved_sd"])
@@ -143,7 +143,7 @@ class AnswerServer:
             expected = f"at most {stages.WIDEST:,} shared unconstrained values"
             hint = "example=, and a guide, which serve larger models"
             raise PosteriorError("federated_svi of a model alone", expected, size, hint)
-        first = {f"{FIT}{name}": leaf for name, leaf in self.looks.fit(form).core.initial.items()}
+        first = self.looks.fit(form).initial
         return first | trail | {"form": form, "stage": stages.numbers(stages.FIT, 0, 0)}
 
 

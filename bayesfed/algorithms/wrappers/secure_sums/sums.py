@@ -166,9 +166,8 @@ class FixedPointPlan:
     def point_at(self, state: Tree, round: int) -> FixedPoint:
         """Return how numbers are written in a round: its leaves may be others than the first's."""
         given = example_plan(self.phase, self.profile, self.where, without(state, PREFIX), round)
-        if isinstance(given, Skip):
-            return self.point
-        return self.point.of(check_plan(given, self.where)[0])
+        own = None if isinstance(given, Skip) else check_plan(given, self.where)[0]
+        return self.point.of(own or self.point.leaves)
 
     def __call__(
         self,
@@ -184,7 +183,8 @@ class FixedPointPlan:
         planned = self.planned(state, round, profile, key)
         if isinstance(planned, Skip):
             return planned
-        record, point = told(type(planned.options)), self.point_at(state, round)  # type: ignore[arg-type]
+        record = told(type(planned.options))  # type: ignore[arg-type]
+        point = self.point_at(state, round)
         options: LocalOptions = record(
             **vars(planned.options),
             secure_weight=float(planned.weight),
@@ -203,21 +203,16 @@ class FixedPointPlan:
         )
         if isinstance(planned, Skip):
             return planned
+        where = f"{self.where}, client {profile.name!r}"
         leaves, by_entry = check_plan(planned, self.where)
         if leaves != self.point_at(state, round).leaves or by_entry != self.point.by_entry:
-            raise ArgumentError(
-                f"{self.where}, client {profile.name!r}",
-                "the leaves that all clients send in this round",
-                "others",
-                "a method whose clients send the same leaves",
-            )
+            expected = "the leaves that all clients send in this round"
+            hint = "a method whose clients send the same leaves"
+            raise ArgumentError(where, expected, "others", hint)
         if not (math.isfinite(planned.weight) and 0 <= planned.weight <= self.point.heaviest):
-            raise ArgumentError(
-                f"{self.where}, client {profile.name!r}",
-                f"a weight of at most {self.point.heaviest:g}",
-                f"{planned.weight:g}",
-                f"heaviest={planned.weight:g}, or equal_weights(algorithm)",
-            )
+            actual = f"{planned.weight:g}"
+            hint = f"heaviest={actual}, or equal_weights(algorithm)"
+            raise ArgumentError(where, f"a weight of at most {self.point.heaviest:g}", actual, hint)
         return planned
 
 
@@ -250,7 +245,7 @@ class FixedPointLocal(Around):
         weight: float = options.secure_weight  # type: ignore[attr-defined]
         leaves: str = options.secure_leaves  # type: ignore[attr-defined]
         others = tuple((name, tuple(shape)) for name, shape in json.loads(leaves or "[]"))
-        point = self.point.of(others) if leaves else self.point
+        point = self.point.of(others or self.point.leaves)
         vector = point.encode(payload, weight).view(SIGNED[point.bits])
         return Fit({"vector": torch.from_numpy(vector)}, fit.memory, {})
 

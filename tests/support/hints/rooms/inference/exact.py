@@ -116,6 +116,7 @@ def few(**given):
     return bf.run(bf.federated_svi(line, **given), clients, progress=False)
 
 
+ONES = bf.Dataset(torch.ones(2, 2), torch.ones(2))
 OTHER = bf.Dataset(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64))
 
 
@@ -132,12 +133,12 @@ CASES = [
     (few, "a larger site", regression),
     (few, "least_rows=", lambda: few(least_rows=1)),
     (
-        lambda: bf.federated_svi(line, fusion=bf.PVI(), example=CLIENTS["s0"][:2], secure=3),
+        lambda: bf.federated_svi(line, fusion=bf.PVI(), example=ONES, secure=3),
         "leaving out secure",
-        lambda: bf.federated_svi(line, fusion=bf.PVI(), example=CLIENTS["s0"][:2]),
+        lambda: bf.federated_svi(line, fusion=bf.PVI(), example=ONES),
     ),
     (
-        lambda: bf.federated_svi(line, fusion=bf.PVI(), example=CLIENTS["s0"][:2], secure=3),
+        lambda: bf.federated_svi(line, fusion=bf.PVI(), example=ONES, secure=3),
         "or guide, fusion and training",
         lambda: bf.federated_svi(line, example=CLIENTS["s0"][:2], secure=3),
     ),

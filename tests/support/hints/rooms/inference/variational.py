@@ -61,7 +61,7 @@ def work(optimiser=None, steps=2):
     return bf.Training(steps, batch_size=None, optimiser=optimiser)
 
 
-WIDE = bf.mlp([3, 16, 2], KEY)
+WIDE = bf.mlp([4, 16, 2], KEY)
 
 
 def of_network(model=NETWORK, guide=None, **options):
