@@ -97,6 +97,17 @@ def build(
     return tree
 
 
+def sampled(group: Mapping[str, np.ndarray]) -> xarray.Dataset:
+    """Return numbers by draw, ``(chain, draw)``, as a group that ArviZ 0.x makes none of."""
+    import xarray
+
+    places = zip(SAMPLED, next(iter(group.values())).shape, strict=True)
+    coords = {axis: np.arange(length) for axis, length in places}
+    return xarray.Dataset(
+        {name.replace("/", "."): (SAMPLED, values) for name, values in group.items()}, coords
+    )
+
+
 def _safe(names: Iterable[str], taken: Collection[str]) -> dict[str, str]:
     """Return a name for each that netCDF and xarray take: a slash separates groups there, and a
     variable must not be called as an axis.

@@ -16,11 +16,13 @@ from torch import Tensor
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.federated import Posterior
-from bayesfed.federated.core.posteriors import Dense, OfSites
+from bayesfed.federated.core.posteriors import Dense, OfSites, Scored
 from bayesfed.inspect.at_clients import Part
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
+# Name of the log likelihoods that clients keep.
+OF_CLIENTS = "rows"
 Values = dict[str, dict[str, list[Tensor]]]
 Pieces = dict[str, dict[str, list[Tensor]]]
 
@@ -33,6 +35,7 @@ def drawn_groups(
     key: Key,
     dims: dict[str, list[str]],
     coords: dict[str, Any],
+    memories: Mapping[str, Tree],
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return the groups of ArviZ that draws of a posterior make.
 
@@ -49,12 +52,19 @@ def drawn_groups(
     dims, coords
         Dimensions of what was observed, and those and coordinates of local latents, are entered
         here.
+    memories
+        By client: what it keeps. Without rows, the log likelihoods are those that clients keep.
     """
     values: Values = defaultdict(lambda: defaultdict(list))
     local: Values = defaultdict(lambda: defaultdict(list))
     observed = [_seen(part, key) for part in parts]
     for number in range(draws):
         _add(posterior, parts, observed, thin, key, number, values, local)
+        if isinstance(posterior, Scored) and not _names(observed):
+            likely = posterior.log_likelihoods(key.child("draw", number), memories)
+            if likely:
+                dims[OF_CLIENTS], coords["client"] = ["client"], [*likely]
+                values["log_likelihood"][OF_CLIENTS].append(torch.stack([*likely.values()]))
     for name, by_client in local.items():
         values["posterior"] |= _local(name, by_client, parts, dims, coords)
     groups = {
@@ -124,9 +134,12 @@ def _add_rows(pieces: Pieces, densities: Tree, values: Values) -> None:
         if "log_prior" in densities and pieces:
             likely = torch.cat([torch.cat(one) for one in pieces["log_likelihood"].values()]).sum()
             densities = {**densities, "lp": densities["log_prior"] + likely}
+        if "log_prior" in densities and not any("/" in name for name in densities):
+            densities = {**densities, "log_prior/sites": densities["log_prior"]}
         # ArviZ asks for divergences in some plots; independent draws have none.
         for name, value in {**densities, "diverging": torch.tensor(False)}.items():
-            values["sample_stats"][name].append(value)
+            group, _, site = name.partition("/")
+            values[group if site else "sample_stats"][site or name].append(value)
 
 
 def _observed(

@@ -20,7 +20,7 @@ from bayesfed.errors.checks import checked
 from bayesfed.federated import Algorithm, Record, bits
 from bayesfed.federated.core.posteriors import OfSites
 from bayesfed.inspect.at_clients import Part, Rows, all_rows, are_fitted, parts_of
-from bayesfed.inspect.compat import build
+from bayesfed.inspect.compat import build, sampled
 from bayesfed.inspect.drawn import drawn_groups, steps, thinned
 from bayesfed.inspect.personal import COUNTS
 from bayesfed.keys import Key
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import xarray
 
 MAX_ENTRIES = 250_000_000
+# Axes that are not a plate's.
+TAKEN = ("chain", "draw", "row", "client")
 
 
 @checked()
@@ -53,7 +55,8 @@ def to_arviz(
     ``SITE.input``; local latents with a dimension ``client``, or ``row`` if each row has one; a
     site called as an axis, such as ``chain``, ends in ``_``, and ``/`` becomes a dot), ``prior``
     and ``prior_predictive`` (for Pyro models), ``sample_stats`` (``log_q``, and where the prior's
-    density is known ``log_prior`` and ``lp``, the log joint density with the rows),
+    density is known ``log_prior`` and ``lp``, the log joint density with the rows), ``log_prior``
+    (by site of the prior),
     ``constant_data`` (``SITE.inclusion``, or ``SITE.mean`` and ``SITE.sd``, and ``row_client``,
     ``row_fitted``), ``posterior_predictive``, ``log_likelihood`` and ``observed_data`` (each
     observed site by its name, ``y`` of a network, if data are given), and ``federation`` (by round
@@ -106,18 +109,26 @@ def to_arviz(
         _check_size(first, draws, thin)
         more = posterior.derived(first, key) if isinstance(posterior, OfSites) else {}
         for name, value in {**posterior.constants, **first, **more}.items():
-            axes = posterior.axes.get(name, tuple(f"{name}_{axis}" for axis in range(value.ndim)))
-            dims[name] = list(axes)
+            numbered = [f"{name}_{axis}" for axis in range(value.ndim)]
             kept = [
                 range(0, length, step)
                 for length, step in zip(value.shape, steps(value, thin), strict=True)
             ]
-            coords |= {axis: np.array(places) for axis, places in zip(axes, kept, strict=True)}
+            dims[name] = [
+                # A plate whose matrices are thinned, or that is called as an axis of ArviZ.
+                plain if axis in TAKEN or len(coords.get(axis, places)) != len(places) else axis
+                for axis, plain, places in zip(
+                    posterior.axes.get(name, numbered), numbered, kept, strict=True
+                )
+            ]
+            coords |= {
+                axis: np.array(places) for axis, places in zip(dims[name], kept, strict=True)
+            }
         groups["constant_data"] = {
             name: thinned(value, thin).numpy() for name, value in posterior.constants.items()
         }
         parts = parts_of(posterior, memories or {}, data, "to_arviz", fitted)
-        groups |= drawn_groups(posterior, parts, draws, thin, key, dims, coords)
+        groups |= drawn_groups(posterior, parts, draws, thin, key, dims, coords, memories or {})
         if rows is not None:
             groups["constant_data"] |= _of_rows(rows, parts, fitted)
             dims |= {"row_client": ["row"], "row_fitted": ["row"]}
@@ -126,7 +137,10 @@ def to_arviz(
         if algorithm.posterior is None:
             groups["observed_data"] = {"y": rows.targets.numpy()}
             dims["y"] = ["row"] + [f"y_{axis}" for axis in range(1, rows.targets.ndim)]
-    return build(groups, coords, dims, {"federation": federation(history, own or {})})
+    extra = {"federation": federation(history, own or {})}
+    if known := groups.pop("log_prior", {}):
+        extra["log_prior"] = sampled(known)
+    return build(groups, coords, dims, extra)
 
 
 def _of_rows(

@@ -114,7 +114,9 @@ class Result:
     @property
     def health(self) -> Health:
         """What the run knows of its own health; `repr`, `bayesfed compare` and `report` show it."""
-        return health(self.history, self.settling, self.unheard, self._known)
+        lack, rounds = self.algorithm.unfinished, len(self.history)
+        doubt = lack(self.snapshot.state, rounds) if lack else ""
+        return health(self.history, self.settling, self.unheard, self._known, doubt)
 
     @property
     def clients(self) -> dict[str, Client]:

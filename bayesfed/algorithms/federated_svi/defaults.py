@@ -10,7 +10,7 @@ from typing import Any, get_args
 from bayesfed.algorithms.federated_svi.local import Elbo
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Ivon, NaturalGradient, Training, inverse
-from bayesfed.inference.variational import Fusion, FusionKind
+from bayesfed.inference.variational import FittedGuide, Fusion, FusionKind
 
 
 def work_of(training: Training | None, network: bool, fusion: Fusion | None) -> Training:
@@ -70,8 +70,13 @@ def check_suited(fusion: Fusion, scale: str, ivon: Ivon | None, elbo: Elbo | Non
         )
 
 
-def check_unguarded(**given: int | None) -> None:
-    """Raise `ArgumentError` if what guards sites of a model alone is given to a guide's fit."""
+def check_unguarded(guide: object, **given: int | None) -> None:
+    """Raise `ArgumentError` if what guards sites of a model alone is given to a guide's fit, or the
+    guide is fitted already.
+    """
+    if isinstance(guide, FittedGuide):
+        hint = "the model and this posterior alone"
+        raise ArgumentError("federated_svi, guide", "a guide to fit", "a fitted one", hint)
     for name, value in given.items():
         if value is not None:
             hint = f"leaving out {name}, or guide, fusion and training"

@@ -100,7 +100,7 @@ PLAIN = (0.5, True, ())
 )
 def federated_svi(
     model: Runs,
-    guide: Runs | None = None,
+    guide: Runs | FittedGuide | None = None,
     *,
     fusion: Fusion | None = None,
     scale: Literal["local", "global"] | None = None,
@@ -142,7 +142,8 @@ def federated_svi(
     guide
         The same for the guide: an automatic guide of the model, or what makes one (``AutoNormal``,
         ``partial(AutoNormal, init_scale=0.01)``, ``lambda model: AutoNormal(block(model, ...))``).
-        A model with local latents needs the latter.
+        A model with local latents needs the latter. Or the posterior of a fit of this model alone:
+        one importance round then says how far to trust it, and what each site's rows say.
         Default: `AutoNormal`, for a `bayesian` network at its own weights.
     fusion
         Rule that makes one posterior of the clients': `MeanParameters`, `Wasserstein`, `ReverseKL`,
@@ -209,12 +210,15 @@ def federated_svi(
     PosteriorError
         If the rule cannot serve the guide.
     """
-    settings = (guide, fusion, scale, temperature, training, elbo, codec)
+    fitted = guide if isinstance(guide, FittedGuide) else None
+    settings = (None if fitted else guide, fusion, scale, temperature, training, elbo, codec)
     alone = all(one is None for one in settings) and (averaging, antithetic, stay) == PLAIN
     if alone and not (isinstance(model, BayesianNet) and weights_of(model) > LARGEST):
         fit = partial(federated_svi, model, AutoNormal, client_plate=client_plate)
-        return exact_svi(model, fit, client_plate, link, observations, example, least_rows, secure)
-    check_unguarded(least_rows=least_rows, secure=secure)
+        return exact_svi(
+            model, fit, client_plate, link, observations, example, least_rows, secure, fitted
+        )
+    check_unguarded(guide, least_rows=least_rows, secure=secure)
     if example is None:
         hint = "example=train[:2]; or the model alone"
         raise ArgumentError("federated_svi", "an example for a guide's fit", "none", hint)

@@ -1,5 +1,5 @@
 """What a posterior may be able to do besides being drawn from: `Weighing`, `Partial`, `Dense`,
-`OfSites`.
+`Scored`, `OfSites`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,18 @@ class Dense(Protocol):
     """A posterior that knows densities at its own draws."""
 
     def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
-        """Return the draw of `draw` for this key, and ``log_q`` at it, and ``log_prior`` if it is
-        known, in nats.
+        """Return the draw of `draw` for this key, and the log densities that are known at it, in
+        nats: ``log_q``, ``log_prior``, and ``log_prior/SITE`` of each site of the prior.
+        """
+
+
+@runtime_checkable
+class Scored(Protocol):
+    """A posterior whose clients keep the log densities of their rows at its own draws."""
+
+    def log_likelihoods(self, key: Key, memories: Mapping[str, Tree]) -> Tree:
+        """Return the log density in nats of each client's rows at the draw of `draw` for this key;
+        nothing unless those of all rows are known.
         """
 
 

@@ -1,236 +1,87 @@
-"""`ExactPosterior`: draws by resampling weighted points, and what the weights say of them."""
+"""`ExactPosterior`: draws by resampling weighted points, their densities, and predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import torch
 from pyro import poutine
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.func import vmap
 
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
-from bayesfed.inference.exact import checking, stages, weighing
+from bayesfed.inference.exact.at_values import axes_of, constant, nodes
 from bayesfed.inference.exact.form import Form
-from bayesfed.inference.exact.traced import Doubled, Traced, doubled, traced
-from bayesfed.inference.variational.program import Runs
+from bayesfed.inference.exact.traced import Doubled, doubled
+from bayesfed.inference.exact.weighted import Weighted
+from bayesfed.inference.variational.terms import total_of
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
-STAGES = ("form", "mode", "q", "importance", "", "fit")
-WORDS = ("exact", "adapted", "gaussian", "several modes", "no mode", "not identified")
+# Nats by which sites' log likelihoods may be off their sum, by rounding.
+CLOSE = 0.01
 
 
 @dataclass(frozen=True)
-class ExactPosterior:
-    """The posterior of all sites' rows, as weighted points.
-
-    Parameters
-    ----------
-    model
-        ``model(inputs, targets=None)``.
-    plate
-        Name of the plate of a site's own latents.
-    state
-        State of the run (`stages`).
-    place
-        Prefix of what the method keeps in a site's memory.
-    less
-        Log likelihoods of the sites that are taken out, at the points; 0 for none.
-    own
-        Draws of a client's own sites at all points; empty for the server.
+class ExactPosterior(Weighted):
+    """The posterior of all sites' rows, as weighted points of which one is drawn; its parameters
+    are those of `Weighted`.
     """
 
-    model: Runs
-    plate: str
-    state: Tree
-    place: str = ""
-    less: Tensor | float = 0.0
-    own: Tree = field(default_factory=dict)
-
-    @property
-    def stays(self) -> tuple[str, ...]:
-        """Names of the sites that stay with clients, and that this posterior lacks."""
-        return tuple(sorted(self.traced.own - self.own.keys()))
-
-    def at_client(
-        self, memory: Mapping[str, Tensor], data: Dataset | None = None, name: str = ""
-    ) -> ExactPosterior:
-        """Return the posterior of one client, with its own latents, which go with the shared values
-        of every point.
-
-        Parameters
-        ----------
-        memory
-            What the client keeps, as in `Snapshot.memories`.
-        data, name
-            Not needed.
-
-        Raises
-        ------
-        PosteriorError
-            If the client keeps no draws of these points.
-        """
-        found = {site: self._kept(memory, f"own/{site}") for site in sorted(self.traced.own)}
-        return replace(self, own=found)
-
     @cached_property
-    def traced(self) -> Traced:
-        """The model and its sites."""
-        return traced(self.model, Form.read(self.state["form"]), self.plate)
-
-    @cached_property
-    def verdict(self) -> weighing.Verdict:
-        """What the importance weights say: k-hat, effective sample size, log evidence.
-
-        Raises
-        ------
-        PosteriorError
-            If the run ended before the importance round, or found no mode.
-        """
-        if "points" not in self.state:
-            hint = "bf.run(algorithm, clients) without rounds=; test rows by result.scores(test)"
-            raise PosteriorError("posterior", "a run with an importance round", self.doubt, hint)
-        state = self.state | {"value": self.state["value"] - self.less}
-        return checking.weights(state)
-
-    @cached_property
-    def weights(self) -> Tensor:
-        """Weights of the points, ``(n,)``: those of the posterior; those of the fit, if it was
-        only checked and is not the posterior.
-        """
-        verdict, code = self.verdict, int(self.state["verdict"][0])
-        fit = stages.TRAIL in self.state and not isinstance(self.less, Tensor)
-        good = not fit or code != weighing.GAUSSIAN
-        return verdict.weights if good else checking.gaussian(self.state)
-
-    @property
-    def status(self) -> str:
-        """How far the draws can be trusted.
-
-        ==============================  =======================================================
-        "exact", "adapted"              they are of the posterior; "adapted" after refits
-        "gaussian"                      they are of the best approximation; see `k_hat` and `ess`
-        "several modes"                 they are of those modes that were found; there may be more
-        "no mode"                       the density has no maximum that was found
-        "not identified: NAMES"         it is constant in a direction of these sites
-        "mode", ...                     the run ended in this stage
-        ==============================  =======================================================
-        """
-        if (stage := int(self.state["stage"][0])) != stages.DONE:
-            return STAGES[stage]
-        code = int(self.state["verdict"][0])
-        named = f": {', '.join(self._free)}" if code == weighing.FREE else ""
-        return WORDS[code] + named
-
-    @property
-    def k_hat(self) -> float:
-        """Shape of the tail of the importance weights: good up to 0.5."""
-        return self.verdict.k_hat
-
-    @property
-    def ess(self) -> float:
-        """Effective number of independent draws that the weighted points are worth."""
-        return self.verdict.ess
-
-    @property
-    def log_evidence(self) -> tuple[float, float]:
-        """The log marginal likelihood of all rows in nats, and its standard error. It means
-        something if the prior is proper.
-        """
-        return self.verdict.log_evidence, self.verdict.error
-
-    @property
-    def doubt(self) -> str:
-        """What speaks against the draws, in words; empty if nothing does."""
-        found = self.lack
-        if "heard" in self.state and (away := int(self.state["heard"][2] - self.state["heard"][0])):
-            found += "; " if found else ""
-            found += f"{away} sites were not heard: the posterior is that of the others"
-        return found
-
-    @property
-    def lack(self) -> str:
-        """What speaks against the draws as those of the sites that were heard, in words."""
-        status = self.status
-        if status in STAGES:
-            return f"it ended in the stage {status!r}; try more rounds"
-        if status in WORDS[:2]:
-            return ""
-        told = f" (k-hat {self.k_hat:.2f}, ESS {self.ess:.0f})" if "points" in self.state else ""
-        return f"its status is {status!r}{told}"
-
-    def without(self, memory: Mapping[str, Tensor]) -> ExactPosterior:
-        """Return the posterior without the rows of a site, for nothing: its log likelihoods are
-        taken out of the weights, whose `k_hat` says whether that is possible.
-
-        Parameters
-        ----------
-        memory
-            What the site keeps: ``result.snapshot.memories["name"]``.
-
-        Raises
-        ------
-        PosteriorError
-            If the site keeps no log likelihoods of these points, as under secure sums.
-        """
-        return replace(self, less=self.less + self._kept(memory, "value"))
-
-    def _kept(self, memory: Mapping[str, Tensor], leaf: str) -> Tensor:
-        """Return what a site keeps of all points."""
-        rounds = int(self.state["stage"][1]) if "points" in self.state else 0
-        names = [f"{self.place}{leaf}/{stages.seed(number)}" for number in range(rounds)]
-        if not names or any(name not in memory for name in names):
-            expected = "what a site keeps of the importance rounds"
-            hint = "snapshot.memories[name] of a run without secure sums"
-            raise PosteriorError(f"posterior, {leaf}", expected, sorted(memory), hint)
-        return torch.cat([memory[name] for name in names])
-
-    @cached_property
-    def values(self) -> Tree:
-        """Values of every shared site, and of a client's own ones, at all points, ``(n, ...)``;
-        their weights are `weights`.
-        """
-        points = self.state["points"]
-        with doubled():
-            found: Tree = vmap(self.traced.values, chunk_size=1024)(points)
-        return found | self.own
-
-    @property
-    def constants(self) -> Tree:
-        """Means and sds of all sites, log evidence, k-hat and effective sample size."""
-        if "points" not in self.state:
-            return {}
-        weights, made = self.weights, Tree()
-        for name, leaf in self.values.items():
-            mean = torch.tensordot(weights, leaf, 1)
-            made[f"{name}.mean"] = mean
-            made[f"{name}.sd"] = torch.tensordot(weights, (leaf - mean).square(), 1).sqrt()
-        numbers = zip(("log_evidence", "log_evidence_error"), self.log_evidence, strict=True)
-        told = {**dict(numbers), "k_hat": self.k_hat, "ess": self.ess}
-        return made | {name: stages.numbers(value)[0] for name, value in told.items()}
-
-    @property
-    def parameters(self) -> Tree:
-        """Means of all sites."""
-        return {name: leaf.contiguous() for name, leaf in self.constants.items() if ".mean" in name}
-
-    @property
     def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """Empty: axes have numbers, not names."""
-        return {}
+        """Names of the axes of every site: of its plates, else the site's own and numbers."""
+        made = self.traced
+        named = {name: axes_of(name, self._first[name]) for name in (*made.slots, *self._derived)}
+        more = {f"{name}.{word}": named[name] for name in made.slots for word in ("mean", "sd")}
+        return named | more
+
+    def _place(self, key: Key) -> int:
+        """Return the number of the point that is drawn."""
+        place = torch.rand((), dtype=torch.float64, generator=key.generator())
+        total = self.weights.cumsum(0)
+        return int(torch.searchsorted(total, place * total[-1]))
 
     def draw(self, key: Key) -> Tree:
         """Return one draw of every shared site."""
-        place = torch.rand((), dtype=torch.float64, generator=key.generator())
-        total = self.weights.cumsum(0)
-        number = int(torch.searchsorted(total, place * total[-1]))
+        number = self._place(key)
         return {name: leaf[number].float() for name, leaf in self.values.items()}
+
+    def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
+        """Return the draw of `draw` for this key, and ``log_prior``, the log density of the prior
+        at it in nats, and ``log_prior/SITE``, that of each of its sites.
+        """
+        draw, rows = self.draw(key), self.traced.rows
+        found = nodes(self.model, draw, rows.inputs, rows.targets).items()
+        each = {name: total_of(node).float() for name, node in found if name in self.traced.prior}
+        total = torch.stack([*each.values()]).sum()
+        return draw, {"log_prior": total, **{f"log_prior/{name}": each[name] for name in each}}
+
+    def log_likelihoods(self, key: Key, memories: Mapping[str, Tree]) -> Tree:
+        """Return the log density in nats of each site's rows at the draw of `draw` for this key;
+        nothing unless those of all rows are known, as under secure sums.
+        """
+        kept, number = self.kept(memories), self._place(key)
+        found = {name: leaf[number].float() for name, leaf in kept.items()}
+        with doubled():
+            prior = self.traced.log_prior(self.state["points"][number])
+        rest = (self.state["value"] - self.less)[number] - prior
+        return found if abs(float(rest - sum(found.values()))) < CLOSE else {}
+
+    def derived(self, draw: Mapping[str, Tensor], key: Key) -> Tree:
+        """Return the deterministic sites that no rows enter, at one draw."""
+        rows = self.traced.rows
+        found = nodes(self.model, draw, rows.inputs, rows.targets, key=key)
+        return {name: found[name]["value"].float() for name in self._derived}
+
+    @cached_property
+    def _derived(self) -> list[str]:
+        draw = {name: leaf[0] for name, leaf in self.values.items()}
+        return constant(self.model, draw, Form.read(self.state["form"]))
 
     def draw_prior(self, key: Key) -> Tree:
         """Return one draw of every shared site from the prior; empty if it is improper, or has
@@ -241,11 +92,11 @@ class ExactPosterior:
             return {}
         try:
             with doubled(), forked(key), Doubled():
-                trace = poutine.trace(self.model).get_trace(made.rows.inputs)
+                trace = poutine.trace(self.model).get_trace(made.rows.inputs, made.rows.targets)
         except NotImplementedError:
             return {}
-        nodes: Mapping[str, Any] = trace.nodes
-        return {name: nodes[name]["value"].float() for name in made.slots}
+        found: Mapping[str, Any] = trace.nodes
+        return {name: found[name]["value"].float() for name in made.slots}
 
     def observe(self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets at one draw, batch ``(B,)``.
@@ -255,26 +106,37 @@ class ExactPosterior:
         PosteriorError
             If the model has more than one observed site, or none.
         """
-        given = {name: leaf.double().to(inputs.device) for name, leaf in draw.items()}
-        with doubled(), forked(key), torch.no_grad():
-            run = poutine.condition(self.model, data=given)
-            wide = inputs.double() if inputs.is_floating_point() else inputs
-            nodes = poutine.trace(run).get_trace(wide).nodes
-        named = [
-            name for name in self.traced.observed if type(nodes[name]["fn"]).__name__ != "Unit"
-        ]
+        named = self.observe_sites(draw, inputs, key)
         if len(named) != 1:
-            hint = "draws of the posterior instead"
-            raise PosteriorError("predictions", "one observed site", named, hint)
-        return cast(TorchDistribution, nodes[named[0]]["fn"])
+            hint = "Result.to_arviz, which has every site, or draws of the posterior"
+            raise PosteriorError("predictions", "one observed site", [*named], hint)
+        return next(iter(named.values()))
+
+    def observe_sites(
+        self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key
+    ) -> dict[str, TorchDistribution]:
+        """Return the distribution of each observed site at one draw, by its name, without factors;
+        parameters as for `observe`.
+        """
+        if not (names := self._named):
+            return {}
+        found = nodes(self.model, draw, inputs, key=key)
+        return {name: found[name]["fn"] for name in names}
+
+    def observed(self, draw: Mapping[str, Tensor], data: Dataset) -> Tree:
+        """Return what each observed site observes of rows, by its name."""
+        found = nodes(self.model, draw, data.inputs, data.targets)
+        return {name: found[name]["value"] for name in self._named}
+
+    @cached_property
+    def _first(self) -> Mapping[str, Any]:
+        """Nodes of the model at zeros, on a made-up row."""
+        made = self.traced
+        with doubled():
+            values = made.values(torch.zeros(made.size))
+        return nodes(self.model, values, made.rows.inputs, made.rows.targets)
 
     @property
-    def _free(self) -> list[str]:
-        """Names of the sites of the direction in which nothing is known, the first of the basis."""
-        basis = self.state["free"].abs()
-        involved = basis[:, 0] / basis[:, 1:].norm(dim=1).clamp_min(1e-12)
-        return [
-            name
-            for name, slot in self.traced.slots.items()
-            if bool((involved[slot.begin : slot.end] > 0.1 * involved.max()).any())
-        ]
+    def _named(self) -> list[str]:
+        names = self.traced.observed
+        return [name for name in names if type(self._first[name]["fn"]).__name__ != "Unit"]

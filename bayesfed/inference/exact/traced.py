@@ -24,7 +24,7 @@ from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact.form import Form
 from bayesfed.inference.variational.program import Runs, quiet_store
 from bayesfed.inference.variational.splitting import twice_of
-from bayesfed.inference.variational.terms import as_raised
+from bayesfed.inference.variational.terms import as_raised, samples
 from bayesfed.trees import Tree
 
 
@@ -157,7 +157,8 @@ class Traced:
     def log_prior(self, point: Tensor) -> Tensor:
         """Return the log density of the prior."""
         found = self.run(self.rows, point).densities
-        return torch.stack([found[name] for name in self.prior]).sum()
+        # In the order of the trace: that of a set is another one in every process.
+        return torch.stack([found[name] for name in found if name in self.prior]).sum()
 
     def log_rows(self, data: Dataset, point: Tensor) -> Tensor:
         """Return the log density of rows where no site has own latents."""
@@ -281,8 +282,7 @@ def _run(
     trace.compute_log_prob()
     densities = {
         name: node["log_prob_sum"] + (at.jacobians[name].sum() if name in at.jacobians else 0.0)
-        for name, node in trace.nodes.items()
-        if "log_prob_sum" in node and type(node["fn"]).__name__ != "_Subsample"
+        for name, node in samples(trace)
     }
     return Run(at.slots[False], at.slots[True], densities, at.jacobians, trace.nodes)
 

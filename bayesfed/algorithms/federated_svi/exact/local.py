@@ -23,9 +23,9 @@ from bayesfed.trees import Shapes, Tree, under
 
 # What sites say in the first round: the form of their rows, its squares, whether they have any.
 FORM, SQUARES, SITES = "form", "squares", "sites"
-# Names of a site's log likelihoods, and of draws of its own latents, in its memory, by the round's
-# seed.
-KEPT, OWN = "value", "own"
+# Names of a site's log likelihoods, of where their points are, and of draws of its own latents, in
+# its memory, by the round's seed.
+KEPT, AT, OWN = "value", "at", "own"
 # Says in a site's memory that model and rows fit together.
 CHECKED = "checked"
 
@@ -105,7 +105,10 @@ class AnswerLocal:
                 return Fit(asking.reply(density, message, smooth, cost), memory, info)
             seed, counts = stages.seed(int(message["stage"][1])), checking.counts(message)
             answer = asking.importance(density, message, counts, seed, cost)
-            kept = {f"{KEPT}/{seed}": answer["value"].float().double() + answer["level"].sum()}
+            kept = {
+                f"{KEPT}/{seed}": answer["value"].float().double() + answer["level"].sum(),
+                f"{AT}/{seed}": message["centre"][0],
+            }
             if own:
                 own.check(near)
                 where = asking.proposed(message, counts, seed)

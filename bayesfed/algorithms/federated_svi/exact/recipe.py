@@ -10,7 +10,8 @@ importance (1, or up to 5)  log likelihood at 4,096 points that a seed names
 ==========================  =============================================================
 
 With more than 50 shared values, a fit of independent Gaussians by `PVI` stands for the two stages
-in the middle, and one importance round is its check.
+in the middle, and one importance round is its check. Of a guide that is fitted already only that is
+left, around its mean and covariance.
 
 Every answer is added up over sites; the prior, with its Jacobian, is the server's, once. A site's
 own latents are integrated at the site before it answers (`inference.exact.own`).
@@ -28,6 +29,7 @@ from bayesfed.algorithms.federated_svi.exact.server import AnswerServer
 from bayesfed.algorithms.wrappers.secure_sums.recipe import secure as masked
 from bayesfed.compress import Cast
 from bayesfed.data import Dataset
+from bayesfed.data.dataset import unchecked
 from bayesfed.errors import ArgumentError, complain
 from bayesfed.federated import (
     Algorithm,
@@ -43,9 +45,12 @@ from bayesfed.federated import (
 from bayesfed.federated.core import MODEL, Conditions, owned
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.training.observations import counting
-from bayesfed.inference.exact import stages
+from bayesfed.inference.exact import checking, stages
 from bayesfed.inference.exact.asking import LOWEST
+from bayesfed.inference.exact.at_values import gaussian_of
+from bayesfed.inference.exact.form import Form
 from bayesfed.inference.exact.posterior import ExactPosterior
+from bayesfed.inference.exact.traced import traced
 from bayesfed.inference.variational import FittedGuide, Program, Runs
 from bayesfed.inference.variational.posterior import MeanPrediction
 from bayesfed.keys import Key
@@ -65,6 +70,7 @@ def exact_svi(
     example: Dataset | None,
     least_rows: int | None,
     secure: int | None,
+    fitted: FittedGuide | None,
 ) -> Algorithm:
     """Return the method; parameters are those of `federated_svi`, and `fit` makes the fit of
     a model with many shared values, of its argument `example`.
@@ -80,7 +86,12 @@ def exact_svi(
     Program(model, model)
     # Under masks nothing is cast, and sums have 64 bits.
     looks, up = Looks(model, client_plate, fit), Cast(64 if secure else 32)
-    if example is not None:
+    start = {"stage": stages.numbers(stages.FORM, 0, 0)}
+    if fitted is not None:
+        example = unchecked(*fitted.pair.example)
+        known = traced(model, Form.of(example), client_plate)
+        start |= checking.around(*gaussian_of(fitted, known, stages.LARGEST))
+    elif example is not None:
         looks.check(example)
 
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
@@ -106,7 +117,7 @@ def exact_svi(
     )
     made = of_core(
         "federated_svi",
-        {"stage": stages.numbers(stages.FORM, 0, 0)},
+        start,
         (phase,),
         lambda state: MeanPrediction(posterior(state)),
         posterior,

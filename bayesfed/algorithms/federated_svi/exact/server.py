@@ -69,7 +69,7 @@ class AnswerServer:
         if stage == stages.DONE:
             return state, _info(state)
         if stage == stages.FORM:
-            state = self._begun(total) | {"heard": stages.numbers(heard, 0, heard)}
+            state = self._begun(state, total) | {"heard": stages.numbers(heard, 0, heard)}
             return state, _info(state)
         sites, missed, most = (float(number) for number in state["heard"])
         if stage == stages.FIT:
@@ -119,7 +119,7 @@ class AnswerServer:
             state = state | {"stage": stages.numbers(stages.IMPORTANCE, 0, 0)}
         return state, info | _info(state)
 
-    def _begun(self, total: Tree) -> Tree:
+    def _begun(self, state: Tree, total: Tree) -> Tree:
         sites = float(total[SITES])
         if not sites:
             raise DataError("federated_svi", "a site with rows", "none", "clients with rows")
@@ -135,6 +135,9 @@ class AnswerServer:
             actual = Form.of(self.example).words
             raise DataError("federated_svi, example", expected, actual, hint)
         size, form = self.looks.at(form).size, form.double()
+        trail = {stages.TRAIL: torch.zeros(0, 2).double()}
+        if "centre" in state:
+            return state | trail | {"form": form, "stage": stages.numbers(stages.IMPORTANCE, 0, 0)}
         if size <= stages.LARGEST:
             return stages.starts(size) | {"form": form}
         if size > stages.WIDEST:
@@ -142,8 +145,7 @@ class AnswerServer:
             hint = "example=, and a guide, which serve larger models"
             raise PosteriorError("federated_svi of a model alone", expected, size, hint)
         first = self.looks.fit(form).initial
-        stage = stages.numbers(stages.FIT, 0, 0)
-        return first | {"form": form, "stage": stage, stages.TRAIL: torch.zeros(0, 2).double()}
+        return first | trail | {"form": form, "stage": stages.numbers(stages.FIT, 0, 0)}
 
 
 def _info(state: Tree) -> Info:

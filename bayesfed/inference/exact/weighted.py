@@ -1,0 +1,301 @@
+"""`Weighted`: a posterior as weighted points, what the weights say of it, and of each site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from bayesfed.data import Dataset
+from bayesfed.errors import PosteriorError
+from bayesfed.inference.exact import checking, stages, weighing
+from bayesfed.inference.exact.at_values import moments
+from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.traced import Traced, doubled, traced
+from bayesfed.inference.variational.program import Runs
+from bayesfed.trees import Tree
+
+STAGES = ("form", "mode", "q", "importance", "", "fit")
+WORDS = ("exact", "adapted", "gaussian", "several modes", "no mode", "not identified")
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """The posterior of all sites' rows, as weighted points.
+
+    Parameters
+    ----------
+    model
+        ``model(inputs, targets=None)``.
+    plate
+        Name of the plate of a site's own latents.
+    state
+        State of the run (`stages`).
+    place
+        Prefix of what the method keeps in a site's memory.
+    less
+        Log likelihoods of the sites that are taken out, at the points; 0 for none.
+    own
+        Draws of a client's own sites at all points; empty for the server.
+    """
+
+    model: Runs
+    plate: str
+    state: Tree
+    place: str = ""
+    less: Tensor | float = 0.0
+    own: Tree = field(default_factory=dict)
+
+    @cached_property
+    def traced(self) -> Traced:
+        """The model and its sites."""
+        return traced(self.model, Form.read(self.state["form"]), self.plate)
+
+    @cached_property
+    def verdict(self) -> weighing.Verdict:
+        """What the importance weights say: k-hat, effective sample size, log evidence.
+
+        Raises
+        ------
+        PosteriorError
+            If the run ended before the importance round, or found no mode.
+        """
+        if "points" not in self.state:
+            hint = "bf.run(algorithm, clients) without rounds=; test rows by result.scores(test)"
+            raise PosteriorError("posterior", "a run with an importance round", self.doubt, hint)
+        state = self.state | {"value": self.state["value"] - self.less}
+        return checking.weights(state)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Weights of the points, ``(n,)``: those of the posterior; those of the fit, if it was
+        only checked and is not the posterior.
+        """
+        verdict, code = self.verdict, int(self.state["verdict"][0])
+        fit = stages.TRAIL in self.state and not isinstance(self.less, Tensor)
+        good = not fit or code != weighing.GAUSSIAN
+        return verdict.weights if good else checking.gaussian(self.state)
+
+    @property
+    def status(self) -> str:
+        """How far the draws can be trusted.
+
+        ==============================  =======================================================
+        "exact", "adapted"              they are of the posterior; "adapted" after refits
+        "gaussian"                      they are of the best approximation; see `k_hat` and `ess`
+        "several modes"                 they are of those modes that were found; there may be more
+        "no mode"                       the density has no maximum that was found
+        "not identified: NAMES"         it is constant in a direction of these sites
+        "mode", ...                     the run ended in this stage
+        ==============================  =======================================================
+        """
+        if (stage := int(self.state["stage"][0])) != stages.DONE:
+            return STAGES[stage]
+        code = int(self.state["verdict"][0])
+        named = f": {', '.join(self._free)}" if code == weighing.FREE else ""
+        return WORDS[code] + named
+
+    @property
+    def k_hat(self) -> float:
+        """Shape of the tail of the importance weights: good up to 0.5."""
+        return self.verdict.k_hat
+
+    @property
+    def ess(self) -> float:
+        """Effective number of independent draws that the weighted points are worth."""
+        return self.verdict.ess
+
+    @property
+    def log_evidence(self) -> tuple[float, float]:
+        """The log marginal likelihood of all rows in nats, and its standard error. It means
+        something if the prior is proper.
+        """
+        return self.verdict.log_evidence, self.verdict.error
+
+    @property
+    def doubt(self) -> str:
+        """What speaks against the draws, in words; empty if nothing does."""
+        found = self.lack
+        if "heard" in self.state and (away := int(self.state["heard"][2] - self.state["heard"][0])):
+            found += "; " if found else ""
+            found += f"{away} sites were not heard: the posterior is that of the others"
+        return found
+
+    @property
+    def lack(self) -> str:
+        """What speaks against the draws as those of the sites that were heard, in words."""
+        status = self.status
+        if status in STAGES:
+            return f"it ended in the stage {status!r}; try more rounds"
+        if status in WORDS[:2]:
+            return ""
+        if "points" not in self.state:
+            return f"its status is {status!r}"
+        told = f"its status is {status!r} (k-hat {self.k_hat:.2f}, ESS {self.ess:.0f})"
+        if self.weights is self.verdict.weights:
+            return told
+        return f"{told}; by the weights, a mean is {self.moved(self.verdict.weights):.2g} sds off"
+
+    def without(self, memory: Mapping[str, Tensor]) -> Self:
+        """Return the posterior without the rows of a site, for nothing: its log likelihoods are
+        taken out of the weights, whose `k_hat` says whether that is possible.
+
+        Parameters
+        ----------
+        memory
+            What the site keeps: ``result.snapshot.memories["name"]``.
+
+        Raises
+        ------
+        PosteriorError
+            If the site keeps no log likelihoods of these points, as under secure sums.
+        """
+        return replace(self, less=self.less + self._of(memory, "value"))
+
+    @property
+    def stays(self) -> tuple[str, ...]:
+        """Names of the sites that stay with clients, and that this posterior lacks."""
+        return tuple(sorted(self.traced.own - self.own.keys()))
+
+    def at_client(
+        self, memory: Mapping[str, Tensor], data: Dataset | None = None, name: str = ""
+    ) -> Self:
+        """Return the posterior of one client, with its own latents, which go with the shared values
+        of every point.
+
+        Parameters
+        ----------
+        memory
+            What the client keeps, as in `Snapshot.memories`.
+        data, name
+            Not needed.
+
+        Raises
+        ------
+        PosteriorError
+            If the client keeps no draws of these points.
+        """
+        found = {site: self._of(memory, f"own/{site}") for site in sorted(self.traced.own)}
+        return replace(self, own=found)
+
+    def _of(self, memory: Mapping[str, Tensor], leaf: str) -> Tensor:
+        """Return what a site keeps of all points."""
+        if not (found := self.kept({"": memory}, leaf)):
+            expected = "what a site keeps of the importance rounds"
+            hint = "snapshot.memories[name] of a run without secure sums"
+            raise PosteriorError(f"posterior, {leaf}", expected, sorted(memory), hint)
+        return found[""]
+
+    def kept(self, memories: Mapping[str, Mapping[str, Tensor]], leaf: str = "value") -> Tree:
+        """Return the log likelihoods in nats of each site's rows at all points, ``(n,)``, by its
+        name, or another leaf, of the sites that keep those of these points.
+        """
+        rounds = int(self.state["stage"][1]) if "points" in self.state else 0
+        seeds, found = [stages.seed(number) for number in range(rounds)], Tree()
+        for name, memory in sorted(memories.items()):
+            leaves = [memory.get(f"{self.place}{leaf}/{seed}") for seed in seeds]
+            places = [memory.get(f"{self.place}at/{seed}") for seed in seeds]
+            # A site that was left out keeps those of other points, by the same seeds.
+            if all(at is not None and self._asked(at) for at in places):
+                found[name] = torch.cat([part for part in leaves if part is not None])
+        return found
+
+    def _asked(self, centre: Tensor) -> bool:
+        return bool((self.state["mix/centre"] == centre).all(1).any())
+
+    def without_each(self, memories: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Self]:
+        """Return the posteriors without each site that keeps log likelihoods, as ``without NAME``;
+        `bayesfed.inspect.plot_intervals` draws them.
+
+        Parameters
+        ----------
+        memories
+            What sites keep, by name: ``result.snapshot.memories``.
+        """
+        return {
+            f"without {name}": replace(self, less=self.less + likely)
+            for name, likely in self.kept(memories).items()
+        }
+
+    def by_site(self, memories: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
+        """Return what each site's rows say beside those of all others, by its name, of the sites
+        that keep log likelihoods; `score_table` prints it.
+
+        =============  ===========================================================================
+        figure         what
+        =============  ===========================================================================
+        elpd, error    log density in nats of the site's rows, given those of all others, and its
+                       standard error: low where the site is unlike them, for the number of its rows
+        shift          sds by which the mean of a value moves without the site, the largest
+        k_hat, ess     of the posterior without the site (`without`), on which the others rest
+        =============  ===========================================================================
+
+        Parameters
+        ----------
+        memories
+            What sites keep, by name: ``result.snapshot.memories``.
+        """
+        weights, table = self.verdict.weights, dict[str, dict[str, float]]()
+        for name, likely in self.kept(memories).items():
+            other = replace(self, less=self.less + likely)
+            table[name] = {
+                "elpd": self.log_evidence[0] - other.log_evidence[0],
+                "error": float((torch.softmax(weights.log() - likely, 0) - weights).norm()),
+                "shift": self.moved(other.verdict.weights),
+                "k_hat": other.k_hat,
+                "ess": other.ess,
+            }
+        return table
+
+    def moved(self, weights: Tensor) -> float:
+        """Return how far the means of all values are from those with other weights, in sds, the
+        largest.
+        """
+        most = 0.0
+        for leaf in self.values.values():
+            (mean, sd), (there, _) = moments(self.weights, leaf), moments(weights, leaf)
+            most = max(most, float(((there - mean).abs() / sd).max()))
+        return most
+
+    @cached_property
+    def values(self) -> Tree:
+        """Values of every shared site, and of a client's own ones, at all points, ``(n, ...)``;
+        their weights are `weights`.
+        """
+        points = self.state["points"]
+        with doubled():
+            found: Tree = vmap(self.traced.values, chunk_size=1024)(points)
+        return found | self.own
+
+    @property
+    def constants(self) -> Tree:
+        """Means and sds of all sites, log evidence, k-hat and effective sample size."""
+        if "points" not in self.state:
+            return {}
+        weights, made = self.weights, Tree()
+        for name, leaf in self.values.items():
+            made[f"{name}.mean"], made[f"{name}.sd"] = moments(weights, leaf)
+        numbers = zip(("log_evidence", "log_evidence_error"), self.log_evidence, strict=True)
+        told = {**dict(numbers), "k_hat": self.k_hat, "ess": self.ess}
+        return made | {name: stages.numbers(value)[0] for name, value in told.items()}
+
+    @property
+    def parameters(self) -> Tree:
+        """Means of all sites."""
+        return {name: leaf.contiguous() for name, leaf in self.constants.items() if ".mean" in name}
+
+    @property
+    def _free(self) -> list[str]:
+        """Names of the sites of the direction in which nothing is known, the first of the basis."""
+        basis = self.state["free"].abs()
+        involved = basis[:, 0] / basis[:, 1:].norm(dim=1).clamp_min(1e-12)
+        return [
+            name
+            for name, slot in self.traced.slots.items()
+            if bool((involved[slot.begin : slot.end] > 0.1 * involved.max()).any())
+        ]
