@@ -127,8 +127,7 @@ def other(inputs, targets=None):
 
 def weighed(model=line, **settings):
     """Weigh a fit of another number of rounds, at its first guide."""
-    example = bf.Dataset(torch.ones(2, 2).double(), torch.ones(2).double())
-    fit = bf.federated_svi(line, AutoNormal, example=example)
+    fit = bf.federated_svi(line, AutoNormal, example=bf.Dataset(torch.ones(2, 2), torch.ones(2)))
     return bf.federated_svi(model, fit.posterior(fit.initial), **settings)
 
 
@@ -180,7 +179,7 @@ CASES = [
     ),
     (
         lambda: observed(several),
-        "draws of the posterior instead",
+        "or draws of the posterior",
         lambda: done(several).posterior.draw(bf.Key(0)),
     ),
     (lambda: run(CLIENTS, local), "a class of guide, AutoNormal", guided(local)),
