@@ -10,7 +10,7 @@ from typing import Any, get_args
 from bayesfed.algorithms.federated_svi.local import Elbo
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Ivon, NaturalGradient, Training, inverse
-from bayesfed.inference.variational import FittedGuide, Fusion, FusionKind
+from bayesfed.inference.variational import FittedGuide, Fusion, FusionKind, Runs
 
 
 def work_of(training: Training | None, network: bool, fusion: Fusion | None) -> Training:
@@ -70,9 +70,9 @@ def check_suited(fusion: Fusion, scale: str, ivon: Ivon | None, elbo: Elbo | Non
         )
 
 
-def check_unguarded(guide: object, **given: int | None) -> None:
-    """Raise `ArgumentError` if what guards sites of a model alone is given to a guide's fit, or the
-    guide is fitted already.
+def unguarded(guide: Runs | FittedGuide | None, **given: int | None) -> Runs | None:
+    """Return the guide; raise `ArgumentError` if it is fitted already, or what guards sites of a
+    model alone is given to its fit.
     """
     if isinstance(guide, FittedGuide):
         hint = "the model and this posterior alone"
@@ -81,3 +81,4 @@ def check_unguarded(guide: object, **given: int | None) -> None:
         if value is not None:
             hint = f"leaving out {name}, or guide, fusion and training"
             raise ArgumentError(f"federated_svi, {name}", "a model alone", value, hint)
+    return guide

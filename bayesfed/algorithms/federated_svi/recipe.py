@@ -22,7 +22,7 @@ from pyro.infer.autoguide import AutoNormal
 from bayesfed.algorithms.federated_svi.defaults import (
     check_fusion,
     check_suited,
-    check_unguarded,
+    unguarded,
     work_of,
 )
 from bayesfed.algorithms.federated_svi.exact.recipe import exact_svi
@@ -79,8 +79,8 @@ from bayesfed.models.live import check_modes
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, shapes, without
 
-# `averaging`, `antithetic` and `stay` where they are not given.
-PLAIN = (0.5, True, ())
+# What chooses a guide's fit, from `fusion` to `stay`, where it is not given.
+PLAIN = (None, None, None, None, None, None, 0.5, True, ())
 
 
 @recipe(
@@ -142,8 +142,8 @@ def federated_svi(
     guide
         The same for the guide: an automatic guide of the model, or what makes one (``AutoNormal``,
         ``partial(AutoNormal, init_scale=0.01)``, ``lambda model: AutoNormal(block(model, ...))``).
-        A model with local latents needs the latter. Or the posterior of a fit of this model alone:
-        one importance round then says how far to trust it, and what each site's rows say.
+        A model with local latents needs the latter. Of the posterior of a fit, one importance round
+        says how far to trust it.
         Default: `AutoNormal`, for a `bayesian` network at its own weights.
     fusion
         Rule that makes one posterior of the clients': `MeanParameters`, `Wasserstein`, `ReverseKL`,
@@ -210,15 +210,14 @@ def federated_svi(
     PosteriorError
         If the rule cannot serve the guide.
     """
-    fitted = guide if isinstance(guide, FittedGuide) else None
-    settings = (None if fitted else guide, fusion, scale, temperature, training, elbo, codec)
-    alone = all(one is None for one in settings) and (averaging, antithetic, stay) == PLAIN
+    settings = (fusion, scale, temperature, training, elbo, codec, averaging, antithetic, stay)
+    alone = settings == PLAIN and (guide is None or isinstance(guide, FittedGuide))
     if alone and not (isinstance(model, BayesianNet) and weights_of(model) > LARGEST):
         fit = partial(federated_svi, model, AutoNormal, client_plate=client_plate)
         return exact_svi(
-            model, fit, client_plate, link, observations, example, least_rows, secure, fitted
+            model, fit, guide, client_plate, link, observations, example, least_rows, secure
         )
-    check_unguarded(guide, least_rows=least_rows, secure=secure)
+    guide = unguarded(guide, least_rows=least_rows, secure=secure)
     if example is None:
         hint = "example=train[:2]; or the model alone"
         raise ArgumentError("federated_svi", "an example for a guide's fit", "none", hint)

@@ -64,13 +64,13 @@ FEW = 3
 def exact_svi(
     model: Runs,
     fit: Fits,
+    guide: Runs | FittedGuide | None,
     client_plate: str,
     link: Link | None,
     observations: int | None,
     example: Dataset | None,
     least_rows: int | None,
     secure: int | None,
-    fitted: FittedGuide | None,
 ) -> Algorithm:
     """Return the method; parameters are those of `federated_svi`, and `fit` makes the fit of
     a model with many shared values, of its argument `example`.
@@ -87,10 +87,10 @@ def exact_svi(
     # Under masks nothing is cast, and sums have 64 bits.
     looks, up = Looks(model, client_plate, fit), Cast(64 if secure else 32)
     start = {"stage": stages.numbers(stages.FORM, 0, 0)}
-    if fitted is not None:
-        example = unchecked(*fitted.pair.example)
+    if isinstance(guide, FittedGuide):
+        example = unchecked(*guide.pair.example)
         known = traced(model, Form.of(example), client_plate)
-        start |= checking.around(*gaussian_of(fitted, known, stages.LARGEST))
+        start |= checking.around(*gaussian_of(guide, known, stages.LARGEST))
     elif example is not None:
         looks.check(example)
 

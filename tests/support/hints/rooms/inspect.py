@@ -17,6 +17,7 @@ from bayesfed.inspect import (
     plot_client_costs,
     plot_forest,
     plot_inputs,
+    plot_intervals,
     plot_outside,
     plot_reliability,
     plot_risk_coverage,
@@ -65,6 +66,11 @@ def personal():
     """Return a run of a personal method."""
     tiny = tiny_recipes()["ditto"]()
     return bf.run(tiny.algorithm, tiny.pool(), rounds=1, progress=False)
+
+
+def intervals(other):
+    """Draw intervals of a fit and of another one."""
+    plot_intervals({"one": svi_done().posterior, "other": other().posterior}, draws=100)
 
 
 def drawn():
@@ -129,6 +135,8 @@ CASES = [
         lambda: plot_outside(torch.rand(4), {"others": torch.rand(4)}, label="entropy"),
     ),
     (lambda scores: plot_severity(scores, label="NLL"), {}),
+    (lambda: plot_intervals({}), "{'all': result.posterior}", lambda: intervals(svi_done)),
+    (lambda: intervals(sparse), "posteriors of one model", lambda: intervals(svi_done)),
     (
         lambda: plot_risk_coverage({}),
         "{'entropy': (entropy, wrong)}",

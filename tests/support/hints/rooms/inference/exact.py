@@ -139,7 +139,20 @@ ONES = bf.Dataset(torch.ones(2, 2), torch.ones(2))
 OTHER = bf.Dataset(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64))
 
 
+def other(inputs, targets=None):
+    a = pyro.sample("a", dist.Normal(0.0, 1.0))
+    pyro.factor("y", dist.Normal(a, 1.0).log_prob(targets).sum())
+
+
+def weighed(model=line, **settings):
+    """Weigh a fit of another number of rounds, at its first guide."""
+    fit = bf.federated_svi(line, AutoNormal, example=bf.Dataset(torch.ones(2, 2), torch.ones(2)))
+    return bf.federated_svi(model, fit.posterior(fit.initial), **settings)
+
+
 CASES = [
+    (lambda: weighed(seed=0, averaging=0.2), "this posterior alone", weighed),
+    (lambda: weighed(other), "the model that was fitted", weighed),
     (
         lambda: regression(example=OTHER),
         "example=rows[:2] of a site",
@@ -185,7 +198,7 @@ CASES = [
     ),
     (
         lambda: observed(several),
-        "draws of the posterior instead",
+        "or draws of the posterior",
         lambda: done(several).posterior.draw(bf.Key(0)),
     ),
     (
