@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -13,9 +13,11 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.func import vmap
 
+from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact import stages, weighing
-from bayesfed.inference.exact.traced import Form, Traced, doubled, traced
+from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.traced import Traced, doubled, traced
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
@@ -40,6 +42,8 @@ class ExactPosterior:
         Prefix of what the method keeps in a site's memory.
     less
         Log likelihoods of the sites that are taken out, at the points; 0 for none.
+    own
+        Draws of a client's own sites at all points; empty for the server.
     """
 
     model: Runs
@@ -47,6 +51,33 @@ class ExactPosterior:
     state: Tree
     place: str = ""
     less: Tensor | float = 0.0
+    own: Tree = field(default_factory=dict)
+
+    @property
+    def stays(self) -> tuple[str, ...]:
+        """Names of the sites that stay with clients, and that this posterior lacks."""
+        return tuple(sorted(self.traced.own - self.own.keys()))
+
+    def at_client(
+        self, memory: Mapping[str, Tensor], data: Dataset | None = None, name: str = ""
+    ) -> ExactPosterior:
+        """Return the posterior of one client, with its own latents, which go with the shared values
+        of every point.
+
+        Parameters
+        ----------
+        memory
+            What the client keeps, as in `Snapshot.memories`.
+        data, name
+            Not needed.
+
+        Raises
+        ------
+        PosteriorError
+            If the client keeps no draws of these points.
+        """
+        found = {site: self._kept(memory, f"own/{site}") for site in sorted(self.traced.own)}
+        return replace(self, own=found)
 
     @cached_property
     def traced(self) -> Traced:
@@ -132,22 +163,26 @@ class ExactPosterior:
         PosteriorError
             If the site keeps no log likelihoods of these points.
         """
+        return replace(self, less=self.less + self._kept(memory, "value"))
+
+    def _kept(self, memory: Mapping[str, Tensor], leaf: str) -> Tensor:
+        """Return what a site keeps of all points."""
         rounds = int(self.state["stage"][1]) if "points" in self.state else 0
-        names = [f"{self.place}value/{stages.seed(number)}" for number in range(rounds)]
+        names = [f"{self.place}{leaf}/{stages.seed(number)}" for number in range(rounds)]
         if not names or any(name not in memory for name in names):
             expected, hint = "what a site keeps of the importance rounds", "snapshot.memories[name]"
-            raise PosteriorError("without", expected, sorted(memory), hint)
-        return replace(self, less=self.less + torch.cat([memory[name] for name in names]))
+            raise PosteriorError(f"posterior, {leaf}", expected, sorted(memory), hint)
+        return torch.cat([memory[name] for name in names])
 
     @cached_property
     def values(self) -> Tree:
-        """Values of every shared site at all points, ``(n, ...)``; their weights are
-        ``verdict.weights``.
+        """Values of every shared site, and of a client's own ones, at all points, ``(n, ...)``;
+        their weights are ``verdict.weights``.
         """
         points = self.state["points"]
         with doubled():
             found: Tree = vmap(self.traced.values, chunk_size=1024)(points)
-        return found
+        return found | self.own
 
     @property
     def constants(self) -> Tree:

@@ -7,7 +7,7 @@ same made-up rows, so that all agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,15 +20,12 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from bayesfed.data import Dataset
-from bayesfed.errors import DataError, PosteriorError
+from bayesfed.errors import PosteriorError
+from bayesfed.inference.exact.form import Form
 from bayesfed.inference.variational.program import Runs, quiet_store
 from bayesfed.inference.variational.splitting import twice_of
 from bayesfed.inference.variational.terms import as_raised
 from bayesfed.trees import Tree
-
-# Most axes of a row, and the types of rows by their number.
-AXES = 6
-TYPES = (torch.float64, torch.int64, torch.bool, torch.uint8, torch.int32)
 
 
 class Slot(NamedTuple):
@@ -39,86 +36,54 @@ class Slot(NamedTuple):
     shape: tuple[int, ...]
 
 
+def level(value: float) -> Tensor:
+    """Return a vector of one value that is as long as any."""
+    return torch.tensor(value, dtype=torch.float64).expand(1 << 40)
+
+
 class At(Messenger):
     """Give every latent site its part of a vector of unconstrained values, in the order of sites.
 
     Parameters
     ----------
     point
-        The values, ``(d,)``; None for zeros.
+        The values of the shared sites, ``(d,)`` or more.
     plate
-        Name of the plate of a client's own latents, which have no place here.
+        Name of the plate of a client's own latents.
+    names
+        Sites that are a client's own without that plate.
+    own
+        The values of a client's own sites, ``(m,)`` or more.
     """
 
-    def __init__(self, point: Tensor | None, plate: str) -> None:
+    def __init__(self, point: Tensor, plate: str, names: frozenset[str], own: Tensor) -> None:
         super().__init__()
-        self.point, self.plate = point, plate
-        self.slots: dict[str, Slot] = {}
+        self.plate, self.names = plate, names
+        self.values = {False: point, True: own}
+        self.slots: dict[bool, dict[str, Slot]] = {False: {}, True: {}}
         self.jacobians: Tree = {}
 
     def _pyro_sample(self, msg: Any) -> None:
         name, fn = msg["name"], msg["fn"]
         if msg["is_observed"] or msg["value"] is not None or type(fn).__name__ == "_Subsample":
             return
-        if any(frame.name == self.plate for frame in msg["cond_indep_stack"]):
-            expected, hint = "latents that all sites share", "a class of guide, AutoNormal"
-            raise PosteriorError(f"site {name!r}", expected, f"one under {self.plate!r}", hint)
         try:
             transform = biject_to(fn.support)
             shape = tuple(transform.inverse_shape(fn.shape()))
         except NotImplementedError as problem:
             expected, hint = "latents with a density on numbers", "summing it out in the model"
             raise PosteriorError(f"site {name!r}", expected, type(fn).__name__, hint) from problem
-        begin = max((slot.end for slot in self.slots.values()), default=0)
-        self.slots[name] = slot = Slot(begin, begin + torch.Size(shape).numel(), shape)
+        frames = msg["cond_indep_stack"]
+        own = name in self.names or any(frame.name == self.plate for frame in frames)
+        slots, values = self.slots[own], self.values[own]
+        begin = max((slot.end for slot in slots.values()), default=0)
+        slots[name] = slot = Slot(begin, begin + torch.Size(shape).numel(), shape)
+        # A vector that is too short is one of other rows, which is said afterwards.
         free = torch.zeros(shape)
-        if self.point is not None and slot.end <= len(self.point):
-            free = self.point[slot.begin : slot.end].reshape(shape)
+        if slot.end <= len(values):
+            free = values[slot.begin : slot.end].reshape(shape)
         msg["value"] = transform(free)
-        self.jacobians[name] = transform.log_abs_det_jacobian(free, msg["value"]).sum()
-
-
-@dataclass(frozen=True)
-class Form:
-    """Shape and type of a row's input and target, as numbers that can be added over sites.
-
-    Parameters
-    ----------
-    numbers
-        For inputs and then targets: the type, the number of axes, their lengths, zeros.
-    """
-
-    numbers: tuple[int, ...]
-
-    @classmethod
-    def of(cls, data: Dataset) -> Form:
-        """Return the form of a site's rows."""
-        numbers = list[int]()
-        for leaf in (data.inputs, data.targets):
-            kind = torch.float64 if leaf.is_floating_point() else leaf.dtype
-            if kind not in TYPES or leaf.ndim > AXES:
-                expected = f"rows of numbers with fewer than {AXES} axes"
-                raise DataError("federated_svi", expected, f"{leaf.dtype}", "float32 or int64")
-            axes = leaf.shape[1:]
-            numbers += [TYPES.index(kind), len(axes), *axes, *[0] * (AXES - len(axes))]
-        return cls(tuple(numbers))
-
-    @classmethod
-    def read(cls, numbers: Tensor) -> Form:
-        """Return the form that numbers say."""
-        return cls(tuple(int(number) for number in numbers))
-
-    def rows(self, count: int) -> Dataset:
-        """Return so many made-up rows: fractions between .5 and 1.5, whole numbers 0."""
-        leaves = list[Tensor]()
-        for part in (self.numbers[: AXES + 2], self.numbers[AXES + 2 :]):
-            shape = (count, *part[2 : 2 + part[1]])
-            size, kind = torch.Size(shape).numel(), TYPES[part[0]]
-            leaf = torch.zeros(shape, dtype=kind)
-            if kind.is_floating_point:
-                leaf = (torch.arange(1, size + 1, dtype=kind) * 0.618 % 1 + 0.5).reshape(shape)
-            leaves.append(leaf)
-        return Dataset(leaves[0], leaves[1])
+        self.jacobians[name] = transform.log_abs_det_jacobian(free, msg["value"])
 
 
 @contextmanager
@@ -146,11 +111,15 @@ class Traced:
     plate
         Name of the plate of a client's own latents.
     slots
-        The latent sites.
+        The shared latent sites.
+    own
+        Names of a client's own latent sites.
     prior
-        Names of the sites whose density does not depend on rows.
+        Names of the sites whose density depends neither on rows nor on own values.
     observed
-        Names of the others.
+        Names of those that rows enter, own sites left out.
+    others
+        Names of those that own values enter, and no rows, own sites left out.
     rows
         A made-up row.
     """
@@ -158,8 +127,10 @@ class Traced:
     model: Runs
     plate: str
     slots: Mapping[str, Slot]
+    own: frozenset[str]
     prior: frozenset[str]
     observed: tuple[str, ...]
+    others: tuple[str, ...]
     rows: Dataset
 
     @property
@@ -167,24 +138,31 @@ class Traced:
         """Number d of unconstrained values."""
         return max(slot.end for slot in self.slots.values())
 
-    def densities(self, data: Dataset, point: Tensor) -> Tree:
-        """Return the log density of every site at a point, with Jacobians."""
-        return _run(self.model, self.plate, data, point).densities
+    def run(self, data: Dataset, point: Tensor, own: Tensor | None = None) -> Run:
+        """Return the run at shared and own values, by default zeros."""
+        return _run(self.model, self.plate, data, point, self.own, own)
 
     def values(self, point: Tensor) -> Tree:
-        """Return the values of all latent sites at a point."""
-        nodes = _run(self.model, self.plate, self.rows, point).nodes
-        return {name: nodes[name]["value"] for name in self.slots}
+        """Return the values of all shared sites at a point."""
+        return self.run(self.rows, point).values(self.slots)
 
     def log_prior(self, point: Tensor) -> Tensor:
         """Return the log density of the prior."""
-        found = self.densities(self.rows, point)
+        found = self.run(self.rows, point).densities
         return torch.stack([found[name] for name in self.prior]).sum()
 
     def log_rows(self, data: Dataset, point: Tensor) -> Tensor:
-        """Return the log density of rows."""
-        found = self.densities(data, point)
+        """Return the log density of rows where no site has own latents."""
+        found = self.run(data, point).densities
         return torch.stack([found[name] for name in self.observed]).sum()
+
+    def terms(self, data: Dataset, point: Tensor, own: Tensor) -> Tensor:
+        """Return all terms of the log density of rows and own values, ``(E,)``."""
+        run = self.run(data, point, own)
+        names = (*self.observed, *self.others, *run.own)
+        found = [run.nodes[name]["log_prob"] for name in names]
+        found += [run.jacobians[name] for name in run.own]
+        return torch.cat([leaf.reshape(-1) for leaf in found])
 
     def check(self, data: Dataset) -> None:
         """Check a client's rows.
@@ -195,13 +173,14 @@ class Traced:
             If the sites are others for these rows, their prior depends on them, or the log density
             of the rows is no sum over them.
         """
-        point = torch.linspace(-0.3, 0.4, self.size)
-        found = _run(self.model, self.plate, data, point)
-        if found.slots != self.slots:
-            wrong = sorted(set(found.slots.items()) ^ set(self.slots.items()))[0][0]
-            raise _depends(wrong)
-        made = self.densities(self.rows, point)
-        twice = self.densities(twice_of(data), point)
+        point, own = torch.linspace(-0.3, 0.4, self.size), level(0.2)
+        found = self.run(data, point, own)
+        wrong = {name for name, _ in found.slots.items() ^ self.slots.items()}
+        known = self.prior | {*self.observed, *self.others}
+        if wrong := wrong or known ^ (found.densities.keys() - found.own.keys()):
+            raise _depends(min(wrong))
+        made = self.run(self.rows, point, own).densities
+        twice = self.run(twice_of(data), point, own).densities
         for name in self.prior:
             if not torch.allclose(found.densities[name], made[name], rtol=1e-6, atol=1e-9):
                 raise _depends(name)
@@ -212,49 +191,80 @@ class Traced:
 
 
 class Run(NamedTuple):
-    """A run of a model: its latent sites, log densities, and the nodes of its trace."""
+    """A run of a model: its shared and own latent sites, log densities with Jacobians, Jacobians
+    term by term, and the nodes of its trace.
+    """
 
     slots: dict[str, Slot]
+    own: dict[str, Slot]
     densities: Tree
+    jacobians: Tree
     nodes: Mapping[str, Any]
+
+    def values(self, names: Iterable[str]) -> Tree:
+        """Return the values of sites."""
+        return {name: self.nodes[name]["value"] for name in names}
 
 
 def traced(model: Runs, form: Form, plate: str) -> Traced:
-    """Look at a model: which sites it has, and which of them rows enter.
+    """Look at a model: which sites it has, which of them are a client's own (under its plate, or as
+    many as there are rows), and which of them rows enter.
 
     Raises
     ------
     PosteriorError
-        If a latent site is discrete, depends on rows or is under the client's plate, there is none,
-        no term depends on rows, or the model has parameters that are no sites.
+        If a latent site is discrete, a shared one depends on rows, there is none, no term depends
+        on rows, or the model has parameters that are no sites.
     """
+    rows = [form.rows(count) for count in (1, 2)]
     with doubled():
-        size = max((s.end for s in _run(model, plate, form.rows(1)).slots.values()), default=0)
-        point = torch.linspace(-0.3, 0.4, size)
-        one, two = (_run(model, plate, form.rows(count), point) for count in (1, 2))
+        shapes = [_run(model, plate, part).slots for part in rows]
+        grown = frozenset(
+            name
+            for name, slot in shapes[0].items()
+            if name in shapes[1] and slot.shape != shapes[1][name].shape
+        )
+        point = torch.linspace(-0.3, 0.4, max((s.end for s in shapes[0].values()), default=0))
+        one, two, moved = (
+            _run(model, plate, part, point, grown, level(own))
+            for part, own in zip((*rows, rows[0]), (0.2, 0.2, 0.3), strict=True)
+        )
     for name, node in one.nodes.items():
         if node["type"] == "param" and node["value"].requires_grad:
             expected, hint = "a model all of whose unknowns are sites", "pyro.sample, or a guide"
             raise PosteriorError(f"parameter {name!r}", expected, "one without a prior", hint)
-    prior = frozenset(
-        name
-        for name, value in one.densities.items()
-        if name in two.densities
-        and one.nodes[name]["log_prob"].shape == two.nodes[name]["log_prob"].shape
-        and torch.allclose(value, two.densities[name], rtol=1e-9, atol=1e-12)
+    still, fixed = (
+        frozenset(
+            name
+            for name, value in one.densities.items()
+            if name in other.densities
+            and one.nodes[name]["log_prob"].shape == other.nodes[name]["log_prob"].shape
+            and torch.allclose(value, other.densities[name], rtol=1e-9, atol=1e-12)
+        )
+        for other in (two, moved)
     )
     for name in one.slots:
-        if name not in prior:
+        if name not in still & fixed:
             raise _depends(name)
-    observed = tuple(name for name in one.densities if name not in prior)
-    if not size or not observed:
-        expected, hint = "latent sites, and terms that rows enter", "obs=targets"
+    observed = tuple(name for name in one.densities if name not in still and name not in one.own)
+    others = tuple(name for name in one.densities if name in still - fixed - one.own.keys())
+    if not one.slots or not observed:
+        expected, hint = "shared latent sites, and terms that rows enter", "obs=targets"
         raise PosteriorError("federated_svi, model", expected, [*one.densities], hint)
-    return Traced(model, plate, one.slots, prior, observed, form.rows(1))
+    prior = (still & fixed) - one.own.keys()
+    return Traced(model, plate, one.slots, frozenset(one.own), prior, observed, others, rows[0])
 
 
-def _run(model: Runs, plate: str, data: Dataset, point: Tensor | None = None) -> Run:
-    at = At(point, plate)
+def _run(
+    model: Runs,
+    plate: str,
+    data: Dataset,
+    point: Tensor | None = None,
+    names: frozenset[str] = frozenset(),
+    own: Tensor | None = None,
+) -> Run:
+    zeros = level(0.0)
+    at = At(zeros if point is None else point, plate, names, zeros if own is None else own)
     inputs, targets = (
         leaf.double() if leaf.is_floating_point() else leaf for leaf in (data.inputs, data.targets)
     )
@@ -262,16 +272,14 @@ def _run(model: Runs, plate: str, data: Dataset, point: Tensor | None = None) ->
         trace = poutine.trace(at(model)).get_trace(inputs, targets)
     trace.compute_log_prob()
     densities = {
-        name: node["log_prob_sum"] + at.jacobians.get(name, 0.0)
+        name: node["log_prob_sum"] + (at.jacobians[name].sum() if name in at.jacobians else 0.0)
         for name, node in trace.nodes.items()
         if "log_prob_sum" in node and type(node["fn"]).__name__ != "_Subsample"
     }
-    return Run(at.slots, densities, trace.nodes)
+    return Run(at.slots[False], at.slots[True], densities, at.jacobians, trace.nodes)
 
 
 def _depends(name: str) -> PosteriorError:
-    expected, hint = (
-        "a prior that is the same for all rows",
-        "constants in place of figures of rows",
-    )
+    expected = "a prior that is the same for all rows"
+    hint = "constants in place of figures of rows, or plate 'client' around what is a site's own"
     return PosteriorError(f"site {name!r}", expected, "another", hint)

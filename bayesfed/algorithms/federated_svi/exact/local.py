@@ -13,15 +13,18 @@ from torch import Tensor
 from bayesfed.data import Dataset
 from bayesfed.federated import Fit, Kind, LocalOptions
 from bayesfed.inference.exact import asking, points, stages
-from bayesfed.inference.exact.traced import AXES, Form, doubled, traced
+from bayesfed.inference.exact.form import AXES, Form
+from bayesfed.inference.exact.own import inside
+from bayesfed.inference.exact.traced import doubled, traced
 from bayesfed.inference.variational import Runs
 from bayesfed.keys import Key
 from bayesfed.trees import Shapes, Tree
 
 # What sites say in the first round: the form of their rows, its squares, whether they have any.
 FORM, SQUARES, SITES = "form", "squares", "sites"
-# Name of a site's log likelihoods in its memory, by the round's seed.
-KEPT = "value"
+# Names of a site's log likelihoods, and of draws of its own latents, in its memory, by the round's
+# seed.
+KEPT, OWN = "value", "own"
 
 
 def answer_shapes(state: Mapping[str, Tensor]) -> Shapes:
@@ -78,14 +81,21 @@ class AnswerLocal:
             form = torch.tensor(Form.of(data).numbers, dtype=torch.float64)
             return Fit({FORM: form, SQUARES: form.square(), SITES: torch.ones(1)}, {}, info)
         rows = data.to("cpu")
-        own = traced(self.model, Form.read(message["form"]), self.plate)
+        made = traced(self.model, Form.read(message["form"]), self.plate)
         with doubled():
-            own.check(rows)
-            density = partial(own.log_rows, rows)
+            made.check(rows)
+            near = message["centre"][0]
+            own = inside(made, rows, near) if made.own else None
+            density = own.log_rows if own else partial(made.log_rows, rows)
+            cost = own.cost if own else len(rows)
             if stage != stages.IMPORTANCE:
                 smooth = stage == stages.GAUSSIAN
-                return Fit(asking.reply(density, message, smooth, len(rows)), memory, info)
-            seed = stages.seed(int(message["stage"][1]))
-            answer = asking.importance(density, message, stages.counts(message), seed, len(rows))
+                return Fit(asking.reply(density, message, smooth, cost), memory, info)
+            seed, counts = stages.seed(int(message["stage"][1])), stages.counts(message)
+            answer = asking.importance(density, message, counts, seed, cost)
             kept = {f"{KEPT}/{seed}": answer["value"].float().double() + answer["level"].sum()}
+            if own:
+                where = asking.proposed(message, counts, seed)
+                drawn = own.draws(where, key.child("own", str(seed)).generator())
+                kept |= {f"{OWN}/{name}/{seed}": leaf for name, leaf in drawn.items()}
             return Fit(answer, memory | kept, info)

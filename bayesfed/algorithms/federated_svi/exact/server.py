@@ -12,7 +12,8 @@ from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
 from bayesfed.inference.exact import asking, stages
-from bayesfed.inference.exact.traced import Form, doubled, traced
+from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.traced import doubled, traced
 from bayesfed.inference.variational import Runs
 from bayesfed.trees import Tree
 
