@@ -7,7 +7,7 @@ sums and sums of squares of columns and of the design's columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -41,13 +41,16 @@ class Group(NamedTuple):
     columns
         Names of the q columns of the expression.
     levels
-        Names of the L groups.
+        Names of the L groups; of a site's own they are numbers, of as many as a site has at most.
+    own
+        Whether each group is at one site, as where groups are sites or wards of them.
     """
 
     name: str
     factor: str
     columns: tuple[str, ...]
     levels: tuple[str, ...]
+    own: bool
 
     @property
     def spread(self) -> str:
@@ -73,6 +76,8 @@ class Design:
         Categories of columns.
     moments
         Means and sds of the other columns.
+    homes
+        For each group term, the numbers of those groups that each site has.
     """
 
     formula: str
@@ -81,6 +86,7 @@ class Design:
     missing: Missing
     levels: Levels
     moments: Moments
+    homes: tuple[Mapping[str, tuple[int, ...]], ...] = field(default=(), compare=False)
 
     @classmethod
     def of(
@@ -93,17 +99,27 @@ class Design:
         ArgumentError, DataError
             If the formula, its columns or their types do not fit, or a term is not one of a row.
         """
-        left, right, response, others = parsed(formula)
-        sites = dict[str, Any]()
-        for name, frame in frames.items():
-            chosen = picked(_sited(frame, site, name), response | others, name, missing)
-            if len(chosen):
-                sites[name] = told(formula, chosen, response if family == "ordinal" else ())
-        if not sites:
+        _, _, response, others = parsed(formula)
+        chosen = {
+            name: picked(_sited(frame, site, name), response | others, name, missing)
+            for name, frame in frames.items()
+        }
+        chosen = {name: frame for name, frame in chosen.items() if len(frame)}
+        if not chosen:
             raise DataError("regression, data", "a site with complete rows", "none", "other rows")
+        more = response if family == "ordinal" else ()
+        sites = {name: told(formula, frame, more) for name, frame in chosen.items()}
         made = cls(formula, family, site, missing, *agreed(sites))
         made._check_alone()
-        return made
+        tables = {name: categorised(frame, made.levels) for name, frame in chosen.items()}
+        homes = [
+            {
+                name: tuple(np.unique(term.eval_new_data_group_index(table)[0]).tolist())
+                for name, table in tables.items()
+            }
+            for term in made._grouped
+        ]
+        return replace(made, homes=tuple(homes))
 
     def _check_alone(self) -> None:
         """Check that what a row becomes depends on other rows by means and sds of columns alone:
@@ -123,13 +139,18 @@ class Design:
         made = _template(self, second)
         if made.common:
             yield from (t for t in made.common.terms.values() if t.kind != "intercept")
-        if made.group:
-            exprs = [term.expr for term in made.group.terms.values()]
-            yield from (expr for expr in exprs if expr.kind != "intercept")
+        for term in made.group.terms.values() if made.group else ():
+            if term.kind != "intercept":
+                yield term.expr
 
     @property
     def _common(self) -> list[Any]:
         made = _template(self, False).common
+        return [*made.terms.values()] if made else []
+
+    @property
+    def _grouped(self) -> list[Any]:
+        made = _template(self, False).group
         return [*made.terms.values()] if made else []
 
     @property
@@ -153,30 +174,37 @@ class Design:
     def classes(self) -> tuple[Any, ...]:
         """The classes of an ordinal response in their order; none of others."""
         return next(
-            (levels for name, levels in self.levels if self.cuts and name in parsed(self.formula)[2]),
+            (
+                levels
+                for name, levels in self.levels
+                if self.cuts and name in parsed(self.formula)[2]
+            ),
             (),
         )
 
     @property
     def groups(self) -> tuple[Group, ...]:
         """The group terms."""
-        made = _template(self, False).group
-        return tuple(
-            Group(
-                term.name,
-                term.factor.name,
-                ("Intercept",) if term.kind == "intercept" else tuple(term.expr.labels),
-                tuple(term.groups),
-            )
-            for term in (made.terms.values() if made else ())
-        )
+        found = list[Group]()
+        for term, homes in zip(self._grouped, self.homes, strict=True):
+            columns = [term.expr.name] if term.kind == "intercept" else term.expr.labels
+            places = [place for home in homes.values() for place in home]
+            own = len(places) == len(set(places))
+            most = map(str, range(max(map(len, homes.values()))))
+            levels = tuple(most if own else term.groups)
+            found.append(Group(term.name, term.factor.name, tuple(columns), levels, own))
+        return tuple(found)
+
+    def names(self, number: int, site: str) -> tuple[str, ...]:
+        """Return the names of a group term's groups, those of a site where they are its own."""
+        term, group = self._grouped[number], self.groups[number]
+        home = self.homes[number].get(site, ())
+        return tuple(term.groups[place] for place in home) if group.own else group.levels
 
     @property
     def factors(self) -> frozenset[str]:
         """Names of columns that are of group factors alone."""
-        made = _template(self, False).group
-        terms = made.terms.values() if made else ()
-        named = {name for term in terms for name in term.factor.var_names}
+        named = {name for term in self._grouped for name in term.factor.var_names}
         return frozenset(named - {name for term in self._terms() for name in term.var_names})
 
     def rows(self, frame: Frame, site: str) -> Dataset:
@@ -200,7 +228,9 @@ class Design:
             )
             y = response_of(self.family, np.asarray(values, np.float64), where)
             if not np.isfinite(y).all():
-                raise DataError(where, "finite numbers", "others", "other rows, or a column of them")
+                raise DataError(
+                    where, "finite numbers", "others", "other rows, or a column of them"
+                )
             first = evaluated(f"{left} ~ 1", frame[:1]).response.design_matrix
             if not self.cuts and not np.allclose(first, values[:1]):
                 hint = "a column made before the fit"
@@ -211,19 +241,20 @@ class Design:
         inputs, _ = self.inputs(frame, site, trials)
         return Dataset(inputs, targets.long() if whole else targets)
 
-    def new(self, frame: Frame, site: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return the inputs of rows to predict, without response, of one trial each, and for each
-        group term the columns ``(N, q)`` of those rows whose group the fit does not know, zero
-        elsewhere.
+    def new(self, frame: Frame, site: str) -> tuple[torch.Tensor, list[torch.Tensor], Any]:
+        """Return the inputs of rows to predict, without response, of one trial each; for each group
+        term the columns ``(N, q)`` of those rows whose group the fit does not know, zero elsewhere;
+        and the index of the rows.
 
         Raises
         ------
         DataError
             As `rows`.
         """
-        frame = picked(_sited(frame, self.site, site), parsed(self.formula)[3], site, self.missing)
-        frame = categorised(frame, self.levels, free=self.factors)
-        return self.inputs(frame, site, np.ones(len(frame)))
+        needed = parsed(self.formula)[3]
+        frame = picked(_sited(frame, self.site, site), needed, site, self.missing)
+        table = categorised(frame, self.levels, free=self.factors)
+        return *self.inputs(table, site, np.ones(len(frame))), frame.index
 
     def inputs(
         self, frame: Frame, site: str, trials: Any
@@ -239,14 +270,18 @@ class Design:
             else:
                 parts.append(_evaluated(term, frame, site))
         parts += [offset[:, None], np.asarray(trials, np.float64)[:, None]]
-        unknown, made = list[torch.Tensor](), _template(self, False).group
-        for term in made.terms.values() if made else ():
+        unknown = list[torch.Tensor]()
+        for term, group, homes in zip(self._grouped, self.groups, self.homes, strict=True):
             expr = np.ones((count, 1))
             if term.kind != "intercept":
                 expr = _evaluated(term.expr, frame, site)
-            place, _ = term.eval_new_data_group_index(frame)
-            block = np.zeros((count, len(term.groups) + 1, expr.shape[1]))
-            block[np.arange(count), np.minimum(place, len(term.groups))] = expr
+            place, known = term.eval_new_data_group_index(frame)[0], range(len(group.levels))
+            home = homes.get(site, ()) if group.own else known
+            block = np.zeros((count, len(known) + 1, expr.shape[1]))
+            for number, level in enumerate(home):
+                block[place == level, number] = expr[place == level]
+            others = ~np.isin(place, home)
+            block[others, -1] = expr[others]
             parts.append(block[:, :-1].reshape(count, -1))
             unknown.append(torch.from_numpy(block[:, -1].copy()))
         return torch.from_numpy(np.concatenate(parts, axis=1)), unknown
@@ -270,7 +305,9 @@ def _sited(frame: Frame, site: str, name: str) -> Frame:
 @cache
 def _template(design: Design, second: bool) -> Any:
     """Return the matrices of a formula's right side for a made-up frame."""
-    return evaluated(parsed(design.formula)[1], _made_up(design.levels, design.moments, second=second))
+    return evaluated(
+        parsed(design.formula)[1], _made_up(design.levels, design.moments, second=second)
+    )
 
 
 def _made_up(levels: Levels, moments: Moments, *, second: bool) -> Frame:

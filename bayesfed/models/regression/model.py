@@ -16,6 +16,7 @@ u_lq                            effects of group l, normal with sd tau_q, which 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pyro
@@ -30,8 +31,10 @@ from bayesfed.models.regression.families import FAMILIES, cutpoints
 from bayesfed.models.regression.tables import moments_of
 from bayesfed.trees import Tree
 
-# Name of the intercept in a formula; names of sites; sd of the priors.
-INTERCEPT, STANDARD, SHARES, WIDTH = "Intercept", "standardised", "shares", 2.5
+# Name of the intercept in a formula; the plate of what is a site's own, of `federated_svi`; names
+# of sites; sd of the priors.
+INTERCEPT, CLIENT, STANDARD, SHARES = "Intercept", "client", "standardised", "shares"
+WIDTH = 2.5
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,8 @@ class RegressionModel:
         if self.columns:
             with pyro.plate("coefficient", len(self.columns)):
                 values[STANDARD] = pyro.sample(STANDARD, dist.Normal(0.0, 1.0))
-        for group in self.groups:
-            values |= _effects(group)
-        for name, prior in self._further.items():
+        values |= _effects(self.groups)
+        for name, prior in self.further.items():
             values[name] = pyro.sample(name, prior)
         made = self.distribution(values, inputs)
         with pyro.plate("rows", len(inputs)):
@@ -121,9 +123,15 @@ class RegressionModel:
         family, trials = FAMILIES[self.family], inputs[:, len(self.columns) + 1]
         more = {
             name: values[name].unsqueeze(-1 - prior.event_dim)
-            for name, prior in self._further.items()
+            for name, prior in self.further.items()
         }
         return family.distribution(eta, more, trials)
+
+    def mean(self, made: dist.TorchDistribution, eta: Tensor) -> Tensor:
+        """Return the mean of a response, ``(..., N)``; the centre of Student's t, which may have
+        none.
+        """
+        return eta if self.family == "student_t" else made.mean
 
     def predictor(self, values: Tree, inputs: Tensor) -> Tensor:
         """Return the linear predictor, ``(..., N)``."""
@@ -170,7 +178,8 @@ class RegressionModel:
         """Return the effects of each group term for columns as they are, ``(..., L, q)``."""
         place, found, spreads = len(self.columns), dict[Group, Tensor](), self.spreads(values)
         for group in self.groups:
-            found[group] = values[group.name] * spreads[group].unsqueeze(-2)
+            effects = values[group.name][..., 0, :] if group.own else values[group.name]
+            found[group] = effects * spreads[group].unsqueeze(-2)
         for group in self.groups:
             means = _numbers(self.moments[place : place + len(group.columns)])[:, :1]
             place += len(group.columns)
@@ -184,18 +193,28 @@ class RegressionModel:
         return _numbers(self.moments[: len(self.columns)])[:, 0]
 
     @property
-    def _further(self) -> Mapping[str, dist.TorchDistribution]:
+    def further(self) -> Mapping[str, dist.TorchDistribution]:
+        """Priors of the family's further unknowns."""
         return FAMILIES[self.family].further(self.scale, len(self.classes))
 
 
-def _effects(group: Group) -> Tree:
-    """Sample a group term's standardised effects, ``(L, q)``, and their standardised sds,
-    ``(q,)``.
+def _effects(groups: Sequence[Group]) -> Tree:
+    """Sample all standardised effects of groups, ``(L, q)``, and their standardised sds, ``(q,)``;
+    those of a site's own under its plate, ``(L, 1, q)``.
     """
-    count = len(group.columns)
-    spread = pyro.sample(group.spread, dist.HalfNormal(1.0).expand([count]).to_event(1))
-    normal = dist.Normal(0.0, 1.0).expand([len(group.levels), count]).to_event(2)
-    return {group.spread: spread, group.name: pyro.sample(group.name, normal)}
+    values, client = Tree(), pyro.plate(CLIENT, 1, dim=-1)
+    plates = {
+        one.factor: pyro.plate(f"{one.factor}_groups", len(one.levels), dim=-2 if one.own else -1)
+        for one in groups
+    }
+    for group in groups:
+        count = len(group.columns)
+        spread = dist.HalfNormal(1.0).expand([count]).to_event(1)
+        values[group.spread] = pyro.sample(group.spread, spread)
+        with plates[group.factor], client if group.own else nullcontext():
+            normal = dist.Normal(0.0, 1.0).expand([count]).to_event(1)
+            values[group.name] = pyro.sample(group.name, normal)
+    return values
 
 
 def _numbers(values: Sequence[object]) -> Tensor:

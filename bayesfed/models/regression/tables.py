@@ -94,7 +94,9 @@ def picked(frame: Frame, names: Collection[str], site: str, missing: Missing) ->
     frame = frame[sorted(names)]
     holes = frame.isna()
     if (count := int(holes.any(axis=1).sum())) and missing == "refuse":
-        inside = ", ".join(f"{number} in {name!r}" for name, number in holes.sum().items() if number)
+        inside = ", ".join(
+            f"{number} in {name!r}" for name, number in holes.sum().items() if number
+        )
         actual = f"{count} of {len(frame)} rows with missing values ({inside})"
         raise DataError(f"site {site!r}", "values in all rows", actual, "missing='drop'")
     frame = frame[~holes.any(axis=1)]
@@ -137,7 +139,10 @@ def _levels(column: Any) -> tuple[Any, ...]:
         return tuple(kind.categories.tolist())
     found = sorted(column.unique().tolist())
     if any(isinstance(one, float) and not one.is_integer() for one in found):
-        expected, hint = "categories that are texts or whole numbers", "a column made with pandas.cut"
+        expected, hint = (
+            "categories that are texts or whole numbers",
+            "a column made with pandas.cut",
+        )
         raise DataError(f"column {column.name!r}", expected, found[:4], hint)
     return tuple(found)
 
@@ -158,13 +163,22 @@ def agreed(sites: Mapping[str, Told]) -> tuple[Levels, Moments]:
         every = {level for some in lists for level in some}
         mixed = lists and any(name in one.sums for one in sites.values())
         if mixed or len({type(level) for level in every}) > 1:
-            actual = {site: "texts" if name in one.levels else "numbers" for site, one in sites.items()}
+            actual = {
+                site: "texts" if name in one.levels else "numbers" for site, one in sites.items()
+            }
             hint = f"frame[{name!r}].astype(str) at all sites"
             raise DataError(f"column {name!r}", "one type at all sites", actual, hint)
         if lists:
             levels.append((name, lists.pop() if len(lists) == 1 else tuple(sorted(every))))
         else:
-            moments.append((name, moments_of(*map(sum, zip(*(s.sums[name] for s in sites.values()), strict=True)))))
+            moments.append(
+                (
+                    name,
+                    moments_of(
+                        *map(sum, zip(*(s.sums[name] for s in sites.values()), strict=True))
+                    ),
+                )
+            )
     return tuple(levels), tuple(moments)
 
 
