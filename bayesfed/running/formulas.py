@@ -103,8 +103,8 @@ def regression(
     squares of columns; then what `federated_svi` of a model alone asks.
 
     Priors are weakly informative, as rstanarm's and Bambi's: normal with sd 2.5 sd(y) / sd(x) for a
-    slope, mean(y) and 2.5 sd(y) for the intercept at the mean of the columns, an exponential of mean
-    sd(y) for sigma. sd(y) is 1 for the families after "student_t", and the intercept's mean log
+    slope, mean(y) and 2.5 sd(y) for the intercept at the mean of the columns, an exponential of
+    mean sd(y) for sigma. sd(y) is 1 for the families after "student_t", and the intercept's mean log
     mean(y) where the link is the logarithm, else 0. Sds of group effects are half-normal with the
     scale of their column's slope; effects are independent. A group that is at one site, as a site
     itself or a ward of it, is integrated there, and its effects stay there.
@@ -142,7 +142,8 @@ def regression(
         If the formula cannot be read, or a term depends on more of other rows than means and sds.
     DataError
         If a column is missing (the message names the nearest), its values are, it has another type
-        at some site, one value, or numbers that are not finite; or the response is not the family's.
+        at some site, one value, or numbers that are not finite; or the response is not the
+        family's.
     MissingExtraError
         If formulae is not installed.
 

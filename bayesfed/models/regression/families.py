@@ -42,7 +42,7 @@ class Family(NamedTuple):
     Parameters
     ----------
     response
-        What the response must be, in words; and whether one is, of columns ``(N, 1)`` or ``(N, 2)``.
+        What the response must be, in words; and whether columns ``(N, 1)`` or ``(N, 2)`` are one.
     columns
         How many columns it has.
     distribution

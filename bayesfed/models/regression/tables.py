@@ -100,7 +100,7 @@ def picked(frame: Frame, names: Collection[str], site: str, missing: Missing) ->
         actual = f"{count} of {len(frame)} rows with missing values ({inside})"
         raise DataError(f"site {site!r}", "values in all rows", actual, "missing='drop'")
     frame = frame[~holes.any(axis=1)]
-    flags = {name: float for name, kind in frame.dtypes.items() if kind == bool}
+    flags = {name: float for name, kind in frame.dtypes.items() if str(kind) == "bool"}
     return frame.astype(flags)
 
 
@@ -197,7 +197,7 @@ def categorised(frame: Frame, levels: Levels, *, free: frozenset[str] = frozense
     Parameters
     ----------
     free
-        Columns that may have others.
+        Columns that may have others, which are then missing.
 
     Raises
     ------
@@ -208,11 +208,12 @@ def categorised(frame: Frame, levels: Levels, *, free: frozenset[str] = frozense
     for name, known in levels:
         if name not in frame:
             continue
-        if new := [one for one in frame[name].unique().tolist() if one not in known]:
-            if name not in free:
-                hint = f"rows without them, or a fit of sites that have them; known: {known}"
-                raise DataError(f"column {name!r}", "categories of the fit", f"new: {new}", hint)
-            known = (*known, *new)
-        if any(isinstance(one, str) for one in known):
-            made[name] = pandas.Categorical(frame[name], categories=known, ordered=True)
+        there = frame[name].isin(known)
+        if not there.all() and name not in free:
+            new = sorted(frame[name][~there].astype(str).unique())
+            hint = f"rows with {', '.join(map(repr, known[:8]))}, or a fit of sites with the others"
+            raise DataError(f"column {name!r}", "categories of the fit", f"{new[:8]}", hint)
+        values = frame[name].where(there)
+        texts = any(isinstance(one, str) for one in known)
+        made[name] = pandas.Categorical(values, categories=known, ordered=True) if texts else values
     return made

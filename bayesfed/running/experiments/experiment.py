@@ -22,6 +22,7 @@ from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated import Algorithm, Link, Sampler, everyone
 from bayesfed.federated.engine.reports import OnClientError
 from bayesfed.running.experiments import own
+from bayesfed.running.experiments.regressions import RegressionOf
 from bayesfed.running.scores import Further
 from bayesfed.wireless import Device
 
@@ -120,6 +121,8 @@ class Settings:
     scores
         Further scores after the last round, of "calibration", "selective", "detection" (data of
         images) and "conformal" (with `own_rows`); see `bayesfed.running.scores`.
+    regression
+        A regression by formula, in place of `data`, `recipe` and `rounds`.
     """
 
     data: Split | Dataset
@@ -138,6 +141,7 @@ class Settings:
     save_every: int = 1
     own_rows: float = 0.0
     scores: Sequence[Further] = ()
+    regression: RegressionOf | None = None
 
 
 @dataclass(frozen=True)
