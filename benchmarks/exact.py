@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+from parts.exact import hierarchies
+from parts.exact.hierarchies import HIERARCHIES
 from parts.exact.models import case
 from parts.exact.problems import simulated, told
 from parts.exact.scores import Score, fitted, scored
@@ -59,7 +61,7 @@ def main() -> int:
     if not given.only or "told" in given.only:
         wrong = []
         for name, problem in told().items():
-            posterior = fitted(problem).posterior
+            posterior = fitted(problem.model, problem.clients).posterior
             assert isinstance(posterior, ExactPosterior)
             print(f"{name:32}{posterior.status}", flush=True)
             wrong += [name] if posterior.status in CERTAIN else []
@@ -85,6 +87,9 @@ def _scores(given: argparse.Namespace) -> Iterator[Score]:
     for seed in range(given.seeds if not only or "simulated" in only else 0):
         problem, reference = simulated(seed)
         yield scored(f"simulated {seed}", problem, reference)
+    for name, made in HIERARCHIES.items():
+        if not only or {"hierarchies", name} & {*only}:
+            yield hierarchies.scored(name, made())
 
 
 def _near(score: Score) -> bool:

@@ -11,7 +11,7 @@ the centre one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.stats import t as student
 from torch import Tensor
 from torch.func import grad, jacrev, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from bayesfed.data import Dataset
 from bayesfed.inference.exact import points
@@ -31,12 +32,13 @@ from bayesfed.trees import Tree
 # Nodes of one value; points of several.
 NODES, POINTS = 30, 64
 # Newton steps from the start to the conditional mode, and to the first start; lengths of a step.
-STEPS, FIRST = 10, 40
+STEPS, FIRST = 6, 30
 LENGTHS = (1.0, 0.0, 2.0, 0.5, 0.2, 0.05)
 # Least curvature; points from which an own draw is chosen, and their degrees of freedom.
 FLOOR, CHOICE, FREEDOM = 1e-8, 64, 8
 
 Values = Callable[[Tensor], Tensor]
+Terms = Callable[[Tensor, Tensor], Tensor]
 
 
 class Part(NamedTuple):
@@ -69,6 +71,8 @@ class Inside:
         The model.
     rows
         The site's rows.
+    terms
+        Terms of the log density at shared and own values, ``(E,)``.
     start
         Own values from which modes are searched, ``(m,)``.
     parts
@@ -79,6 +83,7 @@ class Inside:
 
     traced: Traced
     rows: Dataset
+    terms: Terms
     start: Tensor
     parts: tuple[Part, ...]
     free: Tensor
@@ -90,7 +95,7 @@ class Inside:
 
     def log_rows(self, point: Tensor) -> Tensor:
         """Return the log density of the rows at shared values."""
-        total = self.traced.terms(self.rows, point, self.start)[self.free].sum()
+        total = self.terms(point, self.start)[self.free].sum()
         for part in self.parts:
             values = partial(self._values, part, point)
             centre, root = self._frame(part, point)
@@ -135,7 +140,7 @@ class Inside:
     def _values(self, part: Part, point: Tensor, own: Tensor) -> Tensor:
         """Return the log density of every group at its own values ``(G, k)``."""
         whole = self.start.scatter(0, part.places.reshape(-1), own.reshape(-1))
-        terms = self.traced.terms(self.rows, point, whole)
+        terms = self.terms(point, whole)
         return terms.new_zeros(len(own) + 1).index_add(0, part.member, terms)[:-1]
 
     def _frame(self, part: Part, point: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,11 +149,12 @@ class Inside:
         """
         values = partial(self._values, part, point)
         mode = climbed(partial(self._values, part, point.detach()), self.start[part.places], STEPS)
-        curved = _made(curvature(values, mode)).detach()
+        curved = None
         for _ in range(2):
-            slope = grad(lambda own: values(own).sum())(mode)
+            slope, precision = slopes(values, mode)
+            curved = _made(precision) if curved is None else curved
             mode = mode + torch.linalg.solve(curved, slope[..., None])[..., 0]
-        precision = curvature(values, mode)
+        precision = slopes(values, mode)[1]
         return mode, torch.linalg.cholesky(precision + (_made(precision) - precision).detach())
 
 
@@ -157,10 +163,18 @@ def spread(root: Tensor, nodes: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(root.mT, nodes[..., None], upper=True)[..., 0]
 
 
-def curvature(values: Values, own: Tensor) -> Tensor:
-    """Return the negative Hessian of every group, ``(G, k, k)``. Reverse over reverse."""
-    slope = grad(lambda at: values(at).sum())
-    return -jacrev(lambda at: slope(at).sum(0))(own).transpose(0, 1)
+def slopes(values: Values, own: Tensor) -> tuple[Tensor, Tensor]:
+    """Return gradient ``(G, k)`` and negative Hessian ``(G, k, k)`` of every group. Reverse over
+    reverse.
+    """
+    first = grad(lambda at: values(at).sum())
+
+    def summed(at: Tensor) -> tuple[Tensor, Tensor]:
+        slope = first(at)
+        return slope.sum(0), slope
+
+    curve, slope = jacrev(summed, has_aux=True)(own)
+    return slope, -curve.transpose(0, 1)
 
 
 def _made(precision: Tensor) -> Tensor:
@@ -173,12 +187,27 @@ def climbed(values: Values, own: Tensor, steps: int) -> Tensor:
     """Return every group's mode after some Newton steps."""
     lengths = torch.tensor(LENGTHS, dtype=torch.float64)[:, None, None]
     for _ in range(steps):
-        slope = sound(grad(lambda at: values(at).sum())(own))
-        step = torch.linalg.solve(_made(curvature(values, own)), slope[..., None])[..., 0]
+        slope, precision = slopes(values, own)
+        step = torch.linalg.solve(_made(precision), sound(slope)[..., None])[..., 0]
         tried = own + lengths * step
         best = sound(over(values, tried)).argmax(0)
         own = torch.take_along_dim(tried, best[None, :, None], 0)[0].detach()
     return own
+
+
+def recorded(terms: Terms, point: Tensor, own: Tensor) -> Terms:
+    """Return terms as a list of tensor operations, without the model's Python, where that is the
+    same function.
+    """
+    try:
+        graph: Terms = make_fx(terms)(point, own)
+        for sign in (1.0, -1.0):
+            at = point + 0.3 * sign, own - 0.2 * sign
+            if not torch.allclose(graph(*at), terms(*at), 1e-12, 1e-12, equal_nan=True):
+                return terms
+    except RuntimeError:
+        return terms
+    return graph
 
 
 def inside(traced: Traced, rows: Dataset, near: Tensor) -> Inside:
@@ -194,37 +223,40 @@ def inside(traced: Traced, rows: Dataset, near: Tensor) -> Inside:
         Shared values from whose conditional mode others are searched.
     """
     size = max(slot.end for slot in traced.run(rows, near, level(0.0)).own.values())
-    entered = _entered(traced, rows, size)
+    start = torch.zeros(size, dtype=torch.float64)
+    terms = recorded(partial(traced.terms, rows), near, start)
+    entered = _entered(terms, len(near), size)
     shared = entered.double() @ entered.double().T
     groups = connected_components(shared.numpy(), directed=False)[1]
-    found, terms = dict[int, list[np.ndarray]](), entered.any(0)
+    found, any_own = dict[int, list[np.ndarray]](), entered.any(0)
     for number in range(groups.max() + 1):
         places = np.flatnonzero(groups == number)
         found.setdefault(len(places), []).append(places)
     parts = list[Part]()
     for count, several in sorted(found.items()):
         places = torch.from_numpy(np.stack(several))
-        member = torch.full_like(terms, len(places), dtype=torch.int64)
+        member = torch.full_like(any_own, len(places), dtype=torch.int64)
         for number, group in enumerate(places):
             member[entered[group].any(0)] = number
         parts.append(Part(places, member, *nodes(count)))
-    start = torch.zeros(size, dtype=torch.float64)
-    made = Inside(traced, rows, start, tuple(parts), (~terms).nonzero()[:, 0])
+    made = Inside(traced, rows, terms, start, tuple(parts), (~any_own).nonzero()[:, 0])
     for part in parts:
-        mode = climbed(partial(made._values, part, near), start[part.places], FIRST)
+        values, mode, before = partial(made._values, part, near), start[part.places], None
+        for _ in range(FIRST):
+            if before is None or not torch.allclose(mode, before, 1e-9, 1e-9):
+                before, mode = mode, climbed(values, mode, 1)
         start = start.scatter(0, part.places.reshape(-1), mode.reshape(-1))
-    return Inside(traced, rows, start, made.parts, made.free)
+    return replace(made, start=start)
 
 
-def _entered(traced: Traced, rows: Dataset, size: int) -> Tensor:
+def _entered(terms: Terms, shared: int, size: int) -> Tensor:
     """Return which own values enter which terms, ``(m, E)``."""
-    point = torch.linspace(-0.3, 0.4, traced.size)
+    at_point = partial(terms, torch.linspace(-0.3, 0.4, shared))
     found = torch.tensor(False)
     for base in (0.1, -0.2):
         at = base + 0.1 * torch.arange(size, dtype=torch.float64).cos()
-        terms = partial(traced.terms, rows, point)
-        moved = over(terms, at + 0.3 * torch.eye(size, dtype=torch.float64))
-        found = found | (moved != terms(at))
+        moved = over(at_point, at + 0.3 * torch.eye(size, dtype=torch.float64))
+        found = found | (moved != at_point(at))
     return found
 
 

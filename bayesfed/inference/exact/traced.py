@@ -178,12 +178,12 @@ class Traced:
         wrong = {name for name, _ in found.slots.items() ^ self.slots.items()}
         known = self.prior | {*self.observed, *self.others}
         if wrong := wrong or known ^ (found.densities.keys() - found.own.keys()):
-            raise _depends(min(wrong))
+            raise _depends(min(wrong), self.plate)
         made = self.run(self.rows, point, own).densities
         twice = self.run(twice_of(data), point, own).densities
         for name in self.prior:
             if not torch.allclose(found.densities[name], made[name], rtol=1e-6, atol=1e-9):
-                raise _depends(name)
+                raise _depends(name, self.plate)
         for name in self.observed:
             if not torch.allclose(2 * found.densities[name], twice[name], 1e-6, equal_nan=True):
                 expected, hint = "a sum over rows, which doubles with them", "sums, not means"
@@ -245,7 +245,7 @@ def traced(model: Runs, form: Form, plate: str) -> Traced:
     )
     for name in one.slots:
         if name not in still & fixed:
-            raise _depends(name)
+            raise _depends(name, plate)
     observed = tuple(name for name in one.densities if name not in still and name not in one.own)
     others = tuple(name for name in one.densities if name in still - fixed - one.own.keys())
     if not one.slots or not observed:
@@ -279,7 +279,7 @@ def _run(
     return Run(at.slots[False], at.slots[True], densities, at.jacobians, trace.nodes)
 
 
-def _depends(name: str) -> PosteriorError:
+def _depends(name: str, plate: str) -> PosteriorError:
     expected = "a prior that is the same for all rows"
-    hint = "constants in place of figures of rows, or plate 'client' around what is a site's own"
+    hint = f"constants in place of figures of rows; pyro.plate({plate!r}, ...) around own latents"
     return PosteriorError(f"site {name!r}", expected, "another", hint)

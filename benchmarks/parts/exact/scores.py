@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parts.exact.models import Case
 from torch import Tensor
 from torch.func import vmap
 
 import bayesfed as bf
+from bayesfed.data import Dataset
 from bayesfed.errors import UndeterminedWarning
 from bayesfed.inference.exact.posterior import ExactPosterior
 
@@ -34,23 +35,32 @@ class Score(NamedTuple):
     status: str
 
 
-def fitted(case: Case) -> bf.Result:
+def fitted(model: Callable[..., Any], clients: Mapping[str, Dataset]) -> bf.Result:
     """Run at the defaults."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UndeterminedWarning)
-        return bf.run(bf.federated_svi(case.model), case.clients, progress=False)
+        return bf.run(bf.federated_svi(model), clients, progress=False)
+
+
+def timed(
+    model: Callable[..., Any], clients: Mapping[str, Dataset]
+) -> tuple[bf.Result, float, float]:
+    """Run at the defaults; return seconds, and kB of the client that sent most, as well."""
+    start = time.perf_counter()
+    result = fitted(model, clients)
+    seconds = time.perf_counter() - start
+    up = {row.client: 0.0 for row in result.ledger}
+    for row in result.ledger:
+        up[row.client] += row.bits / 8000 if row.direction == "up" else 0
+    return result, seconds, max(up.values())
 
 
 def scored(name: str, case: Case, reference: Reference) -> Score:
     """Run at the defaults, and compare the weighted points with reference means and sds."""
-    start = time.perf_counter()
-    result = fitted(case)
-    seconds, posterior = time.perf_counter() - start, result.posterior
+    result, seconds, kilobytes = timed(case.model, case.clients)
+    posterior = result.posterior
     assert isinstance(posterior, ExactPosterior)
-    up = {row.client: 0.0 for row in result.ledger}
-    for row in result.ledger:
-        up[row.client] += row.bits / 8000 if row.direction == "up" else 0
-    sent = len(result.history), max(up.values()), seconds, posterior.status
+    sent = len(result.history), kilobytes, seconds, posterior.status
     if "points" not in posterior.state:
         none = float("inf")
         return Score(name, posterior.traced.size, none, none, none, none, 0.0, *sent)

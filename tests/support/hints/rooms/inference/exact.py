@@ -36,14 +36,6 @@ def large(inputs, targets=None):
     line(inputs, targets)
 
 
-def local(inputs, targets=None):
-    line(inputs, targets)
-    with pyro.plate("client", 1):
-        offset = pyro.sample("offset", dist.Normal(0.0, 1.0))
-    with pyro.plate("again", len(inputs)):
-        pyro.sample("z", dist.Normal(offset, 1.0), obs=targets)
-
-
 def discrete(inputs, targets=None):
     kind = pyro.sample("kind", dist.Bernoulli(torch.tensor(0.5)))
     pyro.factor("y", dist.Normal(kind, 1.0).log_prob(targets).sum())
@@ -64,6 +56,12 @@ def several(inputs, targets=None):
 def further(inputs, targets=None):
     line(inputs, targets)
     if bool((inputs > 100).any()):
+        pyro.sample("more", dist.Normal(0.0, 1.0))
+
+
+def under(inputs, targets=None):
+    line(inputs, targets)
+    with pyro.plate("client", 1 + int((inputs > 100).any())):
         pyro.sample("more", dist.Normal(0.0, 1.0))
 
 
@@ -133,10 +131,14 @@ CASES = [
         "draws of the posterior instead",
         lambda: done(several).posterior.draw(bf.Key(0)),
     ),
-    (lambda: run(CLIENTS, local), "a class of guide, AutoNormal", guided(local)),
     (lambda: run(CLIENTS, discrete), "summing it out in the model", lambda: done(summed_out)),
     (lambda: run(DEEP), "float32 or int64", done),
     (lambda: run(FAR, further), "constants in place of figures of rows", done),
+    (
+        lambda: run(FAR, further),
+        "pyro.plate('client', ...) around own latents",
+        lambda: run(FAR, under),
+    ),
     (lambda: run(FAR, moved), "constants in place of figures of rows", done),
     (lambda: run(CLIENTS, informed), "constants in place of figures of rows", done),
     (lambda: run(CLIENTS, averaged), "sums, not means", done),
