@@ -252,7 +252,7 @@ def read(path: str | Path) -> ExperimentFile:
             path.name,
         ) from problem
     file = parse(text, path)
-    if not {"data", "recipe", "rounds"} & file.tree.keys():
+    if not {"data", "recipe", "rounds", "regression"} & file.tree.keys():
         actual = "none of them" if file.tree else "nothing in it"
         expected = f"{expected}, with data, recipe and rounds"
         raise ExperimentError(complain(str(path), expected, actual, _instead(path)), path.name)
