@@ -167,6 +167,9 @@ def draw(folder: Folder) -> list[Path]:
         raise ArgumentError(
             str(folder.path), "a finished seed", "none", "bayesfed run, which goes on"
         )
+    if folder.file is not None and "regression" in folder.file.tree:
+        # It has tables in place of scores.
+        return []
     into = folder.path / "pictures"
     into.mkdir(exist_ok=True)
     curves = plot_curves({folder.path.name: folder.histories()})

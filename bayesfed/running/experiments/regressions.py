@@ -53,13 +53,13 @@ class RegressionOf:
         DataError
             If a file cannot be read.
         """
-        tested = [] if self.test is None else [self._frame(self.test)]
-        for frame in (made := self._frame(self.data), *tested):
+        frames = [self._frame(path) for path in (self.data, self.test) if path is not None]
+        for frame in frames:
             if self.site not in frame:
                 there = [str(name) for name in frame.columns]
                 expected, hint = f"a column {self.site!r}", nearest(self.site, there)
                 raise DataError("regression", expected, f"{there[:12]}", hint)
-        return prepared(self.formula, made, self.family, self.site, self.missing)
+        return prepared(self.formula, frames[0], self.family, self.site, self.missing)
 
     def tables(self, fit: Regression) -> dict[str, Frame]:
         """Return what a folder of results has of a fit: its coefficients, without each site, and
