@@ -128,8 +128,8 @@ class Design:
         rows = _made_up(self.levels, self.moments, second=False)
         for one, two in zip(self._terms(), self._terms(second=True), strict=True):
             with np.errstate(all="ignore"):
-                values = [np.asarray(term.eval_new_data(rows), np.float64) for term in (one, two)]
-            if values[0].shape != values[1].shape or not np.allclose(*values, equal_nan=True):
+                first, other = (np.asarray(t.eval_new_data(rows), np.float64) for t in (one, two))
+            if first.shape != other.shape or not np.allclose(first, other, equal_nan=True):
                 expected = "terms of a row alone, of means and sds of columns, and of categories"
                 hint = "scale(x), center(x), or a column made before the fit"
                 raise ArgumentError("regression, formula", expected, one.name, hint)
@@ -289,11 +289,16 @@ class Design:
 
 def _evaluated(term: Any, frame: Frame, site: str) -> Any:
     """Return the columns of a term for a frame."""
-    with np.errstate(all="ignore"):
-        values = np.asarray(term.eval_new_data(frame), np.float64).reshape(len(frame), -1)
+    where = f"site {site!r}, {term.name!r}"
+    try:
+        with np.errstate(all="ignore"):
+            values = np.asarray(term.eval_new_data(frame), np.float64).reshape(len(frame), -1)
+    except ValueError as problem:
+        hint = "the column without C(...)"
+        raise DataError(where, "what can be computed", problem, hint) from problem
     if bad := int((~np.isfinite(values)).any(axis=1).sum()):
         actual, hint = f"{bad} rows of {len(values)} with others", "other rows, or log(x + 1)"
-        raise DataError(f"site {site!r}, {term.name!r}", "finite numbers", actual, hint)
+        raise DataError(where, "finite numbers", actual, hint)
     return values
 
 

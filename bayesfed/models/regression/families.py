@@ -9,7 +9,7 @@ mean 1 for `concentration` and `shape`; the degrees of freedom have the gamma of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyro.distributions as dist
@@ -30,7 +30,8 @@ Name = Literal[
     "ordinal",
     "weibull",
 ]
-Made = Callable[[Tensor, Tree, Tensor], dist.TorchDistribution]
+# From Pyro, which has no types.
+Made = Callable[[Tensor, Tree, Tensor], Any]
 Response = NDArray[np.float64]
 # Least probability of a class.
 TINY = 1e-300
@@ -72,38 +73,38 @@ def _none(scale: float, classes: int) -> Mapping[str, dist.TorchDistribution]:
     return {}
 
 
-def _normal(eta: Tensor, more: Tree, trials: Tensor) -> dist.TorchDistribution:
+def _normal(eta: Tensor, more: Tree, trials: Tensor) -> Any:
     return dist.Normal(eta, more["sigma"])
 
 
-def _student(eta: Tensor, more: Tree, trials: Tensor) -> dist.TorchDistribution:
+def _student(eta: Tensor, more: Tree, trials: Tensor) -> Any:
     return dist.StudentT(more["nu"], eta, more["sigma"])
 
 
-def _bernoulli(eta: Tensor, more: Tree, trials: Tensor) -> dist.TorchDistribution:
+def _bernoulli(eta: Tensor, more: Tree, trials: Tensor) -> Any:
     return dist.Bernoulli(logits=eta)
 
 
-def _binomial(eta: Tensor, more: Tree, trials: Tensor) -> dist.TorchDistribution:
+def _binomial(eta: Tensor, more: Tree, trials: Tensor) -> Any:
     return dist.Binomial(trials, logits=eta)
 
 
-def _poisson(eta: Tensor, more: Tree, trials: Tensor) -> dist.TorchDistribution:
+def _poisson(eta: Tensor, more: Tree, trials: Tensor) -> Any:
     return dist.Poisson(eta.exp())
 
 
-def _negative(eta: Tensor, more: Tree, trials: Tensor) -> dist.TorchDistribution:
+def _negative(eta: Tensor, more: Tree, trials: Tensor) -> Any:
     return dist.NegativeBinomial(more["concentration"], logits=eta - more["concentration"].log())
 
 
-def _ordinal(eta: Tensor, more: Tree, trials: Tensor) -> dist.TorchDistribution:
+def _ordinal(eta: Tensor, more: Tree, trials: Tensor) -> Any:
     below = (cutpoints(more["shares"]) - eta[..., None]).sigmoid()
     ends = torch.zeros_like(below[..., :1])
     shares = torch.cat([below, ends + 1], -1) - torch.cat([ends, below], -1)
     return dist.Categorical(shares.clamp_min(TINY))
 
 
-def _weibull(eta: Tensor, more: Tree, trials: Tensor) -> dist.TorchDistribution:
+def _weibull(eta: Tensor, more: Tree, trials: Tensor) -> Any:
     return dist.Weibull(eta.exp(), more["shape"])
 
 
@@ -114,7 +115,7 @@ def cutpoints(shares: Tensor) -> Tensor:
     return shares.cumsum(-1)[..., :-1].logit()
 
 
-def _sigma(scale: float) -> dist.TorchDistribution:
+def _sigma(scale: float) -> Any:
     return dist.Exponential(1 / scale)
 
 

@@ -125,7 +125,8 @@ class RegressionModel:
             name: values[name].unsqueeze(-1 - prior.event_dim)
             for name, prior in self.further.items()
         }
-        return family.distribution(eta, more, trials)
+        made: dist.TorchDistribution = family.distribution(eta, more, trials)
+        return made
 
     def mean(self, made: dist.TorchDistribution, eta: Tensor) -> Tensor:
         """Return the mean of a response, ``(..., N)``; the centre of Student's t, which may have

@@ -73,9 +73,10 @@ def parsed(formula: str) -> tuple[str, str, frozenset[str], frozenset[str]]:
         raise ArgumentError("regression, formula", expected, repr(formula), hint)
     try:
         sides = [formulae.model_description(side).var_names for side in (f"{left} ~ 1", right)]
+        names, others = (frozenset(side - {""}) for side in sides)
     except Exception as problem:
         raise ArgumentError("regression, formula", expected, problem, hint) from problem
-    return left.strip(), right.strip(), *(frozenset(names - {""}) for names in sides)
+    return left.strip(), right.strip(), names, others
 
 
 def picked(frame: Frame, names: Collection[str], site: str, missing: Missing) -> Frame:
@@ -192,7 +193,7 @@ def moments_of(count: float, total: float, squares: float) -> tuple[float, float
 
 
 def categorised(frame: Frame, levels: Levels, *, free: frozenset[str] = frozenset()) -> Frame:
-    """Return a frame whose texts are the agreed categories.
+    """Return a frame whose ordered categories are the agreed ones.
 
     Parameters
     ----------
@@ -214,6 +215,11 @@ def categorised(frame: Frame, levels: Levels, *, free: frozenset[str] = frozense
             hint = f"rows with {', '.join(map(repr, known[:8]))}, or a fit of sites with the others"
             raise DataError(f"column {name!r}", "categories of the fit", f"{new[:8]}", hint)
         values = frame[name].where(there)
-        texts = any(isinstance(one, str) for one in known)
-        made[name] = pandas.Categorical(values, categories=known, ordered=True) if texts else values
+        # Texts in another order than theirs are an ordered column's.
+        ordered = any(isinstance(one, str) for one in known) and [*known] != sorted(known)
+        made[name] = (
+            pandas.Categorical(values, categories=known, ordered=True)
+            if ordered
+            else values.astype(object if isinstance(known[0], str) else values.dtype)
+        )
     return made
