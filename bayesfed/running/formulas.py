@@ -104,10 +104,10 @@ def regression(
 
     Priors are weakly informative, as rstanarm's and Bambi's: normal with sd 2.5 sd(y) / sd(x) for a
     slope, mean(y) and 2.5 sd(y) for the intercept at the mean of the columns, an exponential of
-    mean sd(y) for sigma. sd(y) is 1 for the families after "student_t", and the intercept's mean
-    log mean(y) where the link is the logarithm, else 0. Sds of group effects are half-normal with the
-    scale of their column's slope; effects are independent. A group that is at one site, as a site
-    itself or a ward of it, is integrated there, and its effects stay there.
+    mean sd(y) for sigma. For the families after "student_t" sd(y) is 1, and the intercept's mean
+    log mean(y) where the link is the logarithm, else 0. Sds of group effects are half-normal with
+    the scale of their column's slope; effects are independent. A group that is at one site, as a
+    site itself or a ward of it, is integrated there, and its effects stay there.
 
     Parameters
     ----------

@@ -165,7 +165,7 @@ def agreed(sites: Mapping[str, Told]) -> tuple[Levels, Moments]:
         mixed = lists and any(name in one.sums for one in sites.values())
         if mixed or len({type(level) for level in every}) > 1:
             actual = {
-                site: "texts" if name in one.levels else "numbers" for site, one in sites.items()
+                site: type(one.levels.get(name, (0,))[0]).__name__ for site, one in sites.items()
             }
             hint = f"frame[{name!r}].astype(str) at all sites"
             raise DataError(f"column {name!r}", "one type at all sites", actual, hint)

@@ -43,7 +43,7 @@ def fitted():
 
 def some(formula):
     """Rows of a site that lacks a category."""
-    return made(formula, data={"a": FRAME, "b": FRAME[FRAME["grade"] == "low"]})
+    return made(formula).design.new(FRAME[FRAME["grade"] == "low"], "a")
 
 
 def texts(data):
