@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.sparse.csgraph import connected_components
-from scipy.stats import t as student
 from torch import Tensor
 from torch.func import grad, jacrev, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import logsigmoid
 
 from bayesfed.data import Dataset
+from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact import points
 from bayesfed.inference.exact.asking import AT_ONCE, sound
 from bayesfed.inference.exact.traced import Traced, level
@@ -34,8 +34,13 @@ NODES, POINTS = 30, 64
 # Newton steps from the start to the conditional mode, and to the first start; lengths of a step.
 STEPS, FIRST = 6, 30
 LENGTHS = (1.0, 0.0, 2.0, 0.5, 0.2, 0.05)
-# Least curvature; points from which an own draw is chosen, and their degrees of freedom.
-FLOOR, CHOICE, FREEDOM = 1e-8, 64, 8
+# Nats between two estimates of a site's integrals, in all, of which none is trusted.
+OFF = 0.2
+# How much wider the nodes of the second are; less by the root of the number of values.
+WIDER = 0.6
+# Least curvature; points from which an own draw is chosen, and the scale of their logistic
+# distribution, whose tails are heavier than a Gaussian's.
+FLOOR, CHOICE, WIDTH = 1e-8, 64, 0.6
 
 Values = Callable[[Tensor], Tensor]
 Terms = Callable[[Tensor, Tensor], Tensor]
@@ -71,8 +76,6 @@ class Inside:
         The model.
     rows
         The site's rows.
-    terms
-        Terms of the log density at shared and own values, ``(E,)``.
     start
         Own values from which modes are searched, ``(m,)``.
     parts
@@ -83,7 +86,6 @@ class Inside:
 
     traced: Traced
     rows: Dataset
-    terms: Terms
     start: Tensor
     parts: tuple[Part, ...]
     free: Tensor
@@ -95,14 +97,35 @@ class Inside:
 
     def log_rows(self, point: Tensor) -> Tensor:
         """Return the log density of the rows at shared values."""
-        total = self.terms(point, self.start)[self.free].sum()
+        total = self.traced.terms(self.rows, point, self.start)[self.free].sum()
         for part in self.parts:
-            values = partial(self._values, part, point)
-            centre, root = self._frame(part, point)
-            found = over(values, centre + spread(root, part.nodes[:, None]))
-            logs = (found + part.logs[:, None]).logsumexp(0)
-            total = total + (logs - root.diagonal(dim1=1, dim2=2).log().sum(1)).sum()
+            total = total + self.integrals(part, point).sum()
         return total
+
+    def integrals(self, part: Part, point: Tensor) -> Tensor:
+        """Return the log integral over every group, ``(G,)``."""
+        centre, root = self._frame(part, point)
+        values = partial(self._values, part, point)
+        found = over(values, centre + spread(root, part.nodes[:, None]))
+        logs = (found + part.logs[:, None]).logsumexp(0)
+        return logs - root.diagonal(dim1=1, dim2=2).log().sum(1)
+
+    def check(self, near: Tensor) -> None:
+        """Check the integrals by other points.
+
+        Raises
+        ------
+        PosteriorError
+            If they are not near at these shared values.
+        """
+        for part in self.parts:
+            size = part.places.shape[1]
+            again = part._replace(**dict(zip(("nodes", "logs"), nodes(size, 1), strict=True)))
+            off = self.integrals(part, near) - self.integrals(again, near)
+            if not float(off.norm()) < OFF:
+                expected = f"integrals over {size} own values to {OFF} nats"
+                hint = "fewer own values that a term ties; or a class of guide, AutoNormal"
+                raise PosteriorError("own latents", expected, f"{float(off.norm()):.2g}", hint)
 
     def draws(self, batch: Tensor, generator: torch.Generator) -> Tree:
         """Return an independent draw of every own site at each of some shared points, ``(n, ...)``:
@@ -112,10 +135,9 @@ class Inside:
         shape = (count, CHOICE, size)
         even = torch.rand(shape, dtype=torch.float64, generator=generator)
         chosen = torch.rand(count, size, dtype=torch.float64, generator=generator)
-        away = torch.from_numpy(student.ppf(even.clamp(1e-12, 1 - 1e-12).numpy(), FREEDOM))
-        less = torch.from_numpy(student.logpdf(away.numpy(), FREEDOM))
+        away = WIDTH * even.clamp(1e-12, 1 - 1e-12).logit()
         at_once = max(1, AT_ONCE // (CHOICE * len(self.rows)))
-        drawn = over(self._drawn, batch, away, less, chosen, at_once=at_once)
+        drawn = over(self._drawn, batch, away, chosen, at_once=at_once)
         found: Tree = vmap(self._sites, chunk_size=at_once)(batch, drawn)
         return found
 
@@ -123,13 +145,15 @@ class Inside:
         run = self.traced.run(self.rows, point, own)
         return run.values(run.own)
 
-    def _drawn(self, point: Tensor, away: Tensor, less: Tensor, chosen: Tensor) -> Tensor:
+    def _drawn(self, point: Tensor, away: Tensor, chosen: Tensor) -> Tensor:
         own = self.start
         for part in self.parts:
             values = partial(self._values, part, point)
             centre, root = self._frame(part, point)
-            tried = centre + spread(root, away[:, part.places])
-            ratios = over(values, tried) - less[:, part.places].sum(2)
+            own_away = away[:, part.places]
+            tried = centre + spread(root, own_away)
+            less = logsigmoid(own_away / WIDTH) + logsigmoid(-own_away / WIDTH)
+            ratios = over(values, tried) - less.sum(2)
             total = sound(ratios - ratios.amax(0)).exp().cumsum(0)
             below = total < chosen[part.places[:, 0]] * total[-1]
             place = below.sum(0).clamp_max(CHOICE - 1)
@@ -140,27 +164,30 @@ class Inside:
     def _values(self, part: Part, point: Tensor, own: Tensor) -> Tensor:
         """Return the log density of every group at its own values ``(G, k)``."""
         whole = self.start.scatter(0, part.places.reshape(-1), own.reshape(-1))
-        terms = self.terms(point, whole)
+        terms = self.traced.terms(self.rows, point, whole)
         return terms.new_zeros(len(own) + 1).index_add(0, part.member, terms)[:-1]
 
     def _frame(self, part: Part, point: Tensor) -> tuple[Tensor, Tensor]:
         """Return the conditional mode of every group, ``(G, k)``, and the factor of the negative
         Hessian there.
         """
-        values = partial(self._values, part, point)
-        mode = climbed(partial(self._values, part, point.detach()), self.start[part.places], STEPS)
+        values, fixed = (partial(self._values, part, at) for at in (point, point.detach()))
+        mode = climbed(fixed, self.start[part.places], STEPS)
         curved = None
         for _ in range(2):
             slope, precision = slopes(values, mode)
             curved = _made(precision) if curved is None else curved
             mode = mode + torch.linalg.solve(curved, slope[..., None])[..., 0]
         precision = slopes(values, mode)[1]
-        return mode, torch.linalg.cholesky(precision + (_made(precision) - precision).detach())
+        made = precision + (_made(precision) - precision).detach()
+        # It does not raise, so that one point without a density stops no other.
+        return mode, torch.linalg.cholesky_ex(made).L
 
 
 def spread(root: Tensor, nodes: Tensor) -> Tensor:
     """Return nodes ``(..., k)`` with the covariances that factors of precisions have."""
-    return torch.linalg.solve_triangular(root.mT, nodes[..., None], upper=True)[..., 0]
+    found: Tensor = torch.linalg.solve_triangular(root.mT, nodes[..., None], upper=True)
+    return found[..., 0]
 
 
 def slopes(values: Values, own: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,7 +207,8 @@ def slopes(values: Values, own: Tensor) -> tuple[Tensor, Tensor]:
 def _made(precision: Tensor) -> Tensor:
     """Return positive definite matrices for symmetric ones."""
     sizes, axes = torch.linalg.eigh(sound(precision.detach()))
-    return (axes * sizes.abs().clamp_min(FLOOR)[..., None, :]) @ axes.mT
+    made: Tensor = (axes * sizes.abs().clamp_min(FLOOR)[..., None, :]) @ axes.mT
+    return made
 
 
 def climbed(values: Values, own: Tensor, steps: int) -> Tensor:
@@ -193,21 +221,6 @@ def climbed(values: Values, own: Tensor, steps: int) -> Tensor:
         best = sound(over(values, tried)).argmax(0)
         own = torch.take_along_dim(tried, best[None, :, None], 0)[0].detach()
     return own
-
-
-def recorded(terms: Terms, point: Tensor, own: Tensor) -> Terms:
-    """Return terms as a list of tensor operations, without the model's Python, where that is the
-    same function.
-    """
-    try:
-        graph: Terms = make_fx(terms)(point, own)
-        for sign in (1.0, -1.0):
-            at = point + 0.3 * sign, own - 0.2 * sign
-            if not torch.allclose(graph(*at), terms(*at), 1e-12, 1e-12, equal_nan=True):
-                return terms
-    except RuntimeError:
-        return terms
-    return graph
 
 
 def inside(traced: Traced, rows: Dataset, near: Tensor) -> Inside:
@@ -224,22 +237,22 @@ def inside(traced: Traced, rows: Dataset, near: Tensor) -> Inside:
     """
     size = max(slot.end for slot in traced.run(rows, near, level(0.0)).own.values())
     start = torch.zeros(size, dtype=torch.float64)
-    terms = recorded(partial(traced.terms, rows), near, start)
+    terms = partial(traced.terms, rows)
     entered = _entered(terms, len(near), size)
     shared = entered.double() @ entered.double().T
     groups = connected_components(shared.numpy(), directed=False)[1]
-    found, any_own = dict[int, list[np.ndarray]](), entered.any(0)
+    found, any_own = dict[int, list[Tensor]](), entered.any(0)
     for number in range(groups.max() + 1):
-        places = np.flatnonzero(groups == number)
-        found.setdefault(len(places), []).append(places)
+        group = torch.from_numpy(np.flatnonzero(groups == number))
+        found.setdefault(len(group), []).append(group)
     parts = list[Part]()
     for count, several in sorted(found.items()):
-        places = torch.from_numpy(np.stack(several))
+        places = torch.stack(several)
         member = torch.full_like(any_own, len(places), dtype=torch.int64)
         for number, group in enumerate(places):
             member[entered[group].any(0)] = number
         parts.append(Part(places, member, *nodes(count)))
-    made = Inside(traced, rows, terms, start, tuple(parts), (~any_own).nonzero()[:, 0])
+    made = Inside(traced, rows, start, tuple(parts), (~any_own).nonzero()[:, 0])
     for part in parts:
         values, mode, before = partial(made._values, part, near), start[part.places], None
         for _ in range(FIRST):
@@ -260,17 +273,17 @@ def _entered(terms: Terms, shared: int, size: int) -> Tensor:
     return found
 
 
-def nodes(size: int) -> tuple[Tensor, Tensor]:
+def nodes(size: int, other: int = 0) -> tuple[Tensor, Tensor]:
     """Return nodes for the standard normal, ``(Q, k)``, and log weights of a function's values
-    there for its integral.
+    there for its integral; or other ones, which are wider.
     """
     if size == 1:
-        places, shares = np.polynomial.hermite.hermgauss(NODES)
+        places, shares = np.polynomial.hermite.hermgauss(NODES + other)
         made = 2**0.5 * torch.from_numpy(places)[:, None]
         return made, torch.from_numpy(np.log(shares) + places**2) + np.log(2) / 2
-    count = POINTS * -(-size // 8)
-    drawn = points.normal(count, size, 11)
+    count, wide = POINTS * -(-size // 8), (1 + WIDER / size**0.5) ** other
+    drawn = points.normal(count, size, 11 + other)
     root = torch.linalg.cholesky(drawn.T @ drawn / count)
     drawn = torch.linalg.solve_triangular(root, drawn.T, upper=False).T
-    logs = drawn.square().sum(1) / 2 + size / 2 * np.log(2 * np.pi) - np.log(count)
-    return drawn, logs
+    logs = drawn.square().sum(1) / 2 + size * np.log(wide * (2 * np.pi) ** 0.5) - np.log(count)
+    return wide * drawn, logs

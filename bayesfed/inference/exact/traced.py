@@ -176,7 +176,7 @@ class Traced:
         point, own = torch.linspace(-0.3, 0.4, self.size), level(0.2)
         found = self.run(data, point, own)
         wrong = {name for name, _ in found.slots.items() ^ self.slots.items()}
-        known = self.prior | {*self.observed, *self.others}
+        known = {*self.prior, *self.observed, *self.others}
         if wrong := wrong or known ^ (found.densities.keys() - found.own.keys()):
             raise _depends(min(wrong), self.plate)
         made = self.run(self.rows, point, own).densities

@@ -95,6 +95,7 @@ class AnswerLocal:
             answer = asking.importance(density, message, counts, seed, cost)
             kept = {f"{KEPT}/{seed}": answer["value"].float().double() + answer["level"].sum()}
             if own:
+                own.check(near)
                 where = asking.proposed(message, counts, seed)
                 drawn = own.draws(where, key.child("own", str(seed)).generator())
                 kept |= {f"{OWN}/{name}/{seed}": leaf for name, leaf in drawn.items()}

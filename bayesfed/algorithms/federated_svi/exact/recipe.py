@@ -9,7 +9,8 @@ Gaussian (1 to 4)           the same in expectation over 64 quasi-random points
 importance (1, or up to 5)  log likelihood at 4,096 points that a seed names
 ==========================  =============================================================
 
-Every answer is added up over sites; the prior, with its Jacobian, is the server's, once.
+Every answer is added up over sites; the prior, with its Jacobian, is the server's, once. A site's
+own latents are integrated at the site before it answers (`inference.exact.own`).
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ import torch
 from pyro.infer.autoguide import AutoNormal
 
 import bayesfed as bf
+from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.own import inside
+from bayesfed.inference.exact.traced import doubled, traced
 from tests.posteriors.test_exact_runs import line, rows, run, sites
 
 COMPLETE = ("bayesfed/inference/exact", "bayesfed/algorithms/federated_svi/exact")
@@ -34,6 +37,24 @@ def short():
 def large(inputs, targets=None):
     pyro.sample("w", dist.Normal(torch.zeros(51), 1.0).to_event(1))
     line(inputs, targets)
+
+
+def tied(inputs, targets=None, count=12):
+    """Own values with long tails, all of which every row enters."""
+    line(inputs, targets)
+    with pyro.plate("client", count):
+        own = pyro.sample("own", dist.Cauchy(torch.tensor(0.0), 3.0))
+    with pyro.plate("again", len(inputs)):
+        pyro.sample("z", dist.StudentT(2.0, own.sum(-1), 1.0), obs=targets)
+
+
+def checked_own(count):
+    """Check the integrals over so many own values."""
+    rows = CLIENTS["s0"]
+    model = functools.partial(tied, count=count)
+    point = torch.zeros(2, dtype=torch.float64)
+    with doubled():
+        inside(traced(model, Form.of(rows), "client"), rows, point).check(point)
 
 
 def discrete(inputs, targets=None):
@@ -131,13 +152,18 @@ CASES = [
         "draws of the posterior instead",
         lambda: done(several).posterior.draw(bf.Key(0)),
     ),
+    (
+        lambda: checked_own(12),
+        "fewer own values that a term ties",
+        lambda: checked_own(1),
+    ),
     (lambda: run(CLIENTS, discrete), "summing it out in the model", lambda: done(summed_out)),
     (lambda: run(DEEP), "float32 or int64", done),
     (lambda: run(FAR, further), "constants in place of figures of rows", done),
     (
         lambda: run(FAR, further),
         "pyro.plate('client', ...) around own latents",
-        lambda: run(FAR, under),
+        lambda: run({"s0": FAR["s0"]}, under),
     ),
     (lambda: run(FAR, moved), "constants in place of figures of rows", done),
     (lambda: run(CLIENTS, informed), "constants in place of figures of rows", done),
