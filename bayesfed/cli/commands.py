@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> str:
         pictures = ", ".join(path.name for path in runs.draw(folder))
     except ImportError as problem:
         pictures = f"no pictures: {problem}"
-    return f"results: {folder.path} ({pictures})"
+    return f"results: {folder.path} ({pictures or 'tables'})"
 
 
 def compare(arguments: Namespace) -> str:

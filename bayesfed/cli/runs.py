@@ -121,13 +121,14 @@ def _run(
 
     test, likelihood, draws, seed = built.test, built.likelihood, built.draws, built.seed
     last = (built.options["rounds"] or 0) - 1
-    callbacks: list[Callback] = [
-        scoring(test, likelihood, draws=draws, seed=seed),
-        further_scores(
-            built.scores, built.own, test, likelihood, last=last, draws=draws, seed=seed
-        ),
-        checkpoint(path / "checkpoints", every=built.save_every),
-    ]
+    callbacks: list[Callback] = [checkpoint(path / "checkpoints", every=built.save_every)]
+    if built.finish is None:
+        callbacks[:0] = [
+            scoring(test, likelihood, draws=draws, seed=seed),
+            further_scores(
+                built.scores, built.own, test, likelihood, last=last, draws=draws, seed=seed
+            ),
+        ]
     result = run(
         built.algorithm,
         pool,
@@ -142,7 +143,10 @@ def _run(
     def saved() -> None:
         scores = partial(result.personal_scores, likelihood=likelihood, draws=draws, seed=seed)
         own = scores(built.own) if built.own else None
-        if missing := save_run(path, result, test, seed, own):
+        for name, table in (built.finish(result) if built.finish else {}).items():
+            write_whole(path / name, table.to_csv().encode())
+            say(f"{path / name}\n{table.round(3).head(20)}")
+        if missing := save_run(path, result, test if len(test) else None, seed, own):
             say(f"{path}: no posterior.nc: {missing}")
 
     led(pool, saved)
@@ -163,6 +167,9 @@ def draw(folder: Folder) -> list[Path]:
         raise ArgumentError(
             str(folder.path), "a finished seed", "none", "bayesfed run, which goes on"
         )
+    if folder.file is not None and "regression" in folder.file.tree:
+        # It has tables in place of scores.
+        return []
     into = folder.path / "pictures"
     into.mkdir(exist_ok=True)
     curves = plot_curves({folder.path.name: folder.histories()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +18,12 @@ from bayesfed.models.modules import evaluating
 from bayesfed.running.experiments.experiment import ExperimentFile, Settings
 from bayesfed.running.experiments.kinds import POOL
 from bayesfed.running.experiments.reader import Reader
+from bayesfed.running.experiments.regressions import BESIDE, RegressionOf
 from bayesfed.running.experiments.scope import Scope
 from bayesfed.running.experiments.words import missing
+from bayesfed.running.formulas import Regression
+from bayesfed.running.launch import MOST
+from bayesfed.running.result import Result
 from bayesfed.running.scores import Further, check_further
 
 CLIENTS = 10
@@ -43,6 +47,8 @@ class Built:
         Rows of each client to score its own model on; empty where the file asks for none.
     scores
         Names of further scores.
+    finish
+        What makes of a result the tables of a regression, by the names of their files.
     """
 
     algorithm: Algorithm
@@ -57,6 +63,7 @@ class Built:
     save_every: int
     own: Mapping[str, Dataset]
     scores: Sequence[Further] = ()
+    finish: Callable[[Result], Mapping[str, Any]] | None = None
 
 
 def seeds(file: ExperimentFile) -> list[int]:
@@ -83,6 +90,8 @@ def build(file: ExperimentFile, seed: int) -> Built:
     """
     scope = Scope(seed)
     reader = Reader(file, scope)
+    if "regression" in file.tree:
+        return _regression(reader, file, seed)
     # What needs nothing else first, so that it is refused at once.
     plain = {name: reader.section(name) for name in PLAIN}
     for name in COUNTS:
@@ -134,6 +143,39 @@ def build(file: ExperimentFile, seed: int) -> Built:
     draws, every = plain["draws"], plain["save_every"]
     return Built(
         algorithm, pool, clients, train, test, seed, options, likelihood, draws, every, own, scores
+    )
+
+
+def _regression(reader: Reader, file: ExperimentFile, seed: int) -> Built:
+    """Make a regression by formula: it ends by itself, and has tables in place of scores."""
+    for name in file.tree:
+        if name not in ("regression", *BESIDE):
+            expected = f"[regression] beside none but {', '.join(BESIDE)}"
+            raise file.error((name,), expected, f"`{name}`", "leaving it out")
+    section: RegressionOf = reader.section("regression")
+    try:
+        made = section.prepared()
+        plain = {name: reader.section(name) for name in BESIDE}
+        pool: InProcess = reader.call(InProcess, plain["pool"], ("pool",), left=POOL)(
+            data=made.clients, devices={}, secrets=None
+        )
+    except BayesfedError as problem:
+        raise file.error(("regression",), problem=problem) from problem
+    rows = concatenated(list(made.clients.values()))
+    options, likelihood = {"rounds": MOST}, Normal()
+    return Built(
+        made.algorithm,
+        pool,
+        made.clients,
+        rows,
+        rows[:0],
+        seed,
+        options,
+        likelihood,
+        1,
+        plain["save_every"],
+        {},
+        finish=lambda result: section.tables(Regression(made.design, made.model, result)),
     )
 
 

@@ -22,6 +22,7 @@ from bayesfed.errors import ArgumentError, BayesfedError, complain
 from bayesfed.federated import Algorithm, Link, Sampler, everyone
 from bayesfed.federated.engine.reports import OnClientError
 from bayesfed.running.experiments import own
+from bayesfed.running.experiments.regressions import RegressionOf
 from bayesfed.running.scores import Further
 from bayesfed.wireless import Device
 
@@ -121,6 +122,8 @@ class Settings:
     scores
         Further scores after the last round, of "calibration", "selective", "detection" (data of
         images) and "conformal" (with `own_rows`); see `bayesfed.running.scores`.
+    regression
+        A regression by formula, in place of `data`, `recipe` and `rounds`.
     """
 
     data: Split | Dataset
@@ -139,6 +142,7 @@ class Settings:
     save_every: int = 1
     own_rows: float = 0.0
     scores: Sequence[Further] = ()
+    regression: RegressionOf | None = None
 
 
 @dataclass(frozen=True)
@@ -249,7 +253,7 @@ def read(path: str | Path) -> ExperimentFile:
             path.name,
         ) from problem
     file = parse(text, path)
-    if not {"data", "recipe", "rounds"} & file.tree.keys():
+    if not {"data", "recipe", "rounds", "regression"} & file.tree.keys():
         actual = "none of them" if file.tree else "nothing in it"
         expected = f"{expected}, with data, recipe and rounds"
         raise ExperimentError(complain(str(path), expected, actual, _instead(path)), path.name)

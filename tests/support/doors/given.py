@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pandas
 import torch
 from torch import nn
 
@@ -51,6 +52,12 @@ def normed() -> Any:
     return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.Flatten(), nn.Linear(144, recipes.CLASSES))
 
 
+def frames() -> dict[str, Any]:
+    """Return a pandas frame for each of two sites."""
+    table = pandas.DataFrame({"x": [0.0, 1.0, 2.0, 3.0], "y": [0.1, 0.8, 2.3, 2.9]})
+    return {"a": table, "b": table}
+
+
 BY_NAME: Mapping[str, Callable[[], Any]] = {
     "net": net,
     "algorithm": fed_avg,
@@ -82,6 +89,7 @@ BY_CALLABLE: Mapping[str, Mapping[str, Callable[[], Any]]] = {
     "InProcess": {"data": rows},
     "Key": {"seed": lambda: 0},
     "Laplace": {"scale": lambda: 1.0},
+    "regression": {"formula": lambda: "y ~ x", "data": frames},
     "Method": {
         "name": lambda: "fed_avg",
         "make": lambda: bf.fed_avg,

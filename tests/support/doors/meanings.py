@@ -23,6 +23,7 @@ MEANINGS = {
     "infer.state shape": "the exact method of a small grid has no state to begin from",
     "local_privacy.clip swapped": SAME_KIND,
     "private.clip swapped": SAME_KIND,
+    "regression.seed range": ANY_SEED,
     "run.seed range": ANY_SEED,
 }
 # Values that the package makes and hands to functions of its users.

@@ -48,6 +48,7 @@ def moved(updates: Sequence[Mapping[str, Tensor]]) -> bf.federated.Algorithm:
     return plain(bf.mlp([8, 3], bf.Key(0)))
 """
 DATA, PARTITION, NET = RIGHT.splitlines()[2:5]
+NET_AFTER = '[net]\nkind = "mlp"\nwidths = [8, 3]\n'
 TRAINING = "training = { steps = 1 }\n"
 RECIPE = 'kind = "fed_avg"'
 SPLIT_MIX = """\
@@ -97,6 +98,14 @@ def case(old, wrong, tried, right, *, more="", also=()):
     )
 
 
+def regression(more="", data="rows.csv", site="x"):
+    """Build a regression by formula."""
+    text = f'[regression]\nformula = "y ~ x"\ndata = "{data}"\nsite = "{site}"\n{more}'
+    path = written()
+    path.write_text(text)
+    return build(experiment.read(path), 0)
+
+
 def beside(content, name="other.toml"):
     """Read another file beside an experiment."""
     path = written().with_name(name)
@@ -133,6 +142,9 @@ CASES = [
         "workers=2",
         "pool = { workers = 2 }\nseeds",
     ),
+    (lambda: regression(NET_AFTER), "leaving it out", regression),
+    (lambda: regression(data="columns.csv"), "a CSV file with a line of names", regression),
+    (lambda: regression(site="xx"), "'x'", regression),
     # Files.
     case("rounds = 1", "rounds = one", "numbers without", "rounds = 1"),
     case("rounds = 1", "rounds = 1\nrounds = 2", "every key and every [table] once", "rounds = 1"),

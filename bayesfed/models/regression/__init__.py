@@ -1,0 +1,3 @@
+"""Regressions by formula over sites: frames become rows (`tables`, `design`), and rows a Pyro model
+(`families`, `model`).
+"""

@@ -1,0 +1,83 @@
+"""A regression by formula in an experiment file: its rows are those of a CSV, and it needs no
+recipe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bayesfed.data.readers.labels import nearest
+from bayesfed.errors import DataError, needs
+from bayesfed.models.regression.families import Name
+from bayesfed.models.regression.tables import Frame, Missing
+from bayesfed.running.formulas import Prepared, Regression, prepared
+
+# Sections that a file with a regression may have.
+BESIDE = ("seeds", "pool", "save_every")
+
+
+@dataclass(frozen=True)
+class RegressionOf:
+    """The section ``[regression]``.
+
+    Parameters
+    ----------
+    formula, family, missing
+        As of `bayesfed.regression`.
+    data
+        A CSV whose first line names its columns.
+    site
+        The column of sites.
+    test
+        A CSV of rows to predict, which need no response.
+    delimiter
+        Character between cells.
+    """
+
+    formula: str
+    data: Path
+    site: str
+    family: Name = "normal"
+    missing: Missing = "refuse"
+    test: Path | None = None
+    delimiter: str = ","
+
+    def prepared(self) -> Prepared:
+        """Return the regression before its fit.
+
+        Raises
+        ------
+        DataError
+            If a file cannot be read.
+        """
+        frames = [self._frame(path) for path in (self.data, self.test) if path is not None]
+        for frame in frames:
+            if self.site not in frame:
+                there = [str(name) for name in frame.columns]
+                expected, hint = f"a column {self.site!r}", nearest(self.site, there)
+                raise DataError("regression", expected, f"{there[:12]}", hint)
+        return prepared(self.formula, frames[0], self.family, self.site, self.missing)
+
+    def tables(self, fit: Regression) -> dict[str, Frame]:
+        """Return what a folder of results has of a fit: its coefficients, without each site, and
+        predictions of the rows of the test file.
+        """
+        parts = {"": fit} | {name: fit.without(name) for name in sorted(fit.result.data or {})}
+        made = [part.table().assign(without=name) for name, part in parts.items()]
+        tables = {"coefficients.csv": needs("pandas", "formulas").concat(made)}
+        if self.test is not None:
+            frame = self._frame(self.test)
+            tables["predictions.csv"] = frame.join(fit.predict(frame))
+        return tables
+
+    def _frame(self, path: Path) -> Frame:
+        read = partial(needs("pandas", "formulas").read_csv, sep=self.delimiter)
+        try:
+            made: Any = read(path, skipinitialspace=True)
+        except (OSError, ValueError) as problem:
+            hint = "a CSV file with a line of names; paths begin at the folder of the file"
+            raise DataError(str(path), "a readable table", problem, hint) from problem
+        return made.astype({self.site: str}) if self.site in made else made

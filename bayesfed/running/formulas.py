@@ -1,0 +1,332 @@
+"""`regression`: from a formula and frames of sites to the posterior of its coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from bayesfed.algorithms import federated_svi
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError, needs
+from bayesfed.errors.checks import ITSELF, PART, check, checked, one_of, shown
+from bayesfed.federated import Algorithm
+from bayesfed.inference.exact.posterior import ExactPosterior
+from bayesfed.inference.exact.traced import doubled
+from bayesfed.keys import Key, forked
+from bayesfed.models.regression.design import Design
+from bayesfed.models.regression.families import Name
+from bayesfed.models.regression.model import RegressionModel
+from bayesfed.models.regression.tables import Frame, Missing
+from bayesfed.running.launch import run
+from bayesfed.running.result import Result
+from bayesfed.trees import Tree
+
+# Columns of predictions.
+PREDICTED = ("mean", "mean_low", "mean_high", "low", "high")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A regression before its fit.
+
+    Parameters
+    ----------
+    design
+        How frames become rows.
+    model
+        The Pyro model of these rows.
+    clients
+        The rows of each site.
+    """
+
+    design: Design
+    model: RegressionModel
+    clients: Mapping[str, Dataset]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The method that finds the posterior of all rows."""
+        return federated_svi(self.model)
+
+
+def prepared(
+    formula: str, data: Mapping[str, Frame] | Frame, family: Name, site: str, missing: Missing
+) -> Prepared:
+    """Return a regression before its fit; parameters are those of `regression`.
+
+    Raises
+    ------
+    ArgumentError, DataError
+        As `regression`.
+    """
+    frames, pandas = data, needs("pandas", "formulas")
+    needs("formulae", "formulas")
+    if isinstance(data, pandas.DataFrame):
+        if site not in data.columns:
+            expected = f"frames by site, or a frame with the column {site!r}"
+            there = ", ".join(map(str, data.columns[:12]))
+            raise ArgumentError("regression, data", expected, there, "site='name of that column'")
+        frames = {str(name): part for name, part in data.groupby(site)}
+    named = isinstance(frames, Mapping) and frames
+    if not named or not all(isinstance(one, pandas.DataFrame) for one in frames.values()):
+        hint = "{'name': pandas.read_csv('name.csv'), ...}"
+        raise ArgumentError("regression, data", "pandas frames by site", shown(data), hint)
+    tables = cast(Mapping[str, Frame], frames)
+    design = Design.of(formula, family, site, missing, tables)
+    clients = {name: design.rows(frame, name) for name, frame in tables.items()}
+    return Prepared(design, RegressionModel.of(design, list(clients.values())), clients)
+
+
+@checked(data=ITSELF)
+def regression(
+    formula: str,
+    data: Mapping[str, Any] | Any,
+    *,
+    family: Name = "normal",
+    site: str = "site",
+    missing: Missing = "refuse",
+    seed: int = 0,
+    progress: bool = True,
+) -> Regression:
+    """Fit a regression by formula to the rows of all sites without pooling them.
+
+    Needs the extra `formulas`. Formulas are those of the package formulae, as of lme4 and Bambi:
+    ``y ~ x1 * x2 + C(ward) + offset(log(days)) + (1 + x1 | hospital)``. Functions are `log`, `exp`,
+    `sqrt`, those of ``np``, and `scale` and `center` of a column, by the mean and sd of all sites.
+    Sites tell, as sums: which categories a column has, the number of rows, and sums and sums of
+    squares of columns; then what `federated_svi` of a model alone asks.
+
+    Priors are weakly informative, as rstanarm's and Bambi's: normal with sd 2.5 sd(y) / sd(x) for a
+    slope, mean(y) and 2.5 sd(y) for the intercept at the mean of the columns, an exponential of
+    mean sd(y) for sigma. For the families after "student_t" sd(y) is 1, and the intercept's mean
+    log mean(y) where the link is the logarithm, else 0. Sds of group effects are half-normal with
+    the scale of their column's slope; effects are independent. A group that is at one site, as a
+    site itself or a ward of it, is integrated there, and its effects stay there.
+
+    Parameters
+    ----------
+    formula
+        The formula.
+    data
+        A pandas frame for each site by name, or a frame with a column of sites.
+    family
+        ===================== ===================================== ====================
+        family                response                              linear predictor
+        ===================== ===================================== ====================
+        "normal", "student_t" numbers                               mean
+        "bernoulli"           0 and 1, or ``y['yes']``              log odds
+        "binomial"            ``p(successes, trials)``              log odds
+        "poisson"             counts                                log mean
+        "negative_binomial"   counts                                log mean
+        "ordinal"             categories, in order                  log odds of higher
+        "weibull"             times, or ``censored(time, event)``   log scale
+        ===================== ===================================== ====================
+    site
+        The name by which a formula calls the site. Frames without this column get it.
+    missing
+        "refuse", or "drop": leave out rows with missing values.
+    seed
+        As of `run`; the fit depends on it only by the own effects of sites.
+    progress
+        As of `run`.
+
+    Raises
+    ------
+    ArgumentError
+        If the formula cannot be read, or a term depends on more of other rows than means and sds.
+    DataError
+        If a column is missing (the message names the nearest), its values are, it has another type
+        at some site, one value, or numbers that are not finite; or the response is not the
+        family's.
+    MissingExtraError
+        If formulae is not installed.
+
+    Examples
+    --------
+    >>> formula = "died ~ age + (1 | hospital)"
+    >>> fit = bf.regression(formula, frames, family="bernoulli", site="hospital")
+    >>> fit.without("Basel").predict(new_rows)
+    """
+    made = prepared(formula, data, family, site, missing)
+    result = run(made.algorithm, made.clients, seed=seed, progress=progress)
+    return Regression(made.design, made.model, result)
+
+
+@dataclass(frozen=True, repr=False)
+class Regression:
+    """A fitted regression.
+
+    Parameters
+    ----------
+    design, model
+        As of `Prepared`.
+    result
+        The run: ledger, posterior, `Result.to_arviz`.
+    left_out
+        Sites whose rows were taken out of the posterior.
+    """
+
+    design: Design
+    model: RegressionModel
+    result: Result
+    left_out: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        left = f", without {', '.join(self.left_out)}" if self.left_out else ""
+        head = f"{self.design.formula}, {self.design.family}{left}; status {self.status}"
+        return f"{head}\n{self.table().round(3)}"
+
+    @cached_property
+    def posterior(self) -> ExactPosterior:
+        """The posterior of the shared unknowns."""
+        found = cast(ExactPosterior, self.result.posterior)
+        for name in self.left_out:
+            found = found.without(self._memory(name))
+        return found
+
+    @property
+    def status(self) -> str:
+        """How far the draws can be trusted: "exact", "adapted", or another one of
+        `ExactPosterior.status`.
+        """
+        return self.posterior.status
+
+    def _memory(self, name: str) -> Mapping[str, Tensor]:
+        memories = self.result.snapshot.memories
+        check("regression, site", name, one_of(sorted(memories)))
+        return memories[name]
+
+    def without(self, site: str) -> Regression:
+        """Return the regression without the rows of a site, for nothing: its likelihood is taken
+        out of the weights of the draws. ``posterior.k_hat`` says whether that was possible.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no such site.
+        """
+        self._memory(site)
+        return replace(self, left_out=(*self.left_out, site))
+
+    @checked()
+    def draws(self, count: int = 1000, *, seed: int = 0) -> Frame:
+        """Return draws of coefficients, cutpoints, sds of group effects (``1|hospital_sigma``) and
+        further unknowns, each in the units of its column and the response: a frame with one column
+        for each, by name.
+        """
+        pandas, values = needs("pandas", "formulas"), self._values(count, seed)
+        leaves = dict[str, Tensor]()
+        if self.model.columns:
+            leaves |= dict(zip(self.model.columns, self.model.slopes(values).T, strict=True))
+        for group, spread in self.model.spreads(values).items():
+            for column, leaf in zip(group.columns, spread.T, strict=True):
+                more = "" if len(group.columns) == 1 else f"[{column}]"
+                leaves[f"{group.name}_sigma{more}"] = leaf
+        if names := self.model.classes:
+            pairs = [f"{one}|{two}" for one, two in pairwise(names)]
+            leaves |= dict(zip(pairs, self.model.cuts(values).T, strict=True))
+        else:
+            leaves |= {name: values[name] for name in self.model.further}
+        return pandas.DataFrame({name: leaf.numpy() for name, leaf in leaves.items()})
+
+    @checked(interval=PART)
+    def table(self, *, interval: float = 0.9, draws: int = 4000) -> Frame:
+        """Return mean, sd and the ends of the central interval of everything that `draws` has."""
+        frame = self.draws(draws)
+        ends = [frame.quantile(0.5 + side * interval / 2) for side in (-1, 1)]
+        columns = {"mean": frame.mean(), "sd": frame.std(), "low": ends[0], "high": ends[1]}
+        made = needs("pandas", "formulas").DataFrame(columns)
+        made.index.name = "coefficient"
+        return made
+
+    @checked(frame=ITSELF, interval=PART)
+    def predict(
+        self,
+        frame: Any,
+        *,
+        site: str = "",
+        interval: float = 0.9,
+        draws: int = 1000,
+        seed: int = 0,
+    ) -> Frame:
+        """Predict new rows of a site, or of one that was not there.
+
+        Groups that are not of the fit, as that of a new site, have effects from their distribution.
+        A binomial row is predicted for one trial.
+
+        Parameters
+        ----------
+        frame
+            Rows; they need no response. A column of the formula's name for sites says of which site
+            a row is.
+        site
+            Name of the site of all rows. Without it and that column they are of a new site.
+        interval
+            Mass of the central intervals.
+        draws, seed
+            Number of draws, and what names them.
+
+        Returns
+        -------
+        A frame of the same index: the ``mean`` of the response with its interval, ``mean_low`` and
+        ``mean_high``, and the interval of a new response, ``low`` and ``high``; for an ordinal
+        response the probability of each class.
+
+        Raises
+        ------
+        ArgumentError, DataError
+            As `regression`; and if the site is not one of the fit.
+        """
+        pandas = needs("pandas", "formulas")
+        if site:
+            frame = frame.assign(**{self.design.site: site})
+            self._memory(site)
+        names = (
+            frame[self.design.site] if self.design.site in frame else pandas.Series("", frame.index)
+        )
+        known = names.where(names.isin([*self.result.snapshot.memories]), "")
+        parts = [
+            self._predicted(part, name, interval, draws, seed)
+            for name, part in frame.groupby(known.to_numpy(), sort=False)
+        ]
+        made = pandas.concat(parts)
+        return made.loc[[one for one in frame.index if one in made.index]]
+
+    def _predicted(self, frame: Frame, site: str, interval: float, draws: int, seed: int) -> Frame:
+        """Predict rows of one site, or of none of the fit."""
+        values, model = self._values(draws, seed, site), self.model
+        inputs, unknown, index = self.design.new(frame, site)
+        with doubled(), forked(Key(seed, "regression", "rows", site)):
+            eta, spreads = model.predictor(values, inputs), model.spreads(values)
+            for group, columns in zip(model.groups, unknown, strict=True):
+                effects = spreads[group] * torch.randn(draws, len(group.columns))
+                eta = eta + effects @ columns.T
+            made = model.of_predictor(values, eta, inputs)
+            shares, new = (made.probs.mean(0), eta) if model.classes else (eta, made.sample())
+        frame_of = partial(needs("pandas", "formulas").DataFrame, index=index)
+        if names := model.classes:
+            return frame_of(shares.numpy(), columns=list(names))
+        ends = torch.tensor([0.5 - interval / 2, 0.5 + interval / 2], dtype=torch.float64)
+        mean = model.mean(made, eta)
+        leaves = [mean.mean(0), *mean.quantile(ends, 0), *new.double().quantile(ends, 0)]
+        return frame_of(dict(zip(PREDICTED, (leaf.numpy() for leaf in leaves), strict=True)))
+
+    def _values(self, count: int, seed: int, site: str = "") -> Tree:
+        """Return draws of all unknowns, own ones of a site that is given."""
+        posterior = self.posterior
+        if site:
+            posterior = posterior.at_client(self._memory(site))
+        generator = Key(seed, "regression", "draws").generator()
+        weights = posterior.verdict.weights
+        places = torch.multinomial(weights, count, replacement=True, generator=generator)
+        values = {name: leaf[places].double() for name, leaf in posterior.values.items()}
+        for group in self.model.groups:
+            zeros = torch.zeros(count, len(group.levels), 1, len(group.columns))
+            values.setdefault(group.name, zeros.double())
+        return values

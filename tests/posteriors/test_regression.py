@@ -1,0 +1,278 @@
+"""Regressions by formula: coefficients against dense references and against pooled rows, the design
+of every kind of term, what is refused, predictions, and posteriors without a site.
+"""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+import bayesfed as bf
+from bayesfed.errors import ArgumentError, DataError
+from bayesfed.models.regression.design import Design
+from bayesfed.models.regression.model import RegressionModel
+
+SITES = ("a", "b", "c")
+
+
+def hospital(name, count=40):
+    draw = np.random.default_rng([SITES.index(name), 7])
+    age, ward = draw.normal(60, 10, count), draw.choice(["east", "west", "north"], count)
+    eta = (age - 60) / 10 * 0.6 + 0.5 * (ward == "west")
+    days = draw.integers(1, 9, count)
+    return pd.DataFrame(
+        {
+            "age": age,
+            "ward": ward,
+            "days": days,
+            "cost": 100 + 5 * eta + 2 * draw.normal(size=count),
+            "died": (draw.random(count) < 1 / (1 + np.exp(-eta))).astype(int),
+            "falls": draw.poisson(days * np.exp(eta)),
+            "grade": pd.cut(eta + draw.logistic(size=count), [-99, -0.5, 1, 99], labels=[*"xyz"]),
+            "won": draw.binomial(days, 1 / (1 + np.exp(-eta))),
+            "time": np.exp(eta) * draw.weibull(1.5, count),
+            "seen": (draw.random(count) < 0.7).astype(int),
+        }
+    )
+
+
+DATA = {name: hospital(name) for name in SITES}
+POOLED = pd.concat(DATA.values(), ignore_index=True)
+
+
+def fit(formula, family="normal", data=None, **options):
+    return bf.regression(formula, data or DATA, family=family, progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def died():
+    return fit("died ~ age", "bernoulli")
+
+
+def grid(log_density, centre, width, size=81):
+    """Means and sds of two values whose posterior is summed over a grid of plus or minus 6 sds."""
+    axes = [c + w * np.linspace(-6, 6, size) for c, w in zip(centre, width, strict=True)]
+    one, two = np.meshgrid(*axes, indexing="ij")
+    logs = log_density(one[..., None], two[..., None])
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    means = [(weights * value).sum() for value in (one, two)]
+    sds = [
+        np.sqrt((weights * (value - mean) ** 2).sum())
+        for value, mean in zip((one, two), means, strict=True)
+    ]
+    return np.array(means), np.array(sds)
+
+
+def close(table, means, sds, names, within=0.06):
+    """Whether a table's rows are a reference's, in its sds; 4,000 draws are within .05."""
+    found = table.loc[list(names)]
+    assert np.abs((found["mean"] - means) / sds).max() < within
+    assert np.abs(found["sd"] / sds - 1).max() < 0.05
+
+
+def scaled_age():
+    age = POOLED["age"].to_numpy()
+    return age - age.mean(), age.std()
+
+
+def test_a_logistic_regression_is_that_of_a_grid(died):
+    x, sd = scaled_age()
+    y = POOLED["died"].to_numpy()
+
+    def density(intercept, slope):
+        eta = intercept + slope * x
+        prior = stats.norm.logpdf(intercept[..., 0], 0, 2.5) + stats.norm.logpdf(
+            slope[..., 0], 0, 2.5 / sd
+        )
+        return (y * eta - np.logaddexp(0, eta)).sum(-1) + prior
+
+    means, sds = grid(density, (0.1, 0.06), (0.2, 0.022))
+    assert died.status == "exact"
+    close(died.table(), means[1:], sds[1:], ["age"])
+    # The intercept of the columns as they are, at whose mean the reference has it.
+    draws = died.draws(4000)
+    centred = draws["Intercept"] + draws["age"] * POOLED["age"].mean()
+    assert abs(centred.mean() - means[0]) < 0.06 * sds[0]
+
+
+def test_a_poisson_regression_with_an_exposure_is_that_of_a_grid():
+    found = fit("falls ~ age + offset(log(days))", "poisson")
+    x, sd = scaled_age()
+    y, offset = POOLED["falls"].to_numpy(), np.log(POOLED["days"].to_numpy())
+    start = np.log(y.mean()) - offset.mean()
+
+    def density(intercept, slope):
+        eta = intercept + slope * x + offset
+        prior = stats.norm.logpdf(intercept[..., 0], start, 2.5)
+        return (
+            (y * eta - np.exp(eta)).sum(-1) + prior + stats.norm.logpdf(slope[..., 0], 0, 2.5 / sd)
+        )
+
+    means, sds = grid(density, (0.15, 0.06), (0.06, 0.006))
+    assert found.status == "exact"
+    close(found.table(), means[1:], sds[1:], ["age"])
+
+
+def test_a_normal_regression_is_conjugate_at_every_sigma():
+    found = fit("cost ~ age")
+    x, sd = scaled_age()
+    y, design = POOLED["cost"].to_numpy(), np.column_stack([np.ones(len(x)), x / sd])
+    prior = np.array([y.mean(), 0.0])
+    logs, means, covariances = [], [], []
+    for sigma in (
+        sigmas := np.linspace(0.6, 1.6, 200) * np.std(y - design @ np.linalg.lstsq(design, y)[0])
+    ):
+        width = 2.5 * y.std()
+        cover = sigma**2 * np.eye(len(y)) + width**2 * design @ design.T
+        gain = width**2 * design.T @ np.linalg.inv(cover)
+        means.append(prior + gain @ (y - design @ prior))
+        covariances.append(width**2 * (np.eye(2) - gain @ design))
+        logs.append(stats.multivariate_normal.logpdf(y, design @ prior, cover) - sigma / y.std())
+    weights = np.exp(np.array(logs) - max(logs))
+    weights /= weights.sum()
+    mean = weights @ np.array(means)
+    spread = np.array([np.diag(one) for one in covariances]) + (np.array(means) - mean) ** 2
+    close(found.table(), mean[1] / sd, np.sqrt(weights @ spread)[1] / sd, ["age"])
+    sigma = weights @ sigmas
+    close(found.table(), sigma, np.sqrt(weights @ (sigmas - sigma) ** 2), ["sigma"])
+    evidence = np.log(np.exp(np.array(logs) - max(logs)).sum()) + max(logs)
+    evidence += np.log((sigmas[1] - sigmas[0]) / y.std())
+    assert abs(found.posterior.log_evidence[0] - evidence) < 0.05
+
+
+FAMILIES = (
+    ("cost ~ age + ward", "student_t"),
+    ("p(won, days) ~ age * ward", "binomial"),
+    ("falls ~ scale(age) + C(ward)", "negative_binomial"),
+    ("grade ~ age", "ordinal"),
+    ("censored(time, seen) ~ age", "weibull"),
+)
+
+
+def made(formula, family="normal", data=None, missing="refuse"):
+    data = data or DATA
+    design = Design.of(formula, family, "site", missing, data)
+    rows = {name: design.rows(frame, name) for name, frame in data.items()}
+    return design, rows, RegressionModel.of(design, list(rows.values()))
+
+
+@pytest.mark.parametrize(("formula", "family"), FAMILIES)
+def test_rows_and_model_of_sites_are_those_of_pooled_rows(formula, family):
+    _, rows, model = made(formula, family)
+    _, pooled, one = made(formula, family, {"all": POOLED})
+    assert torch.equal(torch.cat([part.inputs for part in rows.values()]), pooled["all"].inputs)
+    assert torch.equal(torch.cat([part.targets for part in rows.values()]), pooled["all"].targets)
+    assert np.allclose(model.moments, one.moments)
+    assert (model.columns, model.classes) == (one.columns, one.classes)
+    assert (model.start, model.scale) == pytest.approx((one.start, one.scale))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("formula", "family"), FAMILIES)
+def test_every_family_gives_one_site_what_it_gives_several(formula, family):
+    several, one = fit(formula, family), fit(formula, family, {"all": POOLED})
+    assert several.status == one.status
+    two = one.table()
+    close(several.table(), two["mean"], two["sd"], two.index, within=0.1)
+
+
+def test_columns_are_named_and_scaled_by_all_sites():
+    design, rows, _ = made("cost ~ scale(age) + C(ward):days")
+    assert design.columns[:2] == ("Intercept", "scale(age)")
+    scaled = torch.cat([part.inputs[:, 1] for part in rows.values()])
+    assert abs(float(scaled.mean())) < 1e-9
+    assert float(scaled.std(correction=0)) == pytest.approx(1)
+    assert made("cost ~ 1")[0].columns == ("Intercept",)
+    # A site without a ward has its column all the same.
+    fewer = DATA | {"b": DATA["b"][DATA["b"]["ward"] != "west"]}
+    assert made("cost ~ ward", data=fewer)[0].columns == ("Intercept", "ward[north]", "ward[west]")
+
+
+def test_a_group_that_is_at_one_site_is_its_own():
+    wards = {name: frame.assign(bed=name + frame["ward"]) for name, frame in DATA.items()}
+    design = made("cost ~ (1 + age | site) + (1 | ward) + (1 | bed)", data=wards)[0]
+    assert [(one.name, len(one.levels), one.own) for one in design.groups] == [
+        ("1|site", 1, True),
+        ("age|site", 1, True),
+        ("1|ward", 3, False),
+        ("1|bed", 3, True),
+    ]
+    assert design.names(3, "b") == ("beast", "bnorth", "bwest")
+    # A group that no site has, and a site that is new, are predicted from the distribution.
+    _, unknown, _ = design.new(wards["b"].assign(bed="new")[:2], "b")
+    assert unknown[3].flatten().tolist() == [1, 1]
+    assert not unknown[0].any()
+    assert design.new(wards["b"], "elsewhere")[1][0].all()
+
+
+@pytest.mark.slow
+def test_effects_of_sites_are_integrated_there_and_stay():
+    shifted = {
+        name: frame.assign(cost=frame["cost"] + 10 * SITES.index(name))
+        for name, frame in DATA.items()
+    }
+    found = fit("cost ~ age + (1 | hospital)", data=shifted, site="hospital")
+    assert "1|hospital" not in found.posterior.values
+    assert "1|hospital_sigma" in found.table().index
+    known = [found.predict(shifted[name][:5], site=name)["mean"].mean() for name in SITES]
+    assert np.allclose(known, [shifted[name]["cost"].mean() for name in SITES], atol=5)
+    new = found.predict(shifted["a"][:5])
+    assert (new["high"] - new["low"]).min() > 20
+
+
+def test_rows_are_predicted_with_intervals(died):
+    rows = POOLED.drop(columns="died")
+    found = died.predict(rows)
+    assert list(found.columns) == ["mean", "mean_low", "mean_high", "low", "high"]
+    assert (found.index == rows.index).all()
+    assert abs(found["mean"].mean() - POOLED["died"].mean()) < 0.02
+    assert found["mean_low"].lt(found["mean"]).all()
+    odd = died.predict(rows.assign(ward="elsewhere"), interval=0.5)
+    assert odd["mean_low"].gt(found["mean_low"]).all()
+
+
+def test_a_site_is_left_out_for_nothing(died):
+    less = died.without("b")
+    refit = fit("died ~ age", "bernoulli", {name: DATA[name] for name in "ac"})
+    # Its priors are of other means and sds, which hardly count.
+    reference = refit.table().loc[["age"]]
+    close(less.table(), reference["mean"], reference["sd"], ["age"], within=0.2)
+    with pytest.raises(ArgumentError, match="site"):
+        died.without("d")
+
+
+def test_what_does_not_fit_is_refused_by_name():
+    with pytest.raises(DataError, match=r"site 'a': expected a column 'agee'.*'age'"):
+        fit("cost ~ agee")
+    with pytest.raises(ArgumentError, match="a formula with a response"):
+        fit("cost ~ age +")
+    with pytest.raises(ArgumentError, match=r"bs\(age, df=4\)"):
+        fit("cost ~ bs(age, df=4)")
+    with pytest.raises(ArgumentError, match=r"scale\(log\(age\)\)"):
+        fit("cost ~ scale(log(age))")
+    with pytest.raises(DataError, match=r"unknown|what can be computed"):
+        fit("cost ~ unknown(age)")
+    with pytest.raises(DataError, match="0 and 1"):
+        fit("falls ~ age", "bernoulli")
+    with pytest.raises(DataError, match=r"log\(days - 1\)"):
+        fit("cost ~ log(days - 1)")
+    with pytest.raises(DataError, match="'days'.*more than one value"):
+        fit("cost ~ days", data={name: frame.assign(days=2) for name, frame in DATA.items()})
+    mixed = DATA | {"b": DATA["b"].assign(ward=1)}
+    with pytest.raises(DataError, match="one type at all sites"):
+        fit("cost ~ ward", data=mixed)
+    with pytest.raises(ArgumentError, match="pandas frames by site"):
+        fit("cost ~ age", data={"a": [1, 2]})
+
+
+def test_missing_values_are_refused_with_their_numbers_or_left_out():
+    holes = DATA | {"b": DATA["b"].assign(age=DATA["b"]["age"].where(DATA["b"]["age"] > 50))}
+    gone = int((DATA["b"]["age"] <= 50).sum())
+    with pytest.raises(DataError, match=rf"site 'b'.*{gone} of 40 rows.*{gone} in 'age'.*drop"):
+        fit("cost ~ age", data=holes)
+    _, rows, _ = made("cost ~ age", data=holes, missing="drop")
+    assert len(rows["b"]) == 40 - gone
+    # Columns that the formula does not name may have holes.
+    assert len(made("cost ~ ward", data=holes)[1]["b"]) == 40

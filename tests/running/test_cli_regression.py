@@ -1,0 +1,49 @@
+"""A regression by formula from TOML and CSV: tables of coefficients and of predictions."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bayesfed.cli.main import main
+from bayesfed.running.experiments.build import build
+from bayesfed.running.experiments.experiment import ExperimentError, parse
+
+FILE = """\
+[regression]
+formula = "stay ~ age"
+data = "rows.csv"
+site = "hospital"
+test = "new.csv"
+"""
+
+
+def test_coefficients_and_predictions_are_written(tmp_path, capsys):
+    draw = np.random.default_rng(0)
+    age = draw.normal(60, 10, 90)
+    rows = pd.DataFrame({"age": age, "hospital": np.repeat([*"abc"], 30)})
+    rows = rows.assign(stay=3 + 0.1 * age + draw.normal(size=90))
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    rows[["age", "hospital"]][::30].to_csv(tmp_path / "new.csv", index=False)
+    (tmp_path / "stays.toml").write_text(FILE)
+    assert main(["run", str(tmp_path / "stays.toml"), "--out", str(tmp_path), "--quiet"]) == 0
+    folder = tmp_path / "stays" / "seed-0"
+    table = pd.read_csv(folder / "coefficients.csv", index_col=["without", "coefficient"])
+    assert abs(table.loc[("a", "age"), "mean"] - 0.1) < 4 * table.loc[("a", "age"), "sd"]
+    assert len(table) == 3 * 4
+    predictions = pd.read_csv(folder / "predictions.csv")
+    assert np.abs(predictions["mean"] - (3 + 0.1 * predictions["age"])).max() < 1
+    assert "age" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (FILE + "[net]\nkind = 'mlp'\n", r"line 6, net: expected \[regression\] beside none but"),
+        (FILE.replace("formula", "formla"), r"line 2.*formula"),
+        (FILE, r"line 1, regression: .*rows.csv: expected a readable table"),
+        (FILE + 'family = "poison"\n', r"line 6.*poisson"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(text, words, tmp_path):
+    with pytest.raises(ExperimentError, match=words):
+        build(parse(text, tmp_path / "stays.toml"), 0)

@@ -1,0 +1,108 @@
+"""Messages of `bayesfed.models.regression` and of `bayesfed.regression`, whose frames they tell."""
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+import bayesfed as bf
+from bayesfed.running.formulas import prepared
+
+COMPLETE = ("bayesfed/models/regression", "bayesfed/running/formulas.py")
+DRAWN = np.random.default_rng(0).normal(size=12)
+FRAME = pd.DataFrame(
+    {
+        "x": DRAWN,
+        "y": DRAWN[::-1],
+        "cut": pd.cut(DRAWN, [-9, 0, 9], labels=["low", "high"]),
+        "grade": pd.Categorical(
+            np.where(DRAWN > 0, "high", "low"), categories=["low", "high"], ordered=True
+        ),
+        "k": np.arange(12) % 3,
+        "one": 1.0,
+        "hole": np.where(np.arange(12) == 3, np.nan, DRAWN),
+        "zero": np.arange(12) % 2,
+    }
+)
+
+
+def made(formula, family="normal", data=FRAME, missing="refuse"):
+    frames = data if data is None or isinstance(data, dict) else {"a": data}
+    return prepared(formula, frames, family, "site", missing)
+
+
+def predicted(frame):
+    fit = made("y ~ x + cut")
+    return fit.design.new(frame, "a")
+
+
+@cache
+def fitted():
+    return bf.regression("y ~ x", {"a": FRAME, "b": FRAME}, progress=False)
+
+
+def some(formula):
+    """Rows of a site that lacks a category."""
+    return made(formula).design.new(FRAME[FRAME["grade"] == "low"], "a")
+
+
+def texts(data):
+    return {name: frame.assign(k=frame["k"].astype(str)) for name, frame in data.items()}
+
+
+MIXED = {"a": FRAME, "b": FRAME.assign(k="text")}
+
+CASES = [
+    (
+        lambda: made("censored(k, x) ~ x", "weibull"),
+        "event 0 where",
+        lambda: made("censored(k + 1, zero) ~ x", "weibull"),
+    ),
+    (
+        lambda: made("y ~ nothing(x)"),
+        "columns made before",
+        lambda: made("y ~ z", data=FRAME.assign(z=1 * DRAWN**2)),
+    ),
+    (lambda: made("y ~"), "y ~ x1 + x2", lambda: made("y ~ x + k")),
+    (lambda: made("y ~ x +"), "'y ~ x1 + x2", lambda: made("y ~ x + k + (1 | cut)")),
+    (lambda: made("y ~ xx"), "x", lambda: made("y ~ x")),
+    (lambda: made("y ~ hole"), "missing='drop'", lambda: made("y ~ hole", missing="drop")),
+    (lambda: made("y ~ C(x)"), "pandas.cut", lambda: made("y ~ cut")),
+    (
+        lambda: made("y ~ C(k)", data=MIXED),
+        "astype(str)",
+        lambda: made("y ~ C(k)", data=texts(MIXED)),
+    ),
+    (
+        lambda: predicted(FRAME.assign(cut="none")),
+        "rows with 'low'",
+        lambda: predicted(FRAME.assign(cut="low")),
+    ),
+    (lambda: made("y ~ x", data=FRAME[:0]), "other rows", lambda: made("y ~ x")),
+    (lambda: made("y ~ scale(exp(x))"), "scale(x)", lambda: made("y ~ scale(x)")),
+    (
+        lambda: made("log(zero) ~ x"),
+        "other rows",
+        lambda: made("log(zero) ~ x", data=FRAME[FRAME["zero"] > 0].assign(zero=DRAWN[:6] ** 2)),
+    ),
+    (
+        lambda: made("scale(y) ~ x"),
+        "a column made before",
+        lambda: made("z ~ x", data=FRAME.assign(z=DRAWN / 2)),
+    ),
+    (lambda: made("y ~ log(zero)"), "log(x + 1)", lambda: made("y ~ log(zero + 1)")),
+    (lambda: made("y ~ x", "poisson"), "such a column", lambda: made("k ~ x", "poisson")),
+    (lambda: made("y ~ one"), "leaving it out", lambda: made("y ~ x")),
+    (
+        lambda: prepared("y ~ x", FRAME, "normal", "home", "refuse"),
+        "site='name",
+        lambda: prepared("y ~ x", FRAME, "normal", "cut", "refuse"),
+    ),
+    (
+        lambda: prepared("y ~ x", {"a": [1]}, "normal", "site", "refuse"),
+        "{'name': pandas",
+        lambda: made("y ~ x"),
+    ),
+    (lambda name: fitted().without(name), "c"),
+    (lambda: some("y ~ C(grade)"), "without C(...)", lambda: some("y ~ grade")),
+]
