@@ -3,6 +3,7 @@ is taken back, and the temperature beside it.
 """
 
 import math
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -14,11 +15,11 @@ from bayesfed.algorithms.d_turbo_vbi.chosen import Candidates, chosen
 from bayesfed.algorithms.d_turbo_vbi.density import HELD, smallest
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
 from bayesfed.algorithms.d_turbo_vbi.watch import Scored, Watch
-from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning
+from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning, UndeterminedWarning
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.training.held_out_scores import FACTORS, HIGHEST, LOWEST, better
 from bayesfed.inference import infer
-from bayesfed.inference.turbo.elbo import MeanFieldElbo
+from bayesfed.inference.turbo.elbo import MeanFieldElbo, decode_inclusion
 from bayesfed.models import MarkovGrid
 
 WORK = bf.Training(steps=4, batch_size=16, optimiser=bf.Adam(5e-3))
@@ -336,3 +337,48 @@ def test_channels_go_whole_and_the_outputs_of_the_network_stay(clients, net, cha
     assert all(bool((rows.all(1) | ~rows.any(1)).all()) for rows in active)
     assert bool(active[-1].all())
     assert not all(bool(rows.all()) for rows in active[:-1])
+
+
+@pytest.mark.parametrize("shape", [1.0, 20.0, 1000.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("codec", [None, bf.Cast(64)])
+def test_every_dtype_runs_at_every_shape_of_the_slab(clients, shape, dtype, codec):
+    """Messages of 64 bits were clipped in 32: "cannot be converted to type float"."""
+    net = bf.mlp([64, 16, 10], bf.Key(0, "net")).to(dtype)
+    cast = {name: replace(data, inputs=data.inputs.to(dtype)) for name, data in clients.items()}
+    prior = bf.Prior(precision=bf.BernoulliGamma(slab_shape=shape, spike_shape=shape))
+    algorithm = bf.d_turbo_vbi(
+        bf.declare(net, prior),
+        observations=counted(clients),
+        training=replace(WORK, steps=2),
+        density=SOON,
+        codec=codec,
+    )
+    result = bf.run(algorithm, cast, rounds=3, progress=False)
+    assert result.final("density") == pytest.approx(0.33, rel=0.02)
+    own = {name: leaf for name, leaf in result.snapshot.state.items() if leaf.is_floating_point()}
+    assert {leaf.dtype for name, leaf in own.items() if not name.startswith("run/")} == {dtype}
+
+
+def test_probabilities_of_a_message_have_the_precision_of_its_means():
+    code = torch.arange(256, dtype=torch.uint8)
+    exact = torch.arange(256, dtype=torch.float64) / 510 + 0.5
+    assert torch.equal(decode_inclusion(code, torch.float64), exact)
+
+
+def test_a_density_that_is_missed_is_said_with_what_reaches_it(clients, net):
+    def run(rounds, density):
+        algorithm = bf.d_turbo_vbi(
+            bf.declare(net), observations=counted(clients), training=WORK, density=density
+        )
+        return bf.run(algorithm, clients, rounds=rounds, progress=False)
+
+    with pytest.warns(UndeterminedWarning, match=r"is 0.5, asked 0.33; try more rounds"):
+        run(1, SOON)
+    low = replace(SOON, target=0.01, floor=0.01, keep=0.01)
+    with pytest.warns(UndeterminedWarning, match=r"asked 0.01; try density=0\.022, the floors"):
+        result = run(2, low)
+    assert "asked 0.010" in repr(result)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(2, SOON)

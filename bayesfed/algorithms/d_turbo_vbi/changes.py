@@ -225,7 +225,7 @@ class Drawn:
             mean[support] = held[f"mean/{name}"]
             result |= {
                 f"mean/{name}": mean,
-                f"log_odds/{name}": torch.where(support, 20.0, -20.0),
+                f"log_odds/{name}": torch.where(support, 1.0, -1.0) * state[f"log_odds/{name}"],
                 f"before/{name}": support,
             }
         return result

@@ -116,7 +116,7 @@ class ToDensity:
         total = math.ceil(max(self.target * sum(entries.values()), keep * sum(active.values())))
         # No layer loses much more than its share in a round, as one would whose weights all have
         # the same evidence.
-        return total, {
+        least = {
             name: max(
                 self.least(len(support), entries[name]),
                 math.ceil(keep**2 * active[name])
@@ -125,6 +125,7 @@ class ToDensity:
             )
             for name, support in supports.items()
         }
+        return max(total, sum(least.values())), least
 
 
 def smallest(count: Callable[[float], int], wanted: int, start: float, *, within: int) -> float:

@@ -41,7 +41,7 @@ from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Scored
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import POSITIVE, whole
+from bayesfed.errors.checks import POSITIVE, number, whole
 from bayesfed.federated import (
     Active,
     Adam,
@@ -74,6 +74,7 @@ LikelihoodScale = Literal["global", "local"]
 @recipe(
     cites=("xia2024bayesian",),
     initial_sd=POSITIVE,
+    initial_inclusion=number("(0.5, 1)", "0.9"),
     inclusion_levels=whole(1, "16", 256),
     warm_up=whole(0, "20"),
 )
@@ -88,6 +89,7 @@ def d_turbo_vbi(
     changes: Changes | None = None,
     spread: Spread = "shared",
     initial_sd: float | None = None,
+    initial_inclusion: float | None = None,
     blocks: Blocks | None = None,
     exchange: Exchange | None = None,
     density: float | ToDensity | None = None,
@@ -100,6 +102,12 @@ def d_turbo_vbi(
     link: Link | None = None,
 ) -> Algorithm:
     """Learn a clustered-sparse posterior over many clients.
+
+    The published algorithm is ``field=no_field, blocks=MeanField(as_printed=True), codec=Cast(16),
+    temperature=1.0, before_averaging=True``, but for two steps: after Module B's sum-product, q(s)
+    is B's belief, the prior's message and the evidence together, where Algorithm 1 waits for line
+    11 of the next round, half a round later; and an entry with q(s) <= 1/2 is not trained, and
+    judged by a mean of 0.
 
     Parameters
     ----------
@@ -128,6 +136,10 @@ def d_turbo_vbi(
         Whether all weights share one posterior sd, or each layer or each weight has its own; and
         its initial value. Default: a tenth of the initial scale of the layer, of the narrowest one
         where all share one.
+    initial_inclusion
+        pi-tilde before round 0; a-tilde and b-tilde follow from it by (17). The paper leaves it
+        open. Default: 1, nearly. Under `MeanField`, which keeps an entry whose precision says that
+        it is on, it decides how much can be switched off.
     blocks
         `Structured()` (default) or the published `MeanField()`.
     exchange
@@ -136,9 +148,9 @@ def d_turbo_vbi(
         Share of the weights under the prior that are active in the end, or a `ToDensity`, which
         says how it gets there. Default: 0.33, unless `field` is given.
     field
-        Log-odds that are added to the prior in each round, in place of a density. ``no_field`` is
-        the published algorithm, in which the prior and the temperature alone decide how many
-        weights stay active, if any.
+        Log-odds that are added to the prior in each round, in place of a density. Then nothing
+        watches over the fit, no layer has a floor, and no round is taken back. With ``no_field``,
+        prior and temperature alone decide how many weights stay active, if any.
     warm_up
         Number of rounds in which nothing is switched off, so that weights are judged by the data
         and not by their initial values.
@@ -148,7 +160,9 @@ def d_turbo_vbi(
         entropy-coded. With 1 it is not sent: clients compute it from their means. Default: 1 with
         changes, else 256.
     before_averaging
-        Update q(s) and q(rho) before the average, as Algorithm 1 prints.
+        Update q(s) and q(rho) from the means of the last round, before they are averaged, as
+        Algorithm 1 prints lines 11 to 14. Default: from the averaged means, as the text after (23)
+        says.
     use_prior, sample
         Whether the ELBO has its prior terms, and whether weights are sampled. Both false with
         `Cast(32)` is FedAvg on the means, bit for bit.
@@ -199,7 +213,7 @@ def d_turbo_vbi(
         warm_up if learned else NEVER,
         inclusion_levels or (1 if changes else 256),
     )
-    initial = server.initial(declared.initial, initial_sd) | (
+    initial = server.initial(declared.initial, initial_sd, initial_inclusion) | (
         {TEMPERATURE: torch.tensor(temperature_of(declared.likelihood))} if auto else {}
     )
     expected = (

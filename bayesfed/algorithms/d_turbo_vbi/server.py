@@ -4,6 +4,7 @@ Module A and Module B.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,12 +15,13 @@ from torch import Tensor
 from bayesfed.algorithms.d_turbo_vbi.chosen import candidates, chosen
 from bayesfed.algorithms.d_turbo_vbi.collapse import taken_back, warn_of_empty_layers
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity, no_field, smallest
+from bayesfed.algorithms.d_turbo_vbi.held_out import retempered
 from bayesfed.algorithms.d_turbo_vbi.totals import Changed, asked, density_of, figures
 from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Watch
 from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
-from bayesfed.federated.training.held_out_scores import SCORES, better
+from bayesfed.federated.training.held_out_scores import SCORES
 from bayesfed.inference import Exchange, Inferred, Structured, kl_divergence
 from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.elbo import (
@@ -61,8 +63,8 @@ class TurboStep:
     Parameters
     ----------
     before_averaging
-        True updates q(s) and q(rho) from the previous mean, the order Algorithm 1 prints; False
-        from the new one, the order of the text after (23).
+        True updates q(s) and q(rho) from the previous mean; False from the new one, as the text
+        after (23) says.
     field
         ``round -> log-odds`` that are added to the prior of every support, so that a sparse prior
         can set in gradually; or `ToDensity`.
@@ -98,7 +100,7 @@ class TurboStep:
         """Return which entries of every site are active."""
         return {name: state[f"log_odds/{name}"] > 0 for name in self.declared.sites}
 
-    def initial(self, points: Tree, sd: float | None) -> Tree:
+    def initial(self, points: Tree, sd: float | None, inclusion: float | None = None) -> Tree:
         """Return the state in which every entry is active and q(w) is narrow around the given
         parameters.
         """
@@ -110,18 +112,25 @@ class TurboStep:
         state |= {FIELD: torch.zeros((), dtype=torch.float64), WATCH: Watch().leaf()}
         scales = {name: initial_scale(points[name]) for name in self.declared.sites}
         narrowest = min(scales.values())
+        # Active with certainty at first: no data have been seen that could switch an entry off.
+        first_odds = CERTAIN if inclusion is None else math.log(inclusion / (1 - inclusion))
         for name, site in self.declared.sites.items():
             first = sd or 0.1 * (narrowest if self.spread == "shared" else scales[name])
-            state |= {
-                f"mean/{name}": points[name].reshape(site.matrix).clone(),
-                # Active with certainty at first: no data have been seen that could switch an entry
-                # off.
-                f"log_odds/{name}": torch.full(site.matrix, CERTAIN),
+            mean = points[name].reshape(site.matrix).clone()
+            leaves = {
+                f"log_odds/{name}": torch.full(site.matrix, first_odds),
                 **_leaves(name, self.exchange.start(site)),
-                f"before/{name}": torch.ones(site.matrix, dtype=torch.bool),
                 spread_leaf(name, self.spread): torch.full(
                     site.matrix if self.spread == "weight" else (), first
                 ),
+            }
+            state |= {
+                f"mean/{name}": mean,
+                f"before/{name}": torch.ones_like(mean, dtype=torch.bool),
+            }
+            state |= {
+                leaf: value.to(torch.promote_types(value.dtype, mean.dtype))
+                for leaf, value in leaves.items()
             }
         return state
 
@@ -171,7 +180,7 @@ class TurboStep:
         watch, risen = Watch.of(state[WATCH]).after(nll, round, policy)
         state = state | {WATCH: watch.leaf()}
         if SCORES in mean:
-            state, mean = self._retempered(state, mean, watch)
+            state, mean = retempered(state, mean, self.spreads if watch.settled else ())
         if not self.use_prior or round < self.warm_up or (policy and not watch.settled):
             return self._unchanged(state | mean)
         old = self.belief(state)
@@ -244,18 +253,6 @@ class TurboStep:
             ]
             info["kl"] = float(torch.stack(divergences).sum())
         return state, info
-
-    def _retempered(self, state: Tree, mean: Tree, watch: Watch) -> tuple[Tree, Tree]:
-        """Return the state with the temperature, and the means with the sds, that held-out rows ask
-        for, once the network has learned.
-        """
-        mean = dict(mean)
-        scores, temperature = mean.pop(SCORES), state[TEMPERATURE]
-        factor = better(scores, float(temperature)) if watch.settled else 1.0
-        return state | {TEMPERATURE: temperature * factor}, {
-            name: leaf * factor**0.5 if name in self.spreads else leaf
-            for name, leaf in mean.items()
-        }
 
     def _sought(self, seen: Belief, state: Tree, wanted: int, least: Mapping[str, int]) -> float:
         """Return the field that gives about the wanted number of active entries."""
