@@ -18,7 +18,7 @@ from bayesfed.inference import FactorGraph, calibrate, infer, log_z, maximise
 from bayesfed.inference.turbo.exchange import Exchange
 from bayesfed.inference.turbo.transitions import even_grid, moments, parameters_of
 from bayesfed.keys import Key, forked
-from bayesfed.models import ClusteredSupport, Grid, Link, MarkovGrid, Neighbourhood
+from bayesfed.models import ClusteredSupport, Grid, Link, MarkovGrid, Neighbourhood, Transition
 from bayesfed.models.random_fields.phase_transition import bulk_density
 from bayesfed.models.random_fields.sampling import gibbs, swendsen_wang
 
@@ -317,3 +317,18 @@ def test_a_declared_network_draws_from_a_neighbourhood_prior():
     with forked(Key(0, "draw")):
         trace = pyro.poutine.trace(declared.model).get_trace(points, torch.zeros(1, 8, 8))
     assert trace.nodes["1.weight.s"]["value"].shape == (6, 64)
+
+
+@pytest.mark.parametrize(
+    ("grid", "shape"),
+    [
+        (MarkovGrid(Transition(0.9, 0.6), 0.5), (1, 7)),
+        (MarkovGrid(0.5, Transition(0.9, 0.6)), (7, 2)),
+        (MarkovGrid(Transition(0.9, 0.6), 0.5, patch=(2, 3)), (2, 6)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:MarkovGrid. the chains")
+def test_a_chain_starts_in_its_stationary_state(grid, shape):
+    """It started even: .5, .3, .26, ... where 0.2 are active in the long run."""
+    marginals = infer(grid.lower(shape), torch.zeros(shape), method="exact").marginals
+    assert torch.allclose(marginals, torch.full(shape, 0.2), atol=1e-6)

@@ -33,14 +33,15 @@ import torch
 from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.d_turbo_vbi.active import Gathered, Scattered
 from bayesfed.algorithms.d_turbo_vbi.changes import Changes
-from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
+from bayesfed.algorithms.d_turbo_vbi.density import ToDensity, no_field
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
 from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
+from bayesfed.algorithms.d_turbo_vbi.totals import missed
 from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Scored
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import POSITIVE, whole
+from bayesfed.errors.checks import POSITIVE, number, whole
 from bayesfed.federated import (
     Active,
     Adam,
@@ -65,12 +66,15 @@ from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.models.priors.tempering import tempered
 from bayesfed.trees import Tree, under
 
+# More rounds than any run has.
+NEVER = 1 << 31
 LikelihoodScale = Literal["global", "local"]
 
 
 @recipe(
     cites=("xia2024bayesian",),
     initial_sd=POSITIVE,
+    initial_inclusion=number("(0.5, 1)", "0.9"),
     inclusion_levels=whole(1, "16", 256),
     warm_up=whole(0, "20"),
 )
@@ -85,6 +89,7 @@ def d_turbo_vbi(
     changes: Changes | None = None,
     spread: Spread = "shared",
     initial_sd: float | None = None,
+    initial_inclusion: float | None = None,
     blocks: Blocks | None = None,
     exchange: Exchange | None = None,
     density: float | ToDensity | None = None,
@@ -97,6 +102,12 @@ def d_turbo_vbi(
     link: Link | None = None,
 ) -> Algorithm:
     """Learn a clustered-sparse posterior over many clients.
+
+    The published algorithm is ``field=no_field, blocks=MeanField(as_printed=True), codec=Cast(16),
+    temperature=1.0, before_averaging=True``, but for two steps: after Module B's sum-product, q(s)
+    is B's belief, the prior's message and the evidence together, where Algorithm 1 waits for line
+    11 of the next round, half a round later; and an entry with q(s) <= 1/2 is not trained, and
+    judged by a mean of 0.
 
     Parameters
     ----------
@@ -125,6 +136,10 @@ def d_turbo_vbi(
         Whether all weights share one posterior sd, or each layer or each weight has its own; and
         its initial value. Default: a tenth of the initial scale of the layer, of the narrowest one
         where all share one.
+    initial_inclusion
+        pi-tilde before round 0; a-tilde and b-tilde follow from it by (17). The paper leaves it
+        open. Default: 1, nearly. Under `MeanField`, which keeps an entry whose precision says that
+        it is on, it decides how much can be switched off.
     blocks
         `Structured()` (default) or the published `MeanField()`.
     exchange
@@ -133,9 +148,9 @@ def d_turbo_vbi(
         Share of the weights under the prior that are active in the end, or a `ToDensity`, which
         says how it gets there. Default: 0.33, unless `field` is given.
     field
-        Log-odds that are added to the prior in each round, in place of a density. ``no_field`` is
-        the published algorithm, in which the prior and the temperature alone decide how many
-        weights stay active, if any.
+        Log-odds that are added to the prior in each round, in place of a density. Then nothing
+        watches over the fit, no layer has a floor, and no round is taken back. With ``no_field``,
+        prior and temperature alone decide how many weights stay active, if any.
     warm_up
         Number of rounds in which nothing is switched off, so that weights are judged by the data
         and not by their initial values.
@@ -145,7 +160,9 @@ def d_turbo_vbi(
         entropy-coded. With 1 it is not sent: clients compute it from their means. Default: 1 with
         changes, else 256.
     before_averaging
-        Update q(s) and q(rho) before the average, as Algorithm 1 prints.
+        Update q(s) and q(rho) from the means of the last round, before they are averaged, as
+        Algorithm 1 prints lines 11 to 14. Default: from the averaged means, as the text after (23)
+        says.
     use_prior, sample
         Whether the ELBO has its prior terms, and whether weights are sampled. Both false with
         `Cast(32)` is FedAvg on the means, bit for bit.
@@ -161,7 +178,8 @@ def d_turbo_vbi(
         If `observations` or `initial_sd` is not positive, both `density` and `field` are given, or
         another argument is outside its domain.
     CollapseError
-        In a round, if the clients' fit has fallen apart several rounds in a row.
+        In a round, if the fit of the model that clients receive has fallen apart several rounds in
+        a row. Never with a `field`.
 
     Warns
     -----
@@ -183,7 +201,7 @@ def d_turbo_vbi(
         declared.likelihood, temperature, observations, weights, where="d_turbo_vbi"
     )
     declared = replace(declared, likelihood=likelihood)
-    auto = temperature == "auto"
+    auto, learned = temperature == "auto", changes is None or changes.learn
     server = TurboStep(
         declared,
         spread,
@@ -191,11 +209,11 @@ def d_turbo_vbi(
         exchange or Exchange(),
         use_prior,
         before_averaging,
-        field or ToDensity.of(density),
-        warm_up,
+        field or (ToDensity.of(density) if learned else no_field),
+        warm_up if learned else NEVER,
         inclusion_levels or (1 if changes else 256),
     )
-    initial = server.initial(declared.initial, initial_sd) | (
+    initial = server.initial(declared.initial, initial_sd, initial_inclusion) | (
         {TEMPERATURE: torch.tensor(temperature_of(declared.likelihood))} if auto else {}
     )
     expected = (
@@ -231,13 +249,13 @@ def d_turbo_vbi(
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
     descent = work.descent(objective, declared.net, "moments", Adam(2e-3))
-    scored = Scored(HeldOut(descent, objective) if auto else descent)
+    scored = Scored(HeldOut(descent, objective) if auto else descent, objective)
     heard: Server = server
     up, feeds = inner_codec(codec)
     layer = Holding(held=("support/*",), before=published_last, feedback=feeds)
     if changes:
         whole = (*server.spreads, NLL, *([SCORES, TEMPERATURE] if auto else []))
-        layer, heard, initial = changes.exchanged(server, initial, layer, whole)
+        layer, initial = changes.exchanged(server, initial, layer, whole)
         codec, up = changes.codec, changes.uplink()
     elif link:
         heard = Scattered(server)
@@ -258,4 +276,8 @@ def d_turbo_vbi(
         owner="",
         layers=(layer,),
     )
-    return counting(made, observations)
+
+    def unfinished(state: Tree, rounds: int) -> str:
+        return missed(server.policy, server.supports(state)) if server.policy else ""
+
+    return counting(replace(made, unfinished=unfinished), observations)

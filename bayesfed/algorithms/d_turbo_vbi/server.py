@@ -4,6 +4,7 @@ Module A and Module B.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,14 +13,15 @@ import torch
 from torch import Tensor
 
 from bayesfed.algorithms.d_turbo_vbi.chosen import candidates, chosen
-from bayesfed.algorithms.d_turbo_vbi.collapse import active_in, taken_back, warn_of_empty_layers
+from bayesfed.algorithms.d_turbo_vbi.collapse import taken_back, warn_of_empty_layers
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity, no_field, smallest
-from bayesfed.algorithms.d_turbo_vbi.totals import Changed, density_of, figures
+from bayesfed.algorithms.d_turbo_vbi.held_out import retempered
+from bayesfed.algorithms.d_turbo_vbi.totals import Changed, asked, density_of, figures
 from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Watch
 from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
-from bayesfed.federated.training.held_out_scores import SCORES, better
+from bayesfed.federated.training.held_out_scores import SCORES
 from bayesfed.inference import Exchange, Inferred, Structured, kl_divergence
 from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.elbo import (
@@ -61,8 +63,8 @@ class TurboStep:
     Parameters
     ----------
     before_averaging
-        True updates q(s) and q(rho) from the previous mean, the order Algorithm 1 prints; False
-        from the new one, the order of the text after (23).
+        True updates q(s) and q(rho) from the previous mean; False from the new one, as the text
+        after (23) says.
     field
         ``round -> log-odds`` that are added to the prior of every support, so that a sparse prior
         can set in gradually; or `ToDensity`.
@@ -85,11 +87,6 @@ class TurboStep:
     inclusion_levels: int = 256
 
     @property
-    def asked(self) -> Info:
-        """The density that is asked for, as a figure; nothing where a field is."""
-        return {"density_asked": self.policy.target} if self.policy else {}
-
-    @property
     def policy(self) -> ToDensity | None:
         """How the density falls; None where a field is given instead."""
         return self.field if isinstance(self.field, ToDensity) else None
@@ -103,7 +100,7 @@ class TurboStep:
         """Return which entries of every site are active."""
         return {name: state[f"log_odds/{name}"] > 0 for name in self.declared.sites}
 
-    def initial(self, points: Tree, sd: float | None) -> Tree:
+    def initial(self, points: Tree, sd: float | None, inclusion: float | None = None) -> Tree:
         """Return the state in which every entry is active and q(w) is narrow around the given
         parameters.
         """
@@ -115,18 +112,25 @@ class TurboStep:
         state |= {FIELD: torch.zeros((), dtype=torch.float64), WATCH: Watch().leaf()}
         scales = {name: initial_scale(points[name]) for name in self.declared.sites}
         narrowest = min(scales.values())
+        # Active with certainty at first: no data have been seen that could switch an entry off.
+        first_odds = CERTAIN if inclusion is None else math.log(inclusion / (1 - inclusion))
         for name, site in self.declared.sites.items():
             first = sd or 0.1 * (narrowest if self.spread == "shared" else scales[name])
-            state |= {
-                f"mean/{name}": points[name].reshape(site.matrix).clone(),
-                # Active with certainty at first: no data have been seen that could switch an entry
-                # off.
-                f"log_odds/{name}": torch.full(site.matrix, CERTAIN),
+            mean = points[name].reshape(site.matrix).clone()
+            leaves = {
+                f"log_odds/{name}": torch.full(site.matrix, first_odds),
                 **_leaves(name, self.exchange.start(site)),
-                f"before/{name}": torch.ones(site.matrix, dtype=torch.bool),
                 spread_leaf(name, self.spread): torch.full(
                     site.matrix if self.spread == "weight" else (), first
                 ),
+            }
+            state |= {
+                f"mean/{name}": mean,
+                f"before/{name}": torch.ones_like(mean, dtype=torch.bool),
+            }
+            state |= {
+                leaf: value.to(torch.promote_types(value.dtype, mean.dtype))
+                for leaf, value in leaves.items()
             }
         return state
 
@@ -164,7 +168,7 @@ class TurboStep:
         Raises
         ------
         CollapseError
-            If much of what the local fit had gained is lost in several rounds in a row.
+            If much of what had been gained is lost in several rounds in a row.
         """
         total, sites, now = summed(reducer, "moments"), self.declared.sites, self.supports(state)
         before = {name: state[f"before/{name}"] for name in sites}
@@ -172,13 +176,11 @@ class TurboStep:
         if not total.weight:
             return state, {}
         mean, policy = total.mean(), self.policy
-        shrunk = (active_in(before) - active_in(now)) / max(1, active_in(before))
-        watch, risen = Watch.of(state[WATCH]).after(
-            float(mean.pop(NLL)), round, policy or ToDensity(), shrunk
-        )
+        nll = float(mean.pop(NLL))
+        watch, risen = Watch.of(state[WATCH]).after(nll, round, policy)
         state = state | {WATCH: watch.leaf()}
         if SCORES in mean:
-            state, mean = self._retempered(state, mean, watch)
+            state, mean = retempered(state, mean, self.spreads if watch.settled else ())
         if not self.use_prior or round < self.warm_up or (policy and not watch.settled):
             return self._unchanged(state | mean)
         old = self.belief(state)
@@ -190,7 +192,10 @@ class TurboStep:
             }
         if policy and watch.lost:
             log_odds, info = taken_back(state, before, now, risen)
-            return state | mean | log_odds, info | {"field": float(state[FIELD]), **self.asked}
+            return state | mean | log_odds, info | {
+                "field": float(state[FIELD]),
+                **asked(self.policy, state),
+            }
         # The mean-field guide keeps q(rho) of the last round until q(s) has been updated. Inactive
         # entries are judged as active ones with mean 0 would be: by this round's sd.
         judged = state if self.before_averaging else state | mean
@@ -225,15 +230,20 @@ class TurboStep:
             changed[name] = Changed(now[name], new.active, inferred, divergence, floor)
         result[FIELD] = state[FIELD].new_tensor(field)
         warn_of_empty_layers(now, self.supports(result))
-        return result, figures(changed, state) | {"field": float(result[FIELD]), **self.asked} | (
-            {"temperature": float(result[TEMPERATURE])} if TEMPERATURE in result else {}
-        )
+        return result, figures(changed, state) | {
+            "field": float(result[FIELD]),
+            **asked(self.policy, state),
+        } | ({"temperature": float(result[TEMPERATURE])} if TEMPERATURE in result else {})
 
     def _unchanged(self, state: Tree) -> tuple[Tree, Info]:
         """Return the state of a round that switched nothing off, and its figures."""
-        active = torch.cat([support.flatten() for support in self.supports(state).values()])
-        density = density_of(int(active.sum()), len(active), state)
-        info = {"density": density, "reactivated": 0.0, "switched_off": 0.0, **self.asked}
+        supports = self.supports(state)
+        info = {
+            "density": density_of(supports, state),
+            "reactivated": 0.0,
+            "switched_off": 0.0,
+            **asked(self.policy, state),
+        }
         if self.use_prior:
             divergences = [
                 kl_divergence(
@@ -243,18 +253,6 @@ class TurboStep:
             ]
             info["kl"] = float(torch.stack(divergences).sum())
         return state, info
-
-    def _retempered(self, state: Tree, mean: Tree, watch: Watch) -> tuple[Tree, Tree]:
-        """Return the state with the temperature, and the means with the sds, that held-out rows ask
-        for, once the network has learned.
-        """
-        mean = dict(mean)
-        scores, temperature = mean.pop(SCORES), state[TEMPERATURE]
-        factor = better(scores, float(temperature)) if watch.settled else 1.0
-        return state | {TEMPERATURE: temperature * factor}, {
-            name: leaf * factor**0.5 if name in self.spreads else leaf
-            for name, leaf in mean.items()
-        }
 
     def _sought(self, seen: Belief, state: Tree, wanted: int, least: Mapping[str, int]) -> float:
         """Return the field that gives about the wanted number of active entries."""

@@ -75,11 +75,11 @@ def encode_inclusion(inclusion: Tensor, levels: int = 256) -> Tensor:
     return (code * (255 / (levels - 1))).round().to(torch.uint8)
 
 
-def decode_inclusion(code: Tensor) -> Tensor:
+def decode_inclusion(code: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return the probabilities that bytes stand for: the inverse of `encode_inclusion`, up to
     rounding.
     """
-    return code.float() / 510 + 0.5
+    return code.to(dtype) / 510 + 0.5
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class MeanFieldElbo:
                 mean, sd, torch.full_like(mean, math.inf), *2 * [mean.new_ones(2, 1, 1)]
             )
             if (inclusion := message.get(f"inclusion/{name}")) is not None:
-                odds = torch.logit(decode_inclusion(inclusion)).to(mean)
+                odds = torch.logit(decode_inclusion(inclusion, mean.dtype))
                 belief = replace(belief, log_odds=scatter_active(odds, mask))
             elif (prior := message.get(f"prior/{name}")) is not None:
                 # An active entry has q(s) of at least a half.

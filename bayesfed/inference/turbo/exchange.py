@@ -185,5 +185,5 @@ class Exchange:
             isinstance(support, Grid)
             and support.is_even()
             and min(support.size) > 1
-            and not torch.as_tensor(support.field).ndim
+            and len(torch.as_tensor(support.field).expand(support.size)[1:, 1:].unique()) == 1
         )

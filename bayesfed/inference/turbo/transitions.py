@@ -57,12 +57,16 @@ def even_grid(
 
 
 def parameters_of(grid: Grid) -> Tensor:
-    """Return the parameters ``(3,)`` of a grid with even couplings and field, as `even_grid` takes
-    them.
+    """Return the parameters ``(3,)`` of a grid with even couplings, and with an even field behind
+    the first row and column, where chains start, as `even_grid` takes them.
     """
     links = [[float(torch.as_tensor(value)) for value in link] for link in (grid.row, grid.column)]
     return torch.tensor(
-        [links[0][0], links[1][0], float(torch.as_tensor(grid.field)) + sum(map(sum, links))],
+        [
+            links[0][0],
+            links[1][0],
+            grid.inner_field() + sum(map(sum, links)),
+        ],
         dtype=torch.float64,
     )
 

@@ -182,6 +182,10 @@ class Grid:
         across = (on[..., :-1, :] * on[..., 1:, :] * column).sum((-3, -2, -1))
         return (on * self.fields(dtype, support.device)).sum((-3, -2, -1)) + along + across
 
+    def inner_field(self) -> float:
+        """Return the field of the last variable, at which no chain starts."""
+        return float(torch.as_tensor(self.field).expand(self.size)[-1, -1])
+
     def strengths(self) -> tuple[float, float]:
         """Return the largest |J| = |coupling| / 4 (spin units) of the row and of the column links;
         0 where there is no link.

@@ -60,7 +60,7 @@ def bulk_density(grid: Grid) -> float:
     (row, row_field), (column, column_field) = (
         (min(300.0, float(link.coupling) / 2), float(sum(link))) for link in (grid.row, grid.column)
     )
-    pull, along, across = float(grid.field) + row_field + column_field, 0.0, 0.0
+    pull, along, across = grid.inner_field() + row_field + column_field, 0.0, 0.0
 
     def agree(x: float, half: float) -> float:
         x = min(max(x, -300.0), 300.0)

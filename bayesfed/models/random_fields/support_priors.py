@@ -8,7 +8,7 @@ is therefore an Ising model with coupling ``J = ln(p / (1 - p)) / 2`` for a stay
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -42,7 +42,7 @@ PROBABILITY, FIELD = number("(0, 1)", "0.6"), number("(-inf, inf)", "0.0")
 @checked_class(off=PROBABILITY, on=PROBABILITY)
 @dataclass(frozen=True)
 class Transition:
-    """A Markov chain on {0, 1}.
+    """A Markov chain on {0, 1} that starts in its stationary state.
 
     Parameters
     ----------
@@ -67,6 +67,10 @@ class Transition:
     def stationary(self) -> float:
         """Return the chain's long-run share of ones."""
         return (1 - self.off) / (2 - self.off - self.on)
+
+    def start(self) -> float:
+        """Return the log-odds of a one in the long run."""
+        return math.log1p(-self.off) - math.log1p(-self.on)
 
 
 @checked_class(probability=PROBABILITY)
@@ -170,9 +174,14 @@ class MarkovGrid:
             size, row.terms(), column.terms(), self.field, None if self.patch is None else shape
         )
         warn_if_ordering(grid.strengths())
-        if row.off != row.on or column.off != column.on:
-            warn_if_density_differs(grid, (row.stationary() + column.stationary()) / 2)
-        return grid
+        if row.off == row.on and column.off == column.on:
+            return grid
+        warn_if_density_differs(grid, (row.stationary() + column.stationary()) / 2)
+        # Each chain starts in its stationary state.
+        field = torch.full(size, self.field, dtype=torch.float64)
+        field[:, 0] += row.start()
+        field[0] += column.start()
+        return replace(grid, field=field)
 
 
 @checked_class(stay=PROBABILITY, field=FIELD)
