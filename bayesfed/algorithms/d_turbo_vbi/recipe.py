@@ -33,9 +33,10 @@ import torch
 from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.d_turbo_vbi.active import Gathered, Scattered
 from bayesfed.algorithms.d_turbo_vbi.changes import Changes
-from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
+from bayesfed.algorithms.d_turbo_vbi.density import ToDensity, no_field
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
 from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
+from bayesfed.algorithms.d_turbo_vbi.totals import missed
 from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Scored
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
@@ -65,6 +66,8 @@ from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.models.priors.tempering import tempered
 from bayesfed.trees import Tree, under
 
+# More rounds than any run has.
+NEVER = 1 << 31
 LikelihoodScale = Literal["global", "local"]
 
 
@@ -161,7 +164,8 @@ def d_turbo_vbi(
         If `observations` or `initial_sd` is not positive, both `density` and `field` are given, or
         another argument is outside its domain.
     CollapseError
-        In a round, if the clients' fit has fallen apart several rounds in a row.
+        In a round, if the fit of the model that clients receive has fallen apart several rounds in
+        a row. Never with a `field`.
 
     Warns
     -----
@@ -183,7 +187,7 @@ def d_turbo_vbi(
         declared.likelihood, temperature, observations, weights, where="d_turbo_vbi"
     )
     declared = replace(declared, likelihood=likelihood)
-    auto = temperature == "auto"
+    auto, learned = temperature == "auto", changes is None or changes.learn
     server = TurboStep(
         declared,
         spread,
@@ -191,8 +195,8 @@ def d_turbo_vbi(
         exchange or Exchange(),
         use_prior,
         before_averaging,
-        field or ToDensity.of(density),
-        warm_up,
+        field or (ToDensity.of(density) if learned else no_field),
+        warm_up if learned else NEVER,
         inclusion_levels or (1 if changes else 256),
     )
     initial = server.initial(declared.initial, initial_sd) | (
@@ -231,13 +235,13 @@ def d_turbo_vbi(
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
     descent = work.descent(objective, declared.net, "moments", Adam(2e-3))
-    scored = Scored(HeldOut(descent, objective) if auto else descent)
+    scored = Scored(HeldOut(descent, objective) if auto else descent, objective)
     heard: Server = server
     up, feeds = inner_codec(codec)
     layer = Holding(held=("support/*",), before=published_last, feedback=feeds)
     if changes:
         whole = (*server.spreads, NLL, *([SCORES, TEMPERATURE] if auto else []))
-        layer, heard, initial = changes.exchanged(server, initial, layer, whole)
+        layer, initial = changes.exchanged(server, initial, layer, whole)
         codec, up = changes.codec, changes.uplink()
     elif link:
         heard = Scattered(server)
@@ -258,4 +262,8 @@ def d_turbo_vbi(
         owner="",
         layers=(layer,),
     )
-    return counting(made, observations)
+
+    def unfinished(state: Tree, rounds: int) -> str:
+        return missed(server.policy, server.supports(state)) if server.policy else ""
+
+    return counting(replace(made, unfinished=unfinished), observations)

@@ -81,7 +81,7 @@ def start(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None
     if state is not None:
         most = LIMITS[evidence.dtype][1]
         return parity.cleared(
-            resumed(state, shape, state).clamp_(1 / most, most).to(evidence), grid.size
+            resumed(state, shape, evidence).clamp_(1 / most, most), grid.size
         )
     if settings.init == "zero":
         return evidence.new_ones(shape)
