@@ -10,7 +10,8 @@ import torch
 
 import bayesfed as bf
 from bayesfed.algorithms.d_turbo_vbi import Changes, ToDensity
-from bayesfed.algorithms.d_turbo_vbi.density import HELD, held_rows, smallest
+from bayesfed.algorithms.d_turbo_vbi.chosen import Candidates, chosen
+from bayesfed.algorithms.d_turbo_vbi.density import HELD, smallest
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
 from bayesfed.algorithms.d_turbo_vbi.watch import Watch
 from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning
@@ -18,6 +19,7 @@ from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.training.held_out_scores import FACTORS, HIGHEST, LOWEST, better
 from bayesfed.inference import infer
 from bayesfed.inference.turbo.elbo import MeanFieldElbo
+from bayesfed.models import MarkovGrid
 
 WORK = bf.Training(steps=4, batch_size=16, optimiser=bf.Adam(5e-3))
 SOON = ToDensity(patience=0, keep=0.5)
@@ -37,27 +39,72 @@ def test_the_field_is_about_the_smallest_that_gives_the_count(wanted):
     assert int((odds + field - 2e-3 > 0).sum()) <= wanted
 
 
-def test_fields_give_the_density_and_leave_every_layer_its_floor():
-    odds = {"wide": drawn(10, 100), "thin": drawn(10, 10) - 30}
+def test_exactly_so_many_are_chosen_the_most_probable_ones_after_floors():
+    sites = {"wide": drawn(10, 100), "thin": drawn(10, 10) - 30}
+    none = {name: torch.zeros_like(odds, dtype=torch.bool) for name, odds in sites.items()}
     policy = ToDensity(0.2, floor=0.02)
+    # No layer loses much more than its share.
+    assert policy.wanted({name: ~leaf for name, leaf in none.items()}, 0.9) == (
+        990,
+        {"wide": 810, "thin": 81},
+    )
+    wanted, least = policy.wanted(none, 0.9)
+    assert (wanted, least) == (220, {"wide": 20, "thin": 10})
+    odds, above = chosen(
+        {name: Candidates(sites[name], none[name], least[name], rows=True) for name in sites},
+        wanted,
+    )
+    assert sum(int((leaf > 0).sum()) for leaf in odds.values()) == wanted
+    # Its ten most probable ones, and one of each other row.
+    assert int((odds["thin"] > 0).sum()) == 14
+    assert bool((odds["thin"] > 0).any(1).all())
+    assert torch.allclose(odds["thin"][odds["thin"] > 0], torch.tensor(HELD).double())
+    # In the wide layer, the order of the log-odds.
+    assert torch.equal(odds["wide"] > 0, sites["wide"] > above)
 
-    def count(name, field):
-        return int((odds[name] + field > 0).sum())
 
-    sizes = {name: tuple(leaf.shape) for name, leaf in odds.items()}
-    active = {name: leaf.numel() for name, leaf in odds.items()}
-    gently = policy.fields(count, sizes, active, 0.0, 0.9)
-    assert sum(count(name, gently[name]) for name in odds) == pytest.approx(0.9 * 1100, abs=15)
-    assert count("thin", gently["thin"]) >= 81
-    fields = policy.fields(count, sizes, {"wide": 200, "thin": 20}, 0.0, 0.9)
-    assert sum(count(name, fields[name]) for name in odds) == pytest.approx(0.2 * 1100, abs=15)
-    # At least one for each of its ten rows.
-    assert count("thin", fields["thin"]) >= 10 > count("thin", fields["wide"])
+def test_among_equals_active_entries_come_first_and_others_are_spread_over_rows():
+    equal, active = torch.full((10, 10), -3.0), torch.zeros(10, 10, dtype=torch.bool)
+    active[7, 1:5] = True
+    # Rounding does not make equals unequal.
+    equal[0] += 1e-6
+    for wanted, most in ((4, 4), (20, 6)):
+        odds, _ = chosen({"one": Candidates(equal, active, 0)}, wanted)
+        assert int((odds["one"] > 0).sum()) == wanted
+        assert bool((odds["one"][active] > 0).all())
+        assert int((odds["one"] > 0).sum(1).max()) <= most
 
 
-def test_a_row_without_an_active_entry_keeps_its_most_probable_one():
-    odds = torch.tensor([[-3.0, -1.0, -2.0], [-1.0, 2.0, -1.0]])
-    assert torch.equal(held_rows(odds), torch.tensor([[-3.0, HELD, -2.0], [-1.0, 2.0, -1.0]]))
+@pytest.mark.parametrize(("unit", "expected"), [((1, 6), 12), ((4, 1), 12), ((2, 3), 12)])
+def test_blocks_are_chosen_whole_and_as_many_as_come_nearest(unit, expected):
+    odds, _ = chosen(
+        {"one": Candidates(drawn(4, 6), torch.ones(4, 6, dtype=torch.bool), 0, unit=unit)}, 11
+    )
+    on = odds["one"] > 0
+    tiles = on.reshape(4 // unit[0], unit[0], 6 // unit[1], unit[1])
+    assert bool((tiles.all(3).all(1) == tiles.any(3).any(1)).all())
+    assert int(on.sum()) == expected
+
+
+@pytest.mark.parametrize("support", [bf.Independent(), MarkovGrid()])
+@pytest.mark.parametrize("start", [0.2, 0.6])
+def test_density_got_is_density_asked_whatever_the_support(clients, net, support, start):
+    """Supports of independent entries ended at 98 %: all inactive ones have equal evidence."""
+    result = bf.run(
+        bf.d_turbo_vbi(
+            bf.declare(net, bf.Prior(support)),
+            observations=counted(clients),
+            training=WORK,
+            density=replace(SOON, target=0.4),
+            changes=Changes.ternary(start=start),
+        ),
+        clients,
+        rounds=4,
+        progress=False,
+    )
+    assert [value for _, value in result.series("density")][-2:] == pytest.approx(
+        [0.4] * 2, rel=0.02
+    )
 
 
 @pytest.mark.parametrize(

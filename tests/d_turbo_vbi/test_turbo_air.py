@@ -47,7 +47,7 @@ def test_turbo_over_a_clear_channel_is_as_digitally_and_sends_active_entries_onl
 
 @pytest.mark.parametrize("spread", ["shared", "weight"])
 def test_a_sd_that_noise_made_negative_stops_the_run(spread, digits, clients, net):
-    link = bf.OverTheAir(bf.wireless.ChannelInversion(0.3), snr_db=-30.0)
+    link = bf.OverTheAir(bf.wireless.ChannelInversion(0.3), snr_db=-25.0)
     algorithm = turbo(net, len(digits[0]), link, spread=spread)
     # The noise undoes rounds before it makes a standard deviation negative.
     with warnings.catch_warnings():

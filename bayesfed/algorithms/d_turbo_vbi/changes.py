@@ -24,8 +24,7 @@ from bayesfed.compress.support import SUPPORT
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import SHARE, checked_class
 from bayesfed.federated import Exchange, Holding
-from bayesfed.inference import support_evidence
-from bayesfed.inference.turbo.elbo import POINT, Spread, spread_leaf
+from bayesfed.inference.turbo.elbo import POINT
 from bayesfed.keys import Key
 from bayesfed.models import Declared
 from bayesfed.models.modules import initial_scale
@@ -145,7 +144,7 @@ class Changes:
         drawn = Drawn({name: site.matrix for name, site in declared.sites.items()}, whole)
         told = drawn.told(declared, self) if self.start is not None else None
         if told:
-            state = drawn.state(state, told, declared, server.spread)
+            state = drawn.state(state, told)
         if not self.learn:
             server = replace(server, warm_up=NEVER)
         layer = Exchange(
@@ -221,25 +220,16 @@ class Drawn:
         active = torch.from_numpy(random.permutation(matrix[0])) < max(1, round(share * matrix[0]))
         return active[:, None].repeat(1, matrix[1])
 
-    def state(self, state: Tree, told: Tree, declared: Declared, spread: Spread) -> Tree:
-        """Return a state of `TurboStep` before the first round with these supports and values.
-
-        An entry that is not active has the evidence of an entry whose mean is zero.
-        """
+    def state(self, state: Tree, told: Tree) -> Tree:
+        """Return a state of `TurboStep` before the first round with these supports and values."""
         held, result = self(told), dict(state)
-        for name, site in declared.sites.items():
+        for name in self.matrices:
             support = held[SUPPORT + name]
             mean = torch.zeros_like(state[f"mean/{name}"])
             mean[support] = held[f"mean/{name}"]
-            nothing = support_evidence(
-                state[spread_leaf(name, spread)].double() ** 2, site.precision
-            )
             result |= {
                 f"mean/{name}": mean,
                 f"log_odds/{name}": torch.where(support, 20.0, -20.0),
-                f"evidence/{name}": torch.where(
-                    support, state[f"evidence/{name}"], nothing.to(state[f"evidence/{name}"])
-                ),
                 f"before/{name}": support,
             }
         return result

@@ -11,18 +11,13 @@ dense.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-
-import torch
-from torch import Tensor
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import COUNT, check, checked, checked_class, number, whole
+from bayesfed.trees import Tree
 
-Count = Callable[[str, float], int]
-"""``(site, field) -> number of entries that would be active``; it grows with the field."""
 SHARE = number("(0, 1]", "0.3")
 # Log-odds beyond which a field decides alone.
 MOST = 60.0
@@ -105,53 +100,31 @@ class ToDensity:
         """Return the number of entries of a layer that stay active."""
         return min(entries, max(rows, math.ceil(self.floor * entries)))
 
-    def fields(
-        self,
-        count: Count,
-        sizes: Mapping[str, tuple[int, int]],
-        active: Mapping[str, int],
-        start: float,
-        keep: float,
-    ) -> dict[str, float]:
-        """Return the field of every layer: one for all that gives this round's density, and a
-        higher one where a layer would be below its floor.
+    def wanted(self, supports: Tree, keep: float) -> tuple[int, dict[str, int]]:
+        """Return the number of entries of all sites that stay active, and that of each site that
+        stay active in any case.
 
         Parameters
         ----------
-        count
-            Number of entries of a site that would be active under a field.
-        sizes
-            Shape of every site's matrix.
-        active
-            Number of active entries of every site before this round.
-        start
-            Field of the last round, from which the search begins.
+        supports
+            Which entries of every site were active before this round, ``(M, N)``.
         keep
             Share of the active entries that stay active.
         """
-        entries = {name: rows * columns for name, (rows, columns) in sizes.items()}
-        wanted = math.ceil(max(self.target * sum(entries.values()), keep * sum(active.values())))
+        active = {name: int(support.sum()) for name, support in supports.items()}
+        entries = {name: support.numel() for name, support in supports.items()}
+        total = math.ceil(max(self.target * sum(entries.values()), keep * sum(active.values())))
         # No layer loses much more than its share in a round, as one would whose weights all have
         # the same evidence.
-        slowly = {
-            name: math.ceil(keep**2 * active[name])
-            if active[name] > self.target * entries[name]
-            else 0
-            for name in sizes
+        return total, {
+            name: max(
+                self.least(len(support), entries[name]),
+                math.ceil(keep**2 * active[name])
+                if active[name] > self.target * entries[name]
+                else 0,
+            )
+            for name, support in supports.items()
         }
-        least = {name: max(self.least(*size), slowly[name]) for name, size in sizes.items()}
-
-        def total(field: float) -> int:
-            return sum(max(count(name, field), least[name]) for name in sizes)
-
-        common = smallest(total, wanted, start, within=max(1, wanted // 50))
-        result = dict.fromkeys(sizes, common)
-        for name in sizes:
-            if count(name, common) < least[name]:
-                result[name] = smallest(
-                    partial(count, name), least[name], common, within=max(1, least[name] // 10)
-                )
-        return result
 
 
 def smallest(count: Callable[[float], int], wanted: int, start: float, *, within: int) -> float:
@@ -184,14 +157,3 @@ def smallest(count: Callable[[float], int], wanted: int, start: float, *, within
         middle = low + share * (high - low)
         low, high = (middle, high) if count(middle) < wanted else (low, middle)
     return high
-
-
-def held_rows(log_odds: Tensor) -> Tensor:
-    """Return log-odds ``(M, N)`` in which every row has an active entry: the most probable one of a
-    row without any is held active.
-    """
-    rows = torch.nonzero((log_odds <= 0).all(dim=1)).flatten()
-    if not len(rows):
-        return log_odds
-    best = log_odds[rows].argmax(dim=1)
-    return log_odds.index_put((rows, best), log_odds.new_tensor(HELD))

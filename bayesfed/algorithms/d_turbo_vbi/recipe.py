@@ -16,9 +16,9 @@ I_cl, I_glob, eta       `steps`, rounds, optimiser x schedule
 ======================  ==============================================
 
 An inactive entry (q(s) <= 1/2) is zero in the transmitted model and has mean 0 and the spike's sd
-at the server. It is neither sent nor trained. It keeps the evidence with which it was switched off
-and returns, at zero, when its neighbours' messages outweigh that evidence. The report counts
-returns as ``reactivated``.
+at the server. It is neither sent nor trained. Its evidence is that of a mean of 0 under the sd of
+the round. It returns, at zero, when its neighbours' messages outweigh that evidence. The report
+counts returns as ``reactivated``.
 """
 
 from __future__ import annotations

@@ -11,15 +11,16 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from bayesfed.algorithms.d_turbo_vbi.chosen import candidates, chosen
 from bayesfed.algorithms.d_turbo_vbi.collapse import active_in, taken_back, warn_of_empty_layers
-from bayesfed.algorithms.d_turbo_vbi.density import HELD, ToDensity, held_rows, no_field
+from bayesfed.algorithms.d_turbo_vbi.density import ToDensity, no_field, smallest
 from bayesfed.algorithms.d_turbo_vbi.totals import Changed, density_of, figures
 from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Watch
 from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
 from bayesfed.federated.training.held_out_scores import SCORES, better
-from bayesfed.inference import Exchange, Structured, kl_divergence
+from bayesfed.inference import Exchange, Inferred, Structured, kl_divergence
 from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.elbo import (
     POINT,
@@ -55,7 +56,7 @@ class TurboStep:
     s}), ``evidence`` (the message v_{eta -> s}), ``messages`` (warm start of Module B),
     ``transitions`` (of the grid, if learned), ``before`` (the support that was published last); the
     sd leaves; the points. An inactive entry has mean 0 and the spike's sd. It is neither sent nor
-    trained, and it keeps the evidence with which it was switched off.
+    trained, and its evidence is that of a mean of 0 under the sd of the round.
 
     Parameters
     ----------
@@ -190,29 +191,39 @@ class TurboStep:
         if policy and watch.lost:
             log_odds, info = taken_back(state, before, now, risen)
             return state | mean | log_odds, info | {"field": float(state[FIELD]), **self.asked}
-        # The mean-field guide keeps q(rho) of the last round until q(s) has been updated.
+        # The mean-field guide keeps q(rho) of the last round until q(s) has been updated. Inactive
+        # entries are judged as active ones with mean 0 would be: by this round's sd.
+        judged = state if self.before_averaging else state | mean
         seen = {
-            name: old[name]
-            if self.before_averaging
-            else replace(site, shapes=old[name].shapes, rates=old[name].rates)
-            for name, site in self.belief(state | mean).items()
+            name: replace(
+                site,
+                mean=judged[f"mean/{name}"],
+                sd=judged[spread_leaf(name, self.spread)].expand_as(site.mean),
+            )
+            for name, site in old.items()
         }
-        fields = self._fields(seen, state, round, watch.keep)
+        if isinstance(self.field, ToDensity):
+            wanted, least = self.field.wanted(now, watch.keep)
+            field = self._sought(seen, state, wanted, least)
+        else:
+            field = self.field(round)
+        run = {name: self._run(self.exchange, name, seen, state, field) for name in sites}
+        odds, above = {name: belief.log_odds for name, (belief, _, _) in run.items()}, 0.0
+        if policy:
+            odds, above = chosen(candidates(self.declared, odds, now, least), wanted)
         result, changed = state | mean, dict[str, Changed]()
         for name, site in sites.items():
-            belief, messages, inferred = self.exchange.run(
-                site, seen[name], self.support_of(name, state), self.blocks, fields[name]
-            )
-            held = self._held(site, belief.log_odds)
-            result |= _leaves(name, messages) | {
-                f"mean/{name}": torch.where(held > 0, mean[f"mean/{name}"], 0.0),
-                f"log_odds/{name}": held,
+            _, messages, inferred = run[name]
+            prior = messages.prior_log_odds - above
+            result |= _leaves(name, replace(messages, prior_log_odds=prior)) | {
+                f"mean/{name}": torch.where(odds[name] > 0, mean[f"mean/{name}"], 0.0),
+                f"log_odds/{name}": odds[name],
             }
             new = self.belief_of(site, result)
-            divergence = float(kl_divergence(new, messages.prior_log_odds, site.precision))
-            least = policy.least(*site.matrix) if policy else 0
-            changed[name] = Changed(now[name], new.active, inferred, divergence, least)
-        result[FIELD] = state[FIELD].new_tensor(min(fields.values()))
+            divergence = float(kl_divergence(new, prior, site.precision))
+            floor = policy.least(*site.matrix) if policy else 0
+            changed[name] = Changed(now[name], new.active, inferred, divergence, floor)
+        result[FIELD] = state[FIELD].new_tensor(field)
         warn_of_empty_layers(now, self.supports(result))
         return result, figures(changed, state) | {"field": float(result[FIELD]), **self.asked} | (
             {"temperature": float(result[TEMPERATURE])} if TEMPERATURE in result else {}
@@ -245,36 +256,27 @@ class TurboStep:
             for name, leaf in mean.items()
         }
 
-    def _fields(self, seen: Belief, state: Tree, round: int, keep: float) -> Mapping[str, float]:
-        """Return the field of every site in this round."""
-        sites = self.declared.sites
-        if not isinstance(self.field, ToDensity):
-            return dict.fromkeys(sites, self.field(round))
+    def _sought(self, seen: Belief, state: Tree, wanted: int, least: Mapping[str, int]) -> float:
+        """Return the field that gives about the wanted number of active entries."""
         trial = replace(self.exchange, certify=False, learn_transitions=False)
 
         @cache
-        def count(name: str, field: float) -> int:
-            site, support = sites[name], self.support_of(name, state)
-            log_odds = trial.run(site, seen[name], support, self.blocks, field)[0].log_odds
-            # Rows that are held active change the number of active entries by as many as there are
-            # rows, unless whole rows go.
-            return int(
-                ((self._held(site, log_odds) if site.rows_are_clusters else log_odds) > 0).sum()
+        def count(field: float) -> int:
+            return sum(
+                max(
+                    least[name],
+                    int((self._run(trial, name, seen, state, field)[0].log_odds > 0).sum()),
+                )
+                for name in seen
             )
 
-        sizes = {name: site.matrix for name, site in sites.items()}
-        active = {name: int(site.active.sum()) for name, site in seen.items()}
-        return self.field.fields(count, sizes, active, float(state[FIELD]), keep)
+        return smallest(count, wanted, float(state[FIELD]), within=max(1, wanted // 50))
 
-    def _held(self, site: Site, log_odds: Tensor) -> Tensor:
-        """Return log-odds under which no output of a layer is cut off, or, where whole rows go, no
-        output of the last layer.
-        """
-        if not self.policy or not site.rows_are_outputs(self.declared.net):
-            return log_odds
-        if not site.rows_are_clusters:
-            return held_rows(log_odds)
-        return log_odds.clamp(min=HELD) if site.name == self.declared.last else log_odds
+    def _run(
+        self, exchange: Exchange, name: str, seen: Belief, state: Tree, field: float
+    ) -> tuple[SiteBelief, SupportState, Inferred]:
+        site, support = self.declared.sites[name], self.support_of(name, state)
+        return exchange.run(site, seen[name], support, self.blocks, field)
 
     def belief(self, state: Tree) -> Belief:
         """Return the posterior of every site."""

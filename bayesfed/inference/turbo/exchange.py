@@ -5,9 +5,8 @@ extrinsic part of its belief: neither gets its own message back. Under the struc
 message does not depend on B's, so one exchange is enough; under the mean-field guide, more can
 help.
 
-An inactive entry (q(s) <= 1/2) is not trained, so it has no new evidence. It keeps the evidence
-with which it was switched off, and becomes active again when its neighbours' messages outweigh
-that.
+An inactive entry (q(s) <= 1/2) is not trained: its evidence is that of a mean of 0, and it becomes
+active again when its neighbours' messages outweigh that.
 """
 
 from __future__ import annotations
@@ -142,10 +141,10 @@ class Exchange:
         field
             Added to the prior log-odds of every entry.
         """
-        active, support = belief.active, self.support(site, state)
+        support = self.support(site, state)
         for turn in range(self.turns):
             updated = blocks.update(belief, state.prior_log_odds, site.precision)
-            evidence = torch.where(active, updated.log_odds - state.prior_log_odds, state.evidence)
+            evidence = updated.log_odds - state.prior_log_odds
             result = infer(
                 support,
                 evidence + field,
