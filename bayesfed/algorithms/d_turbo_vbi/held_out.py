@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from bayesfed.data import Dataset
-from bayesfed.federated.training.held_out_scores import HeldOutScores
+from bayesfed.federated.training.held_out_scores import SCORES, HeldOutScores, better
 from bayesfed.inference import MeanFieldElbo
-from bayesfed.inference.turbo.elbo import spread_leaves
+from bayesfed.inference.turbo.elbo import TEMPERATURE, spread_leaves
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -46,3 +46,17 @@ class HeldOut(HeldOutScores):
         noise = key.generator(rows.inputs.device)
         for _ in range(self.draws):
             yield self.objective.pointwise(scaled, fixed, rows, noise)
+
+
+def retempered(
+    state: Tree, mean: Tree, spreads: Collection[str], settled: bool
+) -> tuple[Tree, Tree]:
+    """Return the state with the temperature, and the means with the sds, that held-out rows ask
+    for, once the network has learned.
+    """
+    mean = dict(mean)
+    scores, temperature = mean.pop(SCORES), state[TEMPERATURE]
+    factor = better(scores, float(temperature)) if settled else 1.0
+    return state | {TEMPERATURE: temperature * factor}, {
+        name: leaf * factor**0.5 if name in spreads else leaf for name, leaf in mean.items()
+    }

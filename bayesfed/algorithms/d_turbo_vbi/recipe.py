@@ -35,8 +35,16 @@ from bayesfed.algorithms.d_turbo_vbi.active import Gathered, Scattered
 from bayesfed.algorithms.d_turbo_vbi.changes import Changes
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
-from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
-from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Scored
+from bayesfed.algorithms.d_turbo_vbi.returns import (
+    SAID,
+    STANDS,
+    Asked,
+    Returns,
+    Speaking,
+    settled,
+)
+from bayesfed.algorithms.d_turbo_vbi.server import WATCH, TurboStep
+from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Scored, Watch
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
 from bayesfed.errors import ArgumentError
@@ -47,6 +55,7 @@ from bayesfed.federated import (
     Algorithm,
     Holding,
     Link,
+    Local,
     LocalOptions,
     Model,
     Server,
@@ -83,6 +92,7 @@ def d_turbo_vbi(
     training: Training | None = None,
     codec: Codec | None = None,
     changes: Changes | None = None,
+    returns: Returns | None = None,
     spread: Spread = "shared",
     initial_sd: float | None = None,
     blocks: Blocks | None = None,
@@ -121,6 +131,13 @@ def d_turbo_vbi(
     changes
         How changes of active means are sent in both directions, and what the clients hold before
         round 0. Default: `Changes()`, unless a codec or a link is given.
+    returns
+        How weights that are off return by their own data, from the second-order expansion of the
+        local ELBO at zero: where its slope is g, a client says for the largest of
+        ``mu = g sigma^2``, and an entry is judged as one with ``E[w^2] = mu^2 + sigma^2``, so that
+        ``log BF = (g sigma)^2 / 2 - log(v / sigma^2) / 2`` counts under a slab of variance v.
+        Default: `Returns()` where `changes` learn from a start of at most 3 % of the weights;
+        ``Returns(share=0)`` is none.
     spread, initial_sd
         Whether all weights share one posterior sd, or each layer or each weight has its own; and
         its initial value. Default: a tenth of the initial scale of the layer, of the narrowest one
@@ -177,6 +194,7 @@ def d_turbo_vbi(
         raise ArgumentError(
             "d_turbo_vbi", "changes, or a codec or link of values", "both", "changes=None"
         )
+    returns = settled(returns, changes is not None and changes.learn, changes and changes.start)
     blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
     weights = sum(math.prod(site.matrix) for site in declared.sites.values())
     likelihood = tempered(
@@ -194,10 +212,13 @@ def d_turbo_vbi(
         field or ToDensity.of(density),
         warm_up,
         inclusion_levels or (1 if changes else 256),
+        returns.share if returns else 0.0,
     )
     initial = server.initial(declared.initial, initial_sd) | (
         {TEMPERATURE: torch.tensor(temperature_of(declared.likelihood))} if auto else {}
     )
+    sizes = {name: site.matrix for name, site in declared.sites.items()} if returns else {}
+    initial |= {STANDS + name: torch.zeros(size) for name, size in sizes.items()}
     expected = (
         {
             name: tuple(leaf.shape)
@@ -211,14 +232,22 @@ def d_turbo_vbi(
     def published_last(state: Tree) -> Tree:
         return {f"support/{name}": state[f"before/{name}"] for name in declared.sites}
 
+    def asked(turn: Turn) -> float:
+        """Return for which share of the active entries clients are to speak."""
+        ready = turn.round >= warm_up and Watch.of(turn.state[WATCH]).settled
+        return returns.asked(turn.round, work.schedule(turn.round)) if returns and ready else 0.0
+
     def view(turn: Turn) -> View:
-        active = Active(server.supports(turn.state), expected, server.spreads)
+        said = {SAID + name: size for name, size in sizes.items() if asked(turn)}
+        active = Active(server.supports(turn.state), expected | said, server.spreads)
         return Gathered(active) if link else active
 
     def options(turn: Turn) -> LocalOptions:
         samples = turn.profile.samples
         scale = observations / samples if likelihood_scale == "global" and samples else 1.0
-        return work.options(turn.round, samples, scale=scale)
+        if not returns:
+            return work.options(turn.round, samples, scale=scale)
+        return work.options_as(Asked, turn.round, samples, scale=scale, returns=asked(turn))
 
     def model(state: Tree) -> Model:
         weights = {
@@ -231,12 +260,13 @@ def d_turbo_vbi(
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
     descent = work.descent(objective, declared.net, "moments", Adam(2e-3))
-    scored = Scored(HeldOut(descent, objective) if auto else descent)
+    local: Local = Speaking(descent, objective) if returns else descent
+    scored = Scored(HeldOut(local, objective) if auto else local)
     heard: Server = server
     up, feeds = inner_codec(codec)
     layer = Holding(held=("support/*",), before=published_last, feedback=feeds)
     if changes:
-        whole = (*server.spreads, NLL, *([SCORES, TEMPERATURE] if auto else []))
+        whole = (*server.spreads, NLL, f"{SAID}*", *([SCORES, TEMPERATURE] if auto else []))
         layer, heard, initial = changes.exchanged(server, initial, layer, whole)
         codec, up = changes.codec, changes.uplink()
     elif link:

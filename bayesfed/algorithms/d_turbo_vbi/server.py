@@ -14,12 +14,14 @@ from torch import Tensor
 from bayesfed.algorithms.d_turbo_vbi.chosen import candidates, chosen
 from bayesfed.algorithms.d_turbo_vbi.collapse import active_in, taken_back, warn_of_empty_layers
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity, no_field, smallest
+from bayesfed.algorithms.d_turbo_vbi.held_out import retempered
+from bayesfed.algorithms.d_turbo_vbi.returns import STANDS, heard, seen_at, standing
 from bayesfed.algorithms.d_turbo_vbi.totals import Changed, density_of, figures
 from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Watch
 from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
-from bayesfed.federated.training.held_out_scores import SCORES, better
+from bayesfed.federated.training.held_out_scores import SCORES
 from bayesfed.inference import Exchange, Inferred, Structured, kl_divergence
 from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.elbo import (
@@ -41,7 +43,7 @@ FIELD, WATCH = "run/field", "run/watch"
 CERTAIN = 20.0
 # Leaves of a site's state: its support's messages, and all that are not published.
 MESSAGES = ("prior_log_odds", "evidence", "messages", "transitions")
-SECRET = ("log_odds", *MESSAGES, "before")
+SECRET = ("log_odds", *MESSAGES, "before", STANDS[:-1])
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class TurboStep:
         Number of levels to which q(s) is rounded for the clients, who weigh prior precisions by it.
         With 1 it is not sent: clients compute it from the means that they have and from the site's
         mean prior log-odds, ``prior/NAME``.
+    returning
+        Share of the active entries for which what clients said is kept, as in `Returns`.
     """
 
     declared: Declared
@@ -83,6 +87,7 @@ class TurboStep:
     field: Callable[[int], float] | ToDensity = no_field
     warm_up: int = 0
     inclusion_levels: int = 256
+    returning: float = 0.0
 
     @property
     def asked(self) -> Info:
@@ -171,14 +176,14 @@ class TurboStep:
         state = state | {f"before/{name}": support for name, support in now.items()}
         if not total.weight:
             return state, {}
-        mean, policy = total.mean(), self.policy
+        (state, mean), policy = heard(state, total.mean(), now, self.returning), self.policy
         shrunk = (active_in(before) - active_in(now)) / max(1, active_in(before))
         watch, risen = Watch.of(state[WATCH]).after(
             float(mean.pop(NLL)), round, policy or ToDensity(), shrunk
         )
         state = state | {WATCH: watch.leaf()}
         if SCORES in mean:
-            state, mean = self._retempered(state, mean, watch)
+            state, mean = retempered(state, mean, self.spreads, watch.settled)
         if not self.use_prior or round < self.warm_up or (policy and not watch.settled):
             return self._unchanged(state | mean)
         old = self.belief(state)
@@ -197,7 +202,7 @@ class TurboStep:
         seen = {
             name: replace(
                 site,
-                mean=judged[f"mean/{name}"],
+                mean=seen_at(name, judged[f"mean/{name}"], state),
                 sd=judged[spread_leaf(name, self.spread)].expand_as(site.mean),
             )
             for name, site in old.items()
@@ -224,7 +229,8 @@ class TurboStep:
             floor = policy.least(*site.matrix) if policy else 0
             changed[name] = Changed(now[name], new.active, inferred, divergence, floor)
         result[FIELD] = state[FIELD].new_tensor(field)
-        warn_of_empty_layers(now, self.supports(result))
+        result |= standing(result, supports := self.supports(result))
+        warn_of_empty_layers(now, supports)
         return result, figures(changed, state) | {"field": float(result[FIELD]), **self.asked} | (
             {"temperature": float(result[TEMPERATURE])} if TEMPERATURE in result else {}
         )
@@ -243,18 +249,6 @@ class TurboStep:
             ]
             info["kl"] = float(torch.stack(divergences).sum())
         return state, info
-
-    def _retempered(self, state: Tree, mean: Tree, watch: Watch) -> tuple[Tree, Tree]:
-        """Return the state with the temperature, and the means with the sds, that held-out rows ask
-        for, once the network has learned.
-        """
-        mean = dict(mean)
-        scores, temperature = mean.pop(SCORES), state[TEMPERATURE]
-        factor = better(scores, float(temperature)) if watch.settled else 1.0
-        return state | {TEMPERATURE: temperature * factor}, {
-            name: leaf * factor**0.5 if name in self.spreads else leaf
-            for name, leaf in mean.items()
-        }
 
     def _sought(self, seen: Belief, state: Tree, wanted: int, least: Mapping[str, int]) -> float:
         """Return the field that gives about the wanted number of active entries."""
