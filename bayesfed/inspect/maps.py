@@ -1,4 +1,6 @@
-"""Maps of supports: a layer over the rounds, and the inputs of hidden units as images."""
+"""Maps of supports: a layer over the rounds, the inputs of hidden units as images, and which inputs
+are used.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
 from bayesfed.federated import Record
-from bayesfed.inspect.figures import new_figure
+from bayesfed.inspect.figures import given_or_new, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,3 +134,56 @@ def plot_unit_maps(
     if title:
         figure.suptitle(title)
     return panels
+
+
+@checked()
+def plot_inputs(
+    probabilities: Mapping[str, float],
+    size: tuple[int, int] | None = None,
+    *,
+    count: int = 20,
+    axes: Axes | None = None,
+) -> Axes:
+    """Plot the probability that each input is used: bars of the likeliest ones by name, or a map of
+    all where they are the pixels of an image.
+
+    Parameters
+    ----------
+    probabilities
+        Probability by name of the input, as `Result.inputs` returns them.
+    size
+        (height, width) of an image; their product is the number of inputs. Default: bars.
+    count
+        Number of bars.
+    axes
+        Axes to draw on. Default: those of a new figure.
+
+    Raises
+    ------
+    ArgumentError
+        If the size does not fit the inputs, or there are no inputs, or no bars.
+    MissingExtraError
+        If Matplotlib is not installed.
+    """
+    inputs = len(probabilities)
+    if not inputs or count < 1 or (size is not None and size[0] * size[1] != inputs):
+        raise ArgumentError(
+            "plot_inputs",
+            "inputs, count >= 1, and a size whose product is their number",
+            (f"{inputs} inputs", count, size),
+            "plot_inputs(result.inputs()), which draws bars",
+        )
+    label = "probability that the input is used"
+    if size is None:
+        likeliest = sorted(probabilities, key=probabilities.__getitem__, reverse=True)[:count][::-1]
+        axes = given_or_new(axes, height=1 + 0.22 * len(likeliest))
+        axes.barh(likeliest, [probabilities[name] for name in likeliest])
+        axes.set(xlabel=label, xlim=(0, 1))
+        return axes
+    axes = given_or_new(axes, width=4.6, height=3.6)
+    values = torch.tensor(list(probabilities.values())).reshape(size)
+    image = axes.imshow(values.numpy(), **LOOK)
+    axes.axis("off")
+    if (figure := axes.get_figure()) is not None:
+        figure.colorbar(image, ax=axes, label=label)
+    return axes

@@ -80,13 +80,16 @@ from .priors.weights import Laplace as Laplace
 from .priors.weights import ProductGaussian as ProductGaussian
 from .priors.weights import SpikeAndSlab as SpikeAndSlab
 from .priors.weights import WeightPrior as WeightPrior
+from .random_fields.clusters import Clusters as Clusters
 from .random_fields.grid import Grid as Grid
 from .random_fields.grid import Link as Link
 from .random_fields.ising import Ising as Ising
 from .random_fields.sampling import ClusteredSupport as ClusteredSupport
-from .random_fields.support_priors import Channels as Channels
 from .random_fields.support_priors import Independent as Independent
 from .random_fields.support_priors import MarkovGrid as MarkovGrid
 from .random_fields.support_priors import Neighbourhood as Neighbourhood
 from .random_fields.support_priors import Support as Support
 from .random_fields.support_priors import Transition as Transition
+from .random_fields.whole import Channels as Channels
+from .random_fields.whole import Inputs as Inputs
+from .random_fields.whole import Outputs as Outputs

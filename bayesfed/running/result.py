@@ -17,7 +17,7 @@ from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Sna
 from bayesfed.federated.core import Direction
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
-from bayesfed.inspect import Client, PersonalScores, round_table
+from bayesfed.inspect import Client, PersonalScores, plot_series, round_table
 from bayesfed.inspect.at_clients import NEVER, check_rows, own_posterior, scores_by_client, stays
 from bayesfed.inspect.personal import client_of, personal_scores
 from bayesfed.keys import Key
@@ -29,7 +29,6 @@ from bayesfed.running.settling import Settling, settling
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
 
 INPUTS = a(Tensor, "a tensor of inputs (B, ...)", "data.inputs, or torch.as_tensor(array)")
 
@@ -87,11 +86,20 @@ class Result:
     @property
     def belief(self) -> Belief:
         """Means, sds, inclusion probabilities of a declared model; else `ArgumentError`."""
+        return self._declared("belief").belief
+
+    @checked()
+    def inputs(self, names: Sequence[str] = (), *, site: str = "") -> dict[str, float]:
+        """Return the posterior probability that each input of a declared model is used, by its
+        name; see `DeclaredPosterior.inputs`. Draw it with `bayesfed.inspect.plot_inputs`.
+        """
+        return self._declared("inputs").inputs(names, site=site)
+
+    def _declared(self, name: str) -> DeclaredPosterior:
         if not isinstance(posterior := self.posterior, DeclaredPosterior):
-            raise ArgumentError(
-                "Result.belief", "a declared model", self.algorithm.name, "Result.posterior"
-            )
-        return posterior.belief
+            where, found = f"Result.{name}", self.algorithm.name
+            raise ArgumentError(where, "a declared model", found, "Result.posterior")
+        return posterior
 
     @property
     def settling(self) -> Settling | None:
@@ -244,12 +252,8 @@ class Result:
         If a model has local latents, give the rows by client: k-hat is then that of the shared and
         of all local sites together. A guide whose local sites do not depend on the shared ones, as
         those of `AutoNormal`, makes the sds of population parameters too narrow, and k-hat tells.
-
-        Raises
-        ------
-        ArgumentError, PosteriorError
-            If the posterior has no importance weights, there are no rows or fewer than 100 draws,
-            or rows are not by client, or not those of the clients, where local latents need them.
+        `ArgumentError` or `PosteriorError` without importance weights or with fewer than 100 draws
+        or no rows, or if rows are not by client, or not the clients', where local latents need it.
         """
         from bayesfed.inspect.compat import k_hat_of
 
@@ -287,13 +291,10 @@ class Result:
         return save_new(self, Path(folder), test, self.personal_scores(own) if own else None)
 
     def __reduce__(self) -> Reduced:
-        return reduced(
-            type(self), self.algorithm, self.history, self.snapshot, (self.data, self.unheard)
-        )
+        kept = self.data, self.unheard
+        return reduced(type(self), self.algorithm, self.history, self.snapshot, kept)
 
     def plot_elbo(self, axes: Axes | None = None) -> Axes:
         """Plot the ELBO per round; see `bayesfed.inspect.plot_series`."""
-        from bayesfed.inspect import plot_series
-
         series = {self.algorithm.name: self.series("elbo")}
         return plot_series(series, label="ELBO (nats)", axes=axes)

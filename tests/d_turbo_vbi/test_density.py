@@ -17,7 +17,6 @@ from bayesfed.algorithms.d_turbo_vbi.watch import Watch
 from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.training.held_out_scores import FACTORS, HIGHEST, LOWEST, better
-from bayesfed.inference import infer
 from bayesfed.inference.turbo.elbo import MeanFieldElbo
 from bayesfed.models import MarkovGrid
 
@@ -292,17 +291,6 @@ def test_a_temperature_of_the_likelihood_is_not_given_twice(declared):
         ArgumentError, match="expected one temperature, found 'auto' and 0.2 of the likelihood"
     ):
         bf.d_turbo_vbi(declared, observations=10, temperature="auto")
-
-
-def test_channels_are_rows_that_stay_whole():
-    evidence, field = drawn(5, 7), -0.1
-    result = infer(bf.Channels(field).lower((5, 7)), evidence)
-    rows = evidence.sum(dim=1) + 7 * field
-    assert result.method == "exact"
-    assert torch.allclose(result.belief, rows[:, None].expand(5, 7), atol=1e-6)
-    for wrong in ({"field": math.nan}, {"slip": 0.5}):
-        with pytest.raises(ArgumentError, match="Channels"):
-            bf.Channels(**wrong)
 
 
 @pytest.mark.parametrize("changes", [None, Changes(start=0.5)])

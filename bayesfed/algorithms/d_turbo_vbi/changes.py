@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from numpy.random import Generator
@@ -29,6 +29,7 @@ from bayesfed.inference.turbo.elbo import POINT
 from bayesfed.keys import Key
 from bayesfed.models import Declared
 from bayesfed.models.modules import initial_scale
+from bayesfed.models.random_fields.clusters import Clusters
 from bayesfed.trees import Tree
 
 SEED, FIGURES = "seed", "figures"
@@ -55,8 +56,8 @@ class Changes:
     start
         Share of the weights that are active at first, drawn from `key` with values of one magnitude
         and either sign. None starts from the network's own values, all of them active, which are
-        then sent. Where whole rows are active or not (`Channels`), that share of the rows of every
-        layer is active, and the last layer whole.
+        then sent. Of clusters (`Inputs`, `Outputs`), whole ones are drawn: that share of the
+        outputs of every layer, and those of the last layer all.
     key
         Key of the first support and values.
     learn
@@ -141,8 +142,8 @@ class Changes:
             Names of the leaves that clients send whole: sds and scores.
         """
         declared = server.declared
-        whole = tuple(name for name, site in declared.sites.items() if site.rows_are_clusters)
-        drawn = Drawn({name: site.matrix for name, site in declared.sites.items()}, whole)
+        clusters = {name: one for name, site in declared.sites.items() if (one := site.clusters)}
+        drawn = Drawn({name: site.matrix for name, site in declared.sites.items()}, clusters)
         told = drawn.told(declared, self) if self.start is not None else None
         if told:
             state = drawn.state(state, told)
@@ -170,12 +171,12 @@ class Drawn:
     ----------
     matrices
         Shape ``(M, N)`` of every site.
-    whole
-        Sites whose rows are drawn as a whole (`Channels`).
+    clusters
+        Clusters of the sites whose entries are drawn in clusters.
     """
 
     matrices: Mapping[str, tuple[int, int]]
-    whole: tuple[str, ...] = ()
+    clusters: Mapping[str, Clusters] = field(default_factory=dict)
 
     def told(self, declared: Declared, changes: Changes) -> Tree:
         """Return the leaves that a first message says them with: the seed, and share and magnitude
@@ -185,7 +186,9 @@ class Drawn:
         # As many channels of every layer: what a convolution costs falls with the square of their
         # share.
         shares = densities(self.matrices, start) | {
-            name: 1.0 if name == declared.last else start for name in self.whole
+            name: 1.0 if name == declared.last else start
+            for name, clusters in self.clusters.items()
+            if clusters.whole_rows
         }
         magnitudes = [
             initial_scale(declared.initial[name]) / math.sqrt(shares[name])
@@ -206,8 +209,8 @@ class Drawn:
         ):
             random = key.child(name).numpy()
             support = (
-                self._rows(matrix, share, random)
-                if name in self.whole
+                self._whole(self.clusters[name], share, random)
+                if name in self.clusters
                 else torch.from_numpy(random.random(matrix)) < share
             )
             signs = torch.from_numpy(random.random(int(support.sum()))) < 0.5
@@ -216,10 +219,11 @@ class Drawn:
         return result
 
     @staticmethod
-    def _rows(matrix: tuple[int, int], share: float, random: Generator) -> Tensor:
-        """Return a support in which a share of the rows are active, at least one."""
-        active = torch.from_numpy(random.permutation(matrix[0])) < max(1, round(share * matrix[0]))
-        return active[:, None].repeat(1, matrix[1])
+    def _whole(clusters: Clusters, share: float, random: Generator) -> Tensor:
+        """Return a support in which a share of the clusters are active, at least one."""
+        order = torch.from_numpy(random.permutation(clusters.count))
+        active = order < max(1, round(share * clusters.count))
+        return clusters.spread(active.reshape(clusters.model.shape))
 
     def state(self, state: Tree, told: Tree) -> Tree:
         """Return a state of `TurboStep` before the first round with these supports and values."""

@@ -105,18 +105,16 @@ def candidates(
 ) -> dict[str, Candidates]:
     """Return what is chosen from, by site, given log-odds and support before.
 
-    No output of a layer is cut off or, where whole rows go, no output of the last layer.
+    No output of a layer is cut off or, where entries go in clusters, no output of the last layer.
     """
-    return {
-        name: Candidates(
-            log_odds[name],
-            active[name],
-            math.prod(site.matrix) * (name == declared.last),
-            unit=(1, site.matrix[1]),
-        )
-        if site.rows_are_clusters
-        else Candidates(
-            log_odds[name], active[name], least[name], site.rows_are_outputs(declared.net)
-        )
-        for name, site in declared.sites.items()
-    }
+    found = {}
+    for name, site in declared.sites.items():
+        one = Candidates(log_odds[name], active[name], least[name])
+        if site.clusters is None:
+            one = one._replace(rows=site.rows_are_outputs(declared.net))
+        else:
+            outputs = name == declared.last and site.clusters.whole_rows
+            floor = math.prod(site.matrix) if outputs else one.floor
+            one = one._replace(unit=site.clusters.unit, floor=floor)
+        found[name] = one
+    return found

@@ -155,11 +155,11 @@ class TurboStep:
 
     def _mean_prior(self, name: str, state: Tree) -> Tensor:
         """Return the mean log-odds, over a site's active entries, that q(s) has beyond the
-        evidence; `CERTAIN` where whole rows are active or not.
+        evidence; `CERTAIN` where entries are active in clusters.
         """
         log_odds = state[f"log_odds/{name}"]
         certain, active = log_odds.new_tensor(CERTAIN), log_odds > 0
-        if self.declared.sites[name].rows_are_clusters or not active.any():
+        if self.declared.sites[name].clusters or not active.any():
             return certain
         return (log_odds - state[f"evidence/{name}"])[active].mean().clamp(max=certain)
 

@@ -28,6 +28,7 @@ from bayesfed.inference.sum_product.methods.structure import learned
 from bayesfed.inference.sum_product.result import Inferred, Model
 from bayesfed.inference.sum_product.trust.starts import multistable_share
 from bayesfed.inference.sum_product.trust.words import warn_of
+from bayesfed.models.random_fields.clusters import Clusters
 from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 
@@ -37,7 +38,7 @@ ROWS = 4
 
 @checked(
     graph=a(
-        (FactorGraph, Grid, Ising, Tables),
+        (FactorGraph, Grid, Ising, Clusters, Tables),
         "a FactorGraph or a flat model",
         "FactorGraph.from_networkx(graph), or a support's lower(shape)",
     ),
@@ -47,7 +48,7 @@ ROWS = 4
     strip_rows=whole(2, "4", WIDEST),
 )
 def infer(
-    graph: FactorGraph | Model,
+    graph: FactorGraph | Model | Clusters,
     evidence: Tensor | None = None,
     *,
     method: Literal["auto", "exact", "bp", "strip", "gbp"] = "auto",
@@ -67,7 +68,8 @@ def infer(
     Parameters
     ----------
     graph
-        A `FactorGraph` or a flat model.
+        A `FactorGraph`, a flat model, or `Clusters`, whose entries get the log-odds of their
+        cluster.
     evidence
         Evidence from outside the graph; default none. Binary variables: log-odds of
         ``graph.shape``, or log weights of both states with a last axis of 2. Others: log weights
@@ -138,9 +140,14 @@ def infer(
         cycles.
     """
     model, constant = (
-        (graph.model, graph.log_constant) if isinstance(graph, FactorGraph) else (graph, 0.0)
+        (graph.model, graph.log_constant)
+        if isinstance(graph, FactorGraph)
+        else (graph.model if isinstance(graph, Clusters) else graph, 0.0)
     )
-    evidence = _evidence(model, evidence)
+    clusters = graph if isinstance(graph, Clusters) else None
+    entries = evidence = _evidence(clusters or model, evidence)
+    if clusters:
+        evidence = clusters.sums(entries)
     hide_bar = None if progress is None else not progress
     settings = Settings(tol, max_sweeps, damping, init, strip_rows, hide_bar)
     with torch.no_grad():
@@ -164,10 +171,15 @@ def infer(
                 "smaller couplings or tables, or regions that overlap less",
             )
         share = multistable_share(model, chosen, run, settings, outcome) if certify else None
+    belief = outcome.belief.reshape(evidence.shape).to(evidence)
+    extrinsic = outcome.extrinsic.reshape(evidence.shape).to(evidence)
+    if clusters:
+        belief = clusters.spread(belief)
+        extrinsic = belief - entries
     inferred = Inferred(
         chosen,
-        outcome.belief.reshape(evidence.shape).to(evidence),
-        outcome.extrinsic.reshape(evidence.shape).to(evidence),
+        belief,
+        extrinsic,
         outcome.state,
         outcome.sweeps,
         outcome.residual,
@@ -177,13 +189,16 @@ def infer(
         outcome,
         evidence,
         constant,
+        clusters,
     )
     if warn:
         warn_of(inferred, tol)
     return inferred
 
 
-def log_z(graph: FactorGraph | Model, evidence: Tensor | None = None, **options: Any) -> Tensor:
+def log_z(
+    graph: FactorGraph | Model | Clusters, evidence: Tensor | None = None, **options: Any
+) -> Tensor:
     """Return log Z with gradients in the evidence and the model's tensors:
     ``pyro.factor("normaliser", -log_z(grid))`` normalises a prior.
 
@@ -192,10 +207,11 @@ def log_z(graph: FactorGraph | Model, evidence: Tensor | None = None, **options:
     return infer(graph, evidence, **options).log_z
 
 
-def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
+def _evidence(model: Model | Clusters, evidence: Tensor | None) -> Tensor:
     shape = tuple(model.unary.shape) if isinstance(model, Tables) else model.shape
     if evidence is None:
-        like = model.unary if isinstance(model, Tables) else model.field
+        own = model.model if isinstance(model, Clusters) else model
+        like = own.unary if isinstance(own, Tables) else own.field
         return torch.zeros(
             shape, dtype=torch.float64, device=like.device if isinstance(like, Tensor) else "cpu"
         )
@@ -223,7 +239,7 @@ def _evidence(model: Model, evidence: Tensor | None) -> Tensor:
     return evidence
 
 
-def _in_form(model: Model, evidence: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _in_form(model: Model | Clusters, evidence: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return evidence of binary variables in the form of the model: log-odds, or log weights of
     both states.
     """

@@ -16,6 +16,7 @@ from bayesfed.inference.sum_product.methods.outcome import Outcome
 from bayesfed.inference.sum_product.methods.structure import as_flat, learned
 from bayesfed.inference.sum_product.trust.uniqueness import spectral_bound
 from bayesfed.keys import Key
+from bayesfed.models.random_fields.clusters import Clusters
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.junction_tree import JunctionTree
@@ -47,7 +48,7 @@ class Inferred:
         for "bp" 0 proves, up to the tolerance, that there is one fixed point.
         Elsewhere 0 says only that the runs agree. Exact sums have 0.
     model
-        The flat model.
+        The flat model; of `Clusters`, that of the clusters, whose pairs `pair_marginals` has.
     """
 
     method: Method
@@ -62,6 +63,7 @@ class Inferred:
     _outcome: Outcome = field(repr=False)
     _evidence: Tensor = field(repr=False)
     _constant: float = field(default=0.0, repr=False)
+    _clusters: Clusters | None = field(default=None, repr=False)
 
     @cached_property
     def trust(self) -> Literal["exact", "unique", "unverified"]:
@@ -183,7 +185,8 @@ class Inferred:
 
     def _arranged(self, states: Tensor) -> Tensor:
         """Return states ``(count, B, n)`` in the user's shape."""
-        return states.reshape(len(states), *self._batch, *self.model.shape)
+        arranged = states.reshape(len(states), *self._batch, *self.model.shape)
+        return self._clusters.spread(arranged) if self._clusters else arranged
 
     @property
     def _batch(self) -> tuple[int, ...]:
@@ -215,7 +218,9 @@ class Inferred:
             else:
                 field = model.field.double().to(device)
                 weights = [model.coupling.double().to(device)]
-            marginals = marginals.reshape(*self._batch, model.copies, -1)
+            # Of the model's own variables, which clusters share out among their entries.
+            belief = self._outcome.belief.to(self._evidence.detach())
+            marginals = belief.sigmoid().double().reshape(*self._batch, model.copies, -1)
             own = evidence.reshape(marginals.shape) + field.reshape(-1)
             joint = [table[..., 1, 1] for table in joint]
         # What is impossible weighs -inf and has probability 0.

@@ -23,7 +23,8 @@ from bayesfed.inference.sum_product.infer import infer
 from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.transitions import even_grid, maximise, parameters_of
-from bayesfed.models import Grid, Ising, Site, SiteBelief
+from bayesfed.models import Grid, Site, SiteBelief
+from bayesfed.models.random_fields.clusters import Lowered
 
 Method = Literal["auto", "exact", "bp", "strip"]
 
@@ -168,18 +169,18 @@ class Exchange:
             state = replace(state, transitions=learned - torch.tensor([0.0, 0.0, field]))
         return blocks.start(belief, site.precision), state, result
 
-    def support(self, site: Site, state: SupportState) -> Grid | Ising:
+    def support(self, site: Site, state: SupportState) -> Lowered:
         """Return the site's support prior with the transitions that were learned so far."""
         if not state.transitions.numel() or not isinstance(site.support, Grid):
             return site.support
         return even_grid(site.support.size, state.transitions, site.support.arrangement)
 
-    def _method(self, support: Grid | Ising) -> Method:
+    def _method(self, support: Lowered) -> Method:
         # Strips need a grid; "auto" solves an independent support exactly.
         return self.method if isinstance(support, Grid) or self.method == "bp" else "auto"
 
     @staticmethod
-    def _learns(support: Grid | Ising) -> bool:
+    def _learns(support: Lowered) -> bool:
         return (
             isinstance(support, Grid)
             and support.is_even()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +12,15 @@ from pyro import poutine
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn.functional import logsigmoid
 
-from bayesfed.errors.checks import checked
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import check, checked, one_of
 from bayesfed.keys import Key, forked
 from bayesfed.models import Belief, Declared, guide
 from bayesfed.models.modules import evaluating
+from bayesfed.models.random_fields.clusters import spread
+from bayesfed.models.random_fields.whole import reads
 from bayesfed.trees import Tree, to
 
 
@@ -83,6 +89,48 @@ class DeclaredPosterior:
     def observe(self, draw: Tree, inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets at one draw, temperature 1, batch ``(B,)``."""
         return self.declared.likelihood.distribution(self.predict(draw, inputs))
+
+    @checked()
+    def inputs(self, names: Sequence[str] = (), *, site: str = "") -> dict[str, float]:
+        """Return the posterior probability that each input of a layer is used: that one of the
+        weights that read it is active, at least.
+
+        With `Inputs` as support, all of an input's weights share one variable, whose probability
+        this is. Other supports have as many chances for an input as it has weights, so that nearly
+        all inputs are likely to be used.
+
+        Parameters
+        ----------
+        names
+            Names of the inputs, in their order. Default: their numbers, "0", "1", ....
+        site
+            Name of the layer's weight, as in `belief`. Default: that of the first layer.
+
+        Raises
+        ------
+        ArgumentError
+            If there is no such site, or not one name for each input.
+        """
+        site = site or next(iter(self.belief))
+        check("inputs, site", site, one_of(sorted(self.belief)))
+        of = self.declared.sites[site]
+        unit = reads(self.declared.net.get_submodule(of.module), of.shape)
+        count = math.prod(of.matrix) // math.prod(unit)
+        names = names or [str(number) for number in range(count)]
+        if not len({*names}) == len(names) == count:
+            found, hint = f"{len({*names})} of {len(names)}", "no names, or a list of the columns'"
+            raise ArgumentError("inputs, names", f"{count}, all distinct", found, hint)
+        index = spread(torch.arange(count), unit, of.matrix).flatten()
+        # The entries of an input that share a variable count as one.
+        variable = torch.arange(len(index))
+        if of.clusters:
+            variable = spread(variable[: of.clusters.count], of.clusters.unit, of.matrix).flatten()
+        _, pair, many = torch.unique(
+            index * len(index) + variable, return_inverse=True, return_counts=True
+        )
+        off = logsigmoid(-self.belief[site].log_odds.double().flatten().cpu()) / many[pair]
+        unused = off.new_zeros(count).index_add(0, index, off)
+        return dict(zip(names, (-torch.expm1(unused)).tolist(), strict=True))
 
     @property
     def constants(self) -> Tree:

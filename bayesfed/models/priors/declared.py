@@ -22,13 +22,10 @@ from bayesfed.models.modules import Dense, Predicate, initial_scale, layer_weigh
 from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.models.priors.precisions import Gammas
 from bayesfed.models.priors.prior import Prior
-from bayesfed.models.random_fields.grid import Grid
-from bayesfed.models.random_fields.ising import Ising
+from bayesfed.models.random_fields.clusters import Clusters, Lowered
 from bayesfed.models.random_fields.sampling import ClusteredSupport
+from bayesfed.models.random_fields.whole import lowered
 from bayesfed.trees import Tree, frozen, leaf_of, running_statistics, trainable
-
-# Coupling in nats from which on a chain of supports is in one state.
-WHOLE = 9.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Site:
     name: str
     shape: tuple[int, ...]
     matrix: tuple[int, int]
-    support: Grid | Ising
+    support: Lowered
     precision: Gammas
 
     @property
@@ -63,14 +60,9 @@ class Site:
         return isinstance(net.get_submodule(self.module), Dense)
 
     @property
-    def rows_are_clusters(self) -> bool:
-        """Whether the prior makes every row a chain of its own (`Channels`), so that rows are meant
-        to go as a whole.
-        """
-        if not isinstance(self.support, Grid) or self.support.size != (1, self.matrix[1]):
-            return False
-        coupling = self.support.row.coupling
-        return isinstance(coupling, float) and coupling > WHOLE
+    def clusters(self) -> Clusters | None:
+        """Which entries are active or inactive together; None where each is by itself."""
+        return self.support if isinstance(self.support, Clusters) else None
 
 
 @dataclass(frozen=True)
@@ -208,7 +200,7 @@ def declare(
             name,
             tuple(value.shape),
             matrix,
-            own.support.lower(matrix),
+            lowered(own.support, net.get_submodule(name.rpartition(".")[0]), tuple(value.shape)),
             own.precision.lower(initial_scale(value)),
         )
     check_selected("declare", net, list(sites), "where=layer_weights")

@@ -23,8 +23,8 @@ class Prior:
     Parameters
     ----------
     support
-        Prior of which weights are active: `MarkovGrid`, `Neighbourhood`, `Channels` or
-        `Independent`.
+        Prior of which weights are active: `MarkovGrid`, `Neighbourhood`, `Independent`, or
+        `Inputs`, `Outputs` or `Channels`, which go as a whole.
     precision
         Prior of the precision of an active and of an inactive weight.
     """

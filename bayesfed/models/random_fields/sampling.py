@@ -18,6 +18,7 @@ from bayesfed.errors.checks import COUNT, checked_class
 from bayesfed.models.random_fields import forest
 from bayesfed.models.random_fields import transfer_matrix as transfer
 from bayesfed.models.random_fields.clique_tables import CliqueTables, Factor
+from bayesfed.models.random_fields.clusters import Clusters, Lowered
 from bayesfed.models.random_fields.elimination import CliqueTree, clique_tree
 from bayesfed.models.random_fields.grid import Grid
 from bayesfed.models.random_fields.ising import Ising, components
@@ -54,7 +55,7 @@ class ClusteredSupport(TorchDistribution):
     support = constraints.boolean
     has_enumerate_support = False
 
-    def __init__(self, model: Grid | Ising, sweeps: int = 30) -> None:
+    def __init__(self, model: Lowered, sweeps: int = 30) -> None:
         self.model, self.sweeps = model, sweeps
         super().__init__(event_shape=torch.Size(model.shape), validate_args=False)
 
@@ -67,14 +68,18 @@ class ClusteredSupport(TorchDistribution):
         )
         if self.model.strength():
             return energy
-        flat = self.model.fields() if isinstance(self.model, Grid) else self.model.field
-        return energy - softplus(flat).sum().to(energy.dtype) * self.model.copies
+        own = self.model.model if isinstance(self.model, Clusters) else self.model
+        flat = own.fields() if isinstance(own, Grid) else own.field
+        return energy - softplus(flat).sum().to(energy.dtype) * own.copies
 
     @torch.no_grad()
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw supports ``(*sample_shape, *shape)`` of zeros and ones from torch's global
         generator.
         """
+        if isinstance(self.model, Clusters):
+            drawn = ClusteredSupport(self.model.model, self.sweeps).sample(sample_shape)
+            return self.model.spread(drawn)
         count = torch.Size(sample_shape).numel() * self.model.copies
         if not count:
             return torch.zeros(*sample_shape, *self.model.shape)

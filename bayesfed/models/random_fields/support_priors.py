@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import Role, checked_class, number
+from bayesfed.models.random_fields.clusters import Lowered
 from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.phase_transition import warn_if_density_differs, warn_if_ordering
@@ -27,11 +28,11 @@ Shape = tuple[int, int]
 
 
 class Support(Protocol):
-    """The interface of a support prior: it lowers a declaration to a pairwise binary model for one
-    M x N weight matrix.
+    """The interface of a support prior: it lowers a declaration to a binary model for one M x N
+    weight matrix.
     """
 
-    def lower(self, shape: Shape) -> Grid | Ising:
+    def lower(self, shape: Shape) -> Lowered:
         """Return the model of the ``(M, N)`` supports of one matrix."""
 
 
@@ -172,39 +173,6 @@ class MarkovGrid:
         if row.off != row.on or column.off != column.on:
             warn_if_density_differs(grid, (row.stationary() + column.stationary()) / 2)
         return grid
-
-
-@checked_class(field=FIELD, slip=number("(0, 0.5)", "1e-9"))
-@dataclass(frozen=True)
-class Channels:
-    """All weights of an output channel or unit, a row of the matrix, are active or inactive
-    together; the rows are independent.
-
-    `bayesfed.models.compact` makes a smaller layer of one whose channels are off, and drops them
-    from the inputs of the next. With a `density`, `d_turbo_vbi` keeps every row of the last layer,
-    since these are the outputs of the network.
-
-    Parameters
-    ----------
-    field
-        Log-odds added to every weight; a row of N weights gets N times as much.
-    slip
-        Probability that two neighbours in a row differ, if there are only these two. So small a
-        number leaves rows whole.
-
-    Raises
-    ------
-    ArgumentError
-        If the field is not finite or the slip is not in (0, 0.5).
-    """
-
-    field: float = 0.0
-    slip: float = 1e-9
-
-    def lower(self, shape: Shape) -> Grid:
-        """Return one Markov chain for each row, which is summed exactly."""
-        stay = 1 - self.slip
-        return Grid((1, shape[1]), Transition(stay, stay).terms(), Link(), self.field, shape)
 
 
 @checked_class(stay=PROBABILITY, field=FIELD)

@@ -38,7 +38,7 @@ class Task(NamedTuple):
 
 
 def noise_digits(seed: int) -> Task:
-    """Put the 64 pixels of digits at drawn places among 720 inputs of noise, as wide as the pixels'."""
+    """Put the 64 pixels of digits at drawn places among 720 inputs of noise as wide as theirs."""
     return _digits(seed, noise=True)
 
 

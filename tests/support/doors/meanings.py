@@ -4,7 +4,6 @@ ANY_SEED = "any whole number is a seed"
 SAME_KIND = "both are numbers of the same kind, and each is in the other's range"
 NOTHING = "none of them"
 MEANINGS = {
-    "Channels.field range": "log-odds, any number",
     "Dataset.inputs swapped": "a column of numbers with class labels of more than one column",
     "Device.loss_db_at_1_km range": "a loss in decibels, any number",
     "FactorGraph.log_constant range": "the logarithm of a factor, any number",

@@ -16,6 +16,7 @@ from bayesfed.inspect import (
     partition_table,
     plot_client_costs,
     plot_forest,
+    plot_inputs,
     plot_outside,
     plot_reliability,
     plot_risk_coverage,
@@ -169,6 +170,11 @@ CASES = [
         lambda: plot_support_maps({}),
         "the callback keep",
         lambda: plot_support_maps({0: GRID}),
+    ),
+    (
+        lambda: plot_inputs({"age": 0.9, "dose": 0.1}, size=(3, 2)),
+        "plot_inputs(result.inputs()), which draws bars",
+        lambda: plot_inputs({"age": 0.9, "dose": 0.1}),
     ),
     (
         lambda: plot_unit_maps(torch.zeros(2, 784), size=(3, 2)),

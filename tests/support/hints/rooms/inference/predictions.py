@@ -21,6 +21,7 @@ from bayesfed.inference.laplace.roots import roots
 from bayesfed.inference.objectives.proximal_operators import SoftThreshold
 from bayesfed.models import weight_matrices
 from tests.house.wrong_calls.given import DATA, KEY, go, net
+from tests.models.test_clusters import posterior
 from tests.posteriors.test_laplace import Odd
 from tests.posteriors.test_predictive import Given
 
@@ -96,6 +97,11 @@ def learned(support, **options):
     """Begin an exchange with a support prior."""
     declared = bf.declare(net(), bf.Prior(support=support))
     next(iter([Exchange(**options).start(declared.sites["1.weight"])]))
+
+
+def whole():
+    """Return a posterior of three inputs."""
+    return posterior(bf.models.Inputs(), torch.zeros(2, 3))
 
 
 CASES = [
@@ -256,9 +262,15 @@ CASES = [
     (lambda: thin(rate=1e38, scale=1e3), "a smaller learning rate", thin),
     # The turbo exchange.
     (
-        lambda: learned(bf.models.Channels(0.1), learn_transitions=True),
+        lambda: learned(bf.models.Channels(), learn_transitions=True),
         "learn_transitions=False",
-        lambda: learned(bf.models.Channels(0.1), learn_transitions=False),
+        lambda: learned(bf.models.Channels(), learn_transitions=False),
     ),
     (lambda size: calibrate(0.05, size), 5.0),
+    (lambda site: whole().inputs(site=site), "1.weight"),
+    (
+        lambda: whole().inputs(["age", "dose", "age"]),
+        "no names, or a list of the columns'",
+        lambda: (whole().inputs(), whole().inputs(["age", "dose", "sex"])),
+    ),
 ]

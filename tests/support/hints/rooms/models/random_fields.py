@@ -5,12 +5,14 @@ import math
 import networkx as nx
 import torch
 
-from bayesfed import FactorGraph
+from bayesfed import FactorGraph, Independent
 from bayesfed.inference import calibrate
+from bayesfed.models.random_fields.clusters import Clusters
 from bayesfed.models.random_fields.grid import Grid, Link
 from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.sampling import ClusteredSupport
 from bayesfed.models.random_fields.support_priors import MarkovGrid, Neighbourhood, Transition
+from bayesfed.models.random_fields.whole import Inputs, Outputs
 
 COMPLETE = ("bayesfed/models/random_fields",)
 EDGES, COLOURS = torch.tensor([[0, 1], [1, 2]]), torch.tensor([0, 1, 0])
@@ -82,6 +84,12 @@ CASES = [
         "a site per layer",
         lambda: ClusteredSupport(Grid((3, 3))).expand([]),
     ),
+    (
+        lambda: Clusters(Independent().lower((1, 3)), (1, 3), (4, 3)),
+        "Clusters(model, (M, 1), (M, 3)), a cluster a column",
+        lambda: Clusters(Independent().lower((1, 3)), (4, 1), (4, 3)),
+    ),
+    (lambda prior: Inputs(prior).lower((2, 4)), Outputs()),
     (lambda row: MarkovGrid(row=row), 1.5),
     (lambda patch: MarkovGrid(patch=patch), (0, 3)),
     (lambda: patched((3, 3)), "one patch a layer", lambda: patched((2, 2))),
