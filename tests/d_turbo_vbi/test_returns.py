@@ -1,7 +1,5 @@
 """The way back by own data: evidence for weights that are off, what clients say, what returns."""
 
-import math
-
 import pytest
 import torch
 
@@ -28,38 +26,48 @@ def turbo(declared, clients, start=0.2, **options):
     )
 
 
-def test_step_and_evidence_at_zero_are_exact_where_the_likelihood_is_a_normal():
-    """A linear model: the step is the optimum of the ELBO in one entry, and log BF that of an
-    integral over the slab.
-    """
+def test_the_evidence_at_zero_is_that_of_slopes_row_by_row():
+    """log BF of the expansion, from each row's own slope, in every entry that is off."""
     random = bf.Key(0, "rows").generator()
-    data = bf.Dataset(
-        torch.randn(40, 3, generator=random).double(),
-        torch.randn(40, 1, generator=random).double(),
-    )
-    net = torch.nn.Linear(3, 1, bias=False).double()
-    declared = bf.declare(net, likelihood=bf.Normal(0.7, temperature=0.5))
-    weight, off, slab, scale = torch.tensor([[0.4, -0.3, 0.0]]).double(), 2, 0.3, 2.5
-    inputs, left = data.inputs[:, off], data.targets[:, 0] - data.inputs @ weight[0]
-    unit = scale / 0.5 / 0.7**2
-    slope, curvature = unit * float(inputs @ left), unit * float(inputs @ inputs)
-    variance = 1 / (curvature + 1 / slab)
-    support = weight != 0
-    message = {
-        "support/weight": support,
-        "mean/weight": weight[support],
-        "shared/sd": torch.tensor(variance**0.5).double(),
+    data = bf.Dataset(torch.randn(20, 5, generator=random), torch.arange(20) % 3)
+    net, scale, tempered, sd = bf.mlp([5, 4, 3], bf.Key(0, "net")), 2.5, 0.5, 0.03
+    declared = bf.declare(net, likelihood=bf.Categorical(temperature=tempered))
+    masks = {
+        name: torch.rand(site.matrix, generator=random) < 0.5
+        for name, site in declared.sites.items()
     }
-    steps = steps_from_zero(MeanFieldElbo(declared), message, data, scale * 40, bf.Key(1))
-    assert not steps["weight"][support].any()
-    assert float(steps["weight"][0, off]) == pytest.approx(slope * variance)
-    grid = torch.linspace(-6, 6, 200_001).double()
-    prior = torch.exp(-(grid**2) / (2 * slab)) / math.sqrt(2 * math.pi * slab)
-    ratio = torch.trapezoid(torch.exp(slope * grid - curvature * grid**2 / 2) * prior, grid)
-    by_step = float(steps["weight"][0, off]) ** 2 / (2 * variance) - math.log(slab / variance) / 2
-    assert by_step == pytest.approx(math.log(float(ratio)))
-    printed = slope**2 * slab / (2 * (1 + curvature * slab)) - math.log1p(curvature * slab) / 2
-    assert by_step == pytest.approx(printed)
+    full = {name: leaf.detach().clone() for name, leaf in net.named_parameters()}
+    for name, mask in masks.items():
+        full[name] *= mask
+    message = {f"support/{name}": mask for name, mask in masks.items()} | {
+        f"mean/{name}" if name in masks else f"point/{name}": leaf[masks[name]]
+        if name in masks
+        else leaf
+        for name, leaf in full.items()
+    }
+    message["shared/sd"] = torch.tensor(sd)
+    steps = steps_from_zero(MeanFieldElbo(declared), message, data, scale * 20, bf.Key(1))
+    for name, site in declared.sites.items():
+        own = {key: leaf.requires_grad_() for key, leaf in full.items()}
+        rows = torch.stack(
+            [
+                torch.autograd.grad(
+                    -torch.nn.functional.cross_entropy(
+                        torch.func.functional_call(net, own, (data.inputs[row : row + 1],)),
+                        data.targets[row : row + 1],
+                    ),
+                    own[name],
+                )[0]
+                for row in range(20)
+            ]
+        )
+        slope, curvature = (scale / tempered * each.sum(0) for each in (rows, rows.square()))
+        slab = site.precision.rates[1] / site.precision.shapes[1]
+        wanted = slope**2 * slab / (2 * (1 + curvature * slab))
+        off = ~masks[name]
+        assert not steps[name][~off].any()
+        torch.testing.assert_close(((steps[name] / sd) ** 2 / 2)[off], wanted[off])
+        assert torch.equal(steps[name][off].sign(), slope[off].sign())
 
 
 def test_what_a_client_says_is_ternary_and_comes_through_its_codec_as_it_is():

@@ -132,10 +132,11 @@ def d_turbo_vbi(
         How changes of active means are sent in both directions, and what the clients hold before
         round 0. Default: `Changes()`, unless a codec or a link is given.
     returns
-        How weights that are off return by their own data, from the second-order expansion of the
-        local ELBO at zero: where its slope is g, a client says for the largest of
-        ``mu = g sigma^2``, and an entry is judged as one with ``E[w^2] = mu^2 + sigma^2``, so that
-        ``log BF = (g sigma)^2 / 2 - log(v / sigma^2) / 2`` counts under a slab of variance v.
+        How weights that are off return by their own data. Expanded to second order at zero, with
+        slope g and curvature h of the tempered log likelihood and a slab of variance v, the local
+        ELBO gives ``log BF = g^2 v / (2 (1 + h v)) - log(1 + h v) / 2``. Clients send the signs of
+        the largest ``z = g / sqrt(h + 1 / v)`` with one magnitude, and an entry is judged as an
+        active one with mean ``z sigma``; see `bayesfed.inference.turbo.returning`.
         Default: `Returns()` where `changes` learn from a start of at most 3 % of the weights;
         ``Returns(share=0)`` is none.
     spread, initial_sd
