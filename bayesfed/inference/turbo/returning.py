@@ -11,7 +11,7 @@ speaks for the slab. Its first term is ``z^2 / 2`` with ``z = g / sqrt(h + 1 / v
 a prior is the score statistic. Under the guide, where active entries have an sd sigma, one with
 mean mu has ``mu^2 / (2 sigma^2)`` in its place. An inactive entry is therefore judged as one with
 the mean ``z sigma``, by `support_evidence` as any other, and in the same units. Where sigma is the
-entry's own optimum, ``1 / sigma^2 = h + 1 / v``, this is the optimum ``g sigma^2`` of the expansion.
+entry's own optimum, ``1 / sigma^2 = h + 1 / v``, this is the optimum ``g sigma^2`` there.
 
 h is the sum of squared slopes of rows (the empirical Fisher information). A linear layer has it
 without a slope for each row, as the squares of its inputs times those of the slopes at its outputs;
