@@ -36,7 +36,7 @@ WORK = bf.Training(steps=4, batch_size=16, optimiser=bf.Adam(5e-3))
 
 def turbo(declared, clients, **options):
     changes = Changes.ternary(0.5, **options)
-    density = ToDensity(0.3, keep=0.8)
+    density = ToDensity(0.3, keep=0.8, patience=1)
     return bf.d_turbo_vbi(
         declared,
         observations=sum(map(len, clients.values())),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from numpy.random import Generator
@@ -34,8 +34,6 @@ from bayesfed.trees import Tree
 
 SEED, FIGURES = "seed", "figures"
 KEY = Key(0, "d_turbo_vbi")
-# More rounds than any run has.
-NEVER = 1 << 31
 
 
 @checked_class({}, start=SHARE)
@@ -131,8 +129,8 @@ class Changes:
 
     def exchanged(
         self, server: TurboStep, state: Tree, holding: Holding, values: tuple[str, ...]
-    ) -> tuple[Exchange, TurboStep, Tree]:
-        """Return layer, server and first state of D-Turbo-VBI with changes as messages.
+    ) -> tuple[Exchange, Tree]:
+        """Return layer and first state of D-Turbo-VBI with changes as messages.
 
         Parameters
         ----------
@@ -147,8 +145,6 @@ class Changes:
         told = drawn.told(declared, self) if self.start is not None else None
         if told:
             state = drawn.state(state, told)
-        if not self.learn:
-            server = replace(server, warm_up=NEVER)
         layer = Exchange(
             held=(*holding.held, "mean/*", f"{POINT}/*"),
             before=holding.before,
@@ -159,7 +155,7 @@ class Changes:
             told=told,
             drawn=drawn if told else None,
         )
-        return layer, server, state
+        return layer, state
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,10 @@ import warnings
 import torch
 
 from bayesfed.algorithms.d_turbo_vbi.density import HELD
-from bayesfed.algorithms.d_turbo_vbi.totals import density_of
+from bayesfed.algorithms.d_turbo_vbi.totals import active_in, density_of
 from bayesfed.errors import CollapseWarning
 from bayesfed.federated.core import Info
 from bayesfed.trees import Tree
-
-
-def active_in(supports: Tree) -> int:
-    """Return the number of active entries of all supports."""
-    return sum(int(support.sum()) for support in supports.values())
 
 
 def taken_back(state: Tree, before: Tree, now: Tree, risen: float) -> tuple[Tree, Info]:
@@ -31,21 +26,21 @@ def taken_back(state: Tree, before: Tree, now: Tree, risen: float) -> tuple[Tree
     before, now
         Supports by site, of the last round but one and of the last one.
     risen
-        Share of what the local fit had gained that the round lost.
+        Share of what the fit had gained that is lost.
     """
     returned = {name: before[name] & ~support for name, support in now.items()}
     log_odds = {
         f"log_odds/{name}": torch.where(back, HELD, state[f"log_odds/{name}"])
         for name, back in returned.items()
     }
-    count, entries = active_in(returned), sum(back.numel() for back in returned.values())
+    count = active_in(returned)
     text = (
-        f"d_turbo_vbi: a round lost {risen:.0%} of what the local fit had gained; "
+        f"d_turbo_vbi: the model sent last lost {risen:.0%} of what the fit had gained; "
         f"{count} weights are active again, and fewer are switched off"
     )
     warnings.warn(text, CollapseWarning, stacklevel=2)
     return log_odds, {
-        "density": density_of(active_in(now) + count, entries, state),
+        "density": density_of({name: now[name] | back for name, back in returned.items()}, state),
         "reactivated": float(count),
         "switched_off": 0.0,
         "taken_back": 1.0,

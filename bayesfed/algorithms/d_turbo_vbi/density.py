@@ -58,13 +58,13 @@ class ToDensity:
         Share of a layer's weights that stay active. At least as many as the layer has rows stay
         active, if that is fewer than all.
     settle
-        Weights are switched off from the first round on in which the local fit gains no more than
-        this share of all that it has gained since round 0.
+        Weights are switched off from the first round on in which the fit of the model that clients
+        receive gains no more than this share of all that it has gained since round 0.
     patience
         Weights are switched off after this many rounds in any case.
     fall
-        A round in which the local negative log likelihood rises by this share of all that it had
-        fallen since round 0 is taken for a collapse.
+        A round whose clients receive a model of which the negative log likelihood has risen by this
+        share of all that it had fallen since round 0 undoes what was switched off before it.
 
     Raises
     ------

@@ -33,7 +33,7 @@ import torch
 from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.d_turbo_vbi.active import Gathered, Scattered
 from bayesfed.algorithms.d_turbo_vbi.changes import Changes
-from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
+from bayesfed.algorithms.d_turbo_vbi.density import ToDensity, no_field
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
 from bayesfed.algorithms.d_turbo_vbi.returns import (
     SAID,
@@ -44,6 +44,7 @@ from bayesfed.algorithms.d_turbo_vbi.returns import (
     settled,
 )
 from bayesfed.algorithms.d_turbo_vbi.server import WATCH, TurboStep
+from bayesfed.algorithms.d_turbo_vbi.totals import missed
 from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Scored, Watch
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
@@ -74,6 +75,8 @@ from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.models.priors.tempering import tempered
 from bayesfed.trees import Tree, under
 
+# More rounds than any run has.
+NEVER = 1 << 31
 LikelihoodScale = Literal["global", "local"]
 
 
@@ -179,7 +182,8 @@ def d_turbo_vbi(
         If `observations` or `initial_sd` is not positive, both `density` and `field` are given, or
         another argument is outside its domain.
     CollapseError
-        In a round, if the clients' fit has fallen apart several rounds in a row.
+        In a round, if the fit of the model that clients receive has fallen apart several rounds in
+        a row. Never with a `field`.
 
     Warns
     -----
@@ -202,7 +206,7 @@ def d_turbo_vbi(
         declared.likelihood, temperature, observations, weights, where="d_turbo_vbi"
     )
     declared = replace(declared, likelihood=likelihood)
-    auto = temperature == "auto"
+    auto, learned = temperature == "auto", changes is None or changes.learn
     server = TurboStep(
         declared,
         spread,
@@ -210,8 +214,8 @@ def d_turbo_vbi(
         exchange or Exchange(),
         use_prior,
         before_averaging,
-        field or ToDensity.of(density),
-        warm_up,
+        field or (ToDensity.of(density) if learned else no_field),
+        warm_up if learned else NEVER,
         inclusion_levels or (1 if changes else 256),
         returns.share if returns else 0.0,
     )
@@ -262,13 +266,13 @@ def d_turbo_vbi(
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
     descent = work.descent(objective, declared.net, "moments", Adam(2e-3))
     local: Local = Speaking(descent, objective) if returns else descent
-    scored = Scored(HeldOut(local, objective) if auto else local)
+    scored = Scored(HeldOut(local, objective) if auto else local, objective)
     heard: Server = server
     up, feeds = inner_codec(codec)
     layer = Holding(held=("support/*",), before=published_last, feedback=feeds)
     if changes:
         whole = (*server.spreads, NLL, f"{SAID}*", *([SCORES, TEMPERATURE] if auto else []))
-        layer, heard, initial = changes.exchanged(server, initial, layer, whole)
+        layer, initial = changes.exchanged(server, initial, layer, whole)
         codec, up = changes.codec, changes.uplink()
     elif link:
         heard = Scattered(server)
@@ -289,4 +293,8 @@ def d_turbo_vbi(
         owner="",
         layers=(layer,),
     )
-    return counting(made, observations)
+
+    def unfinished(state: Tree, rounds: int) -> str:
+        return missed(server.policy, server.supports(state)) if server.policy else ""
+
+    return counting(replace(made, unfinished=unfinished), observations)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from bayesfed.algorithms.d_turbo_vbi.chosen import candidates, chosen
-from bayesfed.algorithms.d_turbo_vbi.collapse import active_in, taken_back, warn_of_empty_layers
+from bayesfed.algorithms.d_turbo_vbi.collapse import taken_back, warn_of_empty_layers
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity, no_field, smallest
 from bayesfed.algorithms.d_turbo_vbi.held_out import retempered
 from bayesfed.algorithms.d_turbo_vbi.returns import STANDS, heard, seen_at, standing
-from bayesfed.algorithms.d_turbo_vbi.totals import Changed, density_of, figures
+from bayesfed.algorithms.d_turbo_vbi.totals import Changed, asked, density_of, figures
 from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Watch
 from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
@@ -88,11 +88,6 @@ class TurboStep:
     warm_up: int = 0
     inclusion_levels: int = 256
     returning: float = 0.0
-
-    @property
-    def asked(self) -> Info:
-        """The density that is asked for, as a figure; nothing where a field is."""
-        return {"density_asked": self.policy.target} if self.policy else {}
 
     @property
     def policy(self) -> ToDensity | None:
@@ -169,7 +164,7 @@ class TurboStep:
         Raises
         ------
         CollapseError
-            If much of what the local fit had gained is lost in several rounds in a row.
+            If much of what had been gained is lost in several rounds in a row.
         """
         total, sites, now = summed(reducer, "moments"), self.declared.sites, self.supports(state)
         before = {name: state[f"before/{name}"] for name in sites}
@@ -177,10 +172,8 @@ class TurboStep:
         if not total.weight:
             return state, {}
         (state, mean), policy = heard(state, total.mean(), now, self.returning), self.policy
-        shrunk = (active_in(before) - active_in(now)) / max(1, active_in(before))
-        watch, risen = Watch.of(state[WATCH]).after(
-            float(mean.pop(NLL)), round, policy or ToDensity(), shrunk
-        )
+        nll = float(mean.pop(NLL))
+        watch, risen = Watch.of(state[WATCH]).after(nll, round, policy)
         state = state | {WATCH: watch.leaf()}
         if SCORES in mean:
             state, mean = retempered(state, mean, self.spreads, watch.settled)
@@ -195,7 +188,10 @@ class TurboStep:
             }
         if policy and watch.lost:
             log_odds, info = taken_back(state, before, now, risen)
-            return state | mean | log_odds, info | {"field": float(state[FIELD]), **self.asked}
+            return state | mean | log_odds, info | {
+                "field": float(state[FIELD]),
+                **asked(self.policy, state),
+            }
         # The mean-field guide keeps q(rho) of the last round until q(s) has been updated. Inactive
         # entries are judged as active ones with mean 0 would be: by this round's sd.
         judged = state if self.before_averaging else state | mean
@@ -231,15 +227,20 @@ class TurboStep:
         result[FIELD] = state[FIELD].new_tensor(field)
         result |= standing(result, supports := self.supports(result))
         warn_of_empty_layers(now, supports)
-        return result, figures(changed, state) | {"field": float(result[FIELD]), **self.asked} | (
-            {"temperature": float(result[TEMPERATURE])} if TEMPERATURE in result else {}
-        )
+        return result, figures(changed, state) | {
+            "field": float(result[FIELD]),
+            **asked(self.policy, state),
+        } | ({"temperature": float(result[TEMPERATURE])} if TEMPERATURE in result else {})
 
     def _unchanged(self, state: Tree) -> tuple[Tree, Info]:
         """Return the state of a round that switched nothing off, and its figures."""
-        active = torch.cat([support.flatten() for support in self.supports(state).values()])
-        density = density_of(int(active.sum()), len(active), state)
-        info = {"density": density, "reactivated": 0.0, "switched_off": 0.0, **self.asked}
+        supports = self.supports(state)
+        info = {
+            "density": density_of(supports, state),
+            "reactivated": 0.0,
+            "switched_off": 0.0,
+            **asked(self.policy, state),
+        }
         if self.use_prior:
             divergences = [
                 kl_divergence(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
 from bayesfed.federated.core import Info
 from bayesfed.inference import Inferred
 from bayesfed.inference.turbo.elbo import POINT
@@ -16,6 +17,8 @@ from bayesfed.trees import Tree, under
 
 # A layer is reported as near its floor up to this multiple of it.
 NEAR = 1.25
+# A density is as asked within this share of it.
+NEARLY = 0.02
 
 
 class Changed(NamedTuple):
@@ -40,10 +43,43 @@ class Changed(NamedTuple):
     least: int
 
 
-def density_of(active: int, entries: int, state: Tree) -> float:
+def active_in(supports: Tree) -> int:
+    """Return the number of active entries of all supports."""
+    return sum(int(support.sum()) for support in supports.values())
+
+
+def density_of(supports: Tree, state: Tree) -> float:
     """Return the share of active entries of all matrices of the transmitted model, those without a
-    prior among them, given the numbers of those that have one.
+    prior among them, given the supports of those that have one.
     """
+    entries = sum(support.numel() for support in supports.values())
+    return _with_points(active_in(supports), entries, state)
+
+
+def asked(policy: ToDensity | None, state: Tree) -> Info:
+    """Return the density that is asked for, as a figure that counts the same matrices as
+    `density_of`; nothing where a field is.
+    """
+    if policy is None:
+        return {}
+    entries = sum(leaf.numel() for leaf in under(state, "before/").values())
+    return {"density_asked": _with_points(policy.target * entries, entries, state)}
+
+
+def missed(policy: ToDensity, supports: Tree) -> str:
+    """Return what is wrong with a density that is more than 2 % off, and what to try."""
+    entries = sum(support.numel() for support in supports.values())
+    got, least = active_in(supports) / entries, policy.wanted(supports, 0.0)[1]
+    if abs(got - policy.target) <= NEARLY * policy.target:
+        return ""
+    floor = sum(least.values()) / entries
+    hint = (
+        f"density={floor:.3g}, the floors of its layers" if floor > policy.target else "more rounds"
+    )
+    return f"the density is {got:.3g}, asked {policy.target:.3g}; try {hint}"
+
+
+def _with_points(active: float, entries: int, state: Tree) -> float:
     dense = sum(leaf.numel() for leaf in under(state, f"{POINT}/").values() if leaf.ndim > 1)
     return (active + dense) / (entries + dense)
 
@@ -64,7 +100,7 @@ def figures(sites: Mapping[str, Changed], state: Tree) -> Info:
             layers[f"bp_multistable/{name}"] = share
         multistable += math.nan if share is None else support.numel() * share
     return {
-        "density": density_of(int(now.sum()), len(now), state),
+        "density": density_of({name: site.now for name, site in sites.items()}, state),
         "reactivated": float((now & ~before).sum()),
         "switched_off": float((before & ~now).sum()),
         "bp_residual": max(result.residual for result in results),

@@ -1,5 +1,6 @@
-"""The clients' fit, which goes with their payloads (`Scored`), and what the server remembers of it
-(`Watch`), to see when a network has learned something and when it falls apart.
+"""How well the model that clients receive fits their rows, which goes with their payloads
+(`Scored`), and what the server remembers of it (`Watch`), to see when a network has learned
+something and when it falls apart.
 """
 
 from __future__ import annotations
@@ -8,53 +9,70 @@ import math
 from dataclasses import astuple, dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
 from bayesfed.data import Dataset
 from bayesfed.errors import CollapseError
 from bayesfed.federated import Fit, LocalOptions
 from bayesfed.federated.core import Around
+from bayesfed.inference import MeanFieldElbo
 from bayesfed.keys import Key
+from bayesfed.models.modules import evaluating
 from bayesfed.trees import Tree
 
 # The leaf of a payload with the clients' fit, and nats a row beyond which it says no more than that
 # the network has fallen apart.
 NLL, MOST_NLL = "run/nll", 1e4
-# Share of what had been gained below which a difference is rounding; share by which a support that
-# stays shrinks.
-LEAST_GAIN, LEAST_SHRUNK = 1e-6, 0.01
+# Number of rows that are scored, at the most.
+ROWS = 256
+# Share of what had been gained below which a difference is rounding.
+LEAST_GAIN = 1e-6
 # Rounds in a row that may be lost before the run ends.
 MOST_LOST = 4
 
 
 @dataclass(frozen=True)
 class Scored(Around):
-    """A local step whose mean negative log likelihood goes with the payload, so that the server
-    sees a network fall apart.
+    """A local step with whose payload the received model's mean negative log likelihood goes, so
+    that the server sees a network fall apart. Local work hides that where it repairs the damage.
+
+    Parameters
+    ----------
+    objective
+        The model and how it is read from a message.
     """
+
+    objective: MeanFieldElbo
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
-        """Run the local step and add its score."""
+        """Run the local step and add the score."""
         fit = self.local.fit(message, memory, data, key, options)
-        return fit._replace(
-            payload=fit.payload
-            | {NLL: torch.tensor(min(fit.info["nll"], MOST_NLL), device=data.inputs.device)}
-        )
+        return fit._replace(payload=fit.payload | {NLL: self.score(message, data)})
+
+    def score(self, message: Tree, data: Dataset) -> Tensor:
+        """Return the mean negative log likelihood of at most 256 rows, evenly spread over the data,
+        under the transmitted model.
+        """
+        rows = data[torch.arange(0, len(data), math.ceil(max(1, len(data)) / ROWS))]
+        at_mean = replace(self.objective, sample=False)
+        with torch.no_grad(), evaluating(self.objective.declared.net):
+            likely = at_mean.pointwise(*at_mean.start(message), rows, Generator())
+        nll = -likely.sum() / max(1, len(rows))
+        return nll.nan_to_num(MOST_NLL).clamp(max=MOST_NLL)
 
 
 @dataclass(frozen=True)
 class Watch:
-    """The local negative log likelihood so far, nats a row, averaged over a round's steps and over
-    the clients.
+    """The negative log likelihood of the models that clients received so far, nats a row, averaged
+    over the clients.
 
     Parameters
     ----------
     first, last, lowest
-        That of round 0, of the last round, and the lowest so far, with slow rises since then that
-        are not the support's. Infinite before round 0.
+        That of round 0, of the last round, and the lowest so far. Infinite before round 0.
     keep
         Share of the active weights that stay active in a round. It grows towards 1 when a round is
         taken back.
@@ -81,25 +99,18 @@ class Watch:
         """Return it as a leaf of the state, ``(6,)``."""
         return torch.tensor([float(value) for value in astuple(self)], dtype=torch.float64)
 
-    def after(
-        self, nll: float, round: int, policy: ToDensity, shrunk: float = 1.0
-    ) -> tuple[Watch, float]:
+    def after(self, nll: float, round: int, policy: ToDensity | None) -> tuple[Watch, float]:
         """Return what is remembered after a round, and the share of what had been gained that the
-        round lost.
-
-        A slow rise while the support hardly changes is no loss: as the learning rate falls, clients
-        of unlike rows get less far from the average network towards their own within a round.
+        model which it began with had lost.
 
         Parameters
         ----------
         nll
-            Local negative log likelihood of the round.
+            Negative log likelihood of the round.
         round
             Its number.
         policy
-            What counts as a loss, and as a fit that has settled.
-        shrunk
-            Share of itself by which the number of active weights fell just before the round.
+            What counts as a loss, and as a fit that has settled. Without one nothing is a loss.
 
         Raises
         ------
@@ -107,33 +118,26 @@ class Watch:
             If much of the gain is lost in several rounds in a row, in which no weight was switched
             off.
         """
+        rule = policy or ToDensity()
         if math.isinf(self.first):
-            return Watch(nll, nll, nll, policy.keep, 0, policy.patience <= round), 0.0
+            return Watch(nll, nll, nll, rule.keep, 0, rule.patience <= round), 0.0
         gained = self.first - self.lowest
         # Where little has been gained yet, a loss counts against the value of round 0.
         scale = max(gained, abs(self.first))
-        rise = nll - self.last
-        drifts = (
-            self.settled
-            and not self.lost
-            and shrunk < LEAST_SHRUNK
-            and 0 < rise < policy.fall / 2 * scale
-        )
-        best = self.lowest + rise if drifts else self.lowest
-        risen = max(0.0, (nll - best) / scale) if scale else 0.0
-        if risen >= policy.fall and self.settled:
+        risen = max(0.0, (nll - self.lowest) / scale) if scale else 0.0
+        if policy and risen >= policy.fall and self.settled:
             if self.lost == MOST_LOST:
                 raise CollapseError(
                     "d_turbo_vbi",
-                    "a local fit that does not fall apart",
+                    "a fit that does not fall apart",
                     f"{nll:.3g} nats a row, after {self.lowest:.3g} at best and {self.first:.3g} "
                     f"in round 0, {MOST_LOST + 1} rounds in a row",
                     "a lower temperature of the likelihood, a smaller learning rate, or a higher "
                     "density",
                 )
             return replace(self, last=nll, keep=(1 + self.keep) / 2, lost=self.lost + 1), risen
-        lowest = min(best, nll)
-        slow = self.last - nll <= policy.settle * (
+        lowest = min(self.lowest, nll)
+        slow = self.last - nll <= rule.settle * (
             self.first - lowest
         ) and self.first - lowest > LEAST_GAIN * abs(self.first)
         return replace(
@@ -141,5 +145,5 @@ class Watch:
             last=nll,
             lowest=lowest,
             lost=0,
-            settled=self.settled or slow or policy.patience <= round,
+            settled=self.settled or slow or rule.patience <= round,
         ), risen

@@ -80,9 +80,7 @@ def start(grid: Grid, evidence: Tensor, settings: Settings, state: Tensor | None
     shape = (2, 4, len(evidence), rows + 2, (columns + 1) // 2 + 2)
     if state is not None:
         most = LIMITS[evidence.dtype][1]
-        return parity.cleared(
-            resumed(state, shape, state).clamp_(1 / most, most).to(evidence), grid.size
-        )
+        return parity.cleared(resumed(state, shape, evidence).clamp_(1 / most, most), grid.size)
     if settings.init == "zero":
         return evidence.new_ones(shape)
     largest = [max(a, 1 / a) for a in odds(grid, evidence.dtype)]
