@@ -15,6 +15,7 @@ from bayesfed.federated import keep
 from bayesfed.inspect import (
     plot_accuracy_against_bits,
     plot_forest,
+    plot_inputs,
     plot_series,
     plot_support_maps,
     plot_unit_maps,
@@ -250,11 +251,23 @@ def test_pictures_say_what_they_show(finished, tmp_path):
         assert (tmp_path / "new" / f"{number}.png").stat().st_size > 5000
 
 
+def test_inputs_are_bars_of_the_likeliest_or_a_map(finished):
+    probabilities = finished[0].inputs()
+    bars = plot_inputs(probabilities, count=5)
+    drawn = [patch.get_width() for patch in bars.patches]
+    named = [probabilities[label.get_text()] for label in bars.get_yticklabels()]
+    assert drawn == named == sorted(probabilities.values())[-5:]
+    (image,) = plot_inputs(probabilities, (8, 8)).get_images()
+    assert image.get_array().flatten().tolist() == pytest.approx(list(probabilities.values()))
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda site: plot_support_maps({}), "at least one frame"),
         (lambda site: plot_unit_maps(site.inclusion, (7, 8)), r"expected \(M, 56\)"),
+        (lambda site: plot_inputs({"a": 0.5, "b": 0.1}, (2, 2)), "a size whose product"),
+        (lambda site: plot_inputs({}), "found .'0 inputs', 20, None"),
         (lambda site: plot_series({"a": []}, label="x"), "a value"),
         (lambda site: plot_forest(site, count=0), "count >= 1"),
     ],
