@@ -17,6 +17,7 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
+from bayesfed.algorithms.d_turbo_vbi.returns import CODEC
 from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
 from bayesfed.compress import Codec, Coded, Float, LeafCodec, Sparse, Ternary, Uniform
 from bayesfed.compress.masks.cheapest import CheapestMask
@@ -124,7 +125,7 @@ class Changes:
     def uplink(self) -> Codec:
         """Return the codec of clients' payloads, whose errors `Exchange` keeps."""
         whole = {name: Float(32) for name in ("shared/sd", "sd/*", "run/*")}
-        return Coded(self.up, whole)
+        return Coded(self.up, CODEC | whole)
 
     def exchanged(
         self, server: TurboStep, state: Tree, holding: Holding, values: tuple[str, ...]

@@ -35,9 +35,17 @@ from bayesfed.algorithms.d_turbo_vbi.active import Gathered, Scattered
 from bayesfed.algorithms.d_turbo_vbi.changes import Changes
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity, no_field
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
-from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
+from bayesfed.algorithms.d_turbo_vbi.returns import (
+    SAID,
+    STANDS,
+    Asked,
+    Returns,
+    Speaking,
+    settled,
+)
+from bayesfed.algorithms.d_turbo_vbi.server import WATCH, TurboStep
 from bayesfed.algorithms.d_turbo_vbi.totals import missed
-from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Scored
+from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Scored, Watch
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Cast, Codec
 from bayesfed.errors import ArgumentError
@@ -48,6 +56,7 @@ from bayesfed.federated import (
     Algorithm,
     Holding,
     Link,
+    Local,
     LocalOptions,
     Model,
     Server,
@@ -87,6 +96,7 @@ def d_turbo_vbi(
     training: Training | None = None,
     codec: Codec | None = None,
     changes: Changes | None = None,
+    returns: Returns | None = None,
     spread: Spread = "shared",
     initial_sd: float | None = None,
     initial_inclusion: float | None = None,
@@ -132,6 +142,14 @@ def d_turbo_vbi(
     changes
         How changes of active means are sent in both directions, and what the clients hold before
         round 0. Default: `Changes()`, unless a codec or a link is given.
+    returns
+        How weights that are off return by their own data. Expanded to second order at zero, with
+        slope g and curvature h of the tempered log likelihood and a slab of variance v, the local
+        ELBO gives ``log BF = g^2 v / (2 (1 + h v)) - log(1 + h v) / 2``. Clients send the signs of
+        the largest ``z = g / sqrt(h + 1 / v)`` with one magnitude, and an entry is judged as an
+        active one with mean ``z sigma``; see `bayesfed.inference.turbo.returning`.
+        Default: `Returns()` where `changes` learn from a start of at most 3 % of the weights;
+        ``Returns(share=0)`` is none.
     spread, initial_sd
         Whether all weights share one posterior sd, or each layer or each weight has its own; and
         its initial value. Default: a tenth of the initial scale of the layer, of the narrowest one
@@ -195,6 +213,7 @@ def d_turbo_vbi(
         raise ArgumentError(
             "d_turbo_vbi", "changes, or a codec or link of values", "both", "changes=None"
         )
+    returns = settled(returns, changes is not None and changes.learn, changes and changes.start)
     blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
     weights = sum(math.prod(site.matrix) for site in declared.sites.values())
     likelihood = tempered(
@@ -212,10 +231,13 @@ def d_turbo_vbi(
         field or (ToDensity.of(density) if learned else no_field),
         warm_up if learned else NEVER,
         inclusion_levels or (1 if changes else 256),
+        returns.share if returns else 0.0,
     )
     initial = server.initial(declared.initial, initial_sd, initial_inclusion) | (
         {TEMPERATURE: torch.tensor(temperature_of(declared.likelihood))} if auto else {}
     )
+    sizes = {name: site.matrix for name, site in declared.sites.items()} if returns else {}
+    initial |= {STANDS + name: torch.zeros(size) for name, size in sizes.items()}
     expected = (
         {
             name: tuple(leaf.shape)
@@ -229,14 +251,22 @@ def d_turbo_vbi(
     def published_last(state: Tree) -> Tree:
         return {f"support/{name}": state[f"before/{name}"] for name in declared.sites}
 
+    def asked(turn: Turn) -> float:
+        """Return for which share of the active entries clients are to speak."""
+        ready = turn.round >= warm_up and Watch.of(turn.state[WATCH]).settled
+        return returns.asked(turn.round, work.schedule(turn.round)) if returns and ready else 0.0
+
     def view(turn: Turn) -> View:
-        active = Active(server.supports(turn.state), expected, server.spreads)
+        said = {SAID + name: size for name, size in sizes.items() if asked(turn)}
+        active = Active(server.supports(turn.state), expected | said, server.spreads)
         return Gathered(active) if link else active
 
     def options(turn: Turn) -> LocalOptions:
         samples = turn.profile.samples
         scale = observations / samples if likelihood_scale == "global" and samples else 1.0
-        return work.options(turn.round, samples, scale=scale)
+        if not returns:
+            return work.options(turn.round, samples, scale=scale)
+        return work.options_as(Asked, turn.round, samples, scale=scale, returns=asked(turn))
 
     def model(state: Tree) -> Model:
         weights = {
@@ -249,12 +279,13 @@ def d_turbo_vbi(
 
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
     descent = work.descent(objective, declared.net, "moments", Adam(2e-3))
-    scored = Scored(HeldOut(descent, objective) if auto else descent, objective)
+    local: Local = Speaking(descent, objective) if returns else descent
+    scored = Scored(HeldOut(local, objective) if auto else local, objective)
     heard: Server = server
     up, feeds = inner_codec(codec)
     layer = Holding(held=("support/*",), before=published_last, feedback=feeds)
     if changes:
-        whole = (*server.spreads, NLL, *([SCORES, TEMPERATURE] if auto else []))
+        whole = (*server.spreads, NLL, f"{SAID}*", *([SCORES, TEMPERATURE] if auto else []))
         layer, initial = changes.exchanged(server, initial, layer, whole)
         codec, up = changes.codec, changes.uplink()
     elif link:

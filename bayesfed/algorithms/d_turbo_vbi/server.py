@@ -16,6 +16,7 @@ from bayesfed.algorithms.d_turbo_vbi.chosen import candidates, chosen
 from bayesfed.algorithms.d_turbo_vbi.collapse import taken_back, warn_of_empty_layers
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity, no_field, smallest
 from bayesfed.algorithms.d_turbo_vbi.held_out import retempered
+from bayesfed.algorithms.d_turbo_vbi.returns import STANDS, heard, seen_at, standing
 from bayesfed.algorithms.d_turbo_vbi.totals import Changed, asked, density_of, figures
 from bayesfed.algorithms.d_turbo_vbi.watch import NLL, Watch
 from bayesfed.federated import Reducer
@@ -43,7 +44,7 @@ FIELD, WATCH = "run/field", "run/watch"
 CERTAIN = 20.0
 # Leaves of a site's state: its support's messages, and all that are not published.
 MESSAGES = ("prior_log_odds", "evidence", "messages", "transitions")
-SECRET = ("log_odds", *MESSAGES, "before")
+SECRET = ("log_odds", *MESSAGES, "before", STANDS[:-1])
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class TurboStep:
         Number of levels to which q(s) is rounded for the clients, who weigh prior precisions by it.
         With 1 it is not sent: clients compute it from the means that they have and from the site's
         mean prior log-odds, ``prior/NAME``.
+    returning
+        Share of the active entries for which what clients said is kept, as in `Returns`.
     """
 
     declared: Declared
@@ -85,6 +88,7 @@ class TurboStep:
     field: Callable[[int], float] | ToDensity = no_field
     warm_up: int = 0
     inclusion_levels: int = 256
+    returning: float = 0.0
 
     @property
     def policy(self) -> ToDensity | None:
@@ -175,7 +179,7 @@ class TurboStep:
         state = state | {f"before/{name}": support for name, support in now.items()}
         if not total.weight:
             return state, {}
-        mean, policy = total.mean(), self.policy
+        (state, mean), policy = heard(state, total.mean(), now, self.returning), self.policy
         nll = float(mean.pop(NLL))
         watch, risen = Watch.of(state[WATCH]).after(nll, round, policy)
         state = state | {WATCH: watch.leaf()}
@@ -202,7 +206,7 @@ class TurboStep:
         seen = {
             name: replace(
                 site,
-                mean=judged[f"mean/{name}"],
+                mean=seen_at(name, judged[f"mean/{name}"], state),
                 sd=judged[spread_leaf(name, self.spread)].expand_as(site.mean),
             )
             for name, site in old.items()
@@ -229,7 +233,8 @@ class TurboStep:
             floor = policy.least(*site.matrix) if policy else 0
             changed[name] = Changed(now[name], new.active, inferred, divergence, floor)
         result[FIELD] = state[FIELD].new_tensor(field)
-        warn_of_empty_layers(now, self.supports(result))
+        result |= standing(result, supports := self.supports(result))
+        warn_of_empty_layers(now, supports)
         return result, figures(changed, state) | {
             "field": float(result[FIELD]),
             **asked(self.policy, state),

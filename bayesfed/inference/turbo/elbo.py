@@ -160,7 +160,7 @@ class MeanFieldElbo:
         if not self.use_prior:
             return Terms(nll, nll)
         return Terms(
-            nll + self._temperature(fixed) / observations * self.divergence(trained, fixed), nll
+            nll + self.temperature(fixed) / observations * self.divergence(trained, fixed), nll
         )
 
     def pointwise(self, trained: Tree, fixed: Tree, rows: Dataset, noise: Generator) -> Tensor:
@@ -217,7 +217,7 @@ class MeanFieldElbo:
             )
             # Target over present precision, less 1. A step in logarithms keeps the sd positive and
             # has no bias by the noise of the draws.
-            excess = gradient * observations / (self._temperature(fixed) * count)
+            excess = gradient * observations / (self.temperature(fixed) * count)
             log_sd.sub_((RATE * excess).clamp(-LONGEST, LONGEST) / 2)
             log_sd.grad = None
 
@@ -242,7 +242,8 @@ class MeanFieldElbo:
             self.declared.net, self.declared.likelihood, self._weights(trained, fixed)[0], data
         )
 
-    def _temperature(self, fixed: Tree) -> float | Tensor:
+    def temperature(self, fixed: Tree) -> float | Tensor:
+        """Return the likelihood's temperature in this round."""
         return (
             fixed[TEMPERATURE] if TEMPERATURE in fixed else temperature_of(self.declared.likelihood)
         )

@@ -8,6 +8,7 @@ from pyro.infer.autoguide import AutoLowRankMultivariateNormal
 import bayesfed as bf
 from bayesfed.algorithms.d_turbo_vbi.changes import Changes
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity
+from bayesfed.algorithms.d_turbo_vbi.returns import Returns
 from bayesfed.algorithms.fed_rlr.encodings import Points, Tangents
 from bayesfed.algorithms.fed_rlr.local import sent_shapes
 from bayesfed.federated import Digital, Keep, Sum, Update
@@ -144,6 +145,11 @@ CASES = [
         lambda: turbo(density=0.3, field=lambda round: -1.0),
         "density=0.3",
         lambda: turbo(density=0.3),
+    ),
+    (
+        lambda: turbo(returns=Returns(), codec=bf.Cast(16)),
+        "returns=None",
+        lambda: turbo(returns=None, codec=bf.Cast(16)),
     ),
     (
         lambda: turbo(changes=Changes(), codec=bf.Cast(16)),

@@ -1,0 +1,195 @@
+"""Very few weights: a learned support with a way back by own data, beside a random support at equal
+density and at equal bytes, no way back, and magnitude pruning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from parts.shared.settings import resolved, settings_of
+from parts.shared.targets import at_least, target
+from parts.sparse.tasks import TASKS, Task
+from parts.sparse.words import words
+
+import bayesfed as bf
+from bayesfed.algorithms.d_turbo_vbi import Changes, Returns, ToDensity
+from bayesfed.errors import CollapseWarning
+from bayesfed.federated import Algorithm, cosine
+from bayesfed.inspect import table
+
+RECORDS = Path(__file__).parents[2] / "records" / "sparse.jsonl"
+LEARNED, EQUAL = "learned", "random, equal bytes"
+METHODS = (LEARNED, "no way back", "random", EQUAL, "pruned")
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a run gave: accuracy in percent, megabytes both ways, share of active weights, and how
+    many of the inputs that matter are among as many that are used most.
+    """
+
+    case: str
+    method: str
+    seed: int
+    accuracy: float
+    megabytes: float
+    density: float
+    found: int | None
+    rounds: int
+    curve: list[tuple[float, float]]
+
+
+class Made(NamedTuple):
+    """A case's task, and its settings."""
+
+    name: str
+    seed: int
+    task: Task
+    settings: Settings
+
+
+def targets(options: argparse.Namespace) -> Iterator[bool]:
+    """Run and print; yield whether each target is met."""
+    torch.set_num_threads(1)
+    cases, rows = settings_of("sparse")["cases"], list[Row]()
+    base = settings_of("sparse")["base"]
+    names = options.cases or [name for name in cases if name != "words 1 %" or options.data]
+    for name in names:
+        settings = resolved(cases, name, base)
+        for seed in options.seeds or range(1 if options.check else 3):
+            made = Made(name, seed, task_of(settings, seed, options.data), settings)
+            kinds = (LEARNED, "random", EQUAL) if options.check else METHODS
+            for method in options.methods or kinds:
+                rows.append(run(made, method, rows))
+                print(*list(asdict(rows[-1]).values())[:-1], flush=True)
+                if options.record:
+                    record(rows[-1], settings)
+    print(
+        table([*Row.__annotations__][:-1], [[*map(str, asdict(row).values())][:-1] for row in rows])
+    )
+    for name in names:
+        yield from met(name, resolved(cases, name, base), [row for row in rows if row.case == name])
+
+
+def met(name: str, settings: Settings, rows: Sequence[Row]) -> Iterator[bool]:
+    """Print a case's targets for the means of its seeds; yield whether each is met."""
+    of = {method: [row for row in rows if row.method == method] for method in METHODS}
+    if ours := of[LEARNED]:
+        accuracy = statistics.fmean(row.accuracy for row in ours)
+        yield at_least(f"{name}: accuracy in percent", accuracy, settings["goal"])
+        if "megabytes" in settings:
+            spent = statistics.fmean(row.megabytes for row in ours)
+            yield target(f"{name}: megabytes", spent, settings["megabytes"])
+        if "found" in settings:
+            found = min(row.found or 0 for row in ours)
+            yield at_least(f"{name}: inputs found", found, settings["found"])
+        apart = max(abs(row.density / settings["density"] - 1) for row in ours)
+        yield target(f"{name}: density got, off by a share of that asked", apart, 0.02)
+        if theirs := of[EQUAL]:
+            lead = accuracy - statistics.fmean(row.accuracy for row in theirs)
+            yield at_least(f"{name}: points above random at equal bytes", lead, settings["lead"])
+
+
+def task_of(settings: Settings, seed: int, folder: Path | None) -> Task:
+    """Return a case's task, with hidden layers of its own widths."""
+    task = (
+        words(seed, folder)
+        if settings["task"] == "words" and folder
+        else TASKS[settings["task"]](seed)
+    )
+    return task._replace(widths=(task.widths[0], *settings["hidden"], task.widths[-1]))
+
+
+def run(made: Made, method: str, before: Sequence[Row]) -> Row:
+    """Run a method once."""
+    name, seed, task, settings = made
+    rounds = settings["rounds"]
+    if method == EQUAL:
+        spent = {
+            row.method: row.megabytes for row in before if (row.case, row.seed) == (name, seed)
+        }
+        rounds = math.ceil(rounds * spent[LEARNED] / spent["random"])
+    net = task.net(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CollapseWarning)
+        result = bf.run(
+            algorithm(made, net, method, rounds),
+            task.clients,
+            rounds=rounds,
+            test=task.test,
+            seed=seed,
+            progress=False,
+        )
+    parameters, first = result.model.parameters, next(iter(bf.declare(net).sites))
+    weights = [leaf for leaf in parameters.values() if leaf.ndim > 1]
+    left = sum(int(leaf.count_nonzero()) for leaf in weights)
+    found = None
+    if task.matter is not None:
+        most = (parameters[first] != 0).sum(0).topk(int(task.matter.sum())).indices
+        found = int(task.matter[most].sum())
+    accuracy, megabytes = result.series("accuracy"), result.bits() / 8e6
+    density = (
+        left / sum(leaf.numel() for leaf in weights)
+        if method == "pruned"
+        else result.final("density")
+    )
+    return Row(
+        name,
+        method,
+        seed,
+        round(100 * accuracy[-1][1], 2),
+        round(megabytes, 4),
+        density,
+        found,
+        rounds,
+        [
+            (round(megabytes * (at + 1) / rounds, 4), round(100 * value, 2))
+            for at, value in accuracy
+        ],
+    )
+
+
+def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Algorithm:
+    """Return a method's algorithm."""
+    _, _, task, settings = made
+    density, work = (
+        settings["density"],
+        bf.Training(settings["steps"], 64, bf.Adam(settings["learning_rate"]), cosine(0.1, rounds)),
+    )
+    if method == "pruned":
+        return bf.fed_prune(net, share=density, training=work, codec=bf.Cast(16))
+    prior = bf.Prior(
+        bf.models.MarkovGrid(0.6, 0.6), bf.BernoulliGamma(settings["slab_sd"], settings["spike_sd"])
+    )
+    declared = bf.declare(
+        net, prior, likelihood=bf.Categorical(temperature=settings["temperature"])
+    )
+    learn = method in (LEARNED, "no way back")
+    return bf.d_turbo_vbi(
+        declared,
+        observations=task.observations,
+        training=work,
+        changes=Changes.ternary(density, up=settings["up"], down=settings["down"], learn=learn),
+        density=ToDensity(density, floor=density / 4),
+        returns=Returns(0.0) if method == "no way back" else None,
+    )
+
+
+def record(row: Row, settings: Settings) -> None:
+    """Append a run to the records, with its settings and the commit."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    with RECORDS.open("a") as file:
+        file.write(json.dumps(asdict(row) | {"settings": settings, "commit": commit}) + "\n")
