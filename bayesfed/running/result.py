@@ -182,12 +182,12 @@ class Result:
         seed: int = 0,
         own: Mapping[str, Dataset] | None = None,
     ) -> Any:
-        """Export posterior, predictions and the federation's figures; see
-        `bayesfed.inspect.to_arviz`.
+        """Export posterior, predictions and the run's figures; see `bayesfed.inspect.to_arviz`.
 
         ArviZ's r-hat means nothing for independent draws: see the ELBO and `k_hat`. Give the rows
-        by client if a part of the posterior stays with clients, as local latents do. ``constant_data.row_fitted`` says which rows were fitted.
-        Scores of clients' held-out rows by name, `own`, are entered in ``federation``.
+        by client if a part of the posterior stays with clients, as local latents do.
+        ``constant_data.row_fitted`` says which rows were fitted. Scores of clients' held-out rows
+        by name, `own`, are entered in ``federation``.
         """
         from bayesfed.inspect import to_arviz
 
