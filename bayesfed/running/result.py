@@ -114,8 +114,8 @@ class Result:
     @property
     def health(self) -> Health:
         """What the run knows of its own health; `repr`, `bayesfed compare` and `report` show it."""
-        lack, rounds = self.algorithm.unfinished, len(self.history)
-        doubt = lack(self.snapshot.state, rounds) if lack else ""
+        lack = self.algorithm.unfinished
+        doubt = lack(self.snapshot.state, len(self.history)) if lack else ""
         return health(self.history, self.settling, self.unheard, self._known, doubt)
 
     @property
@@ -190,13 +190,12 @@ class Result:
         seed: int = 0,
         own: Mapping[str, Dataset] | None = None,
     ) -> Any:
-        """Export posterior, predictions and the federation's figures; see
-        `bayesfed.inspect.to_arviz`.
+        """Export posterior, predictions and the run's figures; see `bayesfed.inspect.to_arviz`.
 
-        ArviZ's r-hat means nothing for draws of a fitted q, which are independent: read convergence
-        from the ELBO and `k_hat`. Give the rows by client if a part of the posterior stays with
-        clients, as local latents do. ``constant_data.row_fitted`` says which rows were fitted.
-        Scores of clients' held-out rows by name, `own`, are entered in ``federation``.
+        ArviZ's r-hat means nothing for independent draws: see the ELBO and `k_hat`. Give the rows
+        by client if a part of the posterior stays with clients, as local latents do.
+        ``constant_data.row_fitted`` says which rows were fitted. Scores of clients' held-out rows
+        by name, `own`, are entered in ``federation``.
         """
         from bayesfed.inspect import to_arviz
 

@@ -142,8 +142,7 @@ def federated_svi(
     guide
         The same for the guide: an automatic guide of the model, or what makes one (``AutoNormal``,
         ``partial(AutoNormal, init_scale=0.01)``, ``lambda model: AutoNormal(block(model, ...))``).
-        A model with local latents needs the latter. Of the posterior of a fit, one importance round
-        says how far to trust it.
+        A model with local latents needs the latter. A fit's posterior is weighed in one round.
         Default: `AutoNormal`, for a `bayesian` network at its own weights.
     fusion
         Rule that makes one posterior of the clients': `MeanParameters`, `Wasserstein`, `ReverseKL`,
