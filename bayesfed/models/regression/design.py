@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from bayesfed.errors import ArgumentError, DataError, needs
 from bayesfed.models.regression.families import FAMILIES, response_of
 from bayesfed.models.regression.tables import (
     Frame,
+    Group,
     Levels,
     Missing,
     Moments,
@@ -29,38 +30,6 @@ from bayesfed.models.regression.tables import (
     picked,
     told,
 )
-
-
-class Group(NamedTuple):
-    """A term ``(EXPR | FACTOR)``.
-
-    Parameters
-    ----------
-    name, factor
-        Its name, ``x|hospital``, and that of its factor.
-    columns
-        Names of the q columns of the expression.
-    levels
-        Names of the L groups; of a site's own they are numbers, of as many as a site has at most.
-    own
-        Whether each group is at one site, as where groups are sites or wards of them.
-    """
-
-    name: str
-    factor: str
-    columns: tuple[str, ...]
-    levels: tuple[str, ...]
-    own: bool
-
-    @property
-    def spread(self) -> str:
-        """Name of the site of its sds."""
-        return f"{self.name}_spread"
-
-    @property
-    def size(self) -> int:
-        """L q, the number of columns that it has in the rows."""
-        return len(self.columns) * len(self.levels)
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
-from bayesfed.models.regression.design import Design, Group
+from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.families import FAMILIES, cutpoints
-from bayesfed.models.regression.tables import moments_of
+from bayesfed.models.regression.tables import Group, moments_of
 from bayesfed.trees import Tree
 
 # Name of the intercept in a formula; the plate of what is a site's own, of `federated_svi`; names

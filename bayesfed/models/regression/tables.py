@@ -223,3 +223,35 @@ def categorised(frame: Frame, levels: Levels, *, free: frozenset[str] = frozense
             else values.astype(object if isinstance(known[0], str) else values.dtype)
         )
     return made
+
+
+class Group(NamedTuple):
+    """A term ``(EXPR | FACTOR)``.
+
+    Parameters
+    ----------
+    name, factor
+        Its name, ``x|hospital``, and that of its factor.
+    columns
+        Names of the q columns of the expression.
+    levels
+        Names of the L groups; of a site's own they are numbers, of as many as a site has at most.
+    own
+        Whether each group is at one site, as where groups are sites or wards of them.
+    """
+
+    name: str
+    factor: str
+    columns: tuple[str, ...]
+    levels: tuple[str, ...]
+    own: bool
+
+    @property
+    def spread(self) -> str:
+        """Name of the site of its sds."""
+        return f"{self.name}_spread"
+
+    @property
+    def size(self) -> int:
+        """L q, the number of columns that it has in the rows."""
+        return len(self.columns) * len(self.levels)
