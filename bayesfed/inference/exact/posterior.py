@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import torch
 from pyro import poutine
@@ -15,6 +15,7 @@ from torch.func import vmap
 
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact import stages, weighing
+from bayesfed.inference.exact.drawn import drawn
 from bayesfed.inference.exact.traced import Form, Traced, doubled, traced
 from bayesfed.inference.variational.program import Runs
 from bayesfed.keys import Key, forked
@@ -79,8 +80,18 @@ class ExactPosterior:
         "no mode"                       the density has no maximum that was found
         "not identified: NAMES"         it is constant in a direction of these sites
         "mode", ...                     the run ended in this stage
+        "exact, without 1 sites", ...   sites that were heard once were away in the end
         ==============================  =======================================================
         """
+        return self._word + (f", without {self._away} sites" if self._away else "")
+
+    @property
+    def _away(self) -> int:
+        """Number of sites that were heard and are missing in the posterior."""
+        return int(self.state["heard"][2] - self.state["heard"][0]) if "heard" in self.state else 0
+
+    @property
+    def _word(self) -> str:
         if (stage := int(self.state["stage"][0])) != stages.DONE:
             return STAGES[stage]
         code = int(self.state["verdict"][0])
@@ -107,15 +118,15 @@ class ExactPosterior:
     @property
     def doubt(self) -> str:
         """What speaks against the draws, in words; empty if nothing does."""
-        status, found = self.status, list[str]()
+        status, found = self._word, list[str]()
         if status not in WORDS[:2]:
             found = [f"its status is {status!r}"]
             if status in STAGES:
                 found = [f"it ended in the stage {status!r}; try more rounds"]
             elif "points" in self.state:
                 found[0] += f" (k-hat {self.k_hat:.2f}, ESS {self.ess:.0f})"
-        if "heard" in self.state and (away := int(self.state["heard"][2] - self.state["heard"][0])):
-            found.append(f"{away} sites were not heard: the posterior is that of the others")
+        if self._away:
+            found.append(f"{self._away} sites were not heard: the posterior is that of the others")
         return "; ".join(found)
 
     def without(self, memory: Mapping[str, Tensor]) -> ExactPosterior:
@@ -184,16 +195,7 @@ class ExactPosterior:
         """Return one draw of every shared site from the prior; empty if it is improper, or has
         other terms than sites.
         """
-        made = self.traced
-        if made.prior - made.slots.keys():
-            return {}
-        try:
-            with doubled(), forked(key):
-                trace = poutine.trace(self.model).get_trace(made.rows.inputs)
-        except NotImplementedError:
-            return {}
-        nodes: Mapping[str, Any] = trace.nodes
-        return {name: nodes[name]["value"].float() for name in made.slots}
+        return {n: node["value"].float() for n, node in drawn(self.traced, key).items()}
 
     def observe(self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets at one draw, batch ``(B,)``.

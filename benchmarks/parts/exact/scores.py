@@ -41,12 +41,18 @@ def fitted(case: Case) -> bf.Result:
         return bf.run(bf.federated_svi(case.model), case.clients, progress=False)
 
 
+def exact(result: bf.Result) -> ExactPosterior:
+    """Return the posterior of a run of `federated_svi` of a model alone."""
+    posterior = result.posterior
+    assert isinstance(posterior, ExactPosterior)
+    return posterior
+
+
 def scored(name: str, case: Case, reference: Reference) -> Score:
     """Run at the defaults, and compare the weighted points with reference means and sds."""
     start = time.perf_counter()
     result = fitted(case)
-    seconds, posterior = time.perf_counter() - start, result.posterior
-    assert isinstance(posterior, ExactPosterior)
+    seconds, posterior = time.perf_counter() - start, exact(result)
     up = {row.client: 0.0 for row in result.ledger}
     for row in result.ledger:
         up[row.client] += row.bits / 8000 if row.direction == "up" else 0

@@ -12,6 +12,7 @@ from bayesfed.federated import Reducer
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
 from bayesfed.inference.exact import asking, stages
+from bayesfed.inference.exact.drawn import spread
 from bayesfed.inference.exact.traced import Form, doubled, traced
 from bayesfed.inference.variational import Runs
 from bayesfed.trees import Tree
@@ -92,12 +93,12 @@ class AnswerServer:
                 "the same columns everywhere",
             )
             raise DataError("federated_svi", expected, "different ones", hint)
-        size = traced(self.model, Form.read(form), self.plate).size
-        if size > LARGEST:
+        made = traced(self.model, Form.read(form), self.plate)
+        if (size := made.size) > LARGEST:
             expected = f"at most {LARGEST} shared unconstrained values"
             hint = "example=, and a guide, which serve larger models"
             raise PosteriorError("federated_svi of a model alone", expected, size, hint)
-        return stages.starts(size) | {"form": form.double()}
+        return stages.starts(size, spread(made)) | {"form": form.double()}
 
 
 def _info(state: Tree) -> Info:
