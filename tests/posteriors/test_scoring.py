@@ -22,7 +22,7 @@ from bayesfed.inference.evaluation.scoring import (
     predictive_entropy,
 )
 from bayesfed.keys import Key
-from benchmarks.parts.fidelity.ranks import ecdf_band, rank_statistics
+from bayesfed.inference.evaluation.ranks import ecdf_band, rank_statistics
 
 
 def predictions(rows=500, classes=10, draws=None, sharpness=2.0, dtype=torch.float32):

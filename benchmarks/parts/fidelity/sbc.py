@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from parts.fidelity.closed import closed_form
 from parts.fidelity.problems import FEATURES, NOISE_SD, mean_field
-from parts.fidelity.ranks import RankStatistics, rank_statistics
+from bayesfed.inference.evaluation.ranks import RankStatistics, rank_statistics
 from parts.shared.targets import at_least, target
 from torch import Tensor
 
