@@ -135,7 +135,7 @@ def by_hospital(options: argparse.Namespace) -> Iterator[bool]:
 
 def calibrated(options: argparse.Namespace) -> Iterator[bool]:
     """Simulation-based calibration of federated regressions, four sites of thirty rows."""
-    columns = torch.randn(SITES * ROWS, 2, dtype=torch.float64, generator=bf.Key(0).generator())
+    columns = torch.randn(SITES * ROWS, 2, generator=bf.Key(0).generator())
     inputs = torch.cat([torch.ones(len(columns), 1), columns, torch.ones(len(columns), 1)], 1)
     families = {
         "logistic": pooled.generalised(3, pooled.bernoulli, 1.0),
