@@ -110,10 +110,10 @@ def _statuses() -> Iterator[tuple[str, str]]:
             yield name, exact(fitted(problem)).status
         except (PosteriorError, ClientError) as refusal:
             yield name, f"refused: {str(refusal).rpartition('site ')[2]}"
-    for name, (case, pool) in away().items():
+    for name, (problem, pool) in away().items():
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always", UndeterminedWarning)
-            algorithm = bf.federated_svi(case.model)
+            algorithm = bf.federated_svi(problem.model)
             result = bf.run(algorithm, pool, progress=False, on_client_error="drop")
         named = any("'1'" in str(one.message) for one in told)
         yield name, exact(result).status if named else "exact"

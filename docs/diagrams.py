@@ -421,7 +421,9 @@ def exact_stages() -> None:
         for x in range(-90, 91, 3):
             z = (x - middle) / (width * (1 + skew * (1 if x > middle else -1)))
             points.append((x, 180 - 120 * math.exp(-z * z / 2)))
-        return " ".join(f"{'L' if k else 'M'}{x:g} {y:.1f}" for k, (x, y) in enumerate(points))
+        return " ".join(
+            f"{'L' if k else 'M'}{x:g} {y:.1f}" for k, (x, y) in enumerate(points)
+        )
 
     for number, (middle, width) in enumerate(((-20, 17), (-9, 27), (-9, 27))):
         x = 110 + 210 * number
@@ -431,10 +433,16 @@ def exact_stages() -> None:
             made.path(bell(middle, width, 0), color=BLUE, width=2)
         else:
             for place in range(-75, 76, 10):
-                high = math.exp(-(((place + 20) / (27 * (1.45 if place > -20 else 0.55))) ** 2) / 2)
+                high = math.exp(
+                    -(((place + 20) / (27 * (1.45 if place > -20 else 0.55))) ** 2) / 2
+                )
                 made.circle(place, 172, 1 + 5 * high, color=BLUE, filled=True)
         made.parts.append("</g>")
-    made.text(320, 315, "Sites answer with sums over their rows; the server adds them, and the prior once.")
+    made.text(
+        320,
+        315,
+        "Sites answer with sums over their rows; the server adds them, and the prior once.",
+    )
     made.save()
 
 

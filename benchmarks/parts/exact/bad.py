@@ -81,7 +81,7 @@ def mixture(count: int, width: float = 0.7, wide: float = 4.0) -> Model:
 
 
 def lines(inputs: Tensor, targets: Tensor) -> None:
-    """A mixture of two regressions without an order."""
+    """State a mixture of two regressions without an order."""
     beta = pyro.sample("beta", dist.Normal(torch.zeros(2, 2), 3.0).to_event(2))
     with pyro.plate("rows", len(inputs)):
         each = dist.Normal(inputs @ beta, torch.tensor(0.5)).log_prob(targets[:, None])
@@ -138,7 +138,7 @@ def located(family: Callable[[Tensor], Any], wide: float = 0.0) -> Model:
 
 
 def between(inputs: Tensor, targets: Tensor | None = None) -> None:
-    """Effects of groups summed out, with a flat logarithm of their scale."""
+    """State effects of groups summed out, with a flat logarithm of their scale."""
     scale = pyro.sample("log_tau", flat()).exp()
     mu = pyro.sample("mu", flat())
     with pyro.plate("rows", len(inputs)):
@@ -146,7 +146,7 @@ def between(inputs: Tensor, targets: Tensor | None = None) -> None:
 
 
 def unused(inputs: Tensor, targets: Tensor | None = None) -> None:
-    """A flat site that nothing uses."""
+    """State a flat site that nothing uses."""
     a = pyro.sample("a", dist.Normal(torch.tensor(0.0), 5.0))
     pyro.sample("b", flat())
     with pyro.plate("rows", len(inputs)):
@@ -165,13 +165,13 @@ def counted(rows: int) -> Model:
 
 
 def averaged(inputs: Tensor, targets: Tensor) -> None:
-    """A log likelihood that is a mean over rows."""
+    """State a log likelihood that is a mean over rows."""
     at = pyro.sample("at", dist.Normal(torch.tensor(0.0), 5.0))
     pyro.factor("y", dist.Normal(at, 1.0).log_prob(targets).mean())
 
 
 def standardised(inputs: Tensor, targets: Tensor | None = None) -> None:
-    """Columns that every site scales by its own rows."""
+    """State columns that every site scales by its own rows."""
     beta = pyro.sample("beta", dist.Normal(torch.zeros(3), 5.0).to_event(1))
     scaled = (inputs - inputs.mean(0)) / inputs.std(0).clamp_min(1e-6)
     with pyro.plate("rows", len(inputs)):
@@ -179,7 +179,7 @@ def standardised(inputs: Tensor, targets: Tensor | None = None) -> None:
 
 
 def scaled_prior(inputs: Tensor, targets: Tensor | None = None) -> None:
-    """A prior as wide as the rows (Zellner's)."""
+    """State a prior as wide as the rows (Zellner's)."""
     beta = pyro.sample("beta", dist.Normal(torch.zeros(3), inputs.std(0) + 1.0).to_event(1))
     with pyro.plate("rows", len(inputs)):
         pyro.sample("y", dist.Normal(inputs @ beta, 1.0), obs=targets)

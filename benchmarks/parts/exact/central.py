@@ -40,7 +40,8 @@ def record(name: str) -> dict[str, Any] | None:
 
 def write(name: str, made: dict[str, Any]) -> dict[str, Any]:
     """Put a record in place of that of its name, with the commit that made it."""
-    told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True)
     made = {"name": name, "commit": told.stdout.strip(), "torch": torch.__version__} | made
     lines = RECORDS.read_text().splitlines() if RECORDS.is_file() else []
     lines = [line for line in lines if json.loads(line)["name"] != name]
@@ -106,7 +107,7 @@ def by_hospital(options: argparse.Namespace) -> Iterator[bool]:
         accuracy, nll = heart.scores(draws, even, made.test)
         known = write("nuts, heart", rounded(found | {"accuracy": accuracy, "nll": nll}))
     posterior = exact(fitted(case))
-    weights = posterior.weights if hasattr(posterior, "weights") else posterior.verdict.weights
+    weights = posterior.verdict.weights
     accuracy, nll = heart.scores(posterior.values, weights, made.test)
     values = torch.func.vmap(case.values)(posterior.values)
     ends = torch.tensor([0.05, 0.95], dtype=torch.float64)
@@ -140,7 +141,7 @@ def calibrated(options: argparse.Namespace) -> Iterator[bool]:
     families = {
         "logistic": pooled.generalised(3, pooled.bernoulli, 1.0),
         "poisson": pooled.generalised(3, pooled.counts, 0.5),
-        "linear": partial(pooled.straight),
+        "linear": pooled.straight,
     }
     for name, model in families.items():
         used = inputs if name != "linear" else inputs[:, [0, 1, 3]]

@@ -78,7 +78,7 @@ def logits(draw: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
 
 
 def model(inputs: Tensor, targets: Tensor | None = None) -> None:
-    """A logistic regression with a level for each hospital."""
+    """State a logistic regression with a level for each hospital."""
     beta = pyro.sample("beta", dist.Normal(torch.zeros(len(COLUMNS)), 1.0).to_event(1))
     mu = pyro.sample("mu", dist.Normal(torch.tensor(0.0), 2.5))
     tau = pyro.sample("tau", dist.HalfNormal(torch.tensor(1.0)))

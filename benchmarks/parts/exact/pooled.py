@@ -42,7 +42,7 @@ def generalised(size: int, family: Callable[[Tensor, Tensor], Any], wide: float)
 
 
 def straight(inputs: Tensor, targets: Tensor | None = None) -> None:
-    """A line with unknown scale."""
+    """State a line with unknown scale."""
     beta = pyro.sample("beta", dist.Normal(torch.zeros(2), 5.0).to_event(1))
     sigma = pyro.sample("sigma", dist.HalfNormal(torch.tensor(2.0)))
     with pyro.plate("rows", len(inputs)):

@@ -5,17 +5,11 @@ are the posterior's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import pyro
-import pyro.distributions as dist
 import torch
-from parts.exact.linear import flat, regression
+from parts.exact.linear import regression
 from parts.exact.models import Case, named
-from pyro.distributions import constraints
-from torch import Tensor
 
 from bayesfed.data import Dataset
 

@@ -18,8 +18,8 @@ from bayesfed.inference.evaluation.detection import (
 )
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.evaluation.ranks import ecdf_band, rank_statistics
-from bayesfed.inference.evaluation.simulation import simulated_calibration
 from bayesfed.inference.evaluation.scoring import brier, calibration_bins, coverage, nll
+from bayesfed.inference.evaluation.simulation import simulated_calibration
 from bayesfed.inference.laplace.roots import roots
 from bayesfed.inference.objectives.proximal_operators import SoftThreshold
 from bayesfed.models import weight_matrices
