@@ -398,8 +398,57 @@ def belief_propagation() -> None:
     made.save()
 
 
+def exact_stages() -> None:
+    """Draw the three stages of the exact posterior, and what sites answer in each."""
+    made = Drawing("exact_stages", 640, 330)
+    stages = (
+        ("1 mode", "log likelihood at\ncandidates,\ngradient, Hessian"),
+        ("2 Gaussian", "the same, in mean\nover 64 points of\nthe Gaussian"),
+        ("3 importance", "log likelihood at\n4,096 points that\na seed names"),
+    )
+    for number, (name, words) in enumerate(stages):
+        x = 15 + 210 * number
+        made.text(x + 95, 20, name, bold=True)
+        made.box(x, 215, 190, 80, words, color=ORANGE)
+        made.arrow(x + 75, 186, x + 75, 213)
+        made.arrow(x + 115, 213, x + 115, 186, dashed=True)
+        made.path(f"M{x} 180 L{x + 190} 180", width=1)
+        if number < 2:
+            made.arrow(x + 191, 110, x + 208, 110)
+
+    def bell(middle: float, width: float, skew: float) -> str:
+        points = []
+        for x in range(-90, 91, 3):
+            z = (x - middle) / (width * (1 + skew * (1 if x > middle else -1)))
+            points.append((x, 180 - 120 * math.exp(-z * z / 2)))
+        return " ".join(
+            f"{'L' if k else 'M'}{x:g} {y:.1f}" for k, (x, y) in enumerate(points)
+        )
+
+    for number, (middle, width) in enumerate(((-20, 17), (-9, 27), (-9, 27))):
+        x = 110 + 210 * number
+        made.parts.append(f'<g transform="translate({x} 0)">')
+        made.path(bell(-20, 27, 0.45), width=2)
+        if number < 2:
+            made.path(bell(middle, width, 0), color=BLUE, width=2)
+        else:
+            for place in range(-75, 76, 10):
+                high = math.exp(
+                    -(((place + 20) / (27 * (1.45 if place > -20 else 0.55))) ** 2) / 2
+                )
+                made.circle(place, 172, 1 + 5 * high, color=BLUE, filled=True)
+        made.parts.append("</g>")
+    made.text(
+        320,
+        315,
+        "Sites answer with sums over their rows; the server adds them, and the prior once.",
+    )
+    made.save()
+
+
 if __name__ == "__main__":
     for draw in (
+        exact_stages,
         concepts,
         one_round,
         clustered,

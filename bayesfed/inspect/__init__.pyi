@@ -18,6 +18,7 @@ from .pictures import plot_against_bits as plot_against_bits
 from .pictures import plot_forest as plot_forest
 from .pictures import plot_series as plot_series
 from .pictures import save as save
+from .ranks import plot_ranks as plot_ranks
 from .tables import round_table as round_table
 from .tables import score_table as score_table
 from .tables import table as table

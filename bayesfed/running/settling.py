@@ -107,7 +107,9 @@ def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Rec
         With what the method lacks.
     """
     if algorithm.unfinished and (lack := algorithm.unfinished(state, len(history))):
-        warnings.warn(f"{algorithm.name}: {lack}", UndeterminedWarning, stacklevel=4)
+        away = ", ".join(map(repr, history[-1].refused)) if history else ""
+        text = f"{algorithm.name}: {lack}" + (f"; away in the last round: {away}" if away else "")
+        warnings.warn(text, UndeterminedWarning, stacklevel=4)
     fusion = fusion_of(algorithm.phases[-1].server)
     found = settling(algorithm, history) if fusion is not None and fusion.adds else None
     if found is None or found.settled:

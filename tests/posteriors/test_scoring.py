@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 from scipy.stats import binom, entropy
 
 from bayesfed.errors import ArgumentError, DataError
+from bayesfed.inference.evaluation.ranks import ecdf_band, rank_statistics
 from bayesfed.inference.evaluation.scoring import (
     brier,
     calibration_bins,
@@ -22,7 +23,6 @@ from bayesfed.inference.evaluation.scoring import (
     predictive_entropy,
 )
 from bayesfed.keys import Key
-from benchmarks.parts.fidelity.ranks import ecdf_band, rank_statistics
 
 
 def predictions(rows=500, classes=10, draws=None, sharpness=2.0, dtype=torch.float32):

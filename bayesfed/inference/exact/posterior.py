@@ -19,6 +19,7 @@ from bayesfed.inference.exact.form import Form
 from bayesfed.inference.exact.traced import Doubled, doubled
 from bayesfed.inference.exact.weighted import Weighted
 from bayesfed.inference.variational.terms import total_of
+from bayesfed.inference.exact.drawn import drawn
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
@@ -87,16 +88,7 @@ class ExactPosterior(Weighted):
         """Return one draw of every shared site from the prior; empty if it is improper, or has
         other terms than sites.
         """
-        made = self.traced
-        if made.prior - made.slots.keys():
-            return {}
-        try:
-            with doubled(), forked(key), Doubled():
-                trace = poutine.trace(self.model).get_trace(made.rows.inputs, made.rows.targets)
-        except NotImplementedError:
-            return {}
-        found: Mapping[str, Any] = trace.nodes
-        return {name: found[name]["value"].float() for name in made.slots}
+        return {n: node["value"].float() for n, node in drawn(self.traced, key).items()}
 
     def observe(self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets at one draw, batch ``(B,)``.

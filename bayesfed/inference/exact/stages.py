@@ -38,10 +38,23 @@ LEAST = 1e-6
 QUESTION = ("centre", "basis", "shift", "scale", "lengths", "notes")
 
 
-def starts(size: int) -> Tree:
-    """Return the first state of the stage of the mode: the origin and quasi-random starts."""
-    count = 6 if size <= 12 else 2 if size <= 20 else 1
-    others = 4 * points.uniform(5, size, 5)[: count - 1] - 2
+def starts(size: int, prior: Tensor | None = None) -> Tree:
+    """Return the first state of the stage of the mode: the origin and quasi-random starts, half of
+    them as far apart as the prior is wide, since a mode may be where no other start leads.
+
+    Parameters
+    ----------
+    size
+        Number d of values.
+    prior
+        Sorted values of each, ``(n, d)``, of draws of the prior; None if there are none.
+    """
+    count = 12 if size <= 4 else 6 if size <= 12 else 2 if size <= 20 else 1
+    places = points.uniform(11, size, 5)[: count - 1]
+    others = 4 * places - 2
+    if prior is not None:
+        half = count // 2
+        others[:half] = prior.gather(0, (places[:half] * len(prior)).long())
     centres = torch.cat([torch.zeros(1, size, dtype=torch.float64), others])
     eye = torch.eye(size, dtype=torch.float64)
     made = stacked([steps.begun(centre, eye) for centre in centres])

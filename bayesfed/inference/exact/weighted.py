@@ -92,8 +92,18 @@ class Weighted:
         "no mode"                       the density has no maximum that was found
         "not identified: NAMES"         it is constant in a direction of these sites
         "mode", ...                     the run ended in this stage
+        "exact, without 1 sites", ...   sites that were heard once were away in the end
         ==============================  =======================================================
         """
+        return self._word + (f", without {self._away} sites" if self._away else "")
+
+    @property
+    def _away(self) -> int:
+        """Number of sites that were heard and are missing in the posterior."""
+        return int(self.state["heard"][2] - self.state["heard"][0]) if "heard" in self.state else 0
+
+    @property
+    def _word(self) -> str:
         if (stage := int(self.state["stage"][0])) != stages.DONE:
             return STAGES[stage]
         code = int(self.state["verdict"][0])
@@ -121,15 +131,15 @@ class Weighted:
     def doubt(self) -> str:
         """What speaks against the draws, in words; empty if nothing does."""
         found = self.lack
-        if "heard" in self.state and (away := int(self.state["heard"][2] - self.state["heard"][0])):
+        if self._away:
             found += "; " if found else ""
-            found += f"{away} sites were not heard: the posterior is that of the others"
+            found += f"{self._away} sites were not heard: the posterior is that of the others"
         return found
 
     @property
     def lack(self) -> str:
         """What speaks against the draws as those of the sites that were heard, in words."""
-        status = self.status
+        status = self._word
         if status in STAGES:
             return f"it ended in the stage {status!r}; try more rounds"
         if status in WORDS[:2]:

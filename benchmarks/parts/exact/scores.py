@@ -55,11 +55,17 @@ def timed(
     return result, seconds, max(up.values())
 
 
+def exact(result: bf.Result) -> ExactPosterior:
+    """Return the posterior of a run of `federated_svi` of a model alone."""
+    posterior = result.posterior
+    assert isinstance(posterior, ExactPosterior)
+    return posterior
+
+
 def scored(name: str, case: Case, reference: Reference) -> Score:
     """Run at the defaults, and compare the weighted points with reference means and sds."""
     result, seconds, kilobytes = timed(case.model, case.clients)
-    posterior = result.posterior
-    assert isinstance(posterior, ExactPosterior)
+    posterior = exact(result)
     sent = len(result.history), kilobytes, seconds, posterior.status
     if "points" not in posterior.state:
         none = float("inf")

@@ -9,12 +9,12 @@ from functools import partial
 import torch
 from parts.fidelity.closed import closed_form
 from parts.fidelity.problems import FEATURES, NOISE_SD, mean_field
-from parts.fidelity.ranks import RankStatistics, rank_statistics
 from parts.shared.targets import at_least, target
 from torch import Tensor
 
 import bayesfed as bf
 from bayesfed.federated.clients.turn import one_thread
+from bayesfed.inference.evaluation.ranks import RankStatistics, rank_statistics
 
 SIMULATIONS, SIMULATED_ROWS, DRAWS = 1000, 40, 99
 

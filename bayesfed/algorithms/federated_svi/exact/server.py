@@ -14,6 +14,7 @@ from bayesfed.federated import Reducer, Sum, Update, published
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
 from bayesfed.inference.exact import asking, checking, stages
+from bayesfed.inference.exact.drawn import spread
 from bayesfed.inference.exact.form import Form
 from bayesfed.inference.exact.traced import doubled
 from bayesfed.trees import Tree, under
@@ -134,12 +135,12 @@ class AnswerServer:
             expected, hint = "rows like those of the sites", "example=rows[:2] of a site, or none"
             actual = Form.of(self.example).words
             raise DataError("federated_svi, example", expected, actual, hint)
-        size, form = self.looks.at(form).size, form.double()
+        made, form = self.looks.at(form), form.double()
         trail = {stages.TRAIL: torch.zeros(0, 2).double()}
         if "centre" in state:
             return state | trail | {"form": form, "stage": stages.numbers(stages.IMPORTANCE, 0, 0)}
-        if size <= stages.LARGEST:
-            return stages.starts(size) | {"form": form}
+        if (size := made.size) <= stages.LARGEST:
+            return stages.starts(size, spread(made)) | {"form": form}
         if size > stages.WIDEST:
             expected = f"at most {stages.WIDEST:,} shared unconstrained values"
             hint = "example=, and a guide, which serve larger models"

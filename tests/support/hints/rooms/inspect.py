@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 import bayesfed as bf
+from bayesfed.inference.evaluation.ranks import rank_statistics
 from bayesfed.inference.evaluation.scoring import calibration_bins
 from bayesfed.inspect import (
     PersonalScores,
@@ -19,6 +20,7 @@ from bayesfed.inspect import (
     plot_inputs,
     plot_intervals,
     plot_outside,
+    plot_ranks,
     plot_reliability,
     plot_risk_coverage,
     plot_series,
@@ -123,6 +125,11 @@ CASES = [
         lambda: svi_done().k_hat({}),
         "clients with rows",
         lambda: svi_done().k_hat(CLIENTS, draws=100),
+    ),
+    (
+        lambda: plot_ranks({}),
+        "simulated_calibration(model, fit, inputs).statistics()",
+        lambda: plot_ranks({"a": rank_statistics(torch.tensor([0, 5, 9]), 9)}),
     ),
     (
         lambda: plot_reliability({}),

@@ -2,6 +2,7 @@
 
 import functools
 
+import pyro
 import pyro.distributions as dist
 import torch
 from torch import nn
@@ -16,7 +17,9 @@ from bayesfed.inference.evaluation.detection import (
     selective,
 )
 from bayesfed.inference.evaluation.predictive import Predictive
+from bayesfed.inference.evaluation.ranks import ecdf_band, rank_statistics
 from bayesfed.inference.evaluation.scoring import brier, calibration_bins, coverage, nll
+from bayesfed.inference.evaluation.simulation import simulated_calibration
 from bayesfed.inference.laplace.roots import roots
 from bayesfed.inference.objectives.proximal_operators import SoftThreshold
 from bayesfed.models import weight_matrices
@@ -102,6 +105,26 @@ def learned(support, **options):
 def whole():
     """Return a posterior of three inputs."""
     return posterior(bf.models.Inputs(), torch.zeros(2, 3))
+
+
+class drawn:
+    """A posterior of `seen`."""
+
+    def __init__(self, rows):
+        pass
+
+    def draw(self, key):
+        return {"at": torch.zeros(())}
+
+
+def unseen(inputs, targets=None):
+    pyro.sample("at", dist.Normal(torch.tensor(0.0), 1.0))
+
+
+def seen(inputs, targets=None):
+    at = pyro.sample("at", dist.Normal(torch.tensor(0.0), 1.0))
+    with pyro.plate("rows", len(inputs)):
+        pyro.sample("y", dist.Normal(at, 1.0), obs=targets)
 
 
 CASES = [
@@ -272,5 +295,20 @@ CASES = [
         lambda: whole().inputs(["age", "dose", "age"]),
         "no names, or a list of the columns'",
         lambda: (whole().inputs(), whole().inputs(["age", "dose", "sex"])),
+    ),
+    # Simulation-based calibration.
+    (
+        lambda: rank_statistics(torch.tensor([0.5]), 9),
+        "(draws < truth).sum(0)",
+        lambda: rank_statistics((torch.zeros(9, 3) < 1).sum(0), 9),
+    ),
+    (lambda draws: rank_statistics(torch.tensor([0]), draws), 0),
+    (lambda count: ecdf_band(count, 9), 0),
+    (lambda draws: ecdf_band(9, draws), 0),
+    (lambda level: ecdf_band(9, 9, level), 1.0),
+    (
+        lambda: simulated_calibration(unseen, lambda rows: None, torch.ones(3, 1), simulations=1),
+        "pyro.sample('y', ..., obs=targets)",
+        lambda: simulated_calibration(seen, drawn, torch.ones(3, 1), simulations=1),
     ),
 ]

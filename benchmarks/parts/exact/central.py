@@ -1,0 +1,168 @@
+"""`federated_svi` of a model alone beside what one would run on pooled rows, on hospitals, and on
+data sets that models made themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from parts.exact import heart, pooled
+from parts.exact.models import Case
+from parts.exact.scores import exact, fitted
+from parts.shared.targets import at_least, target
+
+import bayesfed as bf
+from bayesfed.federated.clients.turn import one_thread
+from bayesfed.inference.evaluation.simulation import Calibration, simulated_calibration
+from bayesfed.inspect import table
+
+RECORDS = Path(__file__).parents[2] / "records" / "exact.jsonl"
+DRAWS, WARMUP = 4000, 600
+# Errors in sds beside NUTS, and the range of ratios of sds.
+ERROR, LOW, HIGH = 0.05, 0.95, 1.05
+# Sites and rows of each, of simulated data sets.
+SITES, ROWS = 4, 30
+
+
+def record(name: str) -> dict[str, Any] | None:
+    """Return what was recorded last under a name; None if nothing was."""
+    lines = RECORDS.read_text().splitlines() if RECORDS.is_file() else []
+    found = [one for one in map(json.loads, lines) if one["name"] == name]
+    return found[-1] if found else None
+
+
+def write(name: str, made: dict[str, Any]) -> dict[str, Any]:
+    """Put a record in place of that of its name, with the commit that made it."""
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True)
+    made = {"name": name, "commit": told.stdout.strip(), "torch": torch.__version__} | made
+    lines = RECORDS.read_text().splitlines() if RECORDS.is_file() else []
+    lines = [line for line in lines if json.loads(line)["name"] != name]
+    RECORDS.write_text("\n".join([*lines, json.dumps(made)]) + "\n")
+    return made
+
+
+def reference(name: str, case: Case, measure: bool) -> dict[str, Any]:
+    """Return NUTS of pooled rows, as recorded or measured now."""
+    known = record(f"nuts, {name}")
+    if measure or known is None:
+        with one_thread():
+            made, _ = pooled.nuts(case, DRAWS, WARMUP)
+        known = write(f"nuts, {name}", rounded(made))
+    return known
+
+
+def rounded(made: Any) -> Any:
+    """Return numbers with six digits."""
+    if isinstance(made, dict):
+        return {name: rounded(one) for name, one in made.items()}
+    if isinstance(made, (list, tuple)):
+        return [rounded(one) for one in made]
+    return float(f"{made:.6g}") if isinstance(made, float) else made
+
+
+def beside_nuts(options: argparse.Namespace) -> Iterator[bool]:
+    """Compare with NUTS, Laplace and a guide of full covariance, all on pooled rows."""
+    lines = []
+    with one_thread():
+        for name, case in pooled.cases().items():
+            known = reference(name, case, options.measure)
+            moments = {n: tuple(pair) for n, pair in known["moments"].items()}
+            found, status, seconds = pooled.ours(case)
+            error, low, high = pooled.apart(found, moments)
+            lines.append([name, status, seconds, error, low, high, *_control(case, moments)])
+            lines[-1].append(known["seconds"])
+            print(*lines[-1], flush=True)
+            yield target(f"{name}: error in sds beside NUTS", error, ERROR)
+            yield target(f"{name}: sds off", max(1 - low, high - 1), HIGH - 1)
+    heads = ["posterior", "status", "s", "error", "sd from", "sd to", "Laplace: error", "sd from"]
+    heads += ["sd to", "full guide: error", "sd from", "sd to", "s", "NUTS s"]
+    print(table(heads, lines))
+
+
+def _control(case: Case, moments: pooled.Moments) -> list[float]:
+    made, seconds = pooled.guide(case)
+    return [
+        *pooled.apart(pooled.laplace(case), moments),
+        *pooled.apart(made, moments),
+        seconds,
+    ]
+
+
+def by_hospital(options: argparse.Namespace) -> Iterator[bool]:
+    """Compare on heart disease at four hospitals, whose files are in a folder."""
+    made = heart.hospitals(options.heart)
+    case, known = heart.pooled(made), record("nuts, heart")
+    if options.measure or known is None:
+        with one_thread():
+            found, draws = pooled.nuts(case, DRAWS, WARMUP)
+        even = torch.full((DRAWS,), 1 / DRAWS, dtype=torch.float64)
+        accuracy, nll = heart.scores(draws, even, made.test)
+        known = write("nuts, heart", rounded(found | {"accuracy": accuracy, "nll": nll}))
+    posterior = exact(fitted(case))
+    weights = posterior.verdict.weights
+    accuracy, nll = heart.scores(posterior.values, weights, made.test)
+    values = torch.func.vmap(case.values)(posterior.values)
+    ends = torch.tensor([0.05, 0.95], dtype=torch.float64)
+    masses = {}
+    for name, drawn in values.items():
+        low, high = heart.quantiles(drawn, weights, ends)
+        percents = torch.tensor(known["percentiles"][name])
+        masses[name] = float(((percents >= low) & (percents <= high)).double().mean())
+    mean = sum(accuracy.values()) / len(accuracy)
+    theirs = sum(known["accuracy"].values()) / len(known["accuracy"])
+    print(f"status {posterior.status}, k-hat {posterior.k_hat:.2f}, ESS {posterior.ess:.0f}")
+    print(f"accuracy {accuracy}, NUTS {theirs:.3f}; NLL {nll:.4f}, NUTS {known['nll']:.4f}")
+    print(f"mass of NUTS in 90 % intervals: {masses}")
+    told = {"accuracy": accuracy, "nll": nll, "masses": masses, "status": posterior.status}
+    if options.measure:
+        write("heart", rounded(told))
+    held = all(0.85 <= mass <= 0.95 for mass in masses.values())
+    yield at_least("heart: accuracy, mean over hospitals", mean, 0.79)
+    yield target("heart: NLL above that of NUTS", nll - known["nll"], 0.01)
+    yield target(
+        "heart: intervals off, under a status that says they are right",
+        float(not held and posterior.status in ("exact", "adapted")),
+        0,
+    )
+
+
+def calibrated(options: argparse.Namespace) -> Iterator[bool]:
+    """Simulation-based calibration of federated regressions, four sites of thirty rows."""
+    columns = torch.randn(SITES * ROWS, 2, generator=bf.Key(0).generator())
+    inputs = torch.cat([torch.ones(len(columns), 1), columns, torch.ones(len(columns), 1)], 1)
+    families = {
+        "logistic": pooled.generalised(3, pooled.bernoulli, 1.0),
+        "poisson": pooled.generalised(3, pooled.counts, 0.5),
+        "linear": pooled.straight,
+    }
+    for name, model in families.items():
+        used = inputs if name != "linear" else inputs[:, [0, 1, 3]]
+        with one_thread():
+            made = simulated_calibration(
+                model, partial(_fitted, model), used, simulations=options.simulations
+            )
+        told = {site: leaf.tolist() for site, leaf in made.ranks.items()}
+        if options.measure:
+            write(f"calibration, {name}", {"draws": made.draws, "ranks": told})
+        yield from judged(name, made)
+
+
+def judged(name: str, made: Calibration) -> Iterator[bool]:
+    """Print whether ranks are uniform and intervals cover."""
+    count = len(next(iter(made.ranks.values())))
+    outside = sum(not one.inside for one in made.statistics().values())
+    yield target(f"calibration, {name}, {count} data sets: coordinates outside", outside, 0)
+    yield target(f"{name}: coverage of 90 % off", abs(made.coverage(0.9) - 0.9), 0.02)
+
+
+def _fitted(model: Callable[..., Any], rows: bf.Dataset) -> Any:
+    dealt = {f"site-{k}": rows[torch.arange(k, len(rows), SITES)] for k in range(SITES)}
+    return bf.run(bf.federated_svi(model), dealt, progress=False).posterior
