@@ -29,9 +29,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from parts.exact import hierarchies
-from parts.exact.hierarchies import HIERARCHIES
 from parts.exact.bad import away, bad
 from parts.exact.central import beside_nuts, by_hospital, calibrated
+from parts.exact.hierarchies import HIERARCHIES
 from parts.exact.models import case
 from parts.exact.problems import simulated
 from parts.exact.scores import Score, exact, fitted, scored
@@ -112,7 +112,7 @@ def _scores(given: argparse.Namespace) -> Iterator[Score]:
 def _statuses() -> Iterator[tuple[str, str]]:
     for name, problem in bad().items():
         try:
-            yield name, exact(fitted(problem)).status
+            yield name, exact(fitted(problem.model, problem.clients)).status
         except (PosteriorError, ClientError) as refusal:
             yield name, f"refused: {str(refusal).rpartition('site ')[2]}"
     for name, (problem, pool) in away().items():

@@ -12,7 +12,9 @@ import itertools
 import json
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import bayesfed as bf
 from bayesfed.algorithms.d_turbo_vbi import no_field
@@ -31,13 +33,13 @@ SETTINGS = {
 }
 
 
-def settings():
+def settings() -> Iterator[dict[str, Any]]:
     """Yield every combination."""
     for values in itertools.product(*SETTINGS.values()):
         yield dict(zip(SETTINGS, values, strict=True))
 
 
-def measured(chosen):
+def measured(chosen: dict[str, Any]) -> dict[str, float]:
     """Return density and accuracy of a run with these settings."""
     train, test = bf.digits()
     parts = bf.dirichlet(train.targets, 4, 0.5, bf.Key(0, "parts"))
@@ -61,7 +63,7 @@ def measured(chosen):
     return {"density": result.final("density"), "accuracy": 100 * result.final("accuracy")}
 
 
-def main():
+def main() -> None:
     """Measure, or print what was measured."""
     if "--measure" in sys.argv[1:]:
         warnings.simplefilter("ignore")

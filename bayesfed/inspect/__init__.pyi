@@ -5,8 +5,8 @@ from .calibration import plot_severity as plot_severity
 from .compat import k_hat as k_hat
 from .devices import plot_client_costs as plot_client_costs
 from .export import to_arviz as to_arviz
-from .maps import plot_inputs as plot_inputs
 from .intervals import plot_intervals as plot_intervals
+from .maps import plot_inputs as plot_inputs
 from .maps import plot_support_maps as plot_support_maps
 from .maps import plot_unit_maps as plot_unit_maps
 from .partitions import partition_table as partition_table

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from bayesfed.algorithms import federated_svi
+from bayesfed.algorithms.federated_svi.recipe import federated_svi
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, needs
 from bayesfed.errors.checks import ITSELF, PART, check, checked, one_of, shown

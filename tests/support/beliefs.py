@@ -11,11 +11,11 @@ from torch import Tensor
 from bayesfed.inference import infer, kl_divergence
 from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.keys import Key
-from bayesfed.models import Gammas, Grid, Ising, SiteBelief, Support
+from bayesfed.models import Clusters, Gammas, Grid, Ising, SiteBelief, Support
 from bayesfed.testing.law import law
 
 
-def enumerate_log_odds(model: Grid | Ising, evidence: Tensor) -> Tensor:
+def enumerate_log_odds(model: Grid | Ising | Clusters, evidence: Tensor) -> Tensor:
     """Return exact posterior log-odds by summing over all ``2^n`` supports; the slow counterpart of
     `infer`.
 

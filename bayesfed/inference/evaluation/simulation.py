@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from pyro import poutine
@@ -127,7 +127,7 @@ def simulated(model: Callable[..., object], inputs: Tensor, key: Key) -> tuple[T
         If the model has no site, or several, whose values it takes as targets.
     """
     with forked(key):
-        nodes = poutine.trace(model).get_trace(inputs).nodes
+        nodes: Mapping[str, Any] = poutine.trace(model).get_trace(inputs).nodes
         values = {
             name: node["value"].detach()
             for name, node in nodes.items()

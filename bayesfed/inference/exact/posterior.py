@@ -8,19 +8,18 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from pyro import poutine
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact.at_values import axes_of, constant, nodes
+from bayesfed.inference.exact.drawn import drawn
 from bayesfed.inference.exact.form import Form
-from bayesfed.inference.exact.traced import Doubled, doubled
+from bayesfed.inference.exact.traced import doubled
 from bayesfed.inference.exact.weighted import Weighted
 from bayesfed.inference.variational.terms import total_of
-from bayesfed.inference.exact.drawn import drawn
-from bayesfed.keys import Key, forked
+from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 # Nats by which sites' log likelihoods may be off their sum, by rounding.

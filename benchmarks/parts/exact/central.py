@@ -70,7 +70,7 @@ def rounded(made: Any) -> Any:
 
 def beside_nuts(options: argparse.Namespace) -> Iterator[bool]:
     """Compare with NUTS, Laplace and a guide of full covariance, all on pooled rows."""
-    lines = []
+    lines = list[list[str | float | int]]()
     with one_thread():
         for name, case in pooled.cases().items():
             known = reference(name, case, options.measure)
@@ -106,7 +106,7 @@ def by_hospital(options: argparse.Namespace) -> Iterator[bool]:
         even = torch.full((DRAWS,), 1 / DRAWS, dtype=torch.float64)
         accuracy, nll = heart.scores(draws, even, made.test)
         known = write("nuts, heart", rounded(found | {"accuracy": accuracy, "nll": nll}))
-    posterior = exact(fitted(case))
+    posterior = exact(fitted(case.model, case.clients))
     weights = posterior.verdict.weights
     accuracy, nll = heart.scores(posterior.values, weights, made.test)
     values = torch.func.vmap(case.values)(posterior.values)

@@ -18,6 +18,7 @@ from parts.exact.scores import exact, fitted, moments
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoMultivariateNormal
 from pyro.infer.autoguide.initialization import init_to_value
+from pyro.optim import Adam
 from torch import Tensor
 from torch.func import vmap
 
@@ -85,7 +86,7 @@ def _case(model: Any, inputs: np.ndarray, size: Any, targets: np.ndarray, holder
 
 
 def _events(random: np.random.Generator, logits: np.ndarray) -> np.ndarray:
-    return (random.random(len(logits)) < 1 / (1 + np.exp(-logits))).astype(float)
+    return np.asarray(random.random(len(logits)) < 1 / (1 + np.exp(-logits)), float)
 
 
 def _wells(random: np.random.Generator) -> Case:
@@ -170,7 +171,7 @@ def nuts(
 
 def laplace(case: Case) -> Moments:
     """Return means and sds of the Gaussian at the mode of pooled rows."""
-    posterior = exact(fitted(case))
+    posterior = exact(fitted(case.model, case.clients))
     state, made = posterior.state, posterior.traced
     best = int(state["mode/level"].argmax())
     where = state["mode/centre"][best] + (
@@ -186,7 +187,7 @@ def guide(case: Case, steps: int = 3000, rate: float = 0.01) -> tuple[Moments, f
     with doubled(), pyro.get_param_store().scope():
         pyro.set_rng_seed(0)
         made = AutoMultivariateNormal(case.model, init_loc_fn=init_to_value(values={}))
-        svi = SVI(case.model, made, pyro.optim.Adam({"lr": rate}), Trace_ELBO(8, True))
+        svi = SVI(case.model, made, Adam({"lr": rate}), Trace_ELBO(8, True))
         for _ in range(steps):
             svi.step(case.rows.inputs, case.rows.targets)
         with torch.no_grad(), pyro.plate("draws", 4096, dim=-2):
@@ -209,6 +210,6 @@ def apart(found: Moments, reference: Moments) -> tuple[float, float, float]:
 def ours(case: Case) -> tuple[Moments, str, float]:
     """Return means and sds of the federated run, its status, and seconds."""
     start = time.process_time()
-    posterior = exact(fitted(case))
+    posterior = exact(fitted(case.model, case.clients))
     seconds = time.process_time() - start
     return moments(posterior, case.values), posterior.status, seconds

@@ -107,7 +107,10 @@ class Linear(NamedTuple):
 
 def log_scale(scale: float) -> Callable[[Tensor], Tensor]:
     """Return a log prior of sds."""
-    return dist.HalfCauchy(torch.tensor(scale, dtype=torch.float64)).log_prob
+    found: Callable[[Tensor], Tensor] = dist.HalfCauchy(
+        torch.tensor(scale, dtype=torch.float64)
+    ).log_prob
+    return found
 
 
 def normal(name: str, sd: float) -> Tensor:

@@ -107,6 +107,7 @@ def measure(folder: Path, out: Path) -> Iterator[bool]:
 
 def in_process(experiment: Experiment) -> tuple[dict[str, torch.Tensor], list[float]]:
     """Return the last state and the seconds of every round."""
+    assert experiment.rounds is not None
     reports = list(
         rounds(
             experiment.algorithm,
