@@ -213,9 +213,8 @@ def d_turbo_vbi(
         raise ArgumentError(
             "d_turbo_vbi", "changes, or a codec or link of values", "both", "changes=None"
         )
-    returns = settled(
-        returns, changes is not None and changes.learn, changes.start if changes else None
-    )
+    learns, start = (changes.learn, changes.start) if changes else (False, None)
+    returns = settled(returns, learns, start)
     blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
     weights = sum(math.prod(site.matrix) for site in declared.sites.values())
     likelihood = tempered(

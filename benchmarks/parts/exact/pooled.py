@@ -18,7 +18,7 @@ from parts.exact.scores import exact, fitted, moments
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoMultivariateNormal
 from pyro.infer.autoguide.initialization import init_to_value
-from pyro.optim import Adam
+from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.func import vmap
 
@@ -187,7 +187,7 @@ def guide(case: Case, steps: int = 3000, rate: float = 0.01) -> tuple[Moments, f
     with doubled(), pyro.get_param_store().scope():
         pyro.set_rng_seed(0)
         made = AutoMultivariateNormal(case.model, init_loc_fn=init_to_value(values={}))
-        svi = SVI(case.model, made, Adam({"lr": rate}), Trace_ELBO(8, True))
+        svi = SVI(case.model, made, PyroOptim(torch.optim.Adam, {"lr": rate}), Trace_ELBO(8, True))
         for _ in range(steps):
             svi.step(case.rows.inputs, case.rows.targets)
         with torch.no_grad(), pyro.plate("draws", 4096, dim=-2):
