@@ -22,6 +22,7 @@ from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.folders import named_folders, note_versions, read_json, write_json
 from bayesfed.running.folders import save as save_run
+from bayesfed.running.formulas import Regression
 from bayesfed.running.scores import further_scores, predictive
 
 
@@ -122,7 +123,7 @@ def _run(
     test, likelihood, draws, seed = built.test, built.likelihood, built.draws, built.seed
     last = (built.options["rounds"] or 0) - 1
     callbacks: list[Callback] = [checkpoint(path / "checkpoints", every=built.save_every)]
-    if built.finish is None:
+    if built.regression is None:
         callbacks[:0] = [
             scoring(test, likelihood, draws=draws, seed=seed),
             further_scores(
@@ -143,9 +144,12 @@ def _run(
     def saved() -> None:
         scores = partial(result.personal_scores, likelihood=likelihood, draws=draws, seed=seed)
         own = scores(built.own) if built.own else None
-        for name, table in (built.finish(result) if built.finish else {}).items():
-            write_whole(path / name, table.to_csv().encode())
-            say(f"{path / name}\n{table.round(3).head(20)}")
+        if built.regression:
+            section, made = built.regression
+            fit = Regression(made.design, made.model, result)
+            for name, table in fit.tables(section.new()).items():
+                write_whole(path / name, table.to_csv().encode())
+                say(f"{path / name}\n{table.round(3).head(20)}")
         if missing := save_run(path, result, test if len(test) else None, seed, own):
             say(f"{path}: no posterior.nc: {missing}")
 

@@ -6,6 +6,7 @@ from .compat import k_hat as k_hat
 from .devices import plot_client_costs as plot_client_costs
 from .export import to_arviz as to_arviz
 from .intervals import plot_intervals as plot_intervals
+from .intervals import plot_ranks as plot_ranks
 from .maps import plot_inputs as plot_inputs
 from .maps import plot_support_maps as plot_support_maps
 from .maps import plot_unit_maps as plot_unit_maps
@@ -18,7 +19,6 @@ from .pictures import plot_against_bits as plot_against_bits
 from .pictures import plot_forest as plot_forest
 from .pictures import plot_series as plot_series
 from .pictures import save as save
-from .ranks import plot_ranks as plot_ranks
 from .tables import round_table as round_table
 from .tables import score_table as score_table
 from .tables import table as table

@@ -11,11 +11,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from bayesfed.algorithms.federated_svi.recipe import federated_svi
-from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError, needs
-from bayesfed.errors.checks import ITSELF, PART, check, checked, one_of, shown
-from bayesfed.federated import Algorithm
+from bayesfed.errors import needs
+from bayesfed.errors.checks import ITSELF, PART, check, checked, one_of
 from bayesfed.inference.exact.posterior import ExactPosterior
 from bayesfed.inference.exact.traced import doubled
 from bayesfed.keys import Key, forked
@@ -24,63 +21,12 @@ from bayesfed.models.regression.families import Name
 from bayesfed.models.regression.model import RegressionModel
 from bayesfed.models.regression.tables import Frame, Missing
 from bayesfed.running.launch import run
+from bayesfed.running.prepared import prepared
 from bayesfed.running.result import Result
 from bayesfed.trees import Tree
 
 # Columns of predictions.
 PREDICTED = ("mean", "mean_low", "mean_high", "low", "high")
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A regression before its fit.
-
-    Parameters
-    ----------
-    design
-        How frames become rows.
-    model
-        The Pyro model of these rows.
-    clients
-        The rows of each site.
-    """
-
-    design: Design
-    model: RegressionModel
-    clients: Mapping[str, Dataset]
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The method that finds the posterior of all rows."""
-        return federated_svi(self.model)
-
-
-def prepared(
-    formula: str, data: Mapping[str, Frame] | Frame, family: Name, site: str, missing: Missing
-) -> Prepared:
-    """Return a regression before its fit; parameters are those of `regression`.
-
-    Raises
-    ------
-    ArgumentError, DataError
-        As `regression`.
-    """
-    frames, pandas = data, needs("pandas", "formulas")
-    needs("formulae", "formulas")
-    if isinstance(data, pandas.DataFrame):
-        if site not in data.columns:
-            expected = f"frames by site, or a frame with the column {site!r}"
-            there = ", ".join(map(str, data.columns[:12]))
-            raise ArgumentError("regression, data", expected, there, "site='name of that column'")
-        frames = {str(name): part for name, part in data.groupby(site)}
-    named = isinstance(frames, Mapping) and frames
-    if not named or not all(isinstance(one, pandas.DataFrame) for one in frames.values()):
-        hint = "{'name': pandas.read_csv('name.csv'), ...}"
-        raise ArgumentError("regression, data", "pandas frames by site", shown(data), hint)
-    tables = cast(Mapping[str, Frame], frames)
-    design = Design.of(formula, family, site, missing, tables)
-    clients = {name: design.rows(frame, name) for name, frame in tables.items()}
-    return Prepared(design, RegressionModel.of(design, list(clients.values())), clients)
 
 
 @checked(data=ITSELF)
@@ -244,6 +190,17 @@ class Regression:
         made = needs("pandas", "formulas").DataFrame(columns)
         made.index.name = "coefficient"
         return made
+
+    def tables(self, rows: Frame | None) -> dict[str, Frame]:
+        """Return what a folder of results has of the fit, by the names of its files: coefficients,
+        also without each site, and predictions of rows, if there are any.
+        """
+        parts = {"": self} | {name: self.without(name) for name in sorted(self.result.data or {})}
+        made = [part.table().assign(without=name) for name, part in parts.items()]
+        tables = {"coefficients.csv": needs("pandas", "formulas").concat(made)}
+        if rows is not None:
+            tables["predictions.csv"] = rows.join(self.predict(rows))
+        return tables
 
     @checked(frame=ITSELF, interval=PART)
     def predict(

@@ -240,8 +240,8 @@ class Result:
         or a part of the posterior that is not known for these rows.
         """
         check_rows("Result.scores", data, self.data)
-        kept, key = self.snapshot.memories, Key(seed, "predictive")
-        return scores_by_client(self.posterior, kept, data, key, draws)
+        key = Key(seed, "predictive")
+        return scores_by_client(self.posterior, self.snapshot.memories, data, key, draws)
 
     @checked()
     def k_hat(
@@ -282,8 +282,7 @@ class Result:
 
         Its name is the experiment's in tables and pictures. Predictions are exported for the rows
         `test`, by client where a part of the posterior stays with clients; clients' held-out rows
-        `own`, by name, are scored as by `personal_scores`. Returned is the folder of this seed,
-        ``folder/seed-N``.
+        `own`, by name, are scored as by `personal_scores`. Returned is ``folder/seed-N``.
 
         `ArgumentError` if it has a run of this seed or an experiment file, or cannot be written to.
         """
@@ -297,5 +296,5 @@ class Result:
 
     def plot_elbo(self, axes: Axes | None = None) -> Axes:
         """Plot the ELBO per round; see `bayesfed.inspect.plot_series`."""
-        series = {self.algorithm.name: self.series("elbo")}
-        return plot_series(series, label="ELBO (nats)", axes=axes)
+        name = self.algorithm.name
+        return plot_series({name: self.series("elbo")}, label="ELBO (nats)", axes=axes)

@@ -473,7 +473,6 @@ def test_the_example_of_an_own_method_is_the_shipped_scaffold(tmp_path):
                 built.algorithm, dict(list(built.clients.items())[:3]), rounds=2, progress=False
             ).snapshot.state
         )
-    assert states[0].keys() == states[1].keys()
     assert all(torch.allclose(leaf, states[1][name], atol=1e-5) for name, leaf in states[0].items())
 
 

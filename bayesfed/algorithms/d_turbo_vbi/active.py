@@ -4,17 +4,28 @@ be sent.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
+from bayesfed.algorithms.d_turbo_vbi.watch import NLL
 from bayesfed.compress import gather_active, scatter_active
 from bayesfed.errors import UpdateError
 from bayesfed.federated import Active, Kind, Reducer, Sum, Update
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
-from bayesfed.trees import Tree
+from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
+from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE
+from bayesfed.trees import Shapes, Tree
+
+
+def sent(initial: Tree, spreads: Collection[str]) -> Shapes:
+    """Return what clients send of a state: means, points, sds of these names, and scores."""
+    named = tuple(name for name in initial if name.startswith(("mean/", f"{POINT}/")))
+    scores = {SCORES: (len(FACTORS),)} if TEMPERATURE in initial else {}
+    return {name: tuple(initial[name].shape) for name in (*named, *spreads)} | {NLL: ()} | scores
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from typing import Literal
 import torch
 
 from bayesfed.algorithms.composing import Turn, compose
-from bayesfed.algorithms.d_turbo_vbi.active import Gathered, Scattered
+from bayesfed.algorithms.d_turbo_vbi.active import Gathered, Scattered, sent
 from bayesfed.algorithms.d_turbo_vbi.changes import Changes
 from bayesfed.algorithms.d_turbo_vbi.density import ToDensity, no_field
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
@@ -64,7 +64,7 @@ from bayesfed.federated import (
     View,
 )
 from bayesfed.federated.core.seams import inner_codec
-from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
+from bayesfed.federated.training.held_out_scores import SCORES
 from bayesfed.federated.training.observations import counting
 from bayesfed.inference import Exchange, MeanFieldElbo, Structured
 from bayesfed.inference.turbo.blocks import Blocks
@@ -143,17 +143,13 @@ def d_turbo_vbi(
         How changes of active means are sent in both directions, and what the clients hold before
         round 0. Default: `Changes()`, unless a codec or a link is given.
     returns
-        How weights that are off return by their own data. Expanded to second order at zero, with
-        slope g and curvature h of the tempered log likelihood and a slab of variance v, the local
-        ELBO gives ``log BF = g^2 v / (2 (1 + h v)) - log(1 + h v) / 2``. Clients send the signs of
-        the largest ``z = g / sqrt(h + 1 / v)`` with one magnitude, and an entry is judged as an
-        active one with mean ``z sigma``; see `bayesfed.inference.turbo.returning`.
+        How weights that are off return by their own data: clients send the signs of the largest
+        slopes of the local ELBO at zero, in sds; `bayesfed.inference.turbo.returning` derives it.
         Default: `Returns()` where `changes` learn from a start of at most 3 % of the weights;
         ``Returns(share=0)`` is none.
     spread, initial_sd
         Whether all weights share one posterior sd, or each layer or each weight has its own; and
-        its initial value. Default: a tenth of the initial scale of the layer, of the narrowest one
-        where all share one.
+        its initial value. Default: a tenth of the initial scale of the (narrowest) layer.
     initial_inclusion
         pi-tilde before round 0; a-tilde and b-tilde follow from it by (17). The paper leaves it
         open. Default: 1, nearly. Under `MeanField`, which keeps an entry whose precision says that
@@ -239,18 +235,7 @@ def d_turbo_vbi(
     )
     sizes = {name: site.matrix for name, site in declared.sites.items()} if returns else {}
     initial |= {STANDS + name: torch.zeros(size) for name, size in sizes.items()}
-    expected = (
-        {
-            name: tuple(leaf.shape)
-            for name, leaf in initial.items()
-            if name.startswith(("mean/", f"{POINT}/")) or name in server.spreads
-        }
-        | {NLL: ()}
-        | ({SCORES: (len(FACTORS),)} if auto else {})
-    )
-
-    def published_last(state: Tree) -> Tree:
-        return {f"support/{name}": state[f"before/{name}"] for name in declared.sites}
+    expected = sent(initial, server.spreads)
 
     def asked(turn: Turn) -> float:
         """Return for which share of the active entries clients are to speak."""
@@ -259,7 +244,7 @@ def d_turbo_vbi(
 
     def view(turn: Turn) -> View:
         said = {SAID + name: size for name, size in sizes.items() if asked(turn)}
-        active = Active(server.supports(turn.state), expected | said, server.spreads)
+        active = Active(server.supports(turn.state), {**expected, **said}, server.spreads)
         return Gathered(active) if link else active
 
     def options(turn: Turn) -> LocalOptions:
@@ -284,7 +269,7 @@ def d_turbo_vbi(
     scored = Scored(HeldOut(local, objective) if auto else local, objective)
     heard: Server = server
     up, feeds = inner_codec(codec)
-    layer = Holding(held=("support/*",), before=published_last, feedback=feeds)
+    layer = Holding(held=("support/*",), before=server.published_last, feedback=feeds)
     if changes:
         whole = (*server.spreads, NLL, f"{SAID}*", *([SCORES, TEMPERATURE] if auto else []))
         layer, initial = changes.exchanged(server, initial, layer, whole)

@@ -243,12 +243,8 @@ class TurboStep:
     def _unchanged(self, state: Tree) -> tuple[Tree, Info]:
         """Return the state of a round that switched nothing off, and its figures."""
         supports = self.supports(state)
-        info = {
-            "density": density_of(supports, state),
-            "reactivated": 0.0,
-            "switched_off": 0.0,
-            **asked(self.policy, state),
-        }
+        info = {"density": density_of(supports, state), "reactivated": 0.0, "switched_off": 0.0}
+        info |= asked(self.policy, state)
         if self.use_prior:
             divergences = [
                 kl_divergence(
@@ -265,13 +261,8 @@ class TurboStep:
 
         @cache
         def count(field: float) -> int:
-            return sum(
-                max(
-                    least[name],
-                    int((self._run(trial, name, seen, state, field)[0].log_odds > 0).sum()),
-                )
-                for name in seen
-            )
+            runs = {name: self._run(trial, name, seen, state, field)[0] for name in seen}
+            return sum(max(least[name], int(run.active.sum())) for name, run in runs.items())
 
         return smallest(count, wanted, float(state[FIELD]), within=max(1, wanted // 50))
 
@@ -280,6 +271,10 @@ class TurboStep:
     ) -> tuple[SiteBelief, SupportState, Inferred]:
         site, support = self.declared.sites[name], self.support_of(name, state)
         return exchange.run(site, seen[name], support, self.blocks, field)
+
+    def published_last(self, state: Tree) -> Tree:
+        """Return the supports that clients hold."""
+        return {f"support/{name}": state[f"before/{name}"] for name in self.declared.sites}
 
     def belief(self, state: Tree) -> Belief:
         """Return the posterior of every site."""

@@ -5,12 +5,14 @@ et al., 2024), k-hat, effective sample size, evidence, refits, and the verdict.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayesfed.inference.exact.points import freedom
+from bayesfed.inference.exact.traced import Slot
 from bayesfed.trees import Tree
 
 # Largest k-hat of weights, and of weights times squares, and least share of effective points, of a
@@ -162,4 +164,17 @@ def refitted(points: Tensor, weights: Tensor, components: int = 3) -> list[tuple
     return [
         ({"centre": mean + root @ centre, "basis": root @ basis}, share[k])
         for k, (centre, basis) in enumerate(made)
+    ]
+
+
+def free(basis: Tensor, slots: Mapping[str, Slot]) -> list[str]:
+    """Return the names of the sites of the direction in which nothing is known, the first of a
+    basis ``(d, d)``.
+    """
+    size = basis.abs()
+    involved = size[:, 0] / size[:, 1:].norm(dim=1).clamp_min(1e-12)
+    return [
+        name
+        for name, slot in slots.items()
+        if bool((involved[slot.begin : slot.end] > 0.1 * involved.max()).any())
     ]

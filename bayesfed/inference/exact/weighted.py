@@ -106,9 +106,9 @@ class Weighted:
     def _word(self) -> str:
         if (stage := int(self.state["stage"][0])) != stages.DONE:
             return STAGES[stage]
-        code = int(self.state["verdict"][0])
-        named = f": {', '.join(self._free)}" if code == weighing.FREE else ""
-        return WORDS[code] + named
+        if (code := int(self.state["verdict"][0])) != weighing.FREE:
+            return WORDS[code]
+        return f"{WORDS[code]}: {', '.join(weighing.free(self.state['free'], self.traced.slots))}"
 
     @property
     def k_hat(self) -> float:
@@ -130,11 +130,8 @@ class Weighted:
     @property
     def doubt(self) -> str:
         """What speaks against the draws, in words; empty if nothing does."""
-        found = self.lack
-        if self._away:
-            found += "; " if found else ""
-            found += f"{self._away} sites were not heard: the posterior is that of the others"
-        return found
+        away = f"{self._away} sites were not heard: the posterior is that of the others"
+        return "; ".join(filter(None, (self.lack, away if self._away else "")))
 
     @property
     def lack(self) -> str:
@@ -298,14 +295,3 @@ class Weighted:
     def parameters(self) -> Tree:
         """Means of all sites."""
         return {name: leaf.contiguous() for name, leaf in self.constants.items() if ".mean" in name}
-
-    @property
-    def _free(self) -> list[str]:
-        """Names of the sites of the direction in which nothing is known, the first of the basis."""
-        basis = self.state["free"].abs()
-        involved = basis[:, 0] / basis[:, 1:].norm(dim=1).clamp_min(1e-12)
-        return [
-            name
-            for name, slot in self.traced.slots.items()
-            if bool((involved[slot.begin : slot.end] > 0.1 * involved.max()).any())
-        ]

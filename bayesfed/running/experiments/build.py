@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,9 +21,7 @@ from bayesfed.running.experiments.reader import Reader
 from bayesfed.running.experiments.regressions import BESIDE, RegressionOf
 from bayesfed.running.experiments.scope import Scope
 from bayesfed.running.experiments.words import missing
-from bayesfed.running.formulas import Regression
-from bayesfed.running.launch import MOST
-from bayesfed.running.result import Result
+from bayesfed.running.prepared import Prepared
 from bayesfed.running.scores import Further, check_further
 
 CLIENTS = 10
@@ -47,8 +45,8 @@ class Built:
         Rows of each client to score its own model on; empty where the file asks for none.
     scores
         Names of further scores.
-    finish
-        What makes of a result the tables of a regression, by the names of their files.
+    regression
+        The section of a regression by formula, and what it made.
     """
 
     algorithm: Algorithm
@@ -63,7 +61,7 @@ class Built:
     save_every: int
     own: Mapping[str, Dataset]
     scores: Sequence[Further] = ()
-    finish: Callable[[Result], Mapping[str, Any]] | None = None
+    regression: tuple[RegressionOf, Prepared] | None = None
 
 
 def seeds(file: ExperimentFile) -> list[int]:
@@ -162,7 +160,7 @@ def _regression(reader: Reader, file: ExperimentFile, seed: int) -> Built:
     except BayesfedError as problem:
         raise file.error(("regression",), problem=problem) from problem
     rows = concatenated(list(made.clients.values()))
-    options, likelihood = {"rounds": MOST}, Normal()
+    options, likelihood = {"rounds": None}, Normal()
     return Built(
         made.algorithm,
         pool,
@@ -175,7 +173,7 @@ def _regression(reader: Reader, file: ExperimentFile, seed: int) -> Built:
         1,
         plain["save_every"],
         {},
-        finish=lambda result: section.tables(Regression(made.design, made.model, result)),
+        regression=(section, made),
     )
 
 

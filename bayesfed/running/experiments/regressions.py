@@ -13,7 +13,7 @@ from bayesfed.data.readers.labels import nearest
 from bayesfed.errors import DataError, needs
 from bayesfed.models.regression.families import Name
 from bayesfed.models.regression.tables import Frame, Missing
-from bayesfed.running.formulas import Prepared, Regression, prepared
+from bayesfed.running.prepared import Prepared, prepared
 
 # Sections that a file with a regression may have.
 BESIDE = ("seeds", "pool", "save_every")
@@ -53,25 +53,17 @@ class RegressionOf:
         DataError
             If a file cannot be read.
         """
-        frames = [self._frame(path) for path in (self.data, self.test) if path is not None]
-        for frame in frames:
-            if self.site not in frame:
-                there = [str(name) for name in frame.columns]
+        frame = self._frame(self.data)
+        for part in (frame, self.new()):
+            if part is not None and self.site not in part:
+                there = [str(name) for name in part.columns]
                 expected, hint = f"a column {self.site!r}", nearest(self.site, there)
                 raise DataError("regression", expected, f"{there[:12]}", hint)
-        return prepared(self.formula, frames[0], self.family, self.site, self.missing)
+        return prepared(self.formula, frame, self.family, self.site, self.missing)
 
-    def tables(self, fit: Regression) -> dict[str, Frame]:
-        """Return what a folder of results has of a fit: its coefficients, without each site, and
-        predictions of the rows of the test file.
-        """
-        parts = {"": fit} | {name: fit.without(name) for name in sorted(fit.result.data or {})}
-        made = [part.table().assign(without=name) for name, part in parts.items()]
-        tables = {"coefficients.csv": needs("pandas", "formulas").concat(made)}
-        if self.test is not None:
-            frame = self._frame(self.test)
-            tables["predictions.csv"] = frame.join(fit.predict(frame))
-        return tables
+    def new(self) -> Frame | None:
+        """Return the rows of the test file; None without one."""
+        return None if self.test is None else self._frame(self.test)
 
     def _frame(self, path: Path) -> Frame:
         read = partial(needs("pandas", "formulas").read_csv, sep=self.delimiter)

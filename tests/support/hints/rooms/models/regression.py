@@ -6,9 +6,13 @@ import numpy as np
 import pandas as pd
 
 import bayesfed as bf
-from bayesfed.running.formulas import prepared
+from bayesfed.running.prepared import prepared
 
-COMPLETE = ("bayesfed/models/regression", "bayesfed/running/formulas.py")
+COMPLETE = (
+    "bayesfed/models/regression",
+    "bayesfed/running/formulas.py",
+    "bayesfed/running/prepared.py",
+)
 DRAWN = np.random.default_rng(0).normal(size=12)
 FRAME = pd.DataFrame(
     {

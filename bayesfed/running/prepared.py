@@ -1,0 +1,69 @@
+"""`prepared`: from a formula and frames of sites to a model and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from bayesfed.algorithms.federated_svi.recipe import federated_svi
+from bayesfed.data import Dataset
+from bayesfed.errors import ArgumentError, needs
+from bayesfed.errors.checks import shown
+from bayesfed.federated import Algorithm
+from bayesfed.models.regression.design import Design
+from bayesfed.models.regression.families import Name
+from bayesfed.models.regression.model import RegressionModel
+from bayesfed.models.regression.tables import Frame, Missing
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A regression before its fit.
+
+    Parameters
+    ----------
+    design
+        How frames become rows.
+    model
+        The Pyro model of these rows.
+    clients
+        The rows of each site.
+    """
+
+    design: Design
+    model: RegressionModel
+    clients: Mapping[str, Dataset]
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The method that finds the posterior of all rows."""
+        return federated_svi(self.model)
+
+
+def prepared(
+    formula: str, data: Mapping[str, Frame] | Frame, family: Name, site: str, missing: Missing
+) -> Prepared:
+    """Return a regression before its fit; parameters are those of `regression`.
+
+    Raises
+    ------
+    ArgumentError, DataError
+        As `regression`.
+    """
+    frames, pandas = data, needs("pandas", "formulas")
+    needs("formulae", "formulas")
+    if isinstance(data, pandas.DataFrame):
+        if site not in data.columns:
+            expected = f"frames by site, or a frame with the column {site!r}"
+            there = ", ".join(map(str, data.columns[:12]))
+            raise ArgumentError("regression, data", expected, there, "site='name of that column'")
+        frames = {str(name): part for name, part in data.groupby(site)}
+    named = isinstance(frames, Mapping) and frames
+    if not named or not all(isinstance(one, pandas.DataFrame) for one in frames.values()):
+        hint = "{'name': pandas.read_csv('name.csv'), ...}"
+        raise ArgumentError("regression, data", "pandas frames by site", shown(data), hint)
+    tables = cast(Mapping[str, Frame], frames)
+    design = Design.of(formula, family, site, missing, tables)
+    clients = {name: design.rows(frame, name) for name, frame in tables.items()}
+    return Prepared(design, RegressionModel.of(design, list(clients.values())), clients)
