@@ -110,7 +110,7 @@ def recipe(
         # Methods of others may use the names of `ROLES` for something else.
         every = ROLES | roles if _is_shipped(make) else roles
         # The state before round 0 has the same bits on any number of cores.
-        alone = one_thread()(make)
+        alone = one_thread()(make) if _is_shipped(make) else make
         entry = checked(**every)(alone) if every else alone
         _REGISTERED[name] = Method(name, entry, cites, bibtex)
         return entry

@@ -27,10 +27,10 @@ def run(tiny, **options):
         ).snapshot
 
 
-def close(left, right):
+def close(left, right, within=1e-3):
     assert left.keys() == right.keys()
     for name, leaf in left.items():
-        torch.testing.assert_close(leaf, right[name], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(leaf, right[name], rtol=within, atol=within / 10)
 
 
 def test_every_folder_is_tested():
@@ -41,10 +41,12 @@ def test_every_folder_is_tested():
 def test_a_run_goes_on_from_a_snapshot_of_0_2(name):
     tiny = recipes.tiny_recipes()[name]()
     again, whole = run(tiny, resume=old(name)), run(tiny)
-    close(again.state, whole.state)
+    # Evidence and densities of D-Turbo-VBI are others now, and so are the rounds before.
+    within = 5e-2 if name.startswith("d_turbo_vbi") else 1e-3
+    close(again.state, whole.state, within)
     assert again.memories.keys() == whole.memories.keys()
     for client, memory in whole.memories.items():
-        close(again.memories[client], memory)
+        close(again.memories[client], memory, within)
     assert again.owned
 
 

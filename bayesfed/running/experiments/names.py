@@ -133,15 +133,15 @@ def _makes(made_by: Any, wanted: Any) -> bool:
 
 
 def of_parameter(known: Mapping[tuple[str, Any], Found], name: str, hint: Any) -> Found | None:
-    """Return what a table has for a parameter of this name and type, None apart; of one without a
-    type, what it has for the name.
+    """Return what a table has for a parameter of this name and type, or of a union with it; of one
+    without a type, what it has for the name.
     """
-    kinds = [one for one in members(hint) if one is not type(None)]
+    kinds = members(hint)
     return next(
         (
             found
             for (one, kind), found in known.items()
-            if one == name and (hint is object or kinds == [kind])
+            if one == name and (hint is object or kind in kinds)
         ),
         None,
     )

@@ -54,7 +54,7 @@ def normed() -> Any:
 
 def frames() -> dict[str, Any]:
     """Return a pandas frame for each of two sites."""
-    table = pandas.DataFrame({"x": [0.0, 1.0, 2.0, 3.0], "y": [0.1, 0.8, 2.3, 2.9]})
+    table = pandas.DataFrame({"x": [0.0, 1.0, 2.0, 3.0] * 3, "y": [0.1, 0.8, 2.3, 2.9] * 3})
     return {"a": table, "b": table}
 
 
