@@ -27,13 +27,12 @@ def run(tiny, **options):
         ).snapshot
 
 
-def close(left, right, others=0.0):
-    """All leaves are there, and all but a share of their entries are equal to rounding."""
+def close(left, right, values=True):
     assert left.keys() == right.keys()
     for name, leaf in left.items():
         assert leaf.dtype == right[name].dtype
-        apart = ~torch.isclose(leaf.double(), right[name].double(), rtol=1e-3, atol=1e-4)
-        assert int(apart.sum()) <= others * apart.numel(), name
+        if values:
+            torch.testing.assert_close(leaf, right[name], rtol=1e-3, atol=1e-4)
 
 
 def test_every_folder_is_tested():
@@ -45,11 +44,11 @@ def test_a_run_goes_on_from_a_snapshot_of_0_2(name):
     tiny = recipes.tiny_recipes()[name]()
     again, whole = run(tiny, resume=old(name)), run(tiny)
     # D-Turbo-VBI makes of the same answers something else now, and so were the rounds before.
-    others = 1.0 if name.startswith("d_turbo_vbi") else 0.0
-    close(again.state, whole.state, others)
+    values = not name.startswith("d_turbo_vbi")
+    close(again.state, whole.state, values)
     assert again.memories.keys() == whole.memories.keys()
     for client, memory in whole.memories.items():
-        close(again.memories[client], memory, others)
+        close(again.memories[client], memory, values)
     assert again.owned
 
 
