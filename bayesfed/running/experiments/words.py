@@ -179,5 +179,5 @@ def missing(name: str, made_by: Any) -> Parts:
         if hint is None
         else (words(hint), f"{name} = {example(hint)}")
     )
-    near = {"net": '[net] with kind = "mlp"', "count": "count = 2"}.get(name, near)
-    return f"`{name}`: {wanted}", "nothing", near
+    known = {"net": '[net] with kind = "mlp"', "count": "count = 2", "data": 'data = "digits"'}
+    return f"`{name}`: {wanted}", "nothing", known.get(name, near)

@@ -115,6 +115,7 @@ def beside(content, name="other.toml"):
 
 
 CASES = [
+    case(DATA, "", 'data = "digits"', 'data = "digits"', also=(("[8, 3]", "[64, 10]"),)),
     # What is worked out of the parts.
     case("[0]", "[3, 3]", "[0, 1, 2]", "[0, 1, 2]"),
     case("rounds = 1", "rounds = 0", "rounds = 10", "rounds = 10"),
