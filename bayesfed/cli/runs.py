@@ -22,7 +22,7 @@ from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.folders import named_folders, note_versions, read_json, write_json
 from bayesfed.running.folders import save as save_run
-from bayesfed.running.formulas import Regression
+from bayesfed.running.formulas.fitted import Regression
 from bayesfed.running.scores import further_scores, predictive
 
 

@@ -1,7 +1,7 @@
 from .comparison import comparison as comparison
 from .folders import Folder as Folder
-from .formulas import Regression as Regression
-from .formulas import regression as regression
+from .formulas.fitted import Regression as Regression
+from .formulas.fitted import regression as regression
 from .launch import run as run
 from .reporting.page import report as report
 from .result import Result as Result

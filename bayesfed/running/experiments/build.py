@@ -21,7 +21,7 @@ from bayesfed.running.experiments.reader import Reader
 from bayesfed.running.experiments.regressions import BESIDE, RegressionOf
 from bayesfed.running.experiments.scope import Scope
 from bayesfed.running.experiments.words import missing
-from bayesfed.running.prepared import Prepared
+from bayesfed.running.formulas.prepared import Prepared
 from bayesfed.running.scores import Further, check_further
 
 CLIENTS = 10

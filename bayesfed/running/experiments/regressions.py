@@ -13,7 +13,7 @@ from bayesfed.data.readers.labels import nearest
 from bayesfed.errors import DataError, needs
 from bayesfed.models.regression.families import Name
 from bayesfed.models.regression.tables import Frame, Missing
-from bayesfed.running.prepared import Prepared, prepared
+from bayesfed.running.formulas.prepared import Prepared, prepared
 
 # Sections that a file with a regression may have.
 BESIDE = ("seeds", "pool", "save_every")

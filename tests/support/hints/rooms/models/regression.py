@@ -4,14 +4,13 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
+from bayesfed.running.prepared import prepared
 
 import bayesfed as bf
-from bayesfed.running.prepared import prepared
 
 COMPLETE = (
     "bayesfed/models/regression",
-    "bayesfed/running/formulas.py",
-    "bayesfed/running/prepared.py",
+    "bayesfed/running/formulas",
 )
 DRAWN = np.random.default_rng(0).normal(size=12)
 FRAME = pd.DataFrame(

@@ -20,8 +20,8 @@ from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.families import Name
 from bayesfed.models.regression.model import RegressionModel
 from bayesfed.models.regression.tables import Frame, Missing
+from bayesfed.running.formulas.prepared import prepared
 from bayesfed.running.launch import run
-from bayesfed.running.prepared import prepared
 from bayesfed.running.result import Result
 from bayesfed.trees import Tree
 

@@ -1,0 +1,1 @@
+"""Regressions by formula: `prepared`, before their fit; `fitted`, after it."""
