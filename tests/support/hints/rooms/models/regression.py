@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-from bayesfed.running.prepared import prepared
+from bayesfed.running.formulas.prepared import prepared
 
 import bayesfed as bf
 
