@@ -114,11 +114,11 @@ def test_the_attack_stays_below_the_printed_epsilon_and_finds_a_broken_mechanism
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("noise", "count"), [(2.0, 1), (4.0, 3)])
-def test_over_two_thousand_runs(noise, count):
-    sound, printed = audited(noise, count, runs=2000)
+def test_over_two_thousand_runs():
+    """Of one round; `benchmarks/privacy.py` has more rounds."""
+    sound, printed = audited(2.0, 1, runs=2000)
     assert 0.1 * printed < sound < printed
-    broken, printed = audited(noise / 10, count, told=noise, runs=2000)
+    broken, printed = audited(0.2, 1, told=2.0, runs=2000)
     assert broken > printed
 
 

@@ -2,10 +2,7 @@
 the server never keeps, what is refused.
 """
 
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -403,15 +400,3 @@ def test_a_vault_that_is_not_there_is_named(tmp_path):
             pass
     folder = Vault().folder
     assert not folder.exists()
-
-
-@pytest.mark.slow
-def test_the_benchmark_meets_its_targets():
-    program = Path(__file__).parents[2] / "benchmarks" / "scale_out.py"
-    done = subprocess.run(
-        [sys.executable, str(program), "--only", "secure", "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -201,6 +201,11 @@ def damped(damping):
 
 
 CASES = [
+    (
+        lambda: declared(plain(), training=work()),
+        "the model and this posterior alone",
+        lambda: bf.federated_svi(terms.plain, plain()),
+    ),
     # Conjugate models.
     (lambda: conjugate(test=DATA), "no `test` rows", conjugate),
     (

@@ -4,9 +4,9 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-from bayesfed.running.formulas.prepared import prepared
 
 import bayesfed as bf
+from bayesfed.running.formulas.prepared import prepared
 
 COMPLETE = (
     "bayesfed/models/regression",
