@@ -206,6 +206,11 @@ CASES = [
         "the model and this posterior alone",
         lambda: bf.federated_svi(terms.plain, plain()),
     ),
+    (
+        lambda: declared(least_rows=20),
+        "leaving out least_rows, or guide, fusion and training",
+        lambda: (declared(), bf.federated_svi(terms.plain, least_rows=20)),
+    ),
     # Conjugate models.
     (lambda: conjugate(test=DATA), "no `test` rows", conjugate),
     (
