@@ -211,7 +211,7 @@ def figures(name: str, seed: int, result: bf.Result) -> dict[str, float | str]:
             f"share {number}": neighbour_share(mask),
         }
     clustering["pixel share"] = neighbour_share(masks[HIDDEN[0]].reshape(-1, 28, 28))
-    sparse = bool(result.series("density"))
+    sparse = any("density" in record.server for record in result.history)
     return {
         "method": name,
         "seed": seed,
