@@ -106,6 +106,29 @@ def noting(net: nn.Module, paths: Iterable[str]) -> Iterator[list[tuple[str, Ten
         yield calls
 
 
+@contextmanager
+def passing(
+    net: nn.Module, paths: Iterable[str]
+) -> Iterator[dict[str, list[tuple[Tensor, Tensor]]]]:
+    """Note, inside the block, inputs and outputs of every call of some modules by their paths; the
+    slopes of what follows can be taken at these outputs.
+    """
+    calls: dict[str, list[tuple[Tensor, Tensor]]] = {path: [] for path in paths}
+
+    def note(path: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+        def hook(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            calls[path].append((given[0].detach(), output))
+            # A copy goes on, since the next module may work in place.
+            return output.clone()
+
+        return hook
+
+    with ExitStack() as hooks:
+        for path in calls:
+            hooks.enter_context(net.get_submodule(path).register_forward_hook(note(path)))
+        yield calls
+
+
 def last_layer(
     net: nn.Module, inputs: Tensor, parameters: Mapping[str, Tensor] | None = None
 ) -> str:

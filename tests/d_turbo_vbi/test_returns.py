@@ -26,11 +26,15 @@ def turbo(declared, clients, start=0.2, **options):
     )
 
 
-def test_the_evidence_at_zero_is_that_of_slopes_row_by_row():
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_evidence_at_zero_is_that_of_slopes_row_by_row(in_place):
     """log BF of the expansion, from each row's own slope, in every entry that is off."""
     random = bf.Key(0, "rows").generator()
     data = bf.Dataset(torch.randn(20, 5, generator=random), torch.arange(20) % 3)
     net, scale, tempered, sd = bf.mlp([5, 4, 3], bf.Key(0, "net")), 2.5, 0.5, 0.03
+    for module in net.modules():
+        if isinstance(module, torch.nn.ReLU):
+            module.inplace = in_place
     declared = bf.declare(net, likelihood=bf.Categorical(temperature=tempered))
     masks = {
         name: torch.rand(site.matrix, generator=random) < 0.5

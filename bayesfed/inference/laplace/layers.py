@@ -10,7 +10,6 @@ outputs and I inputs of a layer. The Jacobian of a row by the weights of a layer
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from bayesfed.errors import DataError
 from bayesfed.models.calling import called, check_resolved
-from bayesfed.models.modules import evaluating, last_linear, tied
+from bayesfed.models.modules import evaluating, last_linear, passing, tied
 from bayesfed.trees import Tree, leaf_of
 
 
@@ -155,16 +154,6 @@ def seen(
         If a layer is not used exactly once, the outputs are not ``(B, C)``, or are not those of a
         layer that is to be the last.
     """
-    passed: dict[str, list[tuple[Tensor, Tensor]]] = {layer.name: [] for layer in layers}
-
-    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
-        def hook(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            passed[name].append((given[0].detach(), output))
-            # A copy goes on, since the next module may work in place.
-            return output.clone()
-
-        return hook
-
     wanted = {name for layer in layers for name in layer.parameters}
     own = {name: leaf.detach() for name, leaf in net.named_parameters()} | parameters
     placed = {
@@ -172,9 +161,8 @@ def seen(
         for name, leaf in own.items()
         if leaf.is_floating_point()
     }
-    with ExitStack() as hooks, evaluating(net), torch.enable_grad():
-        for name in passed:
-            hooks.enter_context(net.get_submodule(name).register_forward_hook(note(name)))
+    names = [layer.name for layer in layers]
+    with passing(net, names) as passed, evaluating(net), torch.enable_grad():
         outputs = called(net, placed, inputs, "laplace")
     if outputs.ndim != 2 or any(len(times) != 1 for times in passed.values()):
         odd = {name: len(times) for name, times in passed.items() if len(times) != 1}

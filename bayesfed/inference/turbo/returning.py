@@ -20,18 +20,16 @@ for convolutions positions count apart. Other layers take ``h + 1 / v = 1 / sigm
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.inference.objectives.sampled_outputs import through
 from bayesfed.inference.turbo.elbo import MeanFieldElbo, spread_leaf
 from bayesfed.keys import Key
-from bayesfed.models.modules import evaluating
+from bayesfed.models.modules import evaluating, passing
 from bayesfed.trees import Tree
 
 # Rows of a client from which slopes are computed.
@@ -66,11 +64,11 @@ def steps_from_zero(
         return result
     net, means = plain.declared.net, [trained[f"mean/{name}"].requires_grad_() for name in masks]
     rows = data[torch.randperm(len(data), generator=key.generator())[:ROWS]]
-    modules = {sites[name].module: name for name in masks if sites[name].rows_are_outputs(net)}
-    with evaluating(net), _watched(net, modules) as seen:
+    paths = {name: sites[name].module for name in masks if sites[name].rows_are_outputs(net)}
+    with evaluating(net), passing(net, paths.values()) as seen:
         likely = plain.pointwise(trained, fixed, rows, key.generator(rows.inputs.device)).sum()
-    dense = {name: calls[0] for name, calls in seen.items() if len(calls) == 1}
-    outputs = [output for _, _, output in dense.values()]
+    dense = {name: seen[path][0] for name, path in paths.items() if len(seen[path]) == 1}
+    outputs = [output for _, output in dense.values()]
     slopes = torch.autograd.grad(likely, [*means, *outputs], materialize_grads=True)
     scale = observations / len(rows) / plain.temperature(fixed)
     at_outputs = dict(zip(dense, slopes[len(means) :], strict=True))
@@ -80,7 +78,7 @@ def steps_from_zero(
         sd = sd[mask > 0].mean() if sd.ndim else sd
         width = sd
         if name in dense:
-            layer, inputs, _ = dense[name]
+            layer, (inputs, _) = net.get_submodule(paths[name]), dense[name]
             unit = torch.zeros(site.shape).to(slope).requires_grad_()
             variance = through(layer, inputs.square(), unit)
             (squares,) = torch.autograd.grad(variance, unit, at_outputs[name].square())
@@ -88,33 +86,6 @@ def steps_from_zero(
             width = (scale * squares.view(site.matrix) + slab).rsqrt()
         result[name] = torch.where(mask > 0, 0.0, scale * slope * width * sd)
     return result
-
-
-Call = tuple[nn.Module, Tensor, Tensor]
-
-
-@contextmanager
-def _watched(net: nn.Module, modules: Mapping[str, str]) -> Iterator[dict[str, list[Call]]]:
-    """Collect layer, inputs and outputs of every call of some modules, by the names given to them,
-    inside the block.
-    """
-    seen = dict[str, list[Call]]()
-
-    def hook(name: str):  # type: ignore[no-untyped-def]
-        def note(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            seen.setdefault(name, []).append((layer, inputs[0].detach(), output))
-
-        return note
-
-    handles = [
-        net.get_submodule(module).register_forward_hook(hook(name))
-        for module, name in modules.items()
-    ]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def largest(steps: Tensor, count: int) -> Tensor:
