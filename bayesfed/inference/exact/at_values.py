@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from pyro import poutine
 from torch import Tensor
-from torch.distributions import biject_to
 
 from bayesfed.errors import PosteriorError
-from bayesfed.inference.exact.asking import finite
+from bayesfed.inference.exact.drawn import unconstrained
 from bayesfed.inference.exact.form import Form
 from bayesfed.inference.exact.traced import Traced, doubled
 from bayesfed.inference.variational.posterior import Drawn
@@ -97,9 +96,7 @@ def gaussian_of(posterior: Drawn, made: Traced, whole: int) -> tuple[Tensor, Ten
             hint = "the model that was fitted"
             raise PosteriorError("federated_svi, guide", "all sites", f"no {min(missing)!r}", hint)
         found = nodes(made.model, draw, rows.inputs, rows.targets)
-        each = (found[name] for name in made.slots)
-        free = [biject_to(node["fn"].support).inv(node["value"]).reshape(-1) for node in each]
-        values.append(finite(torch.cat(free)))
+        values.append(unconstrained(found[name] for name in made.slots))
     drawn = torch.stack(values)
     root = drawn.std(0) if made.size > whole else torch.linalg.cholesky(drawn.T.cov())
     return drawn.mean(0), root

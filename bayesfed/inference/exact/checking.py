@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesfed.inference.exact import points, weighing
 from bayesfed.inference.exact.asking import proposed
-from bayesfed.trees import Tree
+from bayesfed.trees import Tree, under
 
 
 def around(centre: Tensor, basis: Tensor) -> Tree:
@@ -71,13 +71,16 @@ def checked(question: Tree, answer: Tree, prior: Tensor | float, seed: int) -> T
 
 def weights(state: Tree) -> weighing.Verdict:
     """Return what the weights of all points say, all proposals taken together."""
-    mixture = {name: state[f"mix/{name}"] for name in ("centre", "basis", "share")}
-    return weighing.judged(state["value"] - weighing.log_mixture(state["points"], mixture))
+    return weighing.judged(state["value"] - _proposed(state))
 
 
 def gaussian(state: Tree) -> Tensor:
     """Return weights with which the points are of the Gaussian that they were drawn around."""
     (centre,), (basis,) = state["mix/centre"], state["mix/basis"]
-    mixture = {name: state[f"mix/{name}"] for name in ("centre", "basis", "share")}
     squares = weighing.whitened(state["points"] - centre, basis).square().sum(1)
-    return torch.softmax(-squares / 2 - weighing.log_mixture(state["points"], mixture), 0)
+    return torch.softmax(-squares / 2 - _proposed(state), 0)
+
+
+def _proposed(state: Tree) -> Tensor:
+    """Return the log density of all proposals at all points, ``(n,)``."""
+    return weighing.log_mixture(state["points"], under(state, "mix/"))

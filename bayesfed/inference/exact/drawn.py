@@ -4,7 +4,7 @@ than sites.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.distributions import biject_to
 
 from bayesfed.inference.exact.asking import SINGULAR, finite
 from bayesfed.inference.exact.traced import Doubled, Traced, doubled
+from bayesfed.inference.variational.terms import Node
 from bayesfed.keys import Key, forked
 
 # How many draws tell the quantiles of the prior.
@@ -39,7 +40,12 @@ def spread(made: Traced) -> Tensor | None:
     """
     values = list[Tensor]()
     for number in range(MANY):
-        nodes = drawn(made, Key(5, "starts", number)).values()
-        free = [biject_to(node["fn"].support).inv(node["value"]).reshape(-1) for node in nodes]
-        values += [finite(torch.cat(free))] if free else []
+        nodes = drawn(made, Key(5, "starts", number))
+        values += [unconstrained(nodes.values())] if nodes else []
     return torch.stack(values).sort(0).values if values else None
+
+
+def unconstrained(nodes: Iterable[Node]) -> Tensor:
+    """Return the unconstrained values of sites, one after the other, ``(d,)``."""
+    values = [biject_to(node["fn"].support).inv(node["value"]).reshape(-1) for node in nodes]
+    return finite(torch.cat(values))
