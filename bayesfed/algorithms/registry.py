@@ -107,11 +107,12 @@ def recipe(
                 f"{name!r}, which {other.make.__module__} has",
                 "another name",
             )
-        # Methods of others may use the names of `ROLES` for something else.
-        every = ROLES | roles if _is_shipped(make) else roles
-        # The state before round 0 has the same bits on any number of cores.
-        alone = one_thread()(make) if _is_shipped(make) else make
-        entry = checked(**every)(alone) if every else alone
+        entry, every = make, roles
+        if _is_shipped(make):
+            # The state before round 0 has the same bits on any number of cores. Methods of others
+            # may use the names of `ROLES` for something else.
+            entry, every = one_thread()(make), ROLES | roles
+        entry = checked(**every)(entry) if every else entry
         _REGISTERED[name] = Method(name, entry, cites, bibtex)
         return entry
 

@@ -27,13 +27,7 @@ RECIPES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name not in ("qsgd", "stc")))
-        for name in RECIPES
-    ],
-)
+@pytest.mark.parametrize("name", RECIPES)
 def test_they_learn_and_send_less(name, digits, clients):
     recipe, options, most, least = RECIPES[name]
     _, test = digits

@@ -313,7 +313,7 @@ def test_the_divergence_is_that_of_the_closed_form_up_to_a_constant(spread):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [400, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [400, 1000])
 def test_the_loss_is_the_elbo_of_the_declared_pyro_model(count):
     """Changes of the loss under a move of q(w) against Pyro's own trace densities, over shared
     draws.
@@ -411,7 +411,7 @@ def test_layers_of_other_kinds_sample_their_weights():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", ["shared", "layer", "weight"])
-@pytest.mark.parametrize("rate", [pytest.param(5e-3, marks=pytest.mark.slow), 3e-2])
+@pytest.mark.parametrize("rate", [5e-3, 3e-2])
 def test_sds_reach_their_optimum_whatever_the_rate_of_the_means(spread, rate):
     """Of a linear model with normal targets, where 1 / sigma^2 = <rho> + x'x / (T s^2), in the mean
     over the active weights that share sigma.

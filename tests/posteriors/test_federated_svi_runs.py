@@ -22,10 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "rule",
-    ["pvi", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("gradients", "wasserstein"))],
-)
+@pytest.mark.parametrize("rule", ["pvi", "gradients", "wasserstein"])
 def test_workers_resuming_and_batches(rule):
     found, data = clients()
     whole = fitted(rule=rule, rounds=4, batch_size=8)
