@@ -12,7 +12,7 @@ its archive or folder by --data or the environment variable POSTERIORDB; without
 for in shared/data beside the repository, and eleven small posteriors of records/posteriordb.json
 stand in if it is not there. Simulated regressions, whose exact answers are computed here, and the
 problems of `told` always run; `nuts`, `heart` and `calibration` where they are named. NUTS is as
-recorded in records/exact.jsonl; --measure runs it anew.
+recorded in records/exact.jsonl; --measure runs it anew, and records what else was run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 
 from parts.exact import hierarchies
 from parts.exact.bad import away, bad
-from parts.exact.central import beside_nuts, by_hospital, calibrated
+from parts.exact.central import beside_nuts, by_hospital, calibrated, rounded, write
 from parts.exact.hierarchies import HIERARCHIES
 from parts.exact.models import case
 from parts.exact.problems import simulated
@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10, help="simulated regressions")
     parser.add_argument("--heart", type=Path, help="folder of UCI's heart disease files")
     parser.add_argument("--simulations", type=int, default=1000, help="data sets of a model")
-    parser.add_argument("--measure", action="store_true", help="run NUTS anew, and record")
+    parser.add_argument("--measure", action="store_true", help="run NUTS anew; record")
     given = parser.parse_args()
     scores, met = list[Score](), list[bool]()
     for score in _scores(given):
@@ -69,6 +69,8 @@ def main() -> int:
     if scores:
         print(table(Score._fields, [tuple(score) for score in scores]))
         good = [score for score in scores if _meets(score)]
+        if given.measure:
+            write("posteriors", rounded({"scores": [score._asdict() for score in scores]}))
         met.append(at_least("share of posteriors that meet all", len(good) / len(scores), WANTED))
         wrong = [s.name for s in scores if s.status in CERTAIN and not _near(s)]
         met.append(target(f"wrong 'exact' {wrong}", len(wrong), 0))

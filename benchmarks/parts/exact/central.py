@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from parts.exact import heart, pooled
 from parts.exact.models import Case
-from parts.exact.scores import exact, fitted
+from parts.exact.scores import apart, exact, fitted
 from parts.shared.targets import at_least, target
 
 import bayesfed as bf
@@ -76,7 +76,7 @@ def beside_nuts(options: argparse.Namespace) -> Iterator[bool]:
             known = reference(name, case, options.measure)
             moments = {n: tuple(pair) for n, pair in known["moments"].items()}
             found, status, seconds = pooled.ours(case)
-            error, low, high = pooled.apart(found, moments)
+            error, low, high = apart(found, moments)
             lines.append([name, status, seconds, error, low, high, *_control(case, moments)])
             lines[-1].append(known["seconds"])
             print(*lines[-1], flush=True)
@@ -90,8 +90,8 @@ def beside_nuts(options: argparse.Namespace) -> Iterator[bool]:
 def _control(case: Case, moments: pooled.Moments) -> list[float]:
     made, seconds = pooled.guide(case)
     return [
-        *pooled.apart(pooled.laplace(case), moments),
-        *pooled.apart(made, moments),
+        *apart(pooled.laplace(case), moments),
+        *apart(made, moments),
         seconds,
     ]
 

@@ -14,7 +14,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 from parts.exact.models import Case, named
-from parts.exact.scores import exact, fitted, moments
+from parts.exact.scores import Moments, at_mode, exact, fitted, moments
 from pyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoMultivariateNormal
 from pyro.infer.autoguide.initialization import init_to_value
@@ -23,10 +23,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from bayesfed.data import Dataset
-from bayesfed.inference.exact import points
 from bayesfed.inference.exact.traced import doubled
 
-Moments = dict[str, tuple[float, float]]
 
 
 def generalised(size: int, family: Callable[[Tensor, Tensor], Any], wide: float) -> Any:
@@ -171,14 +169,7 @@ def nuts(
 
 def laplace(case: Case) -> Moments:
     """Return means and sds of the Gaussian at the mode of pooled rows."""
-    posterior = exact(fitted(case.model, case.clients))
-    state, made = posterior.state, posterior.traced
-    best = int(state["mode/level"].argmax())
-    where = state["mode/centre"][best] + (
-        points.normal(4096, made.size, 11) @ state["mode/basis"][best].T
-    )
-    with doubled():
-        return _plain(vmap(case.values)(vmap(made.values)(where)))
+    return at_mode(exact(fitted(case.model, case.clients)), case.values)
 
 
 def guide(case: Case, steps: int = 3000, rate: float = 0.01) -> tuple[Moments, float]:
@@ -198,13 +189,6 @@ def guide(case: Case, steps: int = 3000, rate: float = 0.01) -> tuple[Moments, f
 
 def _plain(found: dict[str, Tensor]) -> Moments:
     return {name: (float(one.mean()), float(one.std())) for name, one in found.items()}
-
-
-def apart(found: Moments, reference: Moments) -> tuple[float, float, float]:
-    """Return the error of the worst mean in reference sds, and the range of ratios of sds."""
-    errors = [abs(found[n][0] - mean) / sd for n, (mean, sd) in reference.items()]
-    ratios = [found[n][1] / sd for n, (_, sd) in reference.items()]
-    return max(errors), min(ratios), max(ratios)
 
 
 def ours(case: Case) -> tuple[Moments, str, float]:
