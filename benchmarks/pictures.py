@@ -14,10 +14,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from parts.pictures import comparison, devices, digits, front, over_the_air, rules, uncertainty
+from parts.pictures import comparison, costs, devices, digits, front, over_the_air, rules, uncertainty
 
 DRAWN: dict[str, Callable[[], None]] = {
     "front": front.draw,
+    "costs": costs.draw,
     "support_maps": digits.supports,
     "on_demand_clients": devices.draw,
     "compare_digits": comparison.draw,

@@ -52,10 +52,14 @@ def plot_intervals(
     MissingExtraError
         If Matplotlib is not installed.
     """
-    drawn = {name: _drawn(one, draws, seed) for name, one in posteriors.items()}
-    if not drawn:
+    if not posteriors:
         hint = "{'all': result.posterior}"
         raise ArgumentError("plot_intervals", "at least one posterior", "none", hint)
+    return intervals({name: _drawn(one, draws, seed) for name, one in posteriors.items()}, axes)
+
+
+def intervals(drawn: Mapping[str, Mapping[str, np.ndarray]], axes: Axes | None) -> Axes:
+    """Plot what `plot_intervals` does of draws of each value by its name."""
     first, *others = drawn.values()
     names = [name for name in first if all(name in one for one in others)]
     if not 0 < len(names) <= MOST:

@@ -233,6 +233,20 @@ def test_rows_are_predicted_with_intervals(died):
     assert odd["mean_low"].gt(found["mean_low"]).all()
 
 
+def test_intervals_are_drawn_of_all_sites_and_without_each(died):
+    axes = died.plot()
+    low, high, mean = (died.table()[name].to_numpy() for name in ("low", "high", "mean"))
+    drawn = [part.get_segments()[0] for part in axes.collections]
+    ends = np.array([line[:, 0] for line in drawn]).reshape(len(mean), 1 + len(SITES), 2)
+    sds = died.table()["sd"].to_numpy()
+    assert np.allclose(ends[:, 0], np.stack([low - mean, high - mean], 1) / sds[:, None], atol=0.01)
+    other = died.without("c").table()
+    assert np.allclose(ends[:, 3, 0], (other["low"] - mean) / sds, atol=0.01)
+    assert [one.get_text() for one in axes.get_legend().get_texts()] == [
+        "all sites", *(f"without {name}" for name in SITES)
+    ]
+
+
 def test_a_site_is_left_out_for_nothing(died):
     less = died.without("b")
     refit = fit("died ~ age", "bernoulli", {name: DATA[name] for name in "ac"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from bayesfed.errors import needs
 from bayesfed.errors.checks import ITSELF, PART, check, checked, one_of
 from bayesfed.inference.exact.posterior import ExactPosterior
 from bayesfed.inference.exact.traced import doubled
+from bayesfed.inspect.intervals import intervals
 from bayesfed.keys import Key, forked
 from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.families import Name
@@ -24,6 +25,9 @@ from bayesfed.running.formulas.prepared import prepared
 from bayesfed.running.launch import run
 from bayesfed.running.result import Result
 from bayesfed.trees import Tree
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Columns of predictions.
 PREDICTED = ("mean", "mean_low", "mean_high", "low", "high")
@@ -191,12 +195,33 @@ class Regression:
         made.index.name = "coefficient"
         return made
 
+    def plot(self, *, axes: Axes | None = None) -> Axes:
+        """Plot mean and 90 % interval of everything that `draws` has, of all sites and without each
+        of them, as `bayesfed.inspect.plot_intervals` does.
+
+        Raises
+        ------
+        ArgumentError
+            If there are more than 60 values.
+        MissingExtraError
+            If Matplotlib is not installed.
+        """
+        drawn = {}
+        for name, part in self._each().items():
+            title, frame = f"without {name}" if name else "all sites", part.draws(4000)
+            drawn[title] = {column: frame[column].to_numpy() for column in frame}
+        return intervals(drawn, axes)
+
+    def _each(self) -> dict[str, Regression]:
+        """Return the fit of all sites, under an empty name, and without each."""
+        names = sorted(self.result.data or {})
+        return {"": self} | {name: self.without(name) for name in names}
+
     def tables(self, rows: Frame | None) -> dict[str, Frame]:
         """Return what a folder of results has of the fit, by the names of its files: coefficients,
         also without each site, and predictions of rows, if there are any.
         """
-        parts = {"": self} | {name: self.without(name) for name in sorted(self.result.data or {})}
-        made = [part.table().assign(without=name) for name, part in parts.items()]
+        made = [part.table().assign(without=name) for name, part in self._each().items()]
         tables = {"coefficients.csv": needs("pandas", "formulas").concat(made)}
         if rows is not None:
             tables["predictions.csv"] = rows.join(self.predict(rows))

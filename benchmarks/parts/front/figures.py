@@ -1,5 +1,5 @@
-"""Every figure of README by its key, computed from `benchmarks/records`; those of benchmarks that
-keep no runs are in `records/printed.toml`.
+"""Every figure of README by its key, computed from `benchmarks/records`; of benchmarks that keep
+no runs, from what they measured last (`records/targets.tsv`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def runs(name: str) -> list[tuple[str, Run]]:
 def figures() -> dict[str, Figure]:
     """Return all figures by key."""
     made: dict[str, Figure] = {}
-    for maker in (_bits, _uncertainty, _sizes, _budgets, _package, _printed, _targets):
+    for maker in MAKERS:
         made.update(maker())
     return made
 
@@ -222,9 +222,40 @@ def _package() -> Iterator[tuple[str, Figure]]:
     )
 
 
-def _printed() -> Iterator[tuple[str, Figure]]:
-    for name, entry in tomllib.loads((RECORDS / "printed.toml").read_text()).items():
-        yield f"printed.{name}", Figure(tuple(entry["values"]), entry["setting"], entry["command"])
+def posteriors() -> list[Run]:
+    """Return the scores of posteriordb's posteriors, as `exact.py` recorded them."""
+    lines = map(json.loads, (RECORDS / "exact.jsonl").read_text().splitlines())
+    return next(list(line["scores"]) for line in lines if line["name"] == "posteriors")
+
+
+def supports() -> dict[str, dict[str, list[Run]]]:
+    """Return the runs of `sparse.py`, one a seed, by case and method."""
+    found: dict[str, dict[str, dict[int, Run]]] = {}
+    for line in map(json.loads, (RECORDS / "sparse.jsonl").read_text().splitlines()):
+        found.setdefault(line["case"], {}).setdefault(line["method"], {})[line["seed"]] = line
+    return {c: {m: [*of.values()] for m, of in by.items()} for c, by in found.items()}
+
+
+def _posteriors() -> Iterator[tuple[str, Figure]]:
+    rows = posteriors()
+    near = [row for row in rows if row["error"] <= 0.05 and 0.97 <= row["low"] <= row["high"] <= 1.03]
+    values = f"{len(near)}", f"{len(rows)}", "0.05"
+    yield "posteriors.near", Figure(values, "posteriordb", "exact")
+    for name in ("rounds", "kilobytes"):
+        spent = [row[name] for row in near]
+        ends = f"{min(spent):.0f}", f"{max(spent):.0f}"
+        yield f"posteriors.{name}", Figure(ends, "posteriordb", "exact")
+
+
+def _supports() -> Iterator[tuple[str, Figure]]:
+    for case, of in supports().items():
+        seeds = {1: "one seed", 3: "three seeds"}[len(of["learned"])]
+        for method, several in of.items():
+            words = re.findall(r"\w+", f"{case} {method}".lower())
+            key = f"supports.{'_'.join(words)}"
+            for name, digits in (("accuracy", 1), ("megabytes", 2)):
+                mean = statistics.fmean(row[name] for row in several)
+                yield f"{key}.{name}", Figure((f"{mean:.{digits}f}",), seeds, "sparse")
 
 
 def _targets() -> Iterator[tuple[str, Figure]]:
@@ -238,3 +269,6 @@ def _targets() -> Iterator[tuple[str, Figure]]:
             f"targets.{one.program.partition('.')[0]}.{'_'.join(words)}",
             Figure(tuple(f"{float(n.rstrip('.')):,g}" for n in numbers), "", one.program),
         )
+
+
+MAKERS = (_bits, _uncertainty, _sizes, _budgets, _posteriors, _supports, _package, _targets)

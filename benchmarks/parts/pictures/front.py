@@ -1,30 +1,19 @@
-"""README's first picture: what an accuracy costs, and what a posterior is worth when images are
-corrupted.
+"""README's first picture: federated posteriors beside Stan's draws, learned supports beside random
+ones.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from parts.front.figures import curves, readings
-from parts.pictures.style import BLUE, GREEN, GREY, ORANGE, figure, line, save, tidy
+from parts.front.figures import posteriors, supports
+from parts.pictures.style import BLUE, GREY, ORANGE, figure, save, tidy
 
-# Name in the picture, colour, place of the name, by file name of the method.
-LINES = {
-    "FedPAQ": ("FedPAQ,\n16 bits", GREY, (110, 81.5)),
-    "STC": ("STC", ORANGE, (25, 86.5)),
-    "random_support": ("same messages,\nrandom support", GREEN, (0.28, 87.6)),
-    "D-Turbo-VBI_changes": ("D-Turbo-VBI", BLUE, (1.25, 82.0)),
-}
-POSTERIORS = {
-    "fed_avg": ("FedAvg", GREY, (5.08, 4.45)),
-    "fed_avg.temperature": ("FedAvg +\ntemperature", ORANGE, (5.08, 3.36)),
-    "d_turbo_vbi": ("D-Turbo-VBI", BLUE, (5.08, 2.55)),
-    "prior.temperature": ("Gaussian prior +\ntemperature", GREEN, (5.08, 2.0)),
-}
+NEAR = 0.05
+METHODS = {"pruned": ("magnitude pruning", GREY), "random, equal bytes": ("random", ORANGE)}
+METHODS["learned"] = ("learned", BLUE)
 
 
 def draw() -> None:
@@ -34,59 +23,53 @@ def draw() -> None:
 
 
 def _drawn() -> Figure:
-    whole = figure(9.2, 3.7)
-    left, right = whole.subplots(1, 2, width_ratios=[1.08, 1])
-    costs(left, curves())
-    worth(right)
+    whole = figure(9.2, 3.8)
+    left, right = whole.subplots(1, 2, width_ratios=[1, 1])
+    errors(left)
+    learned(right)
     return whole
 
 
-def costs(axes: Axes, found: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    """Draw accuracy against megabytes."""
-    for method, (name, colour, at) in LINES.items():
-        if method in found:
-            points = [
-                (up + down, 100 * accuracy)
-                for up, down, accuracy, _ in found[method]
-                if accuracy >= 0.6
-            ]
-            line(
-                axes,
-                points,
-                name,
-                colour,
-                at,
-                bold=name == "D-Turbo-VBI",
-                dashed=method == "random_support",
-            )
+def errors(axes: Axes) -> None:
+    """Draw the error of each posterior's worst mean, in the order of the Gaussian's."""
+    rows = sorted(posteriors(), key=lambda row: row["laplace"])
+    places = range(len(rows))
+    axes.plot([row["laplace"] for row in rows], places, "o", color=GREY, markersize=4)
+    axes.plot([row["error"] for row in rows], places, "o", color=BLUE, markersize=5)
+    axes.axvline(NEAR, color=GREY, linewidth=1, linestyle=":")
     tidy(axes).set(
         xscale="log",
-        xlim=(0.25, 1100),
-        ylim=(75, 88.7),
-        xlabel="megabytes of all messages, down and up (log)",
-        ylabel="test accuracy, %",
+        xlabel="error of the worst mean, sds of Stan's draws (log)",
+        ylabel=f"{len(rows)} posteriors of posteriordb",
+        yticks=[],
+        ylim=(-1, len(rows) + 2),
     )
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_title("What an accuracy costs", fontsize=10, loc="left", fontweight="bold")
+    top = len(rows) + 0.6
+    axes.text(rows[0]["error"], top, "federated", color=BLUE, fontweight="bold", fontsize=9)
+    axes.text(0.12, top, "Gaussian at the mode", color=GREY, fontsize=9)
+    title = "A posterior over sites is that of pooled rows"
+    axes.set_title(title, fontsize=10, loc="left", fontweight="bold")
 
 
-def worth(axes: Axes) -> None:
-    """Draw NLL against the severity of corruption, the mean of five kinds."""
-    found = readings()
-    for method, (name, colour, at) in POSTERIORS.items():
-        levels = zip(
-            *[kind for one in found[method] for kind in one["corrupted"].values()], strict=True
-        )
-        means = [
-            statistics.fmean(one["nll"] for one in found[method]),
-            *map(statistics.fmean, levels),
-        ]
-        line(axes, list(enumerate(means)), name, colour, at, bold=name == "D-Turbo-VBI")
+def learned(axes: Axes) -> None:
+    """Draw accuracies of supports, means of their seeds, one line a task."""
+    found = supports()
+    for place, (case, of) in enumerate(reversed(found.items())):
+        means = {m: statistics.fmean(row["accuracy"] for row in of[m]) for m in METHODS if m in of}
+        axes.plot([min(means.values()), max(means.values())], [place] * 2, color=GREY, alpha=0.4)
+        for method, mean in means.items():
+            name, colour = METHODS[method]
+            axes.plot(mean, place, "o", color=colour, markersize=6)
+            if place == len(found) - 1:
+                weight = "bold" if method == "learned" else "normal"
+                at = mean, place + 0.32
+                axes.text(*at, name, color=colour, fontsize=9, ha="center", fontweight=weight)
     tidy(axes).set(
-        xlim=(0, 7.2),
-        ylim=(0, 4.6),
-        xticks=range(6),
-        xlabel="severity of corruption",
-        ylabel="test NLL, nats a row",
+        yticks=range(len(found)),
+        yticklabels=[*reversed(found)],
+        ylim=(-0.5, len(found) - 0.2),
+        xlabel="test accuracy, %, equal megabytes for learned and random",
     )
-    axes.set_title("What a posterior is worth", fontsize=10, loc="left", fontweight="bold")
+    title = "At 0.5 to 2 % of the weights, supports are learned"
+    axes.set_title(title, fontsize=10, loc="left", fontweight="bold")
