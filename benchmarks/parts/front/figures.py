@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from parts.checks.table import kept
+from parts.front.ages import older
 
 RECORDS = Path(__file__).parents[2] / "records"
 BITS = "accuracy_vs_bits"
@@ -29,6 +30,13 @@ class Figure:
     values: tuple[str, ...]
     setting: str
     source: str
+    # Commits that made the record, where it tells.
+    commits: tuple[str, ...] = ()
+
+    @property
+    def older(self) -> bool:
+        """Whether the code that is measured has changed since."""
+        return older(self.source, self.commits)
 
 
 def runs(name: str) -> list[tuple[str, Run]]:
@@ -225,7 +233,8 @@ def _package() -> Iterator[tuple[str, Figure]]:
 def posteriors() -> list[Run]:
     """Return the scores of posteriordb's posteriors, as `exact.py` recorded them."""
     lines = map(json.loads, (RECORDS / "exact.jsonl").read_text().splitlines())
-    return next(list(line["scores"]) for line in lines if line["name"] == "posteriors")
+    found = next(line for line in lines if line["name"] == "posteriors")
+    return [score | {"commit": found["commit"]} for score in found["scores"]]
 
 
 def supports() -> dict[str, dict[str, list[Run]]]:
@@ -240,11 +249,12 @@ def _posteriors() -> Iterator[tuple[str, Figure]]:
     rows = posteriors()
     near = [row for row in rows if row["error"] <= 0.05 and 0.97 <= row["low"] <= row["high"] <= 1.03]
     values = f"{len(near)}", f"{len(rows)}", "0.05"
-    yield "posteriors.near", Figure(values, "posteriordb", "exact")
+    made = (rows[0]["commit"],)
+    yield "posteriors.near", Figure(values, "posteriordb", "exact", made)
     for name in ("rounds", "kilobytes"):
         spent = [row[name] for row in near]
         ends = f"{min(spent):.0f}", f"{max(spent):.0f}"
-        yield f"posteriors.{name}", Figure(ends, "posteriordb", "exact")
+        yield f"posteriors.{name}", Figure(ends, "posteriordb", "exact", made)
 
 
 def _supports() -> Iterator[tuple[str, Figure]]:
@@ -255,7 +265,8 @@ def _supports() -> Iterator[tuple[str, Figure]]:
             key = f"supports.{'_'.join(words)}"
             for name, digits in (("accuracy", 1), ("megabytes", 2)):
                 mean = statistics.fmean(row[name] for row in several)
-                yield f"{key}.{name}", Figure((f"{mean:.{digits}f}",), seeds, "sparse")
+                made = tuple({row["commit"] for row in several})
+                yield f"{key}.{name}", Figure((f"{mean:.{digits}f}",), seeds, "sparse", made)
 
 
 def _targets() -> Iterator[tuple[str, Figure]]:
@@ -267,7 +278,12 @@ def _targets() -> Iterator[tuple[str, Figure]]:
         numbers = re.findall(r"\d[\d.]*(?:e-\d+)?", f"{one.target} {one.measured} {one.wanted}")
         yield (
             f"targets.{one.program.partition('.')[0]}.{'_'.join(words)}",
-            Figure(tuple(f"{float(n.rstrip('.')):,g}" for n in numbers), "", one.program),
+            Figure(
+                tuple(f"{float(n.rstrip('.')):,g}" for n in numbers),
+                "",
+                one.program,
+                (one.commit,),
+            ),
         )
 
 

@@ -1,0 +1,43 @@
+"""Whether a record is older than the code that it measures, by the history of the repository."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+# Folders of the code that each source of figures measures. What `.ci/checks` runs on every landing
+# is of this code, and is not listed.
+MEASURES: dict[str, list[str]] = tomllib.loads(
+    (Path(__file__).parent / "settings.toml").read_text()
+)["measures"]
+
+
+def older(source: str, commits: Iterable[str] = ()) -> bool:
+    """Return whether the code that a source measures has changed since its record was made.
+
+    Parameters
+    ----------
+    source
+        Name of a file of `records` without its ending, or program with its options.
+    commits
+        Commits that made the record, where it tells. Without them: that which wrote the file last.
+    """
+    folders = MEASURES.get(source)
+    if folders is None:
+        return False
+    made = [commit.rstrip("+").removesuffix("-dirty") for commit in commits]
+    made = made or [_git("log", "-1", "--format=%H", "--", f"benchmarks/records/{source}.jsonl")]
+    # A record that was just made is of the code beside it.
+    return any(_git("log", "-1", "--format=%h", f"{one}..HEAD", "--", *folders) for one in made if one)
+
+
+@functools.cache
+def _git(*words: str) -> str:
+    asked = subprocess.run(
+        ["git", *words], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    return asked.stdout.strip()
