@@ -14,7 +14,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from parts.pictures import comparison, costs, devices, digits, front, over_the_air, rules, uncertainty
+from parts.pictures import (
+    comparison,
+    costs,
+    devices,
+    digits,
+    front,
+    over_the_air,
+    rules,
+    uncertainty,
+)
 
 DRAWN: dict[str, Callable[[], None]] = {
     "front": front.draw,

@@ -55,6 +55,7 @@ from .registry import citation as citation
 from .registry import methods as methods
 from .registry import recipe as recipe
 from .wrappers.accounting import epsilon as epsilon
+from .wrappers.accounting import noise_for as noise_for
 from .wrappers.averaged import averaged as averaged
 from .wrappers.local_privacy import local_privacy as local_privacy
 from .wrappers.on_devices import Planner as Planner

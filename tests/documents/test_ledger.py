@@ -24,7 +24,9 @@ def rows(section):
     """Return the cells of the rows of a section's table."""
     text = re.split(r"^## ", LEDGER, flags=re.MULTILINE)
     lines = next(part for part in text if part.startswith(f"{section}\n")).splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"
+    ]
     return cells[2:]
 
 
@@ -53,5 +55,9 @@ def test_every_figure_and_table_of_a_paper_has_a_row(section):
 
 
 def test_numbers_of_heads_are_read():
-    assert told(["Figs. 3, 4, bytes", "Fig. 5(b, c), x", "Table II, GBMA"], "Fig") == {"3", "4", "5"}
+    assert told(["Figs. 3, 4, bytes", "Fig. 5(b, c), x", "Table II, GBMA"], "Fig") == {
+        "3",
+        "4",
+        "5",
+    }
     assert told(["Tables 2, 3, parameters", "Table 5.1, average"], "Table") == {"2", "3", "5.1"}

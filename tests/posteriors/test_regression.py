@@ -243,7 +243,8 @@ def test_intervals_are_drawn_of_all_sites_and_without_each(died):
     other = died.without("c").table()
     assert np.allclose(ends[:, 3, 0], (other["low"] - mean) / sds, atol=0.01)
     assert [one.get_text() for one in axes.get_legend().get_texts()] == [
-        "all sites", *(f"without {name}" for name in SITES)
+        "all sites",
+        *(f"without {name}" for name in SITES),
     ]
 
 

@@ -8,13 +8,27 @@ from dataclasses import replace
 
 import pytest
 import torch
+from dp_accounting import (
+    GaussianDpEvent,
+    NeighboringRelation,
+    SampledWithoutReplacementDpEvent,
+    rdp,
+)
+from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.optimize import brentq
 from scipy.stats import norm as gaussian
 
 import bayesfed as bf
+from bayesfed.algorithms.wrappers import accounting
 from bayesfed.algorithms.wrappers.noising import Private
 from bayesfed.compress import Coded, TopK
-from bayesfed.errors import ArgumentError, ClientError, MissingExtraError, UpdateError
+from bayesfed.errors import (
+    ArgumentError,
+    ClientError,
+    MissingExtraError,
+    UndeterminedWarning,
+    UpdateError,
+)
 from bayesfed.federated import Layer, Sum, Update, feedback, fraction, layered, rounds
 from bayesfed.federated.aggregation.changes import norm
 from bayesfed.federated.clients.side import ClientSide
@@ -195,15 +209,56 @@ def exact_epsilon(noise, count, delta):
 def test_epsilon_of_the_gaussian_mechanism(noise, count):
     delta = 1e-5
     found = bf.epsilon(noise, count, delta)
-    # Mironov's conversion at its best order, by hand: T / (2 z^2) + sqrt(2 T log(1 / delta)) / z.
-    by_hand = count / (2 * noise**2) + math.sqrt(2 * count * math.log(1 / delta)) / noise
-    assert exact_epsilon(noise, count, delta) <= found <= by_hand
+    assert found == pytest.approx(exact_epsilon(noise, count, delta), rel=1e-6)
+    # On the grid of a sample of everybody, and by Rényi orders (Mironov, 2017).
+    grid = accounting._losses(2 * noise, 1 - 1e-9).self_compose(count, 1e-15)
+    assert found <= grid.get_epsilon_for_delta(delta) <= 1.0001 * found + 1e-4
     orders = [1 + x / 10 for x in range(1, 100)] + list(range(11, 64)) + [128, 256, 512, 1024]
-    twin = min(
+    assert found < min(
         count * a / (2 * noise**2) + math.log1p(-1 / a) - math.log(delta * a) / (a - 1)
         for a in orders
     )
-    assert found == pytest.approx(twin, rel=1e-9)
+
+
+@pytest.mark.parametrize(("noise", "drawn"), [(1.0, 20), (3.0, 500), (8.0, 1)])
+def test_epsilon_of_a_sample_is_that_of_its_losses(noise, drawn):
+    """One round by hand (Zhu, Dong and Wang, 2022, theorem 11); many between the composition of
+    one pair, by dp-accounting, and that of Rényi orders (Wang, Balle and Kasiviswanathan, 2019).
+    """
+    share, delta = drawn / 1000, 1e-6
+    among = {"participants": drawn, "population": 1000}
+    mu = 2 / noise
+
+    def spent(e):
+        inner = math.log1p(math.expm1(e) / share)
+        return share * (
+            gaussian.cdf(mu / 2 - inner / mu) - math.exp(inner) * gaussian.cdf(-mu / 2 - inner / mu)
+        )
+
+    one = brentq(lambda e: spent(e) - delta, 1e-12, 100) if spent(0) > delta else 0.0
+    assert bf.epsilon(noise, 1, delta, **among) == pytest.approx(one, abs=1e-4)
+    found = bf.epsilon(noise, 60, delta, **among)
+    pair = pld.from_gaussian_mechanism(noise / 2, sampling_prob=share)
+    accountant = rdp.RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
+    each = GaussianDpEvent(noise / 2)
+    accountant.compose(SampledWithoutReplacementDpEvent(1000, drawn, each), 60)
+    assert pair.self_compose(60).get_epsilon_for_delta(delta) - 1e-3 <= found
+    assert found <= accountant.get_epsilon(delta)
+
+
+@pytest.mark.parametrize("among", [{}, {"participants": 20, "population": 1000}])
+@pytest.mark.parametrize("wished", [0.3, 2.0, 30.0])
+def test_noise_for_an_epsilon_is_the_least(wished, among):
+    noise = bf.algorithms.noise_for(wished, 50, 1e-5, **among)
+    assert bf.epsilon(noise, 50, 1e-5, **among) <= wished
+    assert bf.epsilon(noise / 1.002, 50, 1e-5, **among) > wished
+
+
+def test_a_delta_that_allows_to_tell_all_of_a_client_is_told(net, clients):
+    settings = {"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY}
+    algorithm = bf.private(bf.fed_avg(net, training=WORK), **settings, delta=0.3)
+    with pytest.warns(UndeterminedWarning, match="below one over 4 clients.*try delta=0.0"):
+        final(algorithm, clients, rounds=1)
 
 
 def test_epsilon_grows_with_rounds_and_shrinks_with_noise_and_sampling():
@@ -237,7 +292,7 @@ def test_epsilon_is_in_the_report_where_it_was_asked_for_only(net, clients):
 
 
 def test_without_dp_accounting_there_is_no_epsilon(net, clients, monkeypatch):
-    bf.epsilon.__wrapped__.cache_clear()
+    accounting._spent.cache_clear()
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     algorithm, settings = (
         bf.fed_avg(net, training=WORK),

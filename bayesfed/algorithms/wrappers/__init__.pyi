@@ -1,4 +1,5 @@
 from .accounting import epsilon as epsilon
+from .accounting import noise_for as noise_for
 from .averaged import averaged as averaged
 from .local_privacy import LocallyPrivate as LocallyPrivate
 from .local_privacy import local_privacy as local_privacy

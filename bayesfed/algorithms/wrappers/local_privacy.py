@@ -12,7 +12,7 @@ z; sigma = z C          `noise`; the sd of every entry of the noise on a client'
 Nobody is trusted but the client itself: epsilon holds against the server, and against all who see
 the client's messages. Neighbours are any two sets of rows of one client, its real ones and any
 others. A round of a client is one Gaussian mechanism of sensitivity 2 C, so its noise multiplier is
-z / 2; rounds are composed by Rényi differential privacy. Every client is accounted as if it had
+z / 2; all rounds are one Gaussian mechanism. Every client is accounted as if it had
 taken part in every round, since a payload that was refused has been seen as well.
 """
 

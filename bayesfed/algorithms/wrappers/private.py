@@ -22,12 +22,13 @@ clients remember, and what the run continues from.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from bayesfed.algorithms.wrappers.noising import CLIP, NOISE, Private, check_noise
-from bayesfed.errors import ArgumentError
+from bayesfed.errors import ArgumentError, UndeterminedWarning, complain
 from bayesfed.errors.checks import COUNT, checked
 from bayesfed.federated import Algorithm, Layer, everyone, layered
 from bayesfed.federated.clients import ClientSide
@@ -63,15 +64,16 @@ def private(
         Largest Euclidean norm of a client's change, over all leaves together. Infinity is allowed
         without noise only; the method is then unchanged but for its weights.
     noise
-        Noise multiplier z; 0 gives no privacy.
+        Noise multiplier z; 0 gives no privacy. `bayesfed.algorithms.noise_for` returns that of an
+        epsilon and a number of rounds.
     participants
         Number of clients that the sum is divided by: the expected and largest number in a round.
     key
         Key of the noise. Whoever knows it can remove the noise: use ``Key(secrets.randbits(62))``,
         and a public key for experiments only.
     delta
-        Report epsilon at this delta after each round, for all rounds so far. Needs the extra
-        ``dp``. Default: no report.
+        Report epsilon at this delta after each round, for all rounds so far; below one over the
+        number of clients, or a run warns. Needs the extra ``dp``. Default: no report.
     population
         Number of clients of the pool, of which each round draws `participants`, see
         `bayesfed.algorithms.wrappers.accounting`. Clients must not keep a memory between rounds: it
@@ -105,14 +107,18 @@ def private(
     )
     # Fail now, and not after the first round, if epsilon cannot be computed.
     reported, made = layer.spent(1), layered(algorithm, layer, where=where)
-    return promised(made, layer, participants, population) if reported else made
+    return promised(made, layer, participants, population, delta) if reported else made
 
 
 def promised(
-    algorithm: Algorithm, layer: Layer, participants: int = 0, population: int | None = None
+    algorithm: Algorithm,
+    layer: Layer,
+    participants: int = 0,
+    population: int | None = None,
+    delta: float | None = None,
 ) -> Algorithm:
     """Return a method that reports epsilon, with the check that it holds (`Promise`)."""
-    promise = Promise(layer, participants, population)
+    promise = Promise(layer, participants, population, delta)
     return replace(algorithm, checks=(*algorithm.checks, promise))
 
 
@@ -127,11 +133,14 @@ class Promise:
         The layer that adds the noise.
     participants, population
         As of `private`, where sampling counts.
+    delta
+        As of `private`, where neighbours differ in a client.
     """
 
     layer: Layer
     participants: int = 0
     population: int | None = None
+    delta: float | None = None
 
     def __call__(self, run: Conditions) -> None:
         """Check one round.
@@ -157,6 +166,17 @@ class Promise:
             )
             actual = f"other {', '.join(run.changed)}"
             raise self._broken(run, expected, actual, "a new run")
+        if run.round == 0 and (self.delta or 0.0) * len(run.profiles) >= 1:
+            expected = (
+                f"delta below one over {len(run.profiles)} clients: a mechanism that tells all of "
+                "one client, drawn at random, has this delta"
+            )
+            hint = f"delta={0.1 / len(run.profiles):.1g}"
+            warnings.warn(
+                complain(self.layer.owner, expected, self.delta, hint),
+                UndeterminedWarning,
+                stacklevel=2,
+            )
         if self.population is not None:
             self._check_sampling(run, self.participants, self.population)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from parts.exact import heart, pooled
 from parts.exact.models import Case
-from parts.exact.scores import apart, exact, fitted
+from parts.exact.scores import Moments, apart, exact, fitted
 from parts.shared.targets import at_least, target
 
 import bayesfed as bf
@@ -87,7 +87,7 @@ def beside_nuts(options: argparse.Namespace) -> Iterator[bool]:
     print(table(heads, lines))
 
 
-def _control(case: Case, moments: pooled.Moments) -> list[float]:
+def _control(case: Case, moments: Moments) -> list[float]:
     made, seconds = pooled.guide(case)
     return [
         *apart(pooled.laplace(case), moments),

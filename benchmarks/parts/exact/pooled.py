@@ -26,7 +26,6 @@ from bayesfed.data import Dataset
 from bayesfed.inference.exact.traced import doubled
 
 
-
 def generalised(size: int, family: Callable[[Tensor, Tensor], Any], wide: float) -> Any:
     """Return a regression on all columns but the last, with normal priors; the last column is the
     size of a row (exposure, trials).

@@ -32,12 +32,12 @@ def older(source: str, commits: Iterable[str] = ()) -> bool:
     made = [commit.rstrip("+").removesuffix("-dirty") for commit in commits]
     made = made or [_git("log", "-1", "--format=%H", "--", f"benchmarks/records/{source}.jsonl")]
     # A record that was just made is of the code beside it.
-    return any(_git("log", "-1", "--format=%h", f"{one}..HEAD", "--", *folders) for one in made if one)
+    return any(
+        _git("log", "-1", "--format=%h", f"{one}..HEAD", "--", *folders) for one in made if one
+    )
 
 
 @functools.cache
 def _git(*words: str) -> str:
-    asked = subprocess.run(
-        ["git", *words], capture_output=True, text=True, cwd=ROOT, check=True
-    )
+    asked = subprocess.run(["git", *words], capture_output=True, text=True, cwd=ROOT, check=True)
     return asked.stdout.strip()

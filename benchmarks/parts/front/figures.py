@@ -247,7 +247,9 @@ def supports() -> dict[str, dict[str, list[Run]]]:
 
 def _posteriors() -> Iterator[tuple[str, Figure]]:
     rows = posteriors()
-    near = [row for row in rows if row["error"] <= 0.05 and 0.97 <= row["low"] <= row["high"] <= 1.03]
+    near = [
+        row for row in rows if row["error"] <= 0.05 and 0.97 <= row["low"] <= row["high"] <= 1.03
+    ]
     values = f"{len(near)}", f"{len(rows)}", "0.05"
     made = (rows[0]["commit"],)
     yield "posteriors.near", Figure(values, "posteriordb", "exact", made)

@@ -12,8 +12,12 @@ from parts.front.figures import posteriors, supports
 from parts.pictures.style import BLUE, GREY, ORANGE, figure, save, tidy
 
 NEAR = 0.05
-METHODS = {"pruned": ("magnitude pruning", GREY), "random, equal bytes": ("random", ORANGE)}
-METHODS["learned"] = ("learned", BLUE)
+CERTAIN = ("exact", "adapted")
+METHODS = {
+    "learned": ("learned", BLUE),
+    "random, equal bytes": ("random, as many bytes", ORANGE),
+    "pruned": ("pruned after dense training", GREY),
+}
 
 
 def draw() -> None:
@@ -23,53 +27,54 @@ def draw() -> None:
 
 
 def _drawn() -> Figure:
-    whole = figure(9.2, 3.8)
-    left, right = whole.subplots(1, 2, width_ratios=[1, 1])
+    whole = figure(9.4, 4.2)
+    left, right = whole.subplots(1, 2)
     errors(left)
     learned(right)
+    for axes in (left, right):
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize=9)
     return whole
 
 
 def errors(axes: Axes) -> None:
     """Draw the error of each posterior's worst mean, in the order of the Gaussian's."""
     rows = sorted(posteriors(), key=lambda row: row["laplace"])
-    places = range(len(rows))
-    axes.plot([row["laplace"] for row in rows], places, "o", color=GREY, markersize=4)
-    axes.plot([row["error"] for row in rows], places, "o", color=BLUE, markersize=5)
+    named = {"laplace": ("Gaussian at the mode", GREY), "error": ("federated, exact", BLUE)}
+    for key, (name, colour) in named.items():
+        for place, row in enumerate(rows):
+            sure = key == "laplace" or row["status"] in CERTAIN
+            filled = colour if sure else "none"
+            axes.plot(row[key], place, "o", color=colour, markerfacecolor=filled, markersize=4.5)
+        axes.plot([], [], "o", color=colour, label=name, markersize=4.5)
+    told = "federated, says that it is not"
+    axes.plot([], [], "o", color=BLUE, markerfacecolor="none", label=told, markersize=4.5)
     axes.axvline(NEAR, color=GREY, linewidth=1, linestyle=":")
     tidy(axes).set(
         xscale="log",
         xlabel="error of the worst mean, sds of Stan's draws (log)",
         ylabel=f"{len(rows)} posteriors of posteriordb",
         yticks=[],
-        ylim=(-1, len(rows) + 2),
+        ylim=(-1, len(rows)),
     )
     axes.xaxis.set_major_formatter("{x:g}")
-    top = len(rows) + 0.6
-    axes.text(rows[0]["error"], top, "federated", color=BLUE, fontweight="bold", fontsize=9)
-    axes.text(0.12, top, "Gaussian at the mode", color=GREY, fontsize=9)
-    title = "A posterior over sites is that of pooled rows"
-    axes.set_title(title, fontsize=10, loc="left", fontweight="bold")
+    axes.set_title("Posteriors over sites", fontsize=10, loc="left", fontweight="bold")
 
 
 def learned(axes: Axes) -> None:
     """Draw accuracies of supports, means of their seeds, one line a task."""
     found = supports()
-    for place, (case, of) in enumerate(reversed(found.items())):
+    for place, of in enumerate(found.values()):
         means = {m: statistics.fmean(row["accuracy"] for row in of[m]) for m in METHODS if m in of}
         axes.plot([min(means.values()), max(means.values())], [place] * 2, color=GREY, alpha=0.4)
-        for method, mean in means.items():
+        for method, mean in reversed(means.items()):
             name, colour = METHODS[method]
-            axes.plot(mean, place, "o", color=colour, markersize=6)
-            if place == len(found) - 1:
-                weight = "bold" if method == "learned" else "normal"
-                at = mean, place + 0.32
-                axes.text(*at, name, color=colour, fontsize=9, ha="center", fontweight=weight)
+            label = name if place == 0 else None
+            axes.plot(mean, place, "o", color=colour, markersize=6, label=label)
     tidy(axes).set(
         yticks=range(len(found)),
-        yticklabels=[*reversed(found)],
-        ylim=(-0.5, len(found) - 0.2),
-        xlabel="test accuracy, %, equal megabytes for learned and random",
+        yticklabels=[*found],
+        ylim=(len(found) - 0.5, -0.5),
+        xlabel="test accuracy, %",
     )
-    title = "At 0.5 to 2 % of the weights, supports are learned"
+    title = "Networks of few weights, by which are active"
     axes.set_title(title, fontsize=10, loc="left", fontweight="bold")

@@ -105,6 +105,11 @@ CASES = [
         "participants=20, population=1000",
         lambda: bf.epsilon(1.0, 3, 1e-5, participants=20, population=1000),
     ),
+    (
+        lambda: ran(promised(delta=0.3)),
+        "delta=0.03",
+        lambda: ran(promised(delta=0.03)),
+    ),
     (lambda: bf.averaged(svi(), begin=0), "fed_avg", lambda: bf.averaged(avg(), begin=0)),
     (
         lambda: bf.averaged(svi(), begin=0),
