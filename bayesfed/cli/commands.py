@@ -7,12 +7,13 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from bayesfed.cli import comparing, listing, runs
 from bayesfed.cli import doctor as installation
-from bayesfed.cli import listing, runs
 from bayesfed.running import Folder, comparison
 from bayesfed.running import report as page
 from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import build, seeds
+from bayesfed.running.experiments.sweeps import SWEEP
 
 
 def say(text: str) -> None:
@@ -24,6 +25,9 @@ def say(text: str) -> None:
 def run(arguments: Namespace) -> str:
     """Run an experiment, or build it alone."""
     file = experiment.read(arguments.experiment)
+    if SWEEP in file.tree:
+        hint = f"bayesfed compare {arguments.experiment}"
+        raise file.error((SWEEP,), "one experiment", "a sweep", hint)
     if arguments.check:
         built = [build(file, seed) for seed in seeds(file)]
         first, tried = built[0], [one.seed for one in built]
@@ -51,7 +55,14 @@ def run(arguments: Namespace) -> str:
 
 def compare(arguments: Namespace) -> str:
     """Run what has not run, and compare."""
-    into = runs.compare(arguments.experiments, arguments.out, say=say, progress=not arguments.quiet)
+    into = comparing.compare(
+        arguments.experiments,
+        arguments.out,
+        say=say,
+        settings=arguments.set,
+        workers=arguments.workers,
+        progress=not arguments.quiet,
+    )
     return f"table, curves and picture: {into}"
 
 

@@ -78,6 +78,19 @@ def parser() -> argparse.ArgumentParser:
         metavar="EXPERIMENT.toml",
         help="experiment files, or folders of results",
     )
+    compare.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE[,VALUE...]",
+        help="a key of every file, as recipe.bits=4,8: one experiment for each combination",
+    )
+    compare.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help="processes that experiments run in (default: 1)",
+    )
     for command in (run, compare):
         command.add_argument(
             "--out", type=Path, default=Path("results"), help="folder of results (default: results)"

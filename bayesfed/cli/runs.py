@@ -1,11 +1,11 @@
 """`bayesfed run`: all seeds of an experiment, continued where they stopped; `bayesfed plot`: the
-pictures of one folder of results; `bayesfed compare`: several in one table and one picture.
+pictures of one folder of results.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,17 +16,16 @@ from bayesfed.federated.clients import led, one_thread
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect import plot_partition, plot_reliability, save
 from bayesfed.inspect.learning_curves import plot_curves
-from bayesfed.running import Folder, comparison, run, scoring
-from bayesfed.running.experiments import experiment
+from bayesfed.running import Folder, run, scoring
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
-from bayesfed.running.folders import named_folders, note_versions, read_json, write_json
+from bayesfed.running.folders import note_versions, read_json, write_json
 from bayesfed.running.folders import save as save_run
 from bayesfed.running.formulas.fitted import Regression
 from bayesfed.running.scores import further_scores, predictive
 
 
-def _numbered(path: Path) -> Iterator[Path]:
+def numbered(path: Path) -> Iterator[Path]:
     """Yield NAME, NAME-2, NAME-3, ..."""
     yield path
     for number in itertools.count(2):
@@ -41,7 +40,7 @@ def folder_of(file: ExperimentFile, out: Path) -> Folder:
     def is_own(settings: Path) -> bool:
         return settings.is_file() and read_json(settings).get("digest") == file.digest
 
-    places = _numbered(out / file.name)
+    places = numbered(out / file.name)
     return Folder(
         next(path for path in places if not path.exists() or is_own(path / "settings.json"))
     )
@@ -72,7 +71,7 @@ def run_file(
         built = build(file, wanted[0])
         pool: ClientPool = Ranks(built.pool) if ranks else built.pool
         if isinstance(pool, Ranks) and pool.group.rank:
-            say = _silent
+            say = silent
         folder = led(pool, partial(_prepared, file, out))
         for seed in wanted:
             if led(pool, (folder.seed(seed) / "metrics.json").is_file):
@@ -85,7 +84,7 @@ def run_file(
     return folder
 
 
-def _silent(text: str) -> None:
+def silent(text: str) -> None:
     """Say nothing."""
 
 
@@ -203,41 +202,3 @@ def _bins(folder: Folder, built: Built) -> CalibrationBins | None:
         seed=built.seed,
     )
     return calibration_bins(found.probabilities.mean(0), built.test.targets) if found else None
-
-
-def compare(
-    given: Sequence[str | Path], out: Path, *, say: Callable[[str], None], progress: bool = True
-) -> Path:
-    """Run what has not run, read all folders, print a table; return the new folder with table,
-    curves and picture.
-
-    Folders of experiments that are given as files get their own pictures, as by `bayesfed run`.
-
-    Parameters
-    ----------
-    given
-        Experiment files, and folders of results.
-    out
-        Folder of all results.
-
-    Raises
-    ------
-    ArgumentError
-        If there is nothing to compare, or two have the same name.
-    BayesfedError
-        As `run_file`.
-    """
-    files = {path: experiment.read(path) for path in map(Path, given) if not path.is_dir()}
-    ran = {path: run_file(files[path], out, say=say, progress=progress) for path in files}
-    folders = [ran.get(path, Folder(path)) for path in map(Path, given)]
-    named = named_folders("compare", folders)
-    text = comparison(named)
-    say(text)
-    into = next(path for path in _numbered(out / "compare") if not path.exists())
-    into.mkdir(parents=True)
-    write_whole(into / "table.txt", (text + "\n").encode())
-    runs = {name: folder.histories() for name, folder in named.items()}
-    plot_curves(runs).savefig(into / "curves.png", dpi=110)
-    for folder in ran.values():
-        draw(folder)
-    return into

@@ -24,7 +24,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str | float | int]]) 
         for row in rows
     ]
     widths = [max(len(row[i]) for row in [list(headings), *cells]) for i in range(len(headings))]
-    text = [not all(_is_number(row[i]) for row in cells) for i in range(len(headings))]
+    text = _text(headings, cells)
 
     def line(row: Sequence[str]) -> str:
         return "  ".join(
@@ -40,6 +40,31 @@ def csv_of(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([headings, *rows])
     return out.getvalue()
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of cells as Markdown, numbers to the right."""
+    rule = ["---" if left else "--:" for left in _text(headings, rows)]
+    lines = ([cell.replace("|", r"\|") for cell in row] for row in [headings, rule, *rows])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def latex(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of cells as a LaTeX ``tabular`` with the rules of booktabs."""
+    special = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}"}
+    special |= {"^": r"\textasciicircum{}"} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    head, *lines = (
+        " & ".join("".join(special.get(sign, sign) for sign in cell) for cell in row) + " \\\\\n"
+        for row in [headings, *rows]
+    )
+    columns = "".join("l" if left else "r" for left in _text(headings, rows))
+    body = f"\\toprule\n{head}\\midrule\n{''.join(lines)}\\bottomrule\n"
+    return f"\\begin{{tabular}}{{{columns}}}\n{body}\\end{{tabular}}\n"
+
+
+def _text(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Return which columns are text."""
+    return [not all(_is_number(row[i]) for row in rows) for i in range(len(headings))]
 
 
 def _is_number(cell: str) -> bool:

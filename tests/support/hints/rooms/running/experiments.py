@@ -6,6 +6,7 @@ from pathlib import Path
 from bayesfed.cli.main import main
 from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import build, seeds
+from bayesfed.running.experiments.sweeps import swept
 
 COMPLETE = ("bayesfed/running/experiments", "bayesfed/running/scores.py")
 RIGHT = """\
@@ -114,7 +115,18 @@ def beside(content, name="other.toml"):
     experiment.read(path)
 
 
+def sweep(*settings):
+    """Build the experiments of a sweep."""
+    return [build(file, 0) for file in swept(experiment.read(written()), settings)]
+
+
 CASES = [
+    (lambda: sweep("recipe.bits"), "--set recipe.bits=4,8", lambda: sweep("rounds=4,8")),
+    (
+        lambda: sweep("recpie.kind=fed_avg,stc"),
+        "--set recipe.kind=...",
+        lambda: sweep("recipe.kind=fed_avg,stc"),
+    ),
     case(DATA, "", 'data = "digits"', 'data = "digits"', also=(("[8, 3]", "[64, 10]"),)),
     # What is worked out of the parts.
     case("[0]", "[3, 3]", "[0, 1, 2]", "[0, 1, 2]"),

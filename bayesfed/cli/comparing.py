@@ -1,0 +1,95 @@
+"""`bayesfed compare`: experiments, and sweeps of their keys, in one table and one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from bayesfed.cli.runs import draw, numbered, run_file, silent
+from bayesfed.data.files import write_whole
+from bayesfed.inspect.learning_curves import plot_curves
+from bayesfed.running import Folder
+from bayesfed.running.comparison import Comparison
+from bayesfed.running.experiments import experiment
+from bayesfed.running.experiments.experiment import ExperimentFile
+from bayesfed.running.experiments.sweeps import swept
+from bayesfed.running.folders import named_folders
+
+
+def compare(
+    given: Sequence[str | Path],
+    out: Path,
+    *,
+    say: Callable[[str], None],
+    settings: Sequence[str] = (),
+    workers: int = 1,
+    progress: bool = True,
+) -> Path:
+    """Run what has not run, read all folders, print a table; return the new folder with the table
+    as text, CSV, Markdown and LaTeX, and the curves as PNG, PDF and SVG.
+
+    Folders of experiments that are given as files get their own pictures, as by `bayesfed run`.
+
+    Parameters
+    ----------
+    given
+        Experiment files, and folders of results.
+    out
+        Folder of all results.
+    settings
+        As of `swept`: every file becomes an experiment for each combination.
+    workers
+        Processes that experiments run in, each one whole; results are those of one process.
+
+    Raises
+    ------
+    ArgumentError
+        If there is nothing to compare, or two have the same name.
+    BayesfedError
+        As `run_file` and `swept`.
+    """
+    paths = list(map(Path, given))
+    files = {path: swept(experiment.read(path), settings) for path in paths if not path.is_dir()}
+    every = [file for several in files.values() for file in several]
+    ran = iter(_run(every, out, say, workers, progress=progress))
+    folders = [
+        folder
+        for path in paths
+        for folder in ([next(ran) for _ in files[path]] if path in files else [Folder(path)])
+    ]
+    made = Comparison(named_folders("compare", folders))
+    say(str(made))
+    into = next(path for path in numbered(out / "compare") if not path.exists())
+    into.mkdir(parents=True)
+    for ending, text in made.written().items():
+        write_whole(into / f"table.{ending}", text.encode())
+    runs = {name: folder.histories() for name, folder in made.named.items()}
+    curves = plot_curves(runs)
+    for ending in ("png", "pdf", "svg"):
+        curves.savefig(into / f"curves.{ending}", dpi=110)
+    for folder in folders:
+        if folder.path not in paths:
+            draw(folder)
+    return into
+
+
+def _run(
+    files: Sequence[ExperimentFile],
+    out: Path,
+    say: Callable[[str], None],
+    workers: int,
+    *,
+    progress: bool,
+) -> list[Folder]:
+    if workers == 1:
+        return [run_file(file, out, say=say, progress=progress) for file in files]
+    one = partial(run_file, out=out, say=silent, progress=False)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        folders = []
+        for folder in pool.map(one, files):
+            say(f"{folder.path}: finished")
+            folders.append(folder)
+    return folders
