@@ -250,9 +250,11 @@ def _posteriors() -> Iterator[tuple[str, Figure]]:
     near = [
         row for row in rows if row["error"] <= 0.05 and 0.97 <= row["low"] <= row["high"] <= 1.03
     ]
-    values = f"{len(near)}", f"{len(rows)}", "0.05"
-    made = (rows[0]["commit"],)
-    yield "posteriors.near", Figure(values, "posteriordb", "exact", made)
+    rough = [row for row in rows if row["laplace"] <= 0.05]
+    made, every = (rows[0]["commit"],), f"{len(rows)}"
+    yield "posteriors.within", Figure(("0.05", "3"), "posteriordb", "exact", made)
+    yield "posteriors.near", Figure((f"{len(near)}", every), "posteriordb", "exact", made)
+    yield "posteriors.laplace", Figure((f"{len(rough)}", every), "posteriordb", "exact", made)
     for name in ("rounds", "kilobytes"):
         spent = [row[name] for row in near]
         ends = f"{min(spent):.0f}", f"{max(spent):.0f}"
