@@ -33,7 +33,7 @@ def test_every_figure_of_readme_is_in_the_records_and_has_its_setting_in_the_lin
     assert front.unfounded(readme, front.figures()) == []
     assert sum(len(front.numbers(line)) for line, _ in readme.lines) <= 60
     assert len(readme.text.splitlines()) <= 200
-    assert front.words(readme) <= 20
+    assert front.words(readme) <= 18
 
 
 def test_the_quickstart_prints_what_is_kept(front):
@@ -48,6 +48,30 @@ def test_a_figure_that_differs_is_told(front, tmp_path):
     wrong = page(front, tmp_path, "ends at 85.2 % (three seeds) <!-- figures: a b -->\nand 7\n")
     told = front.unfounded(wrong, known)
     assert [line.split(":")[0] for line in told] == ["b", "85.2", "a", "a", "7"]
+
+
+def test_a_record_older_than_its_code_is_marked(front, tmp_path):
+    ages = importlib.import_module("parts.front.ages")
+    first, last = (
+        ages._git("log", *which, "--format=%H", "--", "bayesfed/federated").split()[0]
+        for which in (["--reverse"], ["-1"])
+    )
+    assert ages.older("recovery.py", (first[:9],))
+    assert not ages.older("recovery.py", (f"{last}+",))
+    assert not ages.older("a program that CI runs", (first,))
+    known = {
+        name: front.Figure((value,), "", "recovery.py", (commit,))
+        for name, value, commit in (("old", "1", first), ("new", "2", last))
+    }
+    right = "one 1 † <!-- figures: old -->\ntwo 2 <!-- figures: new -->\n† is a mark\n"
+    assert front.unmarked(page(front, tmp_path, right), known) == ([], 1)
+    wrong = "one 1 <!-- figures: old -->\ntwo 2 † <!-- figures: new -->\n"
+    told, _ = front.unmarked(page(front, tmp_path, wrong), known)
+    assert [line.partition(" older")[0] for line in told] == ["old", "no figure"]
+
+
+def test_the_marks_of_readme_are_right(front):
+    assert front.unmarked(front.Page(ROOT / "README.md"), front.figures())[0] == []
 
 
 def test_numbers_are_those_a_reader_sees(front):
