@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -22,6 +23,7 @@ from bayesfed.federated import (
     RoundReport,
     Sampler,
     Snapshot,
+    bits,
     everyone,
 )
 from bayesfed.federated.clients import led
@@ -41,6 +43,8 @@ from bayesfed.federated.engine.reports import OnClientError
 from bayesfed.running.result import Result
 from bayesfed.running.settling import unheard, warn_of_unheard, warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker
+
+log = logging.getLogger("bayesfed")
 
 # Most rounds of a method that ends by itself.
 MOST = 1000
@@ -71,7 +75,7 @@ def run(
     asynchronous: FedBuff | None = None,
 ) -> Result:
     """Run an algorithm over clients until `rounds` rounds are made, the method ends by itself, or a
-    callback returns True.
+    callback returns True. Each round is a line of the logger "bayesfed", at level INFO.
 
     Parameters
     ----------
@@ -193,6 +197,8 @@ def run(
             report.metrics.update(metrics)
             # Now its metrics are complete.
             history.append(report.record)
+            if leads and log.isEnabledFor(logging.INFO):
+                log.info("%s, round %d: %s", algorithm.name, report.round, _said(report.record))
             if stop:
                 break
     if isinstance(pool, Ranks):
@@ -202,6 +208,14 @@ def run(
     shares = unheard(algorithm, pool.profiles, snapshot)
     warn_of_unheard(algorithm, shares, made_so_far)
     return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows, shares)
+
+
+def _said(record: Record) -> str:
+    """Return a round's metrics, kilobytes and refused clients in one line."""
+    spent = {f"kB {way}": bits(record.rows, way) / 8e3 for way in ("down", "up")}
+    refused = {"refused": float(len(record.refused))} if record.refused else {}
+    figures = {**record.metrics, **spent, **refused}
+    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
 def _history(records: str | Path | None, earlier: Sequence[Record]) -> list[Record] | RecordFile:

@@ -147,6 +147,16 @@ def test_a_callback_shared_by_runs_begins_with_each():
         ]
 
 
+def test_each_round_is_a_line_of_the_log(caplog):
+    with caplog.at_level("INFO", logger="bayesfed"):
+        result = go(rounds=2, test=TEST)
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("fed_avg, round 0: accuracy ")
+    sent = result.bits("up") / 8e3 / 2
+    assert f"accuracy {result.final('accuracy'):.4g}, kB down" in second
+    assert second.endswith(f"kB up {sent:.4g}")
+
+
 def test_a_bar_shared_by_runs_counts_from_the_start(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     bar = [progress(2, label="shared")]
