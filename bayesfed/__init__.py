@@ -23,14 +23,19 @@ import lazy_loader
 
 __version__ = "0.2.0"
 
+# Names of `bayesfed.algorithms` that are not names of the package.
+INNER = ("Turn", "noise_for", "planned_size")
+
 
 def _attached() -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__``: the names of `__init__.pyi`, and the
-    rooms. A method is listed once, in `algorithms/__init__.pyi`.
+    rooms. A method is listed once, in `algorithms/__init__.pyi`; what a few methods take is one
+    level down.
     """
     folder = Path(__file__).parent
     rooms = [room.name for room in iter_modules([str(folder)]) if not room.name.startswith("_")]
-    homes: dict[str, list[str]] = {"algorithms": import_module(f"{__name__}.algorithms").__all__}
+    methods = import_module(f"{__name__}.algorithms").__all__
+    homes: dict[str, list[str]] = {"algorithms": [one for one in methods if one not in INNER]}
     for line in ast.parse((folder / "__init__.pyi").read_text(encoding="utf-8")).body:
         if isinstance(line, ast.ImportFrom) and line.module != "algorithms":
             homes.setdefault(str(line.module), []).extend(alias.name for alias in line.names)
@@ -41,6 +46,8 @@ def _attached() -> tuple[Callable[[str], object], Callable[[], list[str]], list[
             return load(name)
         if name in rooms:
             return import_module(f"{__name__}.{name}")
+        if name in INNER:
+            raise AttributeError(f"{__name__}.{name} is {__name__}.algorithms.{name}")
         # Not by the error's own suggestion, which would miss names that differ in underscores and
         # capitals.
         alike = {known.lower().replace("_", ""): known for known in names}

@@ -41,6 +41,7 @@ from .models import declare as declare
 from .models import mlp as mlp
 from .models.adapters.lora import lora as lora
 from .running import Result as Result
+from .running import open as open
 from .running import regression as regression
 from .running import run as run
 from .wireless import Device as Device

@@ -19,7 +19,7 @@ from bayesfed.inspect.learning_curves import plot_curves
 from bayesfed.running import Folder, run, scoring
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
-from bayesfed.running.folders import note_versions, read_json, write_json
+from bayesfed.running.folders import CHECKPOINTS, note_versions, read_json, write_json
 from bayesfed.running.folders import save as save_run
 from bayesfed.running.formulas.fitted import Regression
 from bayesfed.running.scores import further_scores, predictive
@@ -112,7 +112,7 @@ def _run(
 
     def begun() -> Snapshot | None:
         path.mkdir(exist_ok=True)
-        resume = newest(path / "checkpoints")
+        resume = newest(path / CHECKPOINTS)
         if resume is not None:
             say(f"{path}: going on after round {resume.round - 1}")
         return resume
@@ -121,7 +121,7 @@ def _run(
 
     test, likelihood, draws, seed = built.test, built.likelihood, built.draws, built.seed
     last = (built.options["rounds"] or 0) - 1
-    callbacks: list[Callback] = [checkpoint(path / "checkpoints", every=built.save_every)]
+    callbacks: list[Callback] = [checkpoint(path / CHECKPOINTS, every=built.save_every)]
     if built.regression is None:
         callbacks[:0] = [
             scoring(test, likelihood, draws=draws, seed=seed),
@@ -190,7 +190,7 @@ def draw(folder: Folder) -> list[Path]:
 
 
 def _bins(folder: Folder, built: Built) -> CalibrationBins | None:
-    snapshot = newest(folder.seed(built.seed) / "checkpoints")
+    snapshot = newest(folder.seed(built.seed) / CHECKPOINTS)
     if snapshot is None:
         return None
     found = predictive(

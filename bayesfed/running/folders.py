@@ -30,7 +30,15 @@ from typing import TYPE_CHECKING, Any
 
 from bayesfed.data.files import write_whole, writing
 from bayesfed.errors import ArgumentError, BayesfedError
-from bayesfed.federated import Record, Row, bits, channel_uses, energy_j, latency_s
+from bayesfed.federated import (
+    Record,
+    Row,
+    bits,
+    channel_uses,
+    checkpoint,
+    energy_j,
+    latency_s,
+)
 from bayesfed.federated.engine.files.records import from_line, lines
 from bayesfed.inspect import PersonalScores
 from bayesfed.inspect.at_clients import Rows
@@ -46,6 +54,8 @@ if TYPE_CHECKING:
 PACKAGES = ("bayesfed", "torch", "pyro-ppl", "numpy", "scipy", "networkx", "arviz", "safetensors")
 # Largest number of values in posterior.nc.
 POSTERIOR_NUMBERS = 2_000_000
+# Folder of a seed's checkpoints.
+CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -197,6 +207,7 @@ def save_new(result: Result, folder: Path, test: Rows, own: PersonalScores | Non
             raise ArgumentError("Result.save", expected, actual, "another folder")
     with writing("Result.save", folder):
         note_versions(folder)
+        checkpoint(into / CHECKPOINTS).save(result.snapshot)
         missing = save(into, result, test, result.snapshot.seed, own)
     if missing:
         warnings.warn(f"{into}: no posterior.nc: {missing}", stacklevel=3)

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import bayesfed as bf
 from bayesfed.cli.main import main
 from bayesfed.running.experiments.build import build
 from bayesfed.running.experiments.experiment import ExperimentError, parse
@@ -33,6 +34,9 @@ def test_coefficients_and_predictions_are_written(tmp_path, capsys):
     predictions = pd.read_csv(folder / "predictions.csv")
     assert np.abs(predictions["mean"] - (3 + 0.1 * predictions["age"])).max() < 1
     assert "age" in capsys.readouterr().out
+    fit = bf.open(tmp_path / "stays")
+    found = table.loc["a"].loc[["Intercept", "age", "sigma"]]
+    assert np.allclose(fit.without("a").table(), found[["mean", "sd", "low", "high"]])
 
 
 @pytest.mark.parametrize(

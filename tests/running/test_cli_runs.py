@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from safetensors.torch import load_file
 
 import bayesfed as bf
 from bayesfed.cli import runs
@@ -14,6 +15,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.inspect.learning_curves import plot_curves
 from bayesfed.running.comparison import comparison
 from bayesfed.running.folders import Folder
+from tests.conftest import tree_equal
 from tests.support.records import untimed
 
 TEXT = """\
@@ -72,6 +74,11 @@ def test_run_leaves_one_folder_with_everything(make, tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert sum(int(row["bits"]) for row in rows) == metrics["bits_up"] + metrics["bits_down"]
     assert json.loads((folder / "versions.json").read_text())[-1]["torch"]
+    again = bf.open(folder, seed=4)
+    assert again.history == tuple(history)
+    assert tree_equal(again.model.parameters, load_file(folder / "seed-4" / "model.safetensors"))
+    assert set(again.belief) <= set(again.model.parameters)
+    assert len(again.data) == 3
     printed = capsys.readouterr().out
     assert "d_turbo_vbi" in printed
     assert "±" in printed
@@ -402,6 +409,15 @@ def test_a_run_made_in_python_is_saved_once_and_compared_with_files(
         result = bf.run(algorithm, clients, rounds=2, test=test, seed=seed, progress=False)
         assert result.save(tmp_path / "mine", test=test) == tmp_path / "mine" / f"seed-{seed}"
     assert Folder(tmp_path / "mine").history(3) == list(result.history)
+    again = bf.open(tmp_path / "mine", seed=3, algorithm=algorithm)
+    assert again.history == result.history
+    assert tree_equal(again.snapshot.state, result.snapshot.state)
+    with pytest.raises(ArgumentError, match=r"expected the algorithm.*algorithm=algorithm"):
+        bf.open(tmp_path / "mine")
+    with pytest.raises(ArgumentError, match="open, seed: expected"):
+        bf.open(tmp_path / "mine", seed=1, algorithm=algorithm)
+    with pytest.raises(ArgumentError, match="a finished run, found none; try bayesfed run"):
+        bf.open(tmp_path)
     with pytest.raises(ArgumentError, match=r"Result.save: expected a folder without this run"):
         result.save(tmp_path / "mine")
     assert main(["plot", str(tmp_path / "mine")]) == 0

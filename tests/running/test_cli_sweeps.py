@@ -98,9 +98,7 @@ def test_a_file_with_a_sweep_is_no_single_run(path, tmp_path, capsys):
 @pytest.mark.slow
 def test_two_processes_make_the_table_of_one(path, tmp_path):
     given = ["--set", "recipe.bits=4,8"]
-    tables = [
-        command(path, tmp_path / workers, *given, "--workers", workers) for workers in "12"
-    ]
+    tables = [command(path, tmp_path / workers, *given, "--workers", workers) for workers in "12"]
     for row in itertools.chain(*tables):
         del row["seconds"]
     assert tables[0] == tables[1]

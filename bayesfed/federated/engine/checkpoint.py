@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -86,6 +87,14 @@ class Checkpoints:
             backlog.append(report.record)
         if snapshot.round % self._every == 0:
             self._write(snapshot)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Save a checkpoint of a run by itself, with its whole history."""
+        _check_folder(self._folder, snapshot)
+        self._begin(replace(snapshot, history=()))
+        for backlog in self._backlog:
+            backlog.extend(snapshot.history)
+        self._write(snapshot)
 
     def _begin(self, snapshot: Snapshot) -> None:
         self._earlier = snapshot.history

@@ -38,7 +38,14 @@ from tests.support.hints.rooms.running.experiments import written
 
 COMPLETE = tuple(
     f"bayesfed/running/{name}"
-    for name in ("folders.py", "networks.py", "reporting", "result.py", "settling.py")
+    for name in (
+        "folders.py",
+        "networks.py",
+        "reopened.py",
+        "reporting",
+        "result.py",
+        "settling.py",
+    )
 )
 HINT = "Predictive(result.posterior, inputs, key) of bayesfed.inference.evaluation.predictive"
 INPUTS = own.TEST["a"].inputs
@@ -123,7 +130,30 @@ def heard(*names):
         go(svi(), CLIENTS, rounds=len(names), sampler=sampler)
 
 
+def begun():
+    """Return a folder of results without a finished run."""
+    folder = new()
+    note_versions(folder)
+    return folder
+
+
+def opened(folder, **options):
+    """Open a folder of results."""
+    return bf.open(folder, **options)
+
+
 CASES = [
+    (lambda: opened(begun()), "bayesfed run FILE --out", lambda: finished(ran=True)),
+    (
+        lambda: opened(kept()),
+        "open(folder, algorithm=algorithm)",
+        lambda: opened(kept(), algorithm=done().algorithm),
+    ),
+    (
+        lambda: opened(kept(), seed=7, algorithm=done().algorithm),
+        "0",
+        lambda: opened(kept(), seed=0, algorithm=done().algorithm),
+    ),
     # What a result is asked for.
     (
         lambda: several().network(),
