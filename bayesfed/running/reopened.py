@@ -46,13 +46,12 @@ def open(
     seed = known[0] if seed is None else seed
     check("open, seed", seed, one_of(known))
     snapshot = load(found.seed(seed) / CHECKPOINTS)
-    if algorithm is None and found.file is None:
+    if algorithm is not None:
+        return run(algorithm, {}, rounds=snapshot.round, resume=snapshot, seed=seed)
+    if found.file is None:
         expected = "the algorithm of a run made in Python"
         hint = "open(folder, algorithm=algorithm)"
         raise ArgumentError(f"open, {found.path}", expected, algorithm, hint)
-    if algorithm is not None:
-        return run(algorithm, {}, rounds=snapshot.round, resume=snapshot, seed=seed)
-    assert found.file is not None
     built = build(found.file, seed)
     result = run(built.algorithm, built.pool, rounds=snapshot.round, resume=snapshot, seed=seed)
     if built.regression:

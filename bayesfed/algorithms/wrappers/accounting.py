@@ -111,14 +111,13 @@ def _spent(
             "participants=20, population=1000",
         )
     library = needs("dp_accounting", "dp", "dp-accounting")
-    if population is None or participants == population:
-        # A client that is replaced moves the sum twice as far.
-        scale = noise / rounds**0.5 / (1 if population is None else 2)
-        # Its root is found to 1e-12, on either side.
-        return float(library.get_epsilon_gaussian(scale, delta)) * (1 + 1e-9)
-    assert participants is not None
-    losses = _losses(noise, participants / population)
-    return float(losses.self_compose(rounds, DROPPED).get_epsilon_for_delta(delta))
+    if participants is not None and population is not None and participants < population:
+        losses = _losses(noise, participants / population)
+        return float(losses.self_compose(rounds, DROPPED).get_epsilon_for_delta(delta))
+    # A client that is replaced moves the sum twice as far.
+    scale = noise / rounds**0.5 / (1 if population is None else 2)
+    # Its root is found to 1e-12, on either side.
+    return float(library.get_epsilon_gaussian(scale, delta)) * (1 + 1e-9)
 
 
 @lru_cache(maxsize=64)
