@@ -61,8 +61,15 @@ class Sgd:
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return `torch.optim.SGD`."""
+        decay = self.weight_decay
+        # All leaves in one call, which is the same steps; decayed gradients are copies, of one leaf
+        # at a time.
         return torch.optim.SGD(
-            leaves, learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
+            leaves,
+            learning_rate,
+            self.momentum,
+            weight_decay=decay,
+            foreach=None if decay else True,
         )
 
 
