@@ -230,8 +230,8 @@ def is_finite(leaf: Tensor) -> bool:
     """Say whether a leaf holds neither NaN nor infinity, without a mask."""
     if not leaf.is_floating_point() or not leaf.numel():
         return True
-    low, high = leaf.detach().aminmax()
-    return math.isfinite(low) and math.isfinite(high)
+    # A sum takes a fourth of the time, and is finite only if all are; finite ones may overflow.
+    return math.isfinite(leaf.detach().sum()) or all(map(math.isfinite, leaf.detach().aminmax()))
 
 
 def to(tree: Mapping[str, Tensor], device: torch.device | str) -> Tree:

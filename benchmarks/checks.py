@@ -4,8 +4,9 @@
 
 Which are quick, which long, and which wait to be measured on this version, is in
 `parts/checks/settings.toml`, beside the targets that are known to be missed and what will meet
-them. The long one is chosen by the number of commits. Every program runs with ``--check``; what it
-prints is shown. Exit status 1 if a target is missed that is not known to be, or a program fails
+them. The long one is chosen by the number of commits, and runs beside the quick ones; those of
+--only run one after another. Every program runs with ``--check``; what it prints is shown when it
+is done. Exit status 1 if a target is missed that is not known to be, or a program fails
 without a target that is missed. --write puts the targets of what was run into
 `records/targets.tsv`, from which the page of benchmarks and README read them.
 """
@@ -19,6 +20,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 
@@ -39,17 +41,14 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write records/targets.tsv anew")
     parser.add_argument("--only", nargs="+", metavar="PROGRAM", choices=every, help="run these")
     options = parser.parse_args()
-    chosen = options.only or [*SETTINGS["quick"], in_turn(SETTINGS["long"], commits())]
+    chosen = options.only or [in_turn(SETTINGS["long"], commits()), *SETTINGS["quick"]]
     commit, today = (
         git("describe", "--always", "--dirty=+", "--exclude=*"),
         date.today().isoformat(),
     )
     found, problems = list[Target](), list[str]()
-    for command in chosen:
-        print(f"\n== {command}", flush=True)
-        begun = time.monotonic()
-        status, text = shown(command)
-        seconds = time.monotonic() - begun
+    for command, (status, text, seconds) in finished(chosen, 1 if options.only else 2):
+        print(f"\n== {command}", text, sep="\n", flush=True)
         targets = printed(command, text, commit, today)
         found += targets
         problems += judged(command, status, targets, SETTINGS["missed"])
@@ -87,19 +86,25 @@ def judged(
         yield f"{command}: exit status {status}, {len(targets)} targets"
 
 
-def shown(command: str) -> tuple[int, str]:
-    """Run a program with ``--check`` and show what it prints; return its exit status and that."""
+def finished(commands: Sequence[str], beside: int) -> Iterator[tuple[str, tuple[int, str, float]]]:
+    """Run programs, so many beside each other; yield each with what `run` returns."""
+    with ThreadPoolExecutor(beside) as threads:
+        running = {command: threads.submit(run, command) for command in commands}
+        for command, outcome in running.items():
+            yield command, outcome.result()
+
+
+def run(command: str) -> tuple[int, str, float]:
+    """Run a program with ``--check``; return its exit status, what it printed, and its seconds."""
     program, *arguments = command.split()
     words = [sys.executable, "-u", str(HERE / program), *arguments, "--check"]
-    lines = list[str]()
+    begun = time.monotonic()
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as running:
         end = threading.Timer(LONGEST, running.kill)
         end.start()
-        for line in running.stdout or ():
-            print(line, end="", flush=True)
-            lines.append(line)
+        text = running.stdout.read() if running.stdout else ""
         end.cancel()
-    return running.returncode, "".join(lines)
+    return running.returncode, text, time.monotonic() - begun
 
 
 def commits() -> int:

@@ -147,6 +147,15 @@ def unchecked(
     return data
 
 
+def rows_of(data: Dataset, rows: Tensor) -> Dataset:
+    """Return the rows of these numbers, which are there, as indexing does, but faster."""
+    if not (data.inputs.is_contiguous() and data.targets.is_contiguous()):
+        # Indexing keeps their layout.
+        return data[rows]
+    taken = data.inputs.index_select(0, rows), data.targets.index_select(0, rows)
+    return unchecked(*taken, data.classes, data._domains(rows) if data.domains else ())
+
+
 @checked()
 def concatenated(parts: Sequence[Dataset]) -> Dataset:
     """Return the rows of all data sets as one, in order; with domains if every data set that has

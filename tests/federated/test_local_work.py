@@ -1,15 +1,19 @@
 """`Training` and `LocalOptions`: local work as a value, and what a message says of it."""
 
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 import bayesfed as bf
+from bayesfed.data.dataset import rows_of
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import Sized
 from bayesfed.federated.core.options import read_options
 from bayesfed.federated.core.seams import Around, options_of
+from bayesfed.trees import is_finite
 from tests.conftest import tree_equal
 
 WORK = bf.Training(steps=2, batch_size=16)
@@ -305,3 +309,69 @@ def test_a_prior_is_weight_decay_of_its_precision_by_all_rows(net, clients):
         ArgumentError, match="expected a method with point estimates, found PersonalElbo"
     ):
         bf.p_fed_bayes(net, training=replace(WORK, **prior))
+
+
+@pytest.mark.parametrize(
+    ("value", "twin"),
+    [
+        (bf.Sgd(0.1), lambda leaves: torch.optim.SGD(leaves, 0.1)),
+        (bf.Sgd(0.1, 0.9), lambda leaves: torch.optim.SGD(leaves, 0.1, 0.9)),
+        (
+            bf.Sgd(0.1, 0.9, 0.01),
+            lambda leaves: torch.optim.SGD(leaves, 0.1, 0.9, weight_decay=0.01),
+        ),
+        (bf.Adam(0.1), lambda leaves: torch.optim.Adam(leaves, 0.1, fused=True)),
+    ],
+)
+def test_steps_have_the_bits_of_torchs_own_optimisers(value, twin):
+    def stepped(made):
+        noise = torch.Generator().manual_seed(0)
+        leaves = [
+            torch.randn(shape, generator=noise).requires_grad_() for shape in ((30, 20), (7,))
+        ]
+        optimiser = made(leaves)
+        for _ in range(5):
+            for leaf in leaves:
+                leaf.grad = torch.randn(leaf.shape, generator=noise)
+            optimiser.step()
+        return leaves
+
+    for own, theirs in zip(
+        stepped(lambda leaves: value.build(leaves, 0.1)), stepped(twin), strict=True
+    ):
+        assert torch.equal(own, theirs)
+
+
+@pytest.mark.slow
+def test_training_does_not_import_torchs_compiler():
+    code = """
+import sys, bayesfed as bf
+data = bf.federate(bf.digits()[0][:60], bf.iid(60, 2, bf.Key(0, "parts")))
+for optimiser in (bf.Sgd(0.1), bf.Adam(1e-3)):
+    work = bf.Training(steps=2, optimiser=optimiser)
+    bf.run(bf.fed_avg(bf.mlp([64, 4, 10], bf.Key(0, "net")), training=work), data, rounds=1)
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_rows_of_a_batch_are_those_of_an_index_in_the_same_layout():
+    numbers = torch.tensor([3, 0, 3])
+    inputs, targets = torch.randn(5, 4, 3, 2), torch.arange(5)
+    images = inputs.contiguous(memory_format=torch.channels_last)
+    for values in (inputs, images, inputs.transpose(0, 1).contiguous().transpose(0, 1)):
+        data = bf.Dataset(values, targets, domains=tuple("abcde"))
+        taken, indexed = rows_of(data, numbers), data[numbers]
+        assert taken.inputs.stride() == indexed.inputs.stride()
+        assert torch.equal(taken.inputs, indexed.inputs)
+        assert torch.equal(taken.targets, indexed.targets)
+        assert taken.domains == indexed.domains == ("d", "a", "d")
+
+
+def test_finite_numbers_whose_sum_is_not_are_finite():
+    largest = torch.finfo(torch.float32).max
+    assert is_finite(torch.full((4,), largest))
+    assert is_finite(torch.full((40,), 60000.0, dtype=torch.float16))
+    for odd in (torch.inf, -torch.inf, torch.nan):
+        assert not is_finite(torch.tensor([1.0, odd]))
+    assert not is_finite(torch.tensor([torch.inf, -torch.inf]))

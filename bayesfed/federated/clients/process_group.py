@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bayesfed.errors import ArgumentError, RankError
 from bayesfed.federated.clients.serialisation import to_safetensors
 from bayesfed.federated.clients.turn import one_thread
+from bayesfed.federated.training.optimisers import ADAM
 from bayesfed.keys import Key
 from bayesfed.models import cnn
 
@@ -196,7 +197,7 @@ def _training() -> str:
     """
     key = Key(0, "ranks", "canary")
     net, generator = cnn((1, 8, 8), 10, key.child("net"), hidden=128), key.generator()
-    adam = torch.optim.Adam(net.parameters(), 1e-3, fused=True)
+    adam = ADAM(net.parameters(), 1e-3, fused=True)
     with one_thread():
         for count in (32, 12, 9, 1, 64, 20):
             rows = torch.randn(count, 8, 8, generator=generator)

@@ -126,9 +126,6 @@ def _received_site(server: Connection) -> Site | None:
         return None
     settings, site = received
     settings.apply()
-    # The first optimiser of a process imports torch's compiler. That is not the first client's
-    # time.
-    torch.optim.SGD([torch.zeros(())], 1.0)
     server.send_bytes(READY)
     return site
 

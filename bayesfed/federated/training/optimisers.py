@@ -4,10 +4,11 @@ factor on the learning rate. The torch optimiser is built anew for each client a
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +16,16 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, checked_class, number, whole
 
+
+def uncompiled(kind: Any) -> Any:
+    """Return a torch optimiser without the marks for torch's compiler, which is imported for them:
+    seconds of every process that trains.
+    """
+    bare = {name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "step")}
+    return type(kind.__name__, (kind,), {**bare, "step": torch.no_grad()(bare["step"])})
+
+
+SGD, ADAM = uncompiled(torch.optim.SGD), uncompiled(torch.optim.Adam)
 POSITIVE, SHARE = number("(0, inf)", "1e-3"), number("(0, 1]", "0.1")
 
 
@@ -61,9 +72,17 @@ class Sgd:
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return `torch.optim.SGD`."""
-        return torch.optim.SGD(
-            leaves, learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
+        decay = self.weight_decay
+        # All leaves in one call, which is the same steps; decayed gradients are copies, of one leaf
+        # at a time.
+        made: torch.optim.Optimizer = SGD(
+            leaves,
+            learning_rate,
+            self.momentum,
+            weight_decay=decay,
+            foreach=None if decay else True,
         )
+        return made
 
 
 @checked_class({}, learning_rate=POSITIVE)
@@ -86,7 +105,8 @@ class Adam:
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return torch's `Adam`, fused."""
-        return torch.optim.Adam(leaves, learning_rate, fused=True)
+        made: torch.optim.Optimizer = ADAM(leaves, learning_rate, fused=True)
+        return made
 
 
 @checked_class({}, learning_rate=SHARE)

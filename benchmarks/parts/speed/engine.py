@@ -116,7 +116,7 @@ def one_round(repeats: int) -> bool:
         f"gate: {1e3 * statistics.median(gate):.2f} ms an answer of "
         f"{4 * 269_322 / 1e6:.2f} MB, {100 * share:.2f} % of the round"
     )
-    return target("engine round / bare loop", ratio(seconds["engine"], seconds["bare"]), 1.05)
+    return target("engine round / bare loop", ratio(seconds["engine"], seconds["bare"]), 1.03)
 
 
 def many(repeats: int) -> None:

@@ -72,7 +72,15 @@ def disturbed(fault: str, folder: Path) -> list[Any]:
     if fault != "agent":
         job = start(2, *given, options=("--standalone", "--max-restarts=2"))
         lost = _under_way(folder, job)
+        (other,) = (process for process in _processes(folder) if process != lost)
         os.kill(lost, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+        if fault == "hung":
+            # Once the other one has given it up. A process that stays stopped does not end when the
+            # agent asks it to, and is killed 30 s later.
+            until = time.monotonic() + LIMIT_S
+            while _runs(other) and time.monotonic() < until:
+                time.sleep(0.05)
+            os.kill(lost, signal.SIGCONT)
         outcomes = finished(job, folder / "out", 2)
         assert lost not in _processes(folder)
         return outcomes
@@ -119,4 +127,15 @@ def _processes(folder: Path) -> list[int]:
 
 
 def _parent(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(_stat(process)[1])
+
+
+def _runs(process: int) -> bool:
+    try:
+        return _stat(process)[0] != "Z"
+    except OSError:
+        return False
+
+
+def _stat(process: int) -> list[str]:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
