@@ -186,7 +186,7 @@ def digits(seed: int) -> tuple[bf.Dataset, bf.Dataset]:
 
 TASKS: Mapping[str, Task] = {
     "digits": Task(digits, perceptron(64, 64, 64, 64, 64, 10), 6, 24, 2),
-    "wine": Task(wine, perceptron(13, 64, 64, 64, 3), 6, 16, 3),
+    "wine": Task(wine, perceptron(13, 64, 64, 64, 3), 6, 16, 2),
     "sequences": Task(sequences, convolved, 6, 20, 1),
     "text": Task(text, meaned, 6, 20, 1),
     "ResNet": Task(digits, residual, 3, 8, 1),
