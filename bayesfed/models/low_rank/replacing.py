@@ -86,7 +86,7 @@ def chosen(
                 f"{caller}, layer {path!r}",
                 expected,
                 actual,
-                "a predicate that leaves it out",
+                "a predicate that leaves it out" if named is None else "ranks without it",
             )
     by_name = f"ranks by name, {dict.fromkeys(among[:1], 1)}"
     if unknown := sorted(set(named or ()) - set(among)):

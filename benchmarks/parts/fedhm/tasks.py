@@ -53,16 +53,16 @@ def wine(seed: int) -> tuple[bf.Dataset, bf.Dataset]:
 
 
 def sequences(seed: int) -> tuple[bf.Dataset, bf.Dataset]:
-    """Draw sequences of 64 numbers: two tones that say the class, at random phases, under noise."""
+    """Draw sequences of 32 numbers: two tones that say the class, at random phases, under noise."""
     noise, count, classes = bf.Key(seed, "sequences").generator(), 1600, 8
     targets = torch.arange(count) % classes
-    low, high = 2 + targets % 4, 9 + 3 * (targets // 4)
-    time = torch.arange(64) / 64
+    low, high = 1 + targets % 4, 6 + 3 * (targets // 4)
+    time = torch.arange(32) / 32
     tones = sum(
         torch.sin(2 * torch.pi * (tone[:, None] * time + torch.rand(count, 1, generator=noise)))
         for tone in (low, high)
     )
-    inputs = (tones + 1.5 * torch.randn(count, 64, generator=noise))[:, None]
+    inputs = (tones + 1.5 * torch.randn(count, 32, generator=noise))[:, None]
     return bf.Dataset(inputs[400:], targets[400:]), bf.Dataset(inputs[:400], targets[:400])
 
 
@@ -124,7 +124,7 @@ class Meaned(nn.Module):
 
 def convolved(width: float, key: bf.Key) -> nn.Module:
     """Return three convolutions over time, and a classifier of their mean."""
-    a, b, c = (round(many * width) for many in (16, 32, 64))
+    a, b, c = (round(many * width) for many in (8, 16, 32))
     with forked(key):
         return nn.Sequential(
             nn.Conv1d(1, a, 7, padding=3),
@@ -187,10 +187,10 @@ def digits(seed: int) -> tuple[bf.Dataset, bf.Dataset]:
 TASKS: Mapping[str, Task] = {
     "digits": Task(digits, perceptron(64, 64, 64, 64, 64, 10), 6, 24, 2),
     "wine": Task(wine, perceptron(13, 64, 64, 64, 3), 6, 16, 2),
-    "sequences": Task(sequences, convolved, 6, 20, 1),
-    "text": Task(text, meaned, 6, 20, 1),
-    "ResNet": Task(digits, residual, 3, 8, 1),
-    "Fashion-MNIST": Task(small_images, images, 6, 16, 1),
+    "sequences": Task(sequences, convolved, 6, 16, 1),
+    "text": Task(text, meaned, 6, 14, 1),
+    "ResNet": Task(digits, residual, 3, 6, 1),
+    "Fashion-MNIST": Task(small_images, images, 6, 12, 1),
 }
 
 
