@@ -83,7 +83,7 @@ def runs(name: str, seed: int, out: Path) -> dict[str, dict[str, Any]]:
 
     return {
         method: kept(
-            out / "defaults" / f"{name}_{method}_{seed}.json",
+            out / "defaults" / f"{name}_{method}_{task.clients}_{task.rounds}_{seed}.json",
             lambda make=make, method=method: {"method": method} | made(make()),
         )
         for method, make in recipes(task, seed, sorted(clients)).items()
