@@ -20,6 +20,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from parts.defaults.recipes import Problem, devices, recipes
@@ -90,7 +91,7 @@ def main() -> int:
     met = list[bool]()
     for name in LOADED:
         given = problem(name)
-        base = accuracy(given, lambda given=given: bf.fed_avg(given.net()))
+        base = accuracy(given, partial(bf.fed_avg, given.net()))
         print(f"\n{name}: FedAvg {base:.1f} %", flush=True)
         made = recipes(given, trained(given))
         for recipe in options.only or made:

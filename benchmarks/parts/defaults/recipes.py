@@ -13,6 +13,7 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed import algorithms as shipped
+from bayesfed.algorithms.wrappers.on_devices import Planner
 from bayesfed.compress.budgets import fit_flexible
 from bayesfed.federated.aggregation.server_optimisers import FedAvgM
 from bayesfed.federated.core.algorithm import Algorithm
@@ -66,7 +67,7 @@ def recipes(given: Problem, trained: nn.Module) -> dict[str, Callable[[], Algori
     trained
         The network after FedAvg's rounds, for adapters.
     """
-    net, capacity, sizes = given.net, given.capacity(), {"ranks": [8, 4]}
+    net, capacity = given.net, given.capacity()
     fed_avg = bf.fed_avg(net())
     plain = [
         *("fed_avg", "scaffold", "fed_nova", "fed_pa", "stc", "qsgd", "fed_paq", "uveqfed"),
@@ -82,9 +83,9 @@ def recipes(given: Problem, trained: nn.Module) -> dict[str, Callable[[], Algori
     }
     adapted = bf.lora(trained, 8, KEY.child("lora"))
     for name in ADAPTERS:
-        unlike: dict[str, Any] = {} if name in ADAPTERS[:2] else {**sizes, "capacity": capacity}
+        unlike = {} if name in ADAPTERS[:2] else {"ranks": [8, 4], "capacity": capacity}
         found[name] = partial(getattr(shipped, name), adapted, **unlike)
-    looked = {"observations": given.rows, "example": given.example}
+    looked: dict[str, Any] = {"observations": given.rows, "example": given.example}
     sample = given.example.inputs[:1]
     return found | {
         "federated_svi": lambda: bf.federated_svi(bf.bayesian(net()), **looked),
@@ -113,11 +114,11 @@ def recipes(given: Problem, trained: nn.Module) -> dict[str, Callable[[], Algori
     }
 
 
-def planner(given: Problem) -> Any:
+def planner(given: Problem) -> Planner:
     """Return one of the whole network, and of a quarter of the bits."""
     net, sample = given.net(), given.example.inputs[:1]
     shares = shrunk_shares(net, channel_graph(net, sample), sample, [1.0])
-    return bf.algorithms.wrappers.on_devices.Planner(tuple(shares), 5.0, (1 / 15, 1.0))
+    return Planner(tuple(shares), 5.0, (1 / 15, 1.0))
 
 
 def devices(given: Problem) -> Mapping[str, Device]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ def runs(name: str, seed: int, out: Path) -> dict[str, dict[str, Any]]:
     task = TASKS[name]
     clients, test = parts(task, seed)
 
-    def made(algorithm: Algorithm) -> dict[str, Any]:
+    def made(method: str, make: Callable[[], Algorithm]) -> dict[str, Any]:
+        algorithm = make()
         begun, sizes = time.perf_counter(), algorithm.sizes or {"": algorithm.predictor}
         state = bf.run(
             algorithm,
@@ -72,6 +74,7 @@ def runs(name: str, seed: int, out: Path) -> dict[str, dict[str, Any]]:
             on_client_error="drop",
         ).snapshot.state
         return {
+            "method": method,
             "task": name,
             "seed": seed,
             "clients": task.clients,
@@ -84,7 +87,7 @@ def runs(name: str, seed: int, out: Path) -> dict[str, dict[str, Any]]:
     return {
         method: kept(
             out / "defaults" / f"{name}_{method}_{task.clients}_{task.rounds}_{seed}.json",
-            lambda make=make, method=method: {"method": method} | made(make()),
+            partial(made, method, make),
         )
         for method, make in recipes(task, seed, sorted(clients)).items()
     }
