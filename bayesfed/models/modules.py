@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from bayesfed.trees import frozen, to, trainable
 
 Predicate = Callable[[str, nn.Module], bool]
 Dense = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+DENSE: tuple[type[nn.Module], ...] = get_args(Dense)
 
 # Activations that act on each entry by itself, so that a vector with one value per unit can be
 # passed through them.

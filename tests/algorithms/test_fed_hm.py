@@ -237,7 +237,7 @@ def test_decay_is_a_gaussian_prior_on_products():
 
 def test_a_payload_of_another_rank_is_refused():
     net = small_net()
-    layers, ranks, made = views(net)
+    layers, ranks, made = views(net, (1.0, 0.25, 0.125))
     state = Refactor(layers, tuple(ranks[1:])).start(parameters(net))
     with pytest.raises(UpdateError, match="expected shape"):
         made[1].lift(made[2].restrict(state), 1.0, "value")
@@ -351,15 +351,29 @@ def test_bad_input_is_refused_in_words(clients):
             fed_hm(net, [0.5], capacity, **settings)
     with pytest.raises(ArgumentError, match="running statistics"):
         fed_hm(nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8)), [0.5], capacity)
-    with pytest.raises(ArgumentError, match="group"):
-        fed_hm(
-            nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)),
-            [0.5],
-            capacity,
-        )
+    grouped = nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2))
+    for only_whole in (grouped, nn.Linear(64, 10), nn.Sequential(nn.GRU(8, 8), nn.Linear(8, 2))):
+        with pytest.raises(ArgumentError, match="fed_hm, ratios: expected a layer, neither kept"):
+            fed_hm(only_whole, [0.5], capacity)
     weak = by_device("memory_bytes", {0: 8e9, 1: 4e9, 2: 1e9})
     with pytest.raises(ArgumentError, match="memory_bytes >= 1e"):
         bf.run(fed_hm(net, RATIOS, weak, whole=["5"]), clients, rounds=1, progress=False)
+
+
+def test_no_client_begins_by_truncating(clients):
+    """The start is of the smallest rank and of every layer's own norm; as printed it is the
+    network.
+    """
+    net, capacity = small_net(), fixed(sorted(clients), 3)
+    own, start = (
+        owned(fed_hm(net, [1.0, 0.25, 0.125], capacity, **settings).initial, "model")
+        for settings in ({"start": "whole"}, {})
+    )
+    assert tree_equal(own, parameters(net))
+    assert {name for name in own if not torch.equal(own[name], start[name])} == {"3.weight"}
+    values = torch.linalg.svdvals(start["3.weight"])
+    assert int((values > 1e-5 * values[0]).sum()) == 4
+    assert float(start["3.weight"].norm()) == pytest.approx(float(own["3.weight"].norm()), rel=1e-5)
 
 
 def mixed(clients, **settings):

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
 import bayesfed as bf
 from bayesfed.algorithms.baselines.hetero_fl import hetero_fl
+from bayesfed.algorithms.fed_hm.factored import spectra_of
 from bayesfed.errors import ArgumentError, ClientError, UpdateError
 from bayesfed.federated import Average, score
 from bayesfed.federated.aggregation.views import Slice
@@ -13,6 +15,7 @@ from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.training.descent import of_classes
 from bayesfed.federated.training.model_sizes import by_device, dynamic, fixed
 from bayesfed.models.priors.likelihoods import Categorical
+from bayesfed.trees import size
 from tests.conftest import tree_equal
 
 KEY = bf.Key(0, "sizes")
@@ -140,3 +143,74 @@ def test_bad_nets_are_refused(clients):
         )
     with pytest.raises((ArgumentError, ClientError)):
         bf.run(hetero_fl(nets(), fixed(["nobody"], 3)), clients, rounds=1, progress=False)
+
+
+class Attended(nn.Module):
+    """Words, an encoder's layer that reads its layers' weights, and a classifier."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(16, 8)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 32, dropout=0.0, batch_first=True)
+        self.last = nn.Linear(8, 10)
+
+    def forward(self, tokens):
+        return self.last(self.encoder(self.words((tokens * 15.99).flatten(1).long())).mean(1))
+
+
+class Recurrent(nn.Module):
+    """A GRU or an LSTM, a hidden layer, and a classifier."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.over, self.hidden, self.last = kind(8, 8), nn.Linear(8, 32), nn.Linear(32, 10)
+
+    def forward(self, rows):
+        return self.last(self.hidden(self.over(rows.flatten(0, -3).mT)[0].mean(1)).relu())
+
+
+def over_time():
+    return nn.Sequential(
+        nn.Conv1d(8, 16, 3), nn.Conv1d(16, 16, 3), nn.Flatten(), nn.Linear(16 * 4, 10)
+    )
+
+
+def frozen():
+    net = bf.mlp([64, 32, 32, 32, 10], bf.Key(0, "net"))
+    net.get_parameter("3.weight").requires_grad_(False)
+    return net
+
+
+EVERY_KIND = {
+    "frozen": (frozen, {"5"}),
+    "perceptron": (lambda: bf.mlp([64, 32, 32, 10], bf.Key(0, "net")), {"3"}),
+    "one hidden layer": (lambda: bf.mlp([64, 32, 10], bf.Key(0, "net")), {"1"}),
+    "over time": (over_time, {"1"}),
+    "depthwise": (
+        lambda: bf.models.mobilenet((1, 8, 8), 10, bf.Key(0), width=0.1, norm="group"),
+        None,
+    ),
+    "attention": (Attended, {"encoder.linear1", "encoder.linear2"}),
+    "GRU": (lambda: Recurrent(nn.GRU), {"hidden"}),
+    "LSTM": (lambda: Recurrent(nn.LSTM), {"hidden"}),
+}
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_every_kind_of_layer_is_factored_or_whole_and_a_smaller_ratio_is_never_larger(
+    clients, kind
+):
+    make, expected = EVERY_KIND[kind]
+    with bf.keys.forked(bf.Key(0, kind)):
+        net = make()
+    ratios = [1.0, 0.75, 0.5, 0.25, 0.125, 0.01]
+    algorithm = bf.fed_hm(net, ratios, dynamic(6), training=bf.Training(steps=1, batch_size=4))
+    counts = [size(model(algorithm.initial).parameters) for model in algorithm.sizes.values()]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[-1]
+    assert expected is None or spectra_of(algorithm.initial).keys() == expected
+    result = bf.run(
+        algorithm, {name: data[:8] for name, data in clients.items()}, rounds=2, progress=False
+    )
+    for model in algorithm.sizes.values():
+        assert model(result.snapshot.state)(clients["client-000"].inputs[:3]).isfinite().all()

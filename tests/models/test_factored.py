@@ -218,7 +218,7 @@ def test_conventions():
     ],
 )
 def test_whole_is_names_or_a_predicate(whole):
-    ranks = hybrid_ranks(residual(), 1 / 2, whole=whole)
+    ranks = hybrid_ranks(residual(), 1 / 4, whole=whole)
     assert "0" not in ranks
     assert ("2.shortcut" in ranks) == (whole == "0")
     assert hybrid_ranks(residual(), 1 / 2, whole=["2", "0"]).keys() == {"4", "5"}
@@ -351,29 +351,29 @@ def test_layers_that_cannot_be_factored_are_named():
             r"matrix"
         ),
     ):
-        hybrid(mobilenet((3, 32, 32), 10, Key(0)), 1 / 2)
+        hybrid(mobilenet((3, 32, 32), 10, Key(0)), {"3": 1})
     with pytest.raises(
         ArgumentError,
         match=(
-            r"hybrid, layer '': expected the weight of an nn.Linear or nn.Conv2d itself, .* "
-            r"found weight of Conv1d"
+            r"hybrid, layer '': expected the weight of an nn.Linear or .* nn.Conv3d itself, .* "
+            r"found weight of NonDynamicallyQuantizableLinear"
         ),
     ):
-        hybrid(nn.Conv1d(3, 4, 3), 1 / 2)
+        hybrid(nn.MultiheadAttention(4, 2).out_proj, {"": 1})
     hooked = nn.Linear(4, 3)
     hooked.register_forward_hook(lambda *_: None)
     with pytest.raises(ArgumentError, match="without hooks"):
-        hybrid(hooked, 1 / 2)
+        hybrid(hooked, {"": 1})
     tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     tied[1].weight = tied[0].weight
     with pytest.raises(ArgumentError, match="hybrid, layer '0': expected a weight of its own"):
-        hybrid(tied, 1 / 2)
+        hybrid(tied, {"0": 1})
     with pytest.raises(ArgumentError, match="hybrid, layer '': .*float32 or float64"):
-        hybrid(nn.Linear(4, 3).half(), 1 / 2)
+        hybrid(nn.Linear(4, 3).half(), {"": 1})
     broken = nn.Linear(4, 3)
     nn.init.constant_(broken.weight, float("nan"))
     with pytest.raises(ArgumentError, match="parameter 'weight': expected finite numbers"):
-        hybrid(broken, 1 / 2)
+        hybrid(broken, {"": 1})
 
 
 @pytest.mark.parametrize("count", [-1, 5, True, 1.0])

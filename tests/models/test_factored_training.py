@@ -176,7 +176,7 @@ def test_nothing_dense_is_formed_by_a_step():
 @pytest.mark.parametrize("split", SPLITS)
 def test_one_svd_serves_all_ranks(split, monkeypatch):
     net = residual()
-    tree, layers = parameters(net), unrollings(hybrid(net, 1 / 2, split=split))
+    tree, layers = parameters(net), unrollings(hybrid(net, 1 / 8, split=split))
     sizes = [hybrid_ranks(net, ratio, split=split) for ratio in (1 / 2, 1 / 4, 1 / 8)]
     calls = []
     svd = torch.linalg.svd

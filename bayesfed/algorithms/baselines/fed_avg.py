@@ -44,8 +44,9 @@ def fed_avg(
         networks that have any. "mean" averages them with the parameters. "local" leaves each client
         its own; the predictor then normalises by the batch it is given, see `batch_statistics`.
     masked
-        Leave classes that a client has no rows of out of its loss (HeteroFL's masked
-        cross-entropy). Targets must be classes.
+        Train with the logits of classes that a client has no rows of set to zero (HeteroFL's masked
+        cross-entropy): they get no gradient, but still count as 1 in the softmax's sum. Targets
+        must be classes.
 
     Raises
     ------

@@ -6,7 +6,7 @@ paper                   here
 ======================  ==============================================
 W_l^p, r                `nets`, one for each shrinkage ratio, largest first
 W_l^p - W_l^(p+1)       entries that fewer clients cover: `Slice`
-masked cross-entropy    `masked`: logits of classes a client has not are zero
+masked cross-entropy    ``masked=True``: logits of classes a client has not are zero
 static batch norm       nets with ``norm="static"``; `batch_statistics`
 ======================  ==============================================
 
@@ -39,7 +39,7 @@ def hetero_fl(
     *,
     likelihood: Likelihood | None = None,
     training: Training | None = None,
-    masked: bool = True,
+    masked: bool = False,
     codec: Codec | None = None,
     up: Codec | None = None,
     link: Link | None = None,
@@ -59,7 +59,8 @@ def hetero_fl(
     likelihood
         Default: `Categorical()`.
     masked
-        Leave classes that a client has no rows of out of its loss.
+        Train with the logits of classes that a client has no rows of set to zero, as in `fed_avg`;
+        the paper does so.
     codec
         Codec of both directions. Default: 32-bit floats.
     up

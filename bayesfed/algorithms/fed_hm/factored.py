@@ -110,8 +110,16 @@ class Refactor:
     sizes: tuple[Ranks, ...]
     warm: bool = True
 
-    def start(self, whole: Tree) -> Tree:
-        """Return the state before round 0, with exact triplets."""
+    def start(self, whole: Tree, thin: Ranks | None = None) -> Tree:
+        """Return the state before round 0, with exact triplets; with ranks, every layer that has
+        one begins as its best approximation of this rank, scaled to the layer's own norm.
+        """
+        if thin:
+            nearest = align(factorise(whole, self.layers, thin), self.layers)
+            for leaf in (leaf_of(name, "weight") for name in thin):
+                norms = whole[leaf].norm() / nearest[leaf].norm().clamp_min(1e-30)
+                nearest[leaf] = nearest[leaf] * norms
+            whole = nearest
         return with_spectra(whole, spectra(whole, self.layers, *self.sizes))
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:

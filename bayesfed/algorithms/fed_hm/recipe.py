@@ -6,6 +6,7 @@ paper                   here
 ======================  ==============================================
 w_t                     the whole network in the state
 [rho, L, gamma]         `whole` (a predicate, such as `whole_first(net, rho)`) and `ratios`
+w_0                     `start`: of the smallest rank, or as printed the network's own
 U, V^T of W             leaves ``NAME.u``, ``NAME.v``
 alpha_p, tau (2)        `temperature`; infinity weighs all sizes alike
 lambda / 2 ||U V||^2    `decay`, a Gaussian prior on the product
@@ -16,7 +17,7 @@ fixed, dynamic          `capacity`: `fixed`, `dynamic`, `by_device`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -39,7 +40,7 @@ from bayesfed.inference.objectives.weight_decay import Decayed
 from bayesfed.models import Categorical, Likelihood, hybrid, hybrid_ranks, unrollings
 from bayesfed.models.low_rank.hybrid import Convention, Whole
 from bayesfed.models.low_rank.unrolling import Split
-from bayesfed.models.modules import constants
+from bayesfed.models.modules import constants, layer_weights, selected
 from bayesfed.trees import Tree, leaf_of, shapes
 
 RESIDUAL = Role(
@@ -69,6 +70,7 @@ def fed_hm(
     temperature: float = math.inf,
     by_rows: bool = False,
     masked: bool = False,
+    start: Literal["low rank", "whole"] = "low rank",
     residual: Literal["dropped", "kept"] | int = "dropped",
     warm: bool = True,
     codec: Codec | None = None,
@@ -86,9 +88,13 @@ def fed_hm(
         Shares of the rank, largest first; 1 is the whole network.
     capacity
         Which ratio a client trains in a round.
-    whole, convention, split
-        Layers that are never factored, beside frozen ones, and the meaning of a ratio, as in
-        `hybrid_ranks`.
+    whole
+        Layers that are never factored, as in `hybrid_ranks`, besides those that are frozen or
+        cannot be. Default: the first layer with a matrix, in the order of registration, and the
+        last, the classifier; the classifier alone where no other layer could be factored.
+    convention, split
+        Meaning of a ratio, as in `hybrid_ranks`. A layer is factored at a ratio only where its
+        factors are smaller than it is, so a smaller ratio is never a larger network.
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Sgd(0.05)``. The decay belongs to
         the objective, since an optimiser's own would decay the factors one by one.
@@ -100,15 +106,20 @@ def fed_hm(
     by_rows
         Weigh clients by their rows as well.
     masked
-        Leave classes that a client has no rows of out of its loss, as the paper does for all
-        methods. Targets must be classes.
+        Train with the logits of classes that a client has no rows of set to zero, as in `fed_avg`;
+        the paper does so for all methods.
+    start
+        "low rank": every layer that is factored begins as its best approximation of the smallest
+        rank, scaled to the layer's own norm, which for a fresh network is a random one of this
+        rank. No client then begins with what a truncation leaves of noise. "whole": as printed, the
+        network as it is; take it for one that was trained before.
     residual
         Treatment of the part of a layer that a client's rank leaves out. "dropped", as published,
         shrinks it every round by the share of factored clients, so that all sizes converge to one
         model of low rank. "kept" adds the changes of clients to the whole, which is best for the
         whole network and worst for the smallest sizes where clients are unlike. A number keeps it
-        for this many rounds and then drops it: kept until the rate first falls, all sizes end up
-        alike and near the better of the two (`benchmarks/parts/fedhm/settings.toml` has figures).
+        for this many rounds and then drops it; from the network's own start that is better than
+        either (`benchmarks/parts/fedhm/settings.toml`), from a low rank it is not.
     warm
         Factorise by subspace iteration from the last round's vectors. False computes an exact SVD
         of every layer in every round.
@@ -119,9 +130,9 @@ def fed_hm(
     Raises
     ------
     ArgumentError
-        If there are no ratios or they do not fall, one is outside (0, 1], nothing can be factored,
-        `decay`, `temperature` or `residual` is out of range, or the network has running statistics
-        and `buffers` is "static".
+        If there are no ratios or they do not fall, one is outside (0, 1], no layer is smaller as
+        factors at the last, `decay`, `temperature` or `residual` is out of range, or the network
+        has running statistics and `buffers` is "static".
     """
     if not ratios or any(b >= a for a, b in pairwise(ratios)):
         raise ArgumentError(
@@ -129,10 +140,7 @@ def fed_hm(
         )
     kept = residual if isinstance(residual, int) else math.inf if residual == "kept" else 0
     initial = travelling(net, buffers, where="fed_hm")
-    still, ranks = constants(net), list[dict[str, int]]()
-    for ratio in ratios:
-        found = hybrid_ranks(net, ratio, whole=whole, convention=convention, split=split)
-        ranks.append({n: rank for n, rank in found.items() if leaf_of(n, "weight") not in still})
+    ranks = _ranks(net, ratios, whole, convention, split)
     nets = [hybrid(net, share, whole=whole, split=split) if share else net for share in ranks]
     layers = {name: layout for made in nets for name, layout in unrollings(made).items()}
     work, scored = training or Training(), likelihood or Categorical()
@@ -165,7 +173,7 @@ def fed_hm(
         [local(made) for made in nets],
         server,
         training=work,
-        initial=server.start(initial),
+        initial=server.start(initial, ranks[-1] if start == "low rank" else None),
         predictor=largest,
         sizes={f"{ratio:g}": partial(model, size) for size, ratio in enumerate(ratios)},
         view=view,
@@ -176,3 +184,34 @@ def fed_hm(
         buffers=buffers,
         owner="",
     )
+
+
+def _ranks(
+    net: nn.Module,
+    ratios: Sequence[float],
+    whole: Whole | None,
+    convention: Convention,
+    split: Split,
+) -> list[dict[str, int]]:
+    """Return the ranks of the factored layers at every ratio."""
+    frozen, ranks = constants(net), list[dict[str, int]]()
+    for ratio in ratios:
+        found = hybrid_ranks(net, ratio, whole=whole, convention=convention, split=split)
+        ranks.append({n: rank for n, rank in found.items() if leaf_of(n, "weight") not in frozen})
+    if whole is None:
+        names = [name for name, _ in net.named_parameters()]
+        order = [name.rpartition(".")[0] for name in selected(net, names, layer_weights)]
+        inner, last = (_without(ranks, kept) for kept in ([order[0], order[-1]], order[-1:]))
+        ranks = inner if any(inner) else last
+    if ratios[-1] < 1 and not ranks[-1]:
+        raise ArgumentError(
+            "fed_hm, ratios",
+            "a layer, neither kept whole nor frozen, whose factors are smaller than it is",
+            f"none at {list(ratios)}",
+            "smaller ratios, or fed_avg(net)",
+        )
+    return ranks
+
+
+def _without(ranks: Sequence[Mapping[str, int]], names: Collection[str]) -> list[dict[str, int]]:
+    return [{name: rank for name, rank in share.items() if name not in names} for share in ranks]

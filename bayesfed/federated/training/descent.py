@@ -195,8 +195,9 @@ class Descent:
 
 @dataclass(frozen=True)
 class LocalClasses(Around):
-    """A local step on a loss without the classes that a client has no rows of: their logits are set
-    to zero (masked cross-entropy, HeteroFL 3.3).
+    """A local step with the logits of classes that a client has no rows of set to zero (masked
+    cross-entropy, HeteroFL 3.3). They get no gradient, and are not left out of the softmax's sum:
+    each counts as a logit of 0.
 
     Parameters
     ----------

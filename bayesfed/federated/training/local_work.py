@@ -192,7 +192,7 @@ class Training:
         kind
             Whether clients send the model ("value") or its change ("delta").
         masked
-            Whether to leave classes that a client has no rows of out of the loss.
+            Whether to set the logits of classes that a client has no rows of to zero in training.
         buffers
             Policy for running statistics, see `bayesfed.federated.training.batch_norm`.
         """

@@ -5,7 +5,7 @@ A network made by `hybrid` has leaves ``NAME.u`` and ``NAME.v`` for each factore
 the whole network has ``NAME.weight``; all other leaves are the same. A server whose clients have
 models of several sizes::
 
-    layers = unrollings(hybrid(net, 1 / 2))
+    layers = unrollings(hybrid(net, 1 / 8))  # the smallest size has all that any has
     sizes = [hybrid_ranks(net, ratio) for ratio in (1 / 2, 1 / 4, 1 / 8)]
     found = spectra(tree, layers, *sizes)  # one SVD per layer, for any number of sizes
     broadcast = [factorise(tree, layers, ranks, found) for ranks in sizes]

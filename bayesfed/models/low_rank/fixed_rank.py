@@ -36,7 +36,7 @@ from bayesfed.geometry import FixedRank, Tangent, from_dense, project, random_po
 from bayesfed.keys import Key
 from bayesfed.models.low_rank.replacing import Initial, chosen, thinned
 from bayesfed.models.low_rank.thin_layers import FixedRankLayer
-from bayesfed.models.modules import Dense, Predicate, weight_matrices
+from bayesfed.models.modules import DENSE, Dense, Predicate, weight_matrices
 from bayesfed.trees import Tree, leaf_of
 
 
@@ -78,8 +78,7 @@ def fixed_rank(
         exactly these classes, without hooks and not shared with another layer.
     """
     by_name = rank if isinstance(rank, Mapping) else None
-    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    layers = chosen(net, where, by_name, caller="fixed_rank", kinds=kinds)
+    layers = chosen(net, where, by_name, caller="fixed_rank", kinds=DENSE)
     if isinstance(rank, Mapping):
         ranks = dict(rank)
     elif isinstance(rank, float):

@@ -22,6 +22,7 @@ groups.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from math import prod
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -35,7 +36,7 @@ from bayesfed.models.low_rank.factored_spectra import spectrum
 from bayesfed.models.low_rank.replacing import Initial, chosen, thinned
 from bayesfed.models.low_rank.thin_layers import FactoredLayer
 from bayesfed.models.low_rank.unrolling import Split, Unrolling
-from bayesfed.models.modules import Dense, Predicate, weight_matrices
+from bayesfed.models.modules import DENSE, Dense, Predicate, layer_weights, weight_matrices
 from bayesfed.trees import leaf_of
 
 Convention = Literal["output", "matrix"]
@@ -58,11 +59,12 @@ def hybrid(
     Parameters
     ----------
     net
-        Network, never changed. A module that reads the weight of a factored layer directly fails
-        when called, since there is no ``weight``.
+        Network, never changed. A module that reads the weight of a factored layer directly gets the
+        product.
     rank_ratio
         Ratio as in `hybrid_ranks`, in (0, 1], where 1 factors nothing. Or ranks by the layer's
-        name, up to the full one; layers that are not named stay whole.
+        name, up to the full one, where factors may be larger than the layer; layers that are not
+        named stay whole.
     whole, convention, split
         As in `hybrid_ranks`.
     initial
@@ -75,8 +77,9 @@ def hybrid(
     Raises
     ------
     ArgumentError
-        If a rank is not from 1 to min(M, N), there is no key to draw from, a weight is not finite
-        or of half precision, or as `hybrid_ranks`.
+        If a rank is not from 1 to min(M, N), a layer with a rank of its own cannot be factored,
+        there is no key to draw from, a weight is not finite or of half precision, or as
+        `hybrid_ranks`.
     """
     if isinstance(rank_ratio, Mapping):
         ranks, layers = dict(rank_ratio), _candidates(net, whole, rank_ratio)
@@ -113,17 +116,23 @@ def hybrid_ranks(
     """Return the rank of each layer that is factored at a ratio; layers that are not in the result
     stay whole.
 
+    A layer is factored if it computes a product with one matrix of its own and its factors are
+    smaller: linear layers and ungrouped convolutions, of exactly torch's classes, without hooks,
+    whose weight is no other layer's too and for which ``R (M + N) < M N``. Everything else stays
+    whole: recurrent layers, attention's projections, embeddings, grouped and transposed
+    convolutions.
+
     Parameters
     ----------
     net
-        Network, never changed. Its weight matrices are those of linear layers and convolutions.
+        Network, never changed.
     rank_ratio
-        In (0, 1]. Ranks are rounded to the nearest whole number, at least 1. At 1, and wherever a
-        rank would not be below the full one, a layer stays whole: factors would be larger and gain
-        nothing. FedHM's largest model is the whole network.
+        In (0, 1]. Ranks are rounded to the nearest whole number, at least 1. At 1 every layer is
+        whole: FedHM's largest model is the whole network. A square linear layer is smaller below a
+        half of its rank only.
     whole
-        Layers not to factor: a predicate ``(parameter name, owning module) -> bool`` such as
-        `whole_first`, or names of layers or of modules that contain them. Default: none.
+        Layers not to factor besides these: a predicate ``(parameter name, owning module) -> bool``
+        such as `whole_first`, or names of layers or of modules that contain them. Default: none.
     convention
         "output": the rank is the ratio times the number of output channels or features, as in
         FedHM's tables; "matrix": the ratio times the full rank, min(M, N), as in its text. For 3 x
@@ -135,9 +144,8 @@ def hybrid_ranks(
     Raises
     ------
     ArgumentError
-        If the ratio is not in (0, 1], a setting is unknown, `whole` matches no layer or leaves none
-        to factor, or a layer to factor is not exactly an `nn.Linear` or an ungrouped `nn.Conv2d`,
-        without hooks and with a weight of its own.
+        If the ratio is not in (0, 1], a setting is unknown, or `whole` matches no layer or leaves
+        none that could be factored.
     """
     ranks = {}
     for name, layer in _candidates(net, whole).items():
@@ -145,7 +153,7 @@ def hybrid_ranks(
         rank = max(
             1, round(rank_ratio * (layout.shape[0] if convention == "output" else layout.full))
         )
-        if rank_ratio < 1 and rank < layout.full:
+        if rank_ratio < 1 and rank * sum(layout.size) < prod(layout.size):
             ranks[name] = rank
     return ranks
 
@@ -169,7 +177,7 @@ def whole_first(net: nn.Module, count: int) -> Predicate:
     ArgumentError
         If the network has fewer than `count` weight matrices.
     """
-    matrices = _matrices(net)
+    matrices = _matrices(net, weight_matrices)
     points = {
         name
         for name, layer in matrices.items()
@@ -181,28 +189,28 @@ def whole_first(net: nn.Module, count: int) -> Predicate:
     return lambda name, module: name in names
 
 
-def _matrices(net: nn.Module) -> dict[str, Any]:
-    """Return the layers with a weight matrix, by the name of the weight."""
+def _matrices(net: nn.Module, where: Predicate) -> dict[str, Any]:
+    """Return the layers with a matrix that a predicate selects, by the name of the matrix."""
     return {
         leaf_of(path, leaf): module
         for path, module in net.named_modules()
         for leaf, _ in module.named_parameters(recurse=False)
-        if weight_matrices(leaf_of(path, leaf), module)
+        if where(leaf_of(path, leaf), module)
     }
 
 
 def _candidates(
     net: nn.Module, whole: Whole | None, named: Collection[str] | None = None
 ) -> dict[str, Dense]:
-    """Return the layers that are not kept whole, by name, checked. A predicate must keep one; if
-    names are given, each must.
+    """Return the layers that can be factored and are not kept whole, by name. A predicate must keep
+    one; if names are given, each must. Layers that are `named` are refused if they cannot.
     """
-    matrices = _matrices(net)
+    matrices = _matrices(net, layer_weights)
     if callable(whole):
         kept = {"the predicate": {name for name, module in matrices.items() if whole(name, module)}}
     else:
         kept = {
-            one: {name for name in matrices if name.startswith(f"{one}.")}
+            one: {name for name in matrices if name.startswith(leaf_of(one, ""))}
             for one in ((whole,) if isinstance(whole, str) else whole or ())
         }
     if empty := [one for one, names in kept.items() if not names]:
@@ -214,5 +222,10 @@ def _candidates(
         )
     rest = matrices.keys() - set[str]().union(*kept.values())
     return chosen(
-        net, lambda name, module: name in rest, named, caller="hybrid", kinds=(nn.Linear, nn.Conv2d)
+        net,
+        lambda name, module: name in rest and weight_matrices(name, module),
+        named,
+        caller="hybrid",
+        kinds=DENSE,
+        strict=named is not None,
     )

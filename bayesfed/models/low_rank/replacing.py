@@ -30,6 +30,7 @@ def chosen(
     *,
     caller: str,
     kinds: tuple[type[nn.Module], ...],
+    strict: bool = True,
 ) -> dict[str, Dense]:
     """Return the layers to replace, by name, checked.
 
@@ -45,13 +46,15 @@ def chosen(
         Name of the calling function, for error messages.
     kinds
         Classes of layers that may be selected.
+    strict
+        Whether a selected weight that cannot be replaced is refused; left out otherwise.
 
     Raises
     ------
     ArgumentError
-        If nothing is selected, or anything but the weight of an ungrouped layer of exactly these
-        classes, without hooks and not shared with another layer; or if a named layer is not among
-        the selected ones.
+        If nothing is left; if anything is selected but the weight of an ungrouped layer of exactly
+        these classes, without hooks and not shared with another layer, where that is refused; or if
+        a named layer is not among the selected ones.
     """
     check_resolved(caller, net)
     owners = Counter(
@@ -77,11 +80,13 @@ def chosen(
             else:
                 layers[path] = module
                 continue
+            if not strict:
+                continue
             raise ArgumentError(
                 f"{caller}, layer {path!r}",
                 expected,
                 actual,
-                "a predicate that leaves it out",
+                "a predicate that leaves it out" if named is None else "ranks without it",
             )
     by_name = f"ranks by name, {dict.fromkeys(among[:1], 1)}"
     if unknown := sorted(set(named or ()) - set(among)):

@@ -215,6 +215,11 @@ class FactoredLayer(ThinLayer):
     def __init__(self, layer: Dense, u: Tensor, v: Tensor, split: Split = "spatial") -> None:
         super().__init__(layer, split, u=u, v=v)
 
+    @property
+    def weight(self) -> Tensor:
+        """The product, for modules that read their layers' weights: torch's encoder layers do."""
+        return self.unrolling.weight(self.u @ self.v.mT)
+
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs as the layer that it stands for would."""
         return self.product(x, self.u, self.v)

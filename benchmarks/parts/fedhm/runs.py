@@ -245,6 +245,8 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
             "decay": decay,
             "temperature": temperature,
             "by_rows": settings["by_rows"],
+            # Printed, and what the records were measured with; `defaults.py` has the default.
+            "start": "whole",
             "residual": round(settings["residual"] * settings["rounds"]),
         }
         return fed_hm(

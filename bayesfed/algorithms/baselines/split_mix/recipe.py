@@ -39,7 +39,7 @@ def split_mix(
     key: Key,
     likelihood: Likelihood | None = None,
     training: Training | None = None,
-    masked: bool = True,
+    masked: bool = False,
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
@@ -64,7 +64,7 @@ def split_mix(
     training
         Local work of a round for each network. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
     masked
-        Leave classes that a client has no rows of out of its loss.
+        Train with the logits of classes that a client has no rows of set to zero, as in `fed_avg`.
 
     Raises
     ------

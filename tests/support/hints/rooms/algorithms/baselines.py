@@ -225,6 +225,11 @@ CASES = [
     ),
     (fed_hm, [0.5, 1.0]),
     (
+        lambda: bf.fed_hm(given.net(), [0.99], SOME),
+        "smaller ratios, or fed_avg(net)",
+        lambda: (bf.fed_hm(recipes.net(), [0.5], SOME), bf.fed_avg(recipes.net())),
+    ),
+    (
         lambda: registered("fed_avg", cites=()),
         "another name",
         lambda: registered("own", cites=()),
