@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from parts.pictures import comparison, devices, digits, front, over_the_air, rules, uncertainty
+from parts.pictures import comparison, devices, digits, front, over_the_air, rules, sparse, uncertainty
 
 DRAWN: dict[str, Callable[[], None]] = {
     "front": front.draw,
@@ -24,6 +24,7 @@ DRAWN: dict[str, Callable[[], None]] = {
     "fedrlr_curves": over_the_air.draw,
     "fidelity_forest": rules.draw,
     "how_sure": uncertainty.draw,
+    "sparse": sparse.draw,
 }
 MEASURED: dict[str, Callable[[], None]] = {
     "quickstart": digits.measure_quickstart,

@@ -1,4 +1,4 @@
-"""Headers of brief messages: deflated, with what most of them have as the dictionary of the code."""
+"""Headers of brief messages: deflated, with what most of them have as the dictionary."""
 
 from __future__ import annotations
 

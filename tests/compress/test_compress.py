@@ -95,9 +95,11 @@ def test_a_brief_message_is_the_same_one_in_fewer_bytes_and_as_well_guarded():
     whole = Coded().encode(tree, meta, Key(0))
     short = Coded(brief=True).encode(tree, meta, Key(0))
     assert len(short) < len(whole) - 80
-    assert short[:4] == b"BFD2" and short[-78:-16] == whole[-78:-16]
+    assert short[:4] == b"BFD2"
+    assert short[-78:-16] == whole[-78:-16]
     (read, said), (same, too) = (Coded().decode(one, Key(0)) for one in (whole, short))
-    assert said == too == meta and all(torch.equal(read[name], same[name]) for name in tree)
+    assert said == too == meta
+    assert all(torch.equal(read[name], same[name]) for name in tree)
     for header in (b"", b"nonsense", deflated(b"["), deflated(b"{}")[:-1], deflated(b"{}") + b"x"):
         with pytest.raises(WireError, match="meta and leaves as JSON"):
             unseal(brief(header))
