@@ -138,7 +138,7 @@ def run(made: Made, method: str, before: Sequence[Row]) -> Row:
     name, seed, task, settings = made
     rounds = settings["rounds"]
     if method == EQUAL:
-        (ours,) = [row for row in before if row[:3] == (name, LEARNED, seed)]
+        ours = [row for row in [*recorded(name), *before] if row[:3] == (name, LEARNED, seed)][-1]
         rounds = math.ceil(rounds * ours.megabytes / random_megabytes(made))
     net = task.net(seed)
     with warnings.catch_warnings():
@@ -222,8 +222,9 @@ def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Alg
 
 def record(row: Row, settings: Settings) -> None:
     """Append a run to the records, with its settings and the commit."""
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "*.py", "*.toml"]).returncode
     commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+        ["git", "describe", "--always"], capture_output=True, text=True, check=True
+    ).stdout.strip() + "-dirty" * bool(changed)
     with RECORDS.open("a") as file:
         file.write(json.dumps(row._asdict() | {"settings": settings, "commit": commit}) + "\n")
