@@ -14,7 +14,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from parts.pictures import comparison, devices, digits, front, over_the_air, rules, sparse, uncertainty
+from parts.pictures import (
+    comparison,
+    devices,
+    digits,
+    front,
+    over_the_air,
+    rules,
+    sparse,
+    uncertainty,
+)
 
 DRAWN: dict[str, Callable[[], None]] = {
     "front": front.draw,

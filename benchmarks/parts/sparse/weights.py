@@ -182,7 +182,7 @@ def run(made: Made, method: str, before: Sequence[Row]) -> Row:
 
 def random_megabytes(made: Made) -> float:
     """Return what a random support sends in the rounds of a case, from its first three."""
-    task, rounds = made.task, made.settings["rounds"]
+    task, rounds = made.task, int(made.settings["rounds"])
     few = bf.run(
         algorithm(made, task.net(made.seed), "random", rounds),
         task.clients,
@@ -222,9 +222,10 @@ def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Alg
 
 def record(row: Row, settings: Settings) -> None:
     """Append a run to the records, with its settings and the commit."""
-    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "*.py", "*.toml"]).returncode
-    commit = subprocess.run(
-        ["git", "describe", "--always"], capture_output=True, text=True, check=True
-    ).stdout.strip() + "-dirty" * bool(changed)
+    commit, changed = (
+        subprocess.run(["git", *said.split()], capture_output=True, text=True, check=True).stdout
+        for said in ("describe --always", "diff --name-only HEAD -- *.py *.toml")
+    )
+    commit = commit.strip() + "-dirty" * bool(changed)
     with RECORDS.open("a") as file:
         file.write(json.dumps(row._asdict() | {"settings": settings, "commit": commit}) + "\n")
