@@ -31,6 +31,7 @@ LEARNED, EQUAL = "learned", "random, equal bytes"
 METHODS = (LEARNED, "no way back", "random", EQUAL, "pruned")
 # Settings that say what is wanted of a case, and whether `--check` runs it.
 WANTED = ("goal", "megabytes", "found", "lead", "short")
+SHOWN = ("accuracy", "megabytes")
 Settings = Mapping[str, Any]
 
 
@@ -97,6 +98,16 @@ def recorded(name: str) -> list[Row]:
         for line in lines
         if line["case"] == name and ran(line["settings"]) == ran(cases()[name])
     ]
+
+
+def cells(name: str) -> list[str]:
+    """Return a case's row of the page of benchmarks: mean accuracy and megabytes of a method."""
+    rows, found = recorded(name), []
+    for method in (LEARNED, EQUAL, "pruned"):
+        own = [row for row in rows if row.method == method]
+        means = [statistics.fmean(getattr(row, field) for row in own) for field in SHOWN if own]
+        found.append("{:.1f} at {:.2f} MB".format(*means) if own else "-")
+    return [name, *found]
 
 
 def ran(settings: Settings) -> Settings:
