@@ -23,25 +23,29 @@ def draw() -> None:
 
 def _drawn() -> Figure:
     whole = figure(8.4, 3.4)
-    left, *others = whole.subplots(1, 1 + len(BY_BYTES), width_ratios=[1.3, 1, 1])
     rows = [row for name in cases() if name.startswith("Fashion") for row in recorded(name)]
+    *before, left, right = whole.subplots(1, len(BY_BYTES) + bool(rows))
     for method, colour in METHODS.items():
         wide = 2.4 if method == LEARNED else 1.5
-        points = _by_density([row for row in rows if row.method == method])
-        left.plot(*zip(*points, strict=True), ".-", color=colour, linewidth=wide, label=method)
-        for axes, name in zip(others, BY_BYTES, strict=True):
+        for axes in before:
+            if points := _by_density([row for row in rows if row.method == method]):
+                axes.plot(*zip(*points, strict=True), ".-", color=colour, linewidth=wide)
+        for axes, name in zip((left, right), BY_BYTES, strict=True):
             for row in recorded(name):
-                if row.method == method and method != "pruned":
-                    axes.plot(*zip(*row.curve, strict=True), color=colour, linewidth=wide)
-    tidy(left).set(
-        xscale="log", xlabel="weights, % (log)", ylabel="test accuracy, %", title="Fashion-MNIST"
-    )
-    left.set_xticks(sorted({100 * cases()[row.case]["density"] for row in rows}))
-    left.xaxis.set_major_formatter("{x:g}")
-    left.xaxis.set_minor_formatter("")
-    left.legend(loc="lower right", fontsize=9)
-    for axes, title in zip(others, BY_BYTES.values(), strict=True):
+                if row.method == method != "pruned":
+                    label = method if row.seed == 0 else None
+                    axes.plot(
+                        *zip(*row.curve, strict=True), color=colour, linewidth=wide, label=label
+                    )
+    for axes in before:
+        tidy(axes).set(xscale="log", xlabel="weights, % (log)", title="Fashion-MNIST")
+        axes.set_xticks(sorted({100 * cases()[row.case]["density"] for row in rows}))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
+    for axes, title in zip((left, right), BY_BYTES.values(), strict=True):
         tidy(axes).set(xlabel="megabytes, down and up", title=title, xlim=(0, None), ylim=(0, 100))
+    whole.axes[0].set_ylabel("test accuracy, %")
+    right.legend(loc="lower right", fontsize=9)
     return whole
 
 
