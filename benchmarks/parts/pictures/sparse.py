@@ -22,30 +22,28 @@ def draw() -> None:
 
 
 def _drawn() -> Figure:
+    rows = {name: recorded(name) for name in cases()}
+    pictures = [row for name in rows if name.startswith("Fashion") for row in rows[name]]
+    compared = [name for name in BY_BYTES if any(row.method == EQUAL for row in rows[name])]
     whole = figure(8.4, 3.4)
-    rows = [row for name in cases() if name.startswith("Fashion") for row in recorded(name)]
-    *before, left, right = whole.subplots(1, len(BY_BYTES) + bool(rows))
-    for method, colour in METHODS.items():
-        wide = 2.4 if method == LEARNED else 1.5
-        for axes in before:
-            if points := _by_density([row for row in rows if row.method == method]):
-                axes.plot(*zip(*points, strict=True), ".-", color=colour, linewidth=wide)
-        for axes, name in zip((left, right), BY_BYTES, strict=True):
-            for row in recorded(name):
-                if row.method == method != "pruned":
-                    label = method if row.seed == 0 else None
-                    axes.plot(
-                        *zip(*row.curve, strict=True), color=colour, linewidth=wide, label=label
-                    )
-    for axes in before:
+    panels = whole.subplots(1, len(compared) + bool(pictures), squeeze=False)[0]
+    for axes, name in zip(panels, compared, strict=False):
+        for row in rows[name]:
+            if row.method in (LEARNED, EQUAL):
+                axes.plot(*zip(*row.curve, strict=True), color=METHODS[row.method])
+        tidy(axes).set(xlabel="megabytes, down and up", title=BY_BYTES[name], xlim=(0, None))
+    for axes in panels[len(compared) :]:
+        for method, colour in METHODS.items():
+            if points := _by_density([row for row in pictures if row.method == method]):
+                axes.plot(*zip(*points, strict=True), ".-", color=colour)
         tidy(axes).set(xscale="log", xlabel="weights, % (log)", title="Fashion-MNIST")
-        axes.set_xticks(sorted({100 * cases()[row.case]["density"] for row in rows}))
+        axes.set_xticks(sorted({100 * cases()[row.case]["density"] for row in pictures}))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("")
-    for axes, title in zip((left, right), BY_BYTES.values(), strict=True):
-        tidy(axes).set(xlabel="megabytes, down and up", title=title, xlim=(0, None), ylim=(0, 100))
-    whole.axes[0].set_ylabel("test accuracy, %")
-    right.legend(loc="lower right", fontsize=9)
+    for method, colour in METHODS.items():
+        panels[0].plot([], [], color=colour, label=method)
+    panels[0].set_ylabel("test accuracy, %")
+    panels[0].legend(loc="upper left", fontsize=9)
     return whole
 
 
