@@ -40,7 +40,7 @@ def _drawn() -> Figure:
         axes.set_xticks(sorted({100 * cases()[row.case]["density"] for row in pictures}))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("")
-    for method, colour in METHODS.items():
+    for method, colour in [*METHODS.items()][: 3 if pictures else 2]:
         panels[0].plot([], [], color=colour, label=method)
     panels[0].set_ylabel("test accuracy, %")
     panels[0].legend(loc="upper left", fontsize=9)

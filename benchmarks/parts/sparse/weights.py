@@ -118,6 +118,8 @@ def ran(settings: Settings) -> Settings:
 def met(name: str, settings: Settings, rows: Sequence[Row]) -> Iterator[bool]:
     """Print a case's targets for the means of its seeds; yield whether each is met."""
     of = {method: [row for row in rows if row.method == method] for method in METHODS}
+    if not of[LEARNED] or not of[EQUAL]:
+        yield at_least(f"{name}: runs to compare", min(len(of[LEARNED]), len(of[EQUAL])), 1)
     if ours := of[LEARNED]:
         accuracy = statistics.fmean(row.accuracy for row in ours)
         yield at_least(f"{name}: accuracy in percent", accuracy, settings["goal"])
