@@ -22,6 +22,7 @@ from parts.pictures import (
     front,
     over_the_air,
     rules,
+    sparse,
     uncertainty,
 )
 
@@ -34,6 +35,7 @@ DRAWN: dict[str, Callable[[], None]] = {
     "fedrlr_curves": over_the_air.draw,
     "fidelity_forest": rules.draw,
     "how_sure": uncertainty.draw,
+    "sparse": sparse.draw,
 }
 MEASURED: dict[str, Callable[[], None]] = {
     "quickstart": digits.measure_quickstart,

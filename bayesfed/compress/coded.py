@@ -46,6 +46,8 @@ class Coded:
         Largest size in bytes of a message, and of its decoded leaves at eight bytes an entry;
         larger messages are refused unread. Codes decode to integers first, so decoding takes up to
         about six times the limit.
+    brief
+        Whether headers are deflated: of messages with few values they are the most.
 
     Raises
     ------
@@ -59,10 +61,12 @@ class Coded:
     masks: MaskCode = CheapestMask()
     integers: IntegerCode = Cheapest()
     limit: int = MAX_BYTES
+    brief: bool = False
 
     def encode(self, tree: Tree, meta: Meta, key: Key) -> bytes:
         """Write the message."""
-        return seal((self._leaf(name, leaf, key.child(name)) for name, leaf in tree.items()), meta)
+        coded = (self._leaf(name, leaf, key.child(name)) for name, leaf in tree.items())
+        return seal(coded, meta, brief=self.brief)
 
     def decode(self, message: bytes, key: Key) -> tuple[Tree, dict[str, Any]]:
         """Read it back."""

@@ -1,5 +1,4 @@
-"""The wire format, version 1: a checked header, sections of bounded size, a digest. Nothing is
-unpickled.
+"""The wire format: a checked header, sections of bounded size, a digest. Nothing is unpickled.
 
 Layout of a message (little endian)::
 
@@ -8,8 +7,9 @@ Layout of a message (little endian)::
     H bytes   header, JSON: {"meta": {...}, "leaves": [[name, dtype, [shape], bytes], ...]}
     ...       one section for each leaf, in the order of the header: plain values, or what a codec
               wrote
-    16 bytes  digest of everything before it: the first half of its SHA-256, for which processors
-              have instructions
+    16 bytes  digest of everything before it: half of its SHA-256
+
+A brief message begins with b"BFD2", and its header is deflated.
 
 A damaged or hostile message raises `WireError` and nothing else. No tensor is created before the
 header has been checked against the number of bytes present and its memory against a limit.
@@ -33,10 +33,11 @@ from pydantic import Field, TypeAdapter
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from bayesfed.compress.headers import deflated, inflated
 from bayesfed.errors import WireError
 from bayesfed.trees import Tree
 
-MAGIC = b"BFD1"
+MAGIC, BRIEF = b"BFD1", b"BFD2"
 DIGEST = 16
 MAX_BYTES = 1 << 30
 # Parsing a header takes up to about twenty times its length in memory, and every leaf, however
@@ -116,7 +117,7 @@ def forget() -> None:
     _proven.message = None
 
 
-def seal(leaves: Iterable[Leaf], meta: Meta) -> bytes:
+def seal(leaves: Iterable[Leaf], meta: Meta, *, brief: bool = False) -> bytes:
     """Return a message of sections and a flat dictionary of scalars.
 
     Raises
@@ -132,7 +133,8 @@ def seal(leaves: Iterable[Leaf], meta: Meta) -> bytes:
             raise WireError(f"meta {name!r}", expected, repr(value), "a leaf")
     entries = [[leaf.name, leaf.dtype, list(leaf.shape), len(leaf.section)] for leaf in leaves]
     header = json.dumps({"meta": dict(meta), "leaves": entries}, separators=(",", ":")).encode()
-    head = MAGIC + struct.pack("<I", len(header)) + header
+    header = deflated(header) if brief else header
+    head = (BRIEF if brief else MAGIC) + struct.pack("<I", len(header)) + header
     digest = hashlib.sha256(head)
     for leaf in leaves:
         digest.update(leaf.section)
@@ -161,16 +163,18 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
     if len(message) > limit:
         raise _too_large("message", f"at most {limit} bytes", f"{len(message)} bytes")
     body = memoryview(message)[:-DIGEST]
-    if len(body) < len(MAGIC) + 4 or bytes(body[:4]) != MAGIC:
+    if len(body) < len(MAGIC) + 4 or bytes(body[:4]) not in (MAGIC, BRIEF):
         raise WireError("message", f"magic {MAGIC!r}", bytes(body[:4]), "a message from seal")
     if not is_intact(message):
         raise WireError(
             "message", "a matching digest", "another one", "sending it again", field="digest"
         )
     (length,) = struct.unpack_from("<I", body, 4)
-    if length > max(limit // HEADER_SHARE, 1 << 16):
+    raw, most = bytes(body[8 : 8 + length]), max(limit // HEADER_SHARE, 1 << 16)
+    whole = inflated(raw, most) if body[:4] == BRIEF else raw
+    if max(length, len(whole)) > most:
         raise _too_large("message header", f"a {HEADER_SHARE}nd of {limit} bytes", length)
-    entries, meta = _header(bytes(body[8 : 8 + length]), length)
+    entries, meta = _header(whole, len(raw) == length)
     if 8 + length + sum(size for *_, size in entries) != len(body):
         raise WireError(
             "message",
@@ -269,10 +273,10 @@ def opened(leaf: Leaf) -> Tensor:
 
 
 def _header(
-    raw: bytes, length: int
+    raw: bytes, complete: bool
 ) -> tuple[list[tuple[str, str, tuple[int, ...], int]], dict[str, Any]]:
     try:
-        if len(raw) != length:
+        if not complete:
             raise ValueError("the header is cut short")
         header = _HEADER.validate_json(raw, strict=True)
         meta, entries = header["meta"], header["leaves"]

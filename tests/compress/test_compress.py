@@ -7,7 +7,8 @@ import struct
 import pytest
 import torch
 
-from bayesfed.compress import Cast, gather_active, pack, scatter_active, unpack
+from bayesfed.compress import Cast, Coded, gather_active, pack, scatter_active, unpack
+from bayesfed.compress.headers import deflated
 from bayesfed.compress.wire import unseal
 from bayesfed.errors import ArgumentError, WireError
 from bayesfed.keys import Key
@@ -81,6 +82,29 @@ def test_limits_and_dtypes():
         Cast(16).encode({"a": torch.tensor([1e6])}, {}, Key(0))
     with pytest.raises(ArgumentError, match="bits: expected one of 16, 32, 64"):
         Cast(8)
+
+
+def brief(header: bytes) -> bytes:
+    body = b"BFD2" + struct.pack("<I", len(header)) + header
+    return body + hashlib.sha256(body).digest()[:16]
+
+
+def test_a_brief_message_is_the_same_one_in_fewer_bytes_and_as_well_guarded():
+    tree = {"mean/1.weight": torch.randn(30), "shared/sd": torch.tensor(0.1)}
+    meta = {"client": "client-000", "round": 3, "phase": "train"}
+    whole = Coded().encode(tree, meta, Key(0))
+    short = Coded(brief=True).encode(tree, meta, Key(0))
+    assert len(short) < len(whole) - 80
+    assert short[:4] == b"BFD2"
+    assert short[-78:-16] == whole[-78:-16]
+    (read, said), (same, too) = (Coded().decode(one, Key(0)) for one in (whole, short))
+    assert said == too == meta
+    assert all(torch.equal(read[name], same[name]) for name in tree)
+    for header in (b"", b"nonsense", deflated(b"["), deflated(b"{}")[:-1], deflated(b"{}") + b"x"):
+        with pytest.raises(WireError, match="meta and leaves as JSON"):
+            unseal(brief(header))
+    with pytest.raises(WireError, match="a higher limit"):
+        unseal(brief(deflated(b"[" * 10**7)), limit=1 << 20)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7, 9), (16, 8), (0, 3)])

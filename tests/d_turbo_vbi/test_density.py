@@ -255,6 +255,24 @@ def test_the_factor_of_the_temperature_is_the_best_of_three_within_bounds():
     assert better(torch.tensor([0.2, 0.1, 0.3]), LOWEST) == 1.0
 
 
+def test_every_round_says_the_temperature_and_why_it_was_chosen(clients, net):
+    algorithm = bf.d_turbo_vbi(
+        bf.declare(net),
+        observations=sum(map(len, clients.values())),
+        training=WORK,
+        density=SOON,
+        temperature="auto",
+    )
+    history = bf.run(algorithm, clients, rounds=2, progress=False).history
+    for record in history:
+        nlls = [record.server["held_out_nll" + end] for end in ("", "_cooler", "_hotter")]
+        assert all(0 < nll < 10 for nll in nlls), record.round
+    before, after = (record.server for record in history)
+    best = min("", "_cooler", "_hotter", key=lambda end: after["held_out_nll" + end])
+    moved = after["temperature"] / before["temperature"]
+    assert moved in (1.0, pytest.approx({"": 1.0, "_cooler": 0.5, "_hotter": 2.0}[best]))
+
+
 def test_auto_without_rows_to_hold_out_is_the_run_at_that_temperature(clients, net):
     few = {name: data[slice(0, 9)] for name, data in clients.items()}
     fixed, auto = (

@@ -268,6 +268,12 @@ def test_the_probabilities_of_choose_a_method_are_those_of_the_records(front):
         ], name
 
 
+def test_the_table_of_sparse_supports_is_that_of_its_records(front):
+    weights = importlib.import_module("parts.sparse.weights")
+    rows = rows_of("benchmarks.md", "| task and density | learned |")
+    assert [row[:4] for row in rows] == [weights.cells(name) for name in weights.cases()]
+
+
 def test_the_table_of_compare_is_that_of_its_record(front):
     kept = dict(importlib.import_module("parts.front.figures").runs("compare"))
     text = (ROOT / "docs" / "how-to" / "compare-from-the-command-line.md").read_text()

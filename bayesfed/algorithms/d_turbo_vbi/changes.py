@@ -116,7 +116,8 @@ class Changes:
         return cls(
             Ternary(up, mask),
             Ternary(down, mask),
-            cache=cache,
+            Coded(Sparse(), brief=True),
+            cache,
             start=start,
             key=key or KEY,
             learn=learn,
@@ -125,7 +126,7 @@ class Changes:
     def uplink(self) -> Codec:
         """Return the codec of clients' payloads, whose errors `Exchange` keeps."""
         whole = {name: Float(32) for name in ("shared/sd", "sd/*", "run/*")}
-        return Coded(self.up, CODEC | whole)
+        return Coded(self.up, CODEC | whole, brief=self.start is not None)
 
     def exchanged(
         self, server: TurboStep, state: Tree, holding: Holding, values: tuple[str, ...]

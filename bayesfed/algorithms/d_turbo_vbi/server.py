@@ -27,7 +27,6 @@ from bayesfed.inference import Exchange, Inferred, Structured, kl_divergence
 from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.elbo import (
     POINT,
-    TEMPERATURE,
     Spread,
     encode_inclusion,
     spread_leaf,
@@ -183,10 +182,11 @@ class TurboStep:
         nll = float(mean.pop(NLL))
         watch, risen = Watch.of(state[WATCH]).after(nll, round, policy)
         state = state | {WATCH: watch.leaf()}
+        said: Info = {}
         if SCORES in mean:
-            state, mean = retempered(state, mean, self.spreads if watch.settled else ())
+            state, mean, said = retempered(state, mean, self.spreads if watch.settled else ())
         if not self.use_prior or round < self.warm_up or (policy and not watch.settled):
-            return self._unchanged(state | mean)
+            return self._unchanged(state | mean, said)
         old = self.belief(state)
         if self.spread == "weight":
             # Nobody trained the inactive entries: one that returns starts from the spike's sd.
@@ -196,7 +196,7 @@ class TurboStep:
             }
         if policy and watch.lost:
             log_odds, info = taken_back(state, before, now, risen)
-            return state | mean | log_odds, info | {
+            return state | mean | log_odds, info | said | {
                 "field": float(state[FIELD]),
                 **asked(self.policy, state),
             }
@@ -235,16 +235,16 @@ class TurboStep:
         result[FIELD] = state[FIELD].new_tensor(field)
         result |= standing(result, supports := self.supports(result))
         warn_of_empty_layers(now, supports)
-        return result, figures(changed, state) | {
+        return result, figures(changed, state) | said | {
             "field": float(result[FIELD]),
             **asked(self.policy, state),
-        } | ({"temperature": float(result[TEMPERATURE])} if TEMPERATURE in result else {})
+        }
 
-    def _unchanged(self, state: Tree) -> tuple[Tree, Info]:
-        """Return the state of a round that switched nothing off, and its figures."""
+    def _unchanged(self, state: Tree, said: Info) -> tuple[Tree, Info]:
+        """Return the state of a round that switched nothing off, and its figures with others."""
         supports = self.supports(state)
         info = {"density": density_of(supports, state), "reactivated": 0.0, "switched_off": 0.0}
-        info |= asked(self.policy, state)
+        info |= asked(self.policy, state) | said
         if self.use_prior:
             divergences = [
                 kl_divergence(

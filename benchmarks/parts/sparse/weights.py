@@ -11,7 +11,6 @@ import statistics
 import subprocess
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,11 +29,13 @@ from bayesfed.inspect import table
 RECORDS = Path(__file__).parents[2] / "records" / "sparse.jsonl"
 LEARNED, EQUAL = "learned", "random, equal bytes"
 METHODS = (LEARNED, "no way back", "random", EQUAL, "pruned")
+# Settings that say what is wanted of a case, and whether `--check` runs it.
+WANTED = ("goal", "megabytes", "found", "lead", "short")
+SHOWN = ("accuracy", "megabytes")
 Settings = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What a run gave: accuracy in percent, megabytes both ways, share of active weights, and how
     many of the inputs that matter are among as many that are used most.
     """
@@ -62,29 +63,63 @@ class Made(NamedTuple):
 def targets(options: argparse.Namespace) -> Iterator[bool]:
     """Run and print; yield whether each target is met."""
     torch.set_num_threads(1)
-    cases, rows = settings_of("sparse")["cases"], list[Row]()
-    base = settings_of("sparse")["base"]
-    names = options.cases or [name for name in cases if name != "words 1 %" or options.data]
+    every, rows = cases(), list[Row]()
+    names = options.cases or [
+        name for name in every if options.check or options.data or every[name]["task"] != "words"
+    ]
     for name in names:
-        settings = resolved(cases, name, base)
+        settings = every[name]
+        if options.check and not settings["short"]:
+            rows += recorded(name)
+            continue
         for seed in options.seeds or range(1 if options.check else 3):
             made = Made(name, seed, task_of(settings, seed, options.data), settings)
-            kinds = (LEARNED, "random", EQUAL) if options.check else METHODS
-            for method in options.methods or kinds:
+            for method in options.methods or ((LEARNED, EQUAL) if options.check else METHODS):
                 rows.append(run(made, method, rows))
-                print(*list(asdict(rows[-1]).values())[:-1], flush=True)
+                print(*rows[-1][:-1], flush=True)
                 if options.record:
                     record(rows[-1], settings)
-    print(
-        table([*Row.__annotations__][:-1], [[*map(str, asdict(row).values())][:-1] for row in rows])
-    )
+    print(table([*Row.__annotations__][:-1], [[*map(str, row)][:-1] for row in rows]))
     for name in names:
-        yield from met(name, resolved(cases, name, base), [row for row in rows if row.case == name])
+        yield from met(name, every[name], [row for row in rows if row.case == name])
+
+
+def cases() -> dict[str, Settings]:
+    """Return the settings of every case."""
+    found = settings_of("sparse")
+    return {name: resolved(found["cases"], name, found["base"]) for name in found["cases"]}
+
+
+def recorded(name: str) -> list[Row]:
+    """Return the recorded runs of a case with the settings that it has now."""
+    lines = [json.loads(line) for line in RECORDS.read_text().splitlines()]
+    return [
+        Row(**{field: line[field] for field in Row.__annotations__})
+        for line in lines
+        if line["case"] == name and ran(line["settings"]) == ran(cases()[name])
+    ]
+
+
+def cells(name: str) -> list[str]:
+    """Return a case's row of the page of benchmarks: mean accuracy and megabytes of a method."""
+    rows, found = recorded(name), []
+    for method in (LEARNED, EQUAL, "pruned"):
+        own = [row for row in rows if row.method == method]
+        means = [statistics.fmean(getattr(row, field) for row in own) for field in SHOWN if own]
+        found.append("{:.1f} at {:.2f} MB".format(*means) if own else "-")
+    return [name, *found]
+
+
+def ran(settings: Settings) -> Settings:
+    """Return the settings that a run depends on."""
+    return {name: value for name, value in settings.items() if name not in WANTED}
 
 
 def met(name: str, settings: Settings, rows: Sequence[Row]) -> Iterator[bool]:
     """Print a case's targets for the means of its seeds; yield whether each is met."""
     of = {method: [row for row in rows if row.method == method] for method in METHODS}
+    if not of[LEARNED] or not of[EQUAL]:
+        yield at_least(f"{name}: runs to compare", min(len(of[LEARNED]), len(of[EQUAL])), 1)
     if ours := of[LEARNED]:
         accuracy = statistics.fmean(row.accuracy for row in ours)
         yield at_least(f"{name}: accuracy in percent", accuracy, settings["goal"])
@@ -116,10 +151,8 @@ def run(made: Made, method: str, before: Sequence[Row]) -> Row:
     name, seed, task, settings = made
     rounds = settings["rounds"]
     if method == EQUAL:
-        spent = {
-            row.method: row.megabytes for row in before if (row.case, row.seed) == (name, seed)
-        }
-        rounds = math.ceil(rounds * spent[LEARNED] / spent["random"])
+        ours = [row for row in [*recorded(name), *before] if row[:3] == (name, LEARNED, seed)][-1]
+        rounds = math.ceil(rounds * ours.megabytes / random_megabytes(made))
     net = task.net(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CollapseWarning)
@@ -160,6 +193,19 @@ def run(made: Made, method: str, before: Sequence[Row]) -> Row:
     )
 
 
+def random_megabytes(made: Made) -> float:
+    """Return what a random support sends in the rounds of a case, from its first three."""
+    task, rounds = made.task, int(made.settings["rounds"])
+    few = bf.run(
+        algorithm(made, task.net(made.seed), "random", rounds),
+        task.clients,
+        rounds=3,
+        seed=made.seed,
+        progress=False,
+    )
+    return few.bits() / 8e6 * rounds / 3
+
+
 def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Algorithm:
     """Return a method's algorithm."""
     _, _, task, settings = made
@@ -170,7 +216,8 @@ def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Alg
     if method == "pruned":
         return bf.fed_prune(net, share=density, training=work, codec=bf.Cast(16))
     prior = bf.Prior(
-        bf.models.MarkovGrid(0.6, 0.6), bf.BernoulliGamma(settings["slab_sd"], settings["spike_sd"])
+        bf.models.MarkovGrid(*settings["stay"]),
+        bf.BernoulliGamma(settings["slab_sd"], settings["spike_sd"]),
     )
     declared = bf.declare(
         net, prior, likelihood=bf.Categorical(temperature=settings["temperature"])
@@ -182,14 +229,16 @@ def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Alg
         training=work,
         changes=Changes.ternary(density, up=settings["up"], down=settings["down"], learn=learn),
         density=ToDensity(density, floor=density / 4),
-        returns=Returns(0.0) if method == "no way back" else None,
+        returns=Returns(every=settings["every"]) if method == LEARNED else Returns(0.0),
     )
 
 
 def record(row: Row, settings: Settings) -> None:
     """Append a run to the records, with its settings and the commit."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    commit, changed = (
+        subprocess.run(["git", *said.split()], capture_output=True, text=True, check=True).stdout
+        for said in ("describe --always", "diff --name-only HEAD -- *.py *.toml")
+    )
+    commit = commit.strip() + "-dirty" * bool(changed)
     with RECORDS.open("a") as file:
-        file.write(json.dumps(asdict(row) | {"settings": settings, "commit": commit}) + "\n")
+        file.write(json.dumps(row._asdict() | {"settings": settings, "commit": commit}) + "\n")
