@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.anycost_fl.weights import aggregation_weight
@@ -93,8 +94,8 @@ def anycost_fl(
     battery and channel allow in a round.
 
     Clients need a `Device` in their profiles:
-    ``InProcess(data, devices={name: device.figures()})``. A client that cannot take part in a round
-    is left out with the reason, and one past the deadline is dropped.
+    ``InProcess(data, devices={name: device.figures()})``. A client that cannot take one step and
+    send its result is left out of a round with the reason, and one past the deadline is dropped.
 
     Parameters
     ----------
@@ -103,16 +104,18 @@ def anycost_fl(
     deadline_s
         T_max, the seconds of a round for training and sending.
     settings
-        Compression settings by message size, from `public_settings` or `fit_flexible`. None sends
-        32-bit floats at beta = 1.
+        Compression settings by message size, from `public_settings` or `fit_flexible`. Default:
+        settings fitted on normal draws of the network's shapes, coarser than those of an update, so
+        that messages fit devices' channels; with ``beta=(1.0, 1.0)`` 32-bit floats.
     alphas
         Shrinking factors that devices choose from, falling. ``(1,)`` never shrinks.
     beta
         Least and largest share of an update's bits; equal ones fix it. Default: from the least that
-        `settings` knows to the paper's 1/15.
+        `settings` knows to the paper's 1/15, or to that least where it is larger.
     training
-        Local work of a round, given in epochs, whose duration is planned. Default: one epoch in
-        batches of 32 rows with ``Sgd(0.05)``.
+        Local work of a round, given in epochs, whose duration is planned; a client whose budgets
+        are too small for them takes the steps that fit. Default: one epoch in batches of 32 rows
+        with ``Sgd(0.05)``.
     aggregation
         "optimal" uses the weights (13) and averages each entry over those who sent it (5).
         "uniform" uses equal weights, over those who have it.
@@ -147,7 +150,12 @@ def anycost_fl(
     if shrinks and (still := list(frozen(net))):
         expected = "parameters that are all trained, since channels are sorted"
         raise ArgumentError("anycost_fl", expected, f"frozen {still}", "alphas=(1,)")
-    bounds = beta or ((settings.least, 1 / 15) if settings else (1.0, 1.0))
+    if settings is None and beta != (1.0, 1.0):
+        draws = Key(0, "anycost_fl", "settings").generator()
+        leaves = trainable(net).items()
+        drawn = {name: torch.randn(leaf.shape, generator=draws) for name, leaf in leaves}
+        settings = fit_flexible([drawn], Key(0, "anycost_fl", "settings"))
+    bounds = beta or ((settings.least, max(settings.least, 1 / 15)) if settings else (1.0, 1.0))
     planner = Planner(
         tuple(shrunk_shares(net, graph, sample, alphas)),
         deadline_s,

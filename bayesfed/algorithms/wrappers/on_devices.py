@@ -3,14 +3,16 @@ speed; `on_devices` uses it for any method, and `timed` lets devices compute as 
 
 Plans come from `bayesfed.wireless.allocation`, with measured work and size in place of the paper's
 alpha W and alpha S: the planner takes the size with the largest learning gain within the deadline
-and the client's own budget.
+and the client's own budget. A client whose epochs fit at no size takes the steps that fit.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
@@ -73,10 +75,10 @@ class Planner:
     beta
         Least and largest share of an update's bits; equal where a method has no choice.
     energy_j
-        Energy budget of a round in joules, in place of the devices' own; infinity for methods
-        without a budget.
+        Energy budget of a round in joules, in place of the devices' own.
     epochs, batch_size
-        Local work: ``epochs * samples / batch_size`` steps, at least one.
+        Most local work: ``epochs * samples / batch_size`` steps, at least one; fewer where the
+        budgets are too small for them.
 
     Raises
     ------
@@ -99,12 +101,22 @@ class Planner:
             )
 
     def __call__(self, profile: Profile, round: int, key: Key) -> Planned | Skip:
-        """Return the plan; if no size fits, the reason of the size that comes nearest."""
+        """Return the plan; if not even one step fits, the reason of the size that comes nearest.
+
+        Where the epochs fit at no size, the plan is of as many steps as fit at any.
+        """
         if not profile.samples:
             return Skip("no rows")
         device = Device.from_figures(profile.device)
         gain = device.gain(device.distance_m(key, profile.name, round))
-        steps = max(1, int(self.epochs * profile.samples / self.batch_size))
+        planned = partial(self._planned, profile, device, gain)
+        wanted = range(1, 1 + max(1, int(self.epochs * profile.samples / self.batch_size)))
+        # Fewer steps cost less of both budgets, so those that fit come before those that do not.
+        fit = bisect_left(wanted, True, key=lambda steps: isinstance(planned(steps), Skip))
+        return planned(max(fit, 1))
+
+    def _planned(self, profile: Profile, device: Device, gain: float, steps: int) -> Planned | Skip:
+        """Plan a number of steps, at the size with the largest gain."""
         epochs = steps * min(self.batch_size, profile.samples) / profile.samples
         best, reasons = None, list[Infeasible]()
         for index, size in enumerate(self.sizes):
@@ -145,11 +157,11 @@ class Planner:
 
 @checked()
 def on_devices(algorithm: Algorithm, planner: Planner) -> Algorithm:
-    """Run a method on devices: count each client's seconds and joules, leave out clients that
-    cannot take part in a round, and drop late ones.
+    """Run a method on devices under their budgets of energy and time: count each client's seconds
+    and joules, leave out clients that have not enough for one step, and drop late ones.
 
-    Clients take the planner's number of steps in place of the method's own, and compute as slowly
-    as the deadline allows.
+    Clients take the planner's number of steps in place of the method's own, as many as fit, and
+    compute as slowly as the deadline allows.
 
     Parameters
     ----------
