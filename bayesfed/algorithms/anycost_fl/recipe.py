@@ -28,10 +28,12 @@ from torch import Tensor, nn
 
 from bayesfed.algorithms.anycost_fl.weights import aggregation_weight
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.wrappers.on_devices import Planner
+from bayesfed.algorithms.wrappers.on_devices import Planner, with_header
 from bayesfed.compress import Codec
-from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible
+from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible, full_bits
+from bayesfed.compress.budgets.fitting import SHARES
 from bayesfed.compress.codecs import exact
+from bayesfed.compress.flexible import Flexible
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
@@ -150,19 +152,21 @@ def anycost_fl(
     if shrinks and (still := list(frozen(net))):
         expected = "parameters that are all trained, since channels are sorted"
         raise ArgumentError("anycost_fl", expected, f"frozen {still}", "alphas=(1,)")
+    draws, coding = Key(0, "anycost_fl", "draws"), Key(0, "anycost_fl", "settings")
     if settings is None and beta != (1.0, 1.0):
-        draws = Key(0, "anycost_fl", "settings").generator()
-        leaves = trainable(net).items()
-        drawn = {name: torch.randn(leaf.shape, generator=draws) for name, leaf in leaves}
-        settings = fit_flexible([drawn], Key(0, "anycost_fl", "settings"))
+        settings = fit_flexible([_drawn(net, draws)], coding, shares=SHARES[::2])
     bounds = beta or ((settings.least, max(settings.least, 1 / 15)) if settings else (1.0, 1.0))
-    planner = Planner(
-        tuple(shrunk_shares(net, graph, sample, alphas)),
-        deadline_s,
-        bounds,
-        work.epochs,
-        work.batch_size,
-    )
+    shares = tuple(shrunk_shares(net, graph, sample, alphas))
+    planner = Planner(shares, deadline_s, bounds, work.epochs, work.batch_size)
+    if settings:
+        # What the shortest message of each size is, and a little more: updates differ.
+        shortest = Flexible(*settings(settings.least))
+        updates = [_drawn(made, draws) for made in nets]
+        bits = [8 * len(shortest.encode(update, {}, coding)) for update in updates]
+        floors = [1.1 * sent / full_bits(update) for sent, update in zip(bits, updates, strict=True)]
+        planner = replace(planner, floors=tuple(min(floor, 1.0) for floor in floors))
+    else:
+        planner = with_header(planner, trainable(net))
     slices = [Slice(shapes(initial), shapes(trainable(made))) for made in nets]
     views: list[View] = [
         Kept(view) if settings and aggregation == "optimal" else view for view in slices
@@ -204,6 +208,14 @@ def anycost_fl(
     sizes = {f"{alpha:.3g}": partial(model, size) for size, alpha in enumerate(alphas)}
     start = sort_channels(graph, initial) if shrinks else initial
     return of_core("anycost_fl", start, (phase,), partial(model, 0), sizes=sizes)
+
+
+def _drawn(net: nn.Module, key: Key) -> Tree:
+    """Return normal draws of the shapes of an update."""
+    generator = key.generator()
+    return {
+        name: torch.randn(leaf.shape, generator=generator) for name, leaf in trainable(net).items()
+    }
 
 
 @checked()
