@@ -14,12 +14,12 @@ from bayesfed.federated.clients.pools import InProcess
 from bayesfed.federated.core.protocols import Profile, Skip
 from bayesfed.models import Share, channel_graph, shrunk_shares
 from bayesfed.wireless.devices import Device, fleet
-from tests.algorithms.test_anycost_fl import ALPHAS, KEY, SMALL, net
+from tests.algorithms.test_anycost_fl import KEY, SMALL, net
 
 T_MAX = 5.0
 
 
-def figures(device, client, round, key):
+def drawn_rate(device, client, round, key):
     """(8): bits a second over the drawn channel."""
     distance = device.distance_m(key, client, round)
     loss = device.loss_db_at_1_km + 10 * device.path_loss_exponent * math.log10(distance / 1e3)
@@ -52,7 +52,9 @@ def test_plans_take_the_steps_that_fit_at_any_size_and_no_more():
     for trial in range(300):
         rows, macs, size = int(draw.integers(1, 900)), *np.exp(draw.uniform(6, 11, 2)).tolist()
         device = replace(
-            SMALL, energy_j=float(draw.uniform(0.05, 4)), bandwidth_hz=float(np.exp(draw.uniform(6, 12)))
+            SMALL,
+            energy_j=float(draw.uniform(0.05, 4)),
+            bandwidth_hz=float(np.exp(draw.uniform(6, 12))),
         )
         beta = float(draw.uniform(0.01, 0.2))
         sizes = [
@@ -62,7 +64,7 @@ def test_plans_take_the_steps_that_fit_at_any_size_and_no_more():
         planned = Planner(tuple(sizes), T_MAX, (beta, beta), epochs=2.0)(
             Profile("a", rows, device.figures()), trial, KEY
         )
-        rate, whole = figures(device, "a", trial, KEY), max(1, int(2 * rows / 32))
+        rate, whole = drawn_rate(device, "a", trial, KEY), max(1, int(2 * rows / 32))
         # By counting on: no halving, and no plan.
         could = [
             steps
@@ -88,7 +90,8 @@ def test_plans_take_the_steps_that_fit_at_any_size_and_no_more():
         assert spent <= device.energy_j * (1 + 1e-9)
         assert planned.load.macs == pytest.approx(3 * row.macs * planned.steps * min(32, rows))
         seen.add((planned.size, planned.steps < whole))
-    assert seen == {(0, False), (1, False), (1, True), (0, True)} or len(seen) >= 3
+    # Whole epochs at either size, and parts of one.
+    assert {(0, False), (1, False), (1, True)} <= seen
 
 
 @pytest.fixture(scope="module")
@@ -100,30 +103,27 @@ def uneven(digits):
     return data, devices
 
 
-def methods(sample):
-    """AnycostFL and its rivals on devices, all by their defaults but for the message's length."""
-    graph = channel_graph(net(), sample)
-    whole = tuple(shrunk_shares(net(), graph, sample, [1.0]))
+def method(name, sample):
+    """AnycostFL by its defaults, or a rival on devices."""
+    if name == "anycost_fl":
+        return bf.anycost_fl(net(), sample, deadline_s=T_MAX)
+    whole = tuple(shrunk_shares(net(), channel_graph(net(), sample), sample, [1.0]))
     work = bf.Training(batch_size=32)
-    return {
-        "anycost_fl": bf.anycost_fl(net(), sample, deadline_s=T_MAX),
-        "qsgd": on_devices(
+    if name == "qsgd":
+        return on_devices(
             bf.qsgd(net(), share=0.02, training=work), Planner(whole, T_MAX, (0.06, 0.06))
-        ),
-        "fed_avg": on_devices(bf.fed_avg(net(), training=work), Planner(whole, T_MAX)),
-    }
+        )
+    return on_devices(bf.fed_avg(net(), training=work), Planner(whole, T_MAX))
 
 
 @pytest.mark.parametrize("name", ["anycost_fl", "qsgd", "fed_avg"])
-def test_each_clients_joules_are_within_its_budget_and_who_could_take_a_step_takes_it(
-    uneven, name
-):
+def test_each_clients_joules_are_within_its_budget_and_who_could_take_a_step_takes_it(uneven, name):
     data, devices = uneven
     if name == "fed_avg":  # 32-bit floats need a wider channel
         devices = {key: replace(each, bandwidth_hz=3e5) for key, each in devices.items()}
     sample = data["c0"].inputs[:1]
     result = bf.run(
-        methods(sample)[name],
+        method(name, sample),
         InProcess(data, devices={key: each.figures() for key, each in devices.items()}),
         rounds=2,
         progress=False,
@@ -134,7 +134,6 @@ def test_each_clients_joules_are_within_its_budget_and_who_could_take_a_step_tak
     assert len(rows) == 2 * len(data)
     for row in rows:
         device, cost = devices[row.client], row.cost
-        key = bf.Key(0, "train", row.round, row.client)
         assert not cost.overrun_bits
         assert 0 < cost.latency_s <= T_MAX
         assert cost.energy_j <= device.energy_j
@@ -144,7 +143,6 @@ def test_each_clients_joules_are_within_its_budget_and_who_could_take_a_step_tak
             device.joules_per_cycle_hz2 * hertz**2 * cost.macs / device.macs_per_cycle
         )
         assert cost.uplink_j == pytest.approx(device.power_w * cost.uplink_s)
-        assert key
     least = {row.client: row.cost.macs for row in rows if not row.round}
     # Who has too many rows for its budget takes part of an epoch: less work a row than the others.
     assert least["c5"] / len(data["c5"]) < least["c0"] / len(data["c0"])
@@ -153,19 +151,17 @@ def test_each_clients_joules_are_within_its_budget_and_who_could_take_a_step_tak
 def test_the_default_of_anycost_fl_is_for_channels_and_floats_are_asked_for(uneven):
     data, devices = uneven
     sample = data["c0"].inputs[:1]
-    placed = InProcess(data, devices={key: each.figures() for key, each in devices.items()})
+    narrow = {key: replace(each, bandwidth_hz=100.0).figures() for key, each in devices.items()}
     floats = bf.anycost_fl(net(), sample, deadline_s=T_MAX, beta=(1.0, 1.0))
     with pytest.raises(bf.errors.ClientError, match=r"no client is left.*latency: needs"):
-        bf.run(floats, placed, rounds=1, progress=False)
+        bf.run(floats, InProcess(data, devices=narrow), rounds=1, progress=False)
     wide = {key: replace(each, bandwidth_hz=3e5).figures() for key, each in devices.items()}
     result = bf.run(floats, InProcess(data, devices=wide), rounds=1, progress=False)
     assert not result.history[0].refused
     assert {row.cost.beta for row in result.ledger if row.direction == "up"} == {1.0}
-    assert len(ALPHAS) == len(floats.sizes)
 
 
-def test_a_device_without_a_joule_is_left_out_with_the_reason(uneven):
-    data, _ = uneven
+def test_a_device_without_a_joule_is_left_out_with_the_reason():
     planner = Planner((Share(1.0, 1e3, 10, 1.0, 1.0),), T_MAX)
     reason = planner(Profile("a", 100, Device(energy_j=0.0).figures()), 0, KEY)
     assert isinstance(reason, Skip)

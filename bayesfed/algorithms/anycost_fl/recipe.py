@@ -31,7 +31,7 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.algorithms.wrappers.on_devices import Planner, with_header
 from bayesfed.compress import Codec
 from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible, full_bits
-from bayesfed.compress.budgets.fitting import SHARES
+from bayesfed.compress.budgets.fitting import LEVELS, SHARES
 from bayesfed.compress.codecs import exact
 from bayesfed.compress.flexible import Flexible
 from bayesfed.data import Dataset
@@ -154,7 +154,9 @@ def anycost_fl(
         raise ArgumentError("anycost_fl", expected, f"frozen {still}", "alphas=(1,)")
     draws, coding = Key(0, "anycost_fl", "draws"), Key(0, "anycost_fl", "settings")
     if settings is None and beta != (1.0, 1.0):
-        settings = fit_flexible([_drawn(net, draws)], coding, shares=SHARES[::2])
+        settings = fit_flexible(
+            [_drawn(net, draws)], coding, shares=SHARES[::3], levels=LEVELS[::2]
+        )
     bounds = beta or ((settings.least, max(settings.least, 1 / 15)) if settings else (1.0, 1.0))
     shares = tuple(shrunk_shares(net, graph, sample, alphas))
     planner = Planner(shares, deadline_s, bounds, work.epochs, work.batch_size)
@@ -163,7 +165,9 @@ def anycost_fl(
         shortest = Flexible(*settings(settings.least))
         updates = [_drawn(made, draws) for made in nets]
         bits = [8 * len(shortest.encode(update, {}, coding)) for update in updates]
-        floors = [1.1 * sent / full_bits(update) for sent, update in zip(bits, updates, strict=True)]
+        floors = [
+            1.1 * sent / full_bits(update) for sent, update in zip(bits, updates, strict=True)
+        ]
         planner = replace(planner, floors=tuple(min(floor, 1.0) for floor in floors))
     else:
         planner = with_header(planner, trainable(net))

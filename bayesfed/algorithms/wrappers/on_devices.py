@@ -18,7 +18,15 @@ from bayesfed.compress import Codec
 from bayesfed.compress.budgets import full_bits
 from bayesfed.compress.codecs import exact
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import COUNT, NOT_NEGATIVE, POSITIVE, Role, checked, checked_class, number
+from bayesfed.errors.checks import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Role,
+    checked,
+    checked_class,
+    number,
+)
 from bayesfed.federated import Algorithm, Assignment, Cell, Layer, Link, Profile, Skip, layered
 from bayesfed.federated.core import Turn
 from bayesfed.federated.core.seams import inner_codec
@@ -196,9 +204,7 @@ def on_devices(algorithm: Algorithm, planner: Planner) -> Algorithm:
 
 
 def with_header(planner: Planner, payload: Tree) -> Planner:
-    """Return a planner that knows how long 32-bit floats with names and shapes are, if it is theirs:
-    of a beta of 1 and no header.
-    """
+    """Return a planner that reckons with names and shapes beside 32-bit floats, if its beta is 1."""
     if planner.beta[0] < 1 or planner.header_bits:
         return planner
     # An address travels with it.
