@@ -204,7 +204,7 @@ def on_devices(algorithm: Algorithm, planner: Planner) -> Algorithm:
 
 
 def with_header(planner: Planner, payload: Tree) -> Planner:
-    """Return a planner that reckons with names and shapes beside 32-bit floats, if its beta is 1."""
+    """Return a planner that knows of names and shapes beside 32-bit floats, if its beta is 1."""
     if planner.beta[0] < 1 or planner.header_bits:
         return planner
     # An address travels with it.
