@@ -5,9 +5,9 @@ python examples/on_demand.py [--rounds 25] [--seed 0] [--out results/on_demand]
 
 AnycostFL gives every device a width of the network and a size of message that its deadline and its
 energy budget allow in this round. Beside it QSGD, where all train the whole network and send the
-same: its devices compute as slowly as the deadline allows and spend what that takes. Twelve
-devices, their budgets and where they move are drawn; they are as much slower than the paper's as
-digits are easier than what it trains.
+same, within the same budgets: a device that cannot train a whole epoch takes the steps that fit.
+Twelve devices, their budgets and where they move are drawn; they are as much slower than the
+paper's as digits are easier than what it trains.
 """
 
 from __future__ import annotations
@@ -137,9 +137,7 @@ def methods(train: bf.Dataset, public: bf.Dataset, seed: int) -> dict[str, bf.fe
     )
     training = bf.Training(epochs=1.0, batch_size=32, optimiser=optimiser)
     whole = tuple(shrunk_shares(net, channel_graph(net, sample), sample, [1.0]))
-    planner = bf.Planner(
-        whole, DEADLINE_S, beta=(1 / 15, 1 / 15), batch_size=32, energy_j=float("inf")
-    )
+    planner = bf.Planner(whole, DEADLINE_S, beta=(1 / 15, 1 / 15), batch_size=32)
     return {
         "AnycostFL": bf.anycost_fl(
             net, sample, deadline_s=DEADLINE_S, settings=settings, training=training

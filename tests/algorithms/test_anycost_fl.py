@@ -83,6 +83,7 @@ def test_exact_devices_are_fed_avg_with_uniform_weights_bit_for_bit(digits, clie
         train.inputs[:1],
         deadline_s=1e6,
         alphas=[1.0],
+        beta=(1.0, 1.0),
         training=bf.Training(epochs=1.0, batch_size=32, optimiser=bf.Sgd(0.1)),
     )
     ours = bf.run(algorithm, plenty(clients), rounds=3, progress=False)
@@ -267,7 +268,7 @@ def test_who_cannot_take_part_is_left_out_with_the_reason(digits, clients, setti
     names = sorted(clients)
     able = replace(SMALL, macs_per_cycle=5e-3)
     devices = {name: able.figures() for name in names} | {
-        names[0]: replace(SMALL, energy_j=0.01).figures()
+        names[0]: replace(SMALL, energy_j=0.0).figures()
     }
     empty = clients | {names[1]: clients[names[1]][:0]}
     algorithm = anycost_fl(net(), train.inputs[:1], deadline_s=5.0, settings=settings)
@@ -277,7 +278,7 @@ def test_who_cannot_take_part_is_left_out_with_the_reason(digits, clients, setti
     assert "energy: needs" in refused[names[0]]
     assert "no rows" in refused[names[1]]
     assert [row.bits for row in result.history[0].rows if row.client == names[0]] == [0]
-    nobody = {name: replace(SMALL, energy_j=0.01).figures() for name in names}
+    nobody = {name: replace(SMALL, energy_j=0.0).figures() for name in names}
     with pytest.raises(ClientError, match="no client is left.*energy: needs"):
         bf.run(algorithm, InProcess(clients, devices=nobody), rounds=1, progress=False)
     kept = bf.run(

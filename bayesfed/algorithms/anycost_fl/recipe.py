@@ -23,14 +23,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from bayesfed.algorithms.anycost_fl.weights import aggregation_weight
 from bayesfed.algorithms.registry import recipe
-from bayesfed.algorithms.wrappers.on_devices import Planner
+from bayesfed.algorithms.wrappers.on_devices import Planner, with_header
 from bayesfed.compress import Codec
-from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible
+from bayesfed.compress.budgets import Budgeted, FlexibleMap, fit_flexible, full_bits
+from bayesfed.compress.budgets.fitting import LEVELS, SHARES
 from bayesfed.compress.codecs import exact
+from bayesfed.compress.flexible import Flexible
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
@@ -93,8 +96,8 @@ def anycost_fl(
     battery and channel allow in a round.
 
     Clients need a `Device` in their profiles:
-    ``InProcess(data, devices={name: device.figures()})``. A client that cannot take part in a round
-    is left out with the reason, and one past the deadline is dropped.
+    ``InProcess(data, devices={name: device.figures()})``. A client that cannot take one step and
+    send its result is left out of a round with the reason, and one past the deadline is dropped.
 
     Parameters
     ----------
@@ -103,16 +106,18 @@ def anycost_fl(
     deadline_s
         T_max, the seconds of a round for training and sending.
     settings
-        Compression settings by message size, from `public_settings` or `fit_flexible`. None sends
-        32-bit floats at beta = 1.
+        Compression settings by message size, from `public_settings` or `fit_flexible`. Default:
+        settings fitted on normal draws of the network's shapes, coarser than those of an update, so
+        that messages fit devices' channels; with ``beta=(1.0, 1.0)`` 32-bit floats.
     alphas
         Shrinking factors that devices choose from, falling. ``(1,)`` never shrinks.
     beta
         Least and largest share of an update's bits; equal ones fix it. Default: from the least that
-        `settings` knows to the paper's 1/15.
+        `settings` knows to the paper's 1/15, or to that least where it is larger.
     training
-        Local work of a round, given in epochs, whose duration is planned. Default: one epoch in
-        batches of 32 rows with ``Sgd(0.05)``.
+        Local work of a round, given in epochs, whose duration is planned; a client whose budgets
+        are too small for them takes the steps that fit. Default: one epoch in batches of 32 rows
+        with ``Sgd(0.05)``.
     aggregation
         "optimal" uses the weights (13) and averages each entry over those who sent it (5).
         "uniform" uses equal weights, over those who have it.
@@ -147,14 +152,25 @@ def anycost_fl(
     if shrinks and (still := list(frozen(net))):
         expected = "parameters that are all trained, since channels are sorted"
         raise ArgumentError("anycost_fl", expected, f"frozen {still}", "alphas=(1,)")
-    bounds = beta or ((settings.least, 1 / 15) if settings else (1.0, 1.0))
-    planner = Planner(
-        tuple(shrunk_shares(net, graph, sample, alphas)),
-        deadline_s,
-        bounds,
-        work.epochs,
-        work.batch_size,
-    )
+    draws, coding = Key(0, "anycost_fl", "draws"), Key(0, "anycost_fl", "settings")
+    if settings is None and beta != (1.0, 1.0):
+        settings = fit_flexible(
+            [_drawn(net, draws)], coding, shares=SHARES[::3], levels=LEVELS[::2]
+        )
+    bounds = beta or ((settings.least, max(settings.least, 1 / 15)) if settings else (1.0, 1.0))
+    shares = tuple(shrunk_shares(net, graph, sample, alphas))
+    planner = Planner(shares, deadline_s, bounds, work.epochs, work.batch_size)
+    if settings:
+        # What the shortest message of each size is, and a little more: updates differ.
+        shortest = Flexible(*settings(settings.least))
+        updates = [_drawn(made, draws) for made in nets]
+        bits = [8 * len(shortest.encode(update, {}, coding)) for update in updates]
+        floors = [
+            1.1 * sent / full_bits(update) for sent, update in zip(bits, updates, strict=True)
+        ]
+        planner = replace(planner, floors=tuple(min(floor, 1.0) for floor in floors))
+    else:
+        planner = with_header(planner, trainable(net))
     slices = [Slice(shapes(initial), shapes(trainable(made))) for made in nets]
     views: list[View] = [
         Kept(view) if settings and aggregation == "optimal" else view for view in slices
@@ -196,6 +212,14 @@ def anycost_fl(
     sizes = {f"{alpha:.3g}": partial(model, size) for size, alpha in enumerate(alphas)}
     start = sort_channels(graph, initial) if shrinks else initial
     return of_core("anycost_fl", start, (phase,), partial(model, 0), sizes=sizes)
+
+
+def _drawn(net: nn.Module, key: Key) -> Tree:
+    """Return normal draws of the shapes of an update."""
+    generator = key.generator()
+    return {
+        name: torch.randn(leaf.shape, generator=generator) for name, leaf in trainable(net).items()
+    }
 
 
 @checked()

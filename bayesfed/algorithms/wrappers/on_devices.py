@@ -3,25 +3,37 @@ speed; `on_devices` uses it for any method, and `timed` lets devices compute as 
 
 Plans come from `bayesfed.wireless.allocation`, with measured work and size in place of the paper's
 alpha W and alpha S: the planner takes the size with the largest learning gain within the deadline
-and the client's own budget.
+and the client's own budget. A client whose epochs fit at no size takes the steps that fit.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bayesfed.compress import Codec
+from bayesfed.compress.budgets import full_bits
+from bayesfed.compress.codecs import exact
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import COUNT, POSITIVE, Role, checked, checked_class, number
+from bayesfed.errors.checks import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Role,
+    checked,
+    checked_class,
+    number,
+)
 from bayesfed.federated import Algorithm, Assignment, Cell, Layer, Link, Profile, Skip, layered
 from bayesfed.federated.core import Turn
 from bayesfed.federated.core.seams import inner_codec
 from bayesfed.keys import Key
 from bayesfed.models import Share
 from bayesfed.trees import Tree
-from bayesfed.wireless import Device, Infeasible, Load, plan, work_cycles
+from bayesfed.wireless import Device, Infeasible, Load, device_rate, plan, work_cycles
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,7 @@ ABOVE_0 = number("(0, inf]", "5.0")
     epochs=POSITIVE,
     batch_size=COUNT,
     energy_j=ABOVE_0,
+    header_bits=NOT_NEGATIVE,
 )
 @dataclass(frozen=True)
 class Planner:
@@ -73,10 +86,15 @@ class Planner:
     beta
         Least and largest share of an update's bits; equal where a method has no choice.
     energy_j
-        Energy budget of a round in joules, in place of the devices' own; infinity for methods
-        without a budget.
+        Energy budget of a round in joules, in place of the devices' own.
     epochs, batch_size
-        Local work: ``epochs * samples / batch_size`` steps, at least one.
+        Most local work: ``epochs * samples / batch_size`` steps, at least one; fewer where the
+        budgets are too small for them.
+    header_bits
+        Bits of a message beside beta's share, such as names and shapes beside 32-bit floats.
+    floors
+        Least beta of each size, where a small network's shortest message is a larger share of it
+        than the whole network's. Default: `beta`'s least for all.
 
     Raises
     ------
@@ -91,6 +109,8 @@ class Planner:
     epochs: float = 1.0
     batch_size: int = 32
     energy_j: float | None = None
+    header_bits: int = 0
+    floors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.beta[0] <= self.beta[1] <= 1:
@@ -99,15 +119,28 @@ class Planner:
             )
 
     def __call__(self, profile: Profile, round: int, key: Key) -> Planned | Skip:
-        """Return the plan; if no size fits, the reason of the size that comes nearest."""
+        """Return the plan; if not even one step fits, the reason of the size that comes nearest.
+
+        Where the epochs fit at no size, the plan is of as many steps as fit at any.
+        """
         if not profile.samples:
             return Skip("no rows")
         device = Device.from_figures(profile.device)
         gain = device.gain(device.distance_m(key, profile.name, round))
-        steps = max(1, int(self.epochs * profile.samples / self.batch_size))
+        planned = partial(self._planned, profile, device, gain)
+        wanted = range(1, 1 + max(1, int(self.epochs * profile.samples / self.batch_size)))
+        # Fewer steps cost less of both budgets, so those that fit come before those that do not.
+        fit = bisect_left(wanted, True, key=lambda steps: isinstance(planned(steps), Skip))
+        return planned(max(fit, 1))
+
+    def _planned(self, profile: Profile, device: Device, gain: float, steps: int) -> Planned | Skip:
+        """Plan a number of steps, at the size with the largest gain."""
         epochs = steps * min(self.batch_size, profile.samples) / profile.samples
+        header_s = self.header_bits / device_rate(device, gain)
+        energy_j = device.energy_j if self.energy_j is None else self.energy_j
         best, reasons = None, list[Infeasible]()
-        for index, size in enumerate(self.sizes):
+        floors = self.floors or [0.0] * len(self.sizes)
+        for index, (size, floor) in enumerate(zip(self.sizes, floors, strict=True)):
             cycles = work_cycles(
                 size.macs, profile.samples, macs_per_cycle=device.macs_per_cycle, epochs=epochs
             )
@@ -116,11 +149,11 @@ class Planner:
                 gain,
                 cycles=cycles,
                 size_bits=32 * size.parameters,
-                latency_s=self.deadline_s,
-                energy_j=self.energy_j,
+                latency_s=max(self.deadline_s - header_s, 0.0),
+                energy_j=max(energy_j - header_s * device.power_w, 0.0),
                 alpha_min=1.0,
                 alpha_max=1.0,
-                beta_min=self.beta[0],
+                beta_min=min(max(self.beta[0], floor), self.beta[1]),
                 beta_max=self.beta[1],
             )
             if isinstance(found, Infeasible):
@@ -134,7 +167,7 @@ class Planner:
                 found.frequency_hz,
                 size.alpha,
                 found.beta,
-                found.bits,
+                found.bits + self.header_bits,
             )
             here = Planned(index, steps, load)
             best = here if best is None or here.learning_gain > best.learning_gain else best
@@ -145,11 +178,11 @@ class Planner:
 
 @checked()
 def on_devices(algorithm: Algorithm, planner: Planner) -> Algorithm:
-    """Run a method on devices: count each client's seconds and joules, leave out clients that
-    cannot take part in a round, and drop late ones.
+    """Run a method on devices under their budgets of energy and time: count each client's seconds
+    and joules, leave out clients that have not enough for one step, and drop late ones.
 
-    Clients take the planner's number of steps in place of the method's own, and compute as slowly
-    as the deadline allows.
+    Clients take the planner's number of steps in place of the method's own, as many as fit, and
+    compute as slowly as the deadline allows.
 
     Parameters
     ----------
@@ -158,15 +191,25 @@ def on_devices(algorithm: Algorithm, planner: Planner) -> Algorithm:
         ``capacity=planned_size(planner)``.
     planner
         The planner, with the method's sizes in the method's order. Messages of the method's own
-        codec should keep to its beta.
+        codec should keep to its beta; where that is 1, names and shapes are added.
 
     Raises
     ------
     ArgumentError
         If the method has several phases.
     """
+    planner = with_header(planner, algorithm.initial)
     layer = Devices(planner=planner, deadline_s=planner.deadline_s)
     return layered(algorithm, layer, where="on_devices")
+
+
+def with_header(planner: Planner, payload: Tree) -> Planner:
+    """Return a planner that knows of names and shapes beside 32-bit floats, if its beta is 1."""
+    if planner.beta[0] < 1 or planner.header_bits:
+        return planner
+    # An address travels with it.
+    message = exact(payload).encode(payload, {"address": " " * 128}, Key(0))
+    return replace(planner, header_bits=8 * len(message) - full_bits(payload))
 
 
 @dataclass(frozen=True)

@@ -265,7 +265,7 @@ class Task:
     def planner(
         self, beta: tuple[float, float], sizes: tuple[Share, ...] | None = None
     ) -> bf.Planner:
-        """Return the planner of a method that knows no energy budget."""
+        """Return a planner of the devices' own budgets, for any method."""
         settings = self.settings
         return bf.Planner(
             sizes or (self.whole,),
@@ -273,7 +273,6 @@ class Task:
             beta,
             settings["epochs"],
             settings["batch_size"],
-            float("inf"),
         )
 
     def placed(self, algorithm: Algorithm) -> Algorithm:
