@@ -52,7 +52,7 @@ def run(arguments: Namespace) -> str:
 def compare(arguments: Namespace) -> str:
     """Run what has not run, and compare."""
     into = runs.compare(arguments.experiments, arguments.out, say=say, progress=not arguments.quiet)
-    return f"table, curves and picture: {into}"
+    return f"{', '.join(sorted(path.name for path in into.iterdir()))}: {into}"
 
 
 def plot(arguments: Namespace) -> str:

@@ -15,7 +15,7 @@ from bayesfed.federated import Callback, ClientPool, Ranks, Snapshot, checkpoint
 from bayesfed.federated.clients import led, one_thread
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect import plot_partition, plot_reliability, save
-from bayesfed.inspect.learning_curves import plot_curves
+from bayesfed.inspect.learning_curves import plot_curves, scored
 from bayesfed.running import Folder, comparison, run, scoring
 from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import Built, build, seeds
@@ -171,12 +171,13 @@ def draw(folder: Folder) -> list[Path]:
         raise ArgumentError(
             str(folder.path), "a finished seed", "none", "bayesfed run, which goes on"
         )
-    if folder.file is not None and "regression" in folder.file.tree:
-        # It has tables in place of scores.
+    histories = folder.histories()
+    if not scored(histories):
+        # As a regression, which has tables.
         return []
     into = folder.path / "pictures"
     into.mkdir(exist_ok=True)
-    curves = plot_curves({folder.path.name: folder.histories()})
+    curves = plot_curves({folder.path.name: histories})
     curves.savefig(into / "curves.png", dpi=110)
     if folder.file is None:
         return [into / "curves.png"]
@@ -208,8 +209,8 @@ def _bins(folder: Folder, built: Built) -> CalibrationBins | None:
 def compare(
     given: Sequence[str | Path], out: Path, *, say: Callable[[str], None], progress: bool = True
 ) -> Path:
-    """Run what has not run, read all folders, print a table; return the new folder with table,
-    curves and picture.
+    """Run what has not run, read all folders, print a table; return the new folder with the
+    table, and curves of what has scores.
 
     Folders of experiments that are given as files get their own pictures, as by `bayesfed run`.
 
@@ -237,7 +238,8 @@ def compare(
     into.mkdir(parents=True)
     write_whole(into / "table.txt", (text + "\n").encode())
     runs = {name: folder.histories() for name, folder in named.items()}
-    plot_curves(runs).savefig(into / "curves.png", dpi=110)
+    if drawn := {name: histories for name, histories in runs.items() if scored(histories)}:
+        plot_curves(drawn).savefig(into / "curves.png", dpi=110)
     for folder in ran.values():
         draw(folder)
     return into
