@@ -127,12 +127,11 @@ def _pareto(excess: Tensor) -> tuple[float, float]:
     return (count * k_hat + 10 * 0.5) / (count + 10), sigma
 
 
-def refitted(points: Tensor, weights: Tensor, components: int = 5) -> list[tuple[Tree, Tensor]]:
+def refitted(points: Tensor, weights: Tensor, components: int = 3) -> list[tuple[Tree, Tensor]]:
     """Return components of a mixture fitted to weighted points, each with its share.
 
     It begins with slices along the direction of the largest skewness, and takes some steps of EM;
-    covariances are drawn to the common one. Points count the more the farther off they are, since
-    second moments rest on them: the scale of few sites has a long tail.
+    covariances are drawn to the common one.
     """
     mean = weights @ points
     centred = points - mean
@@ -141,7 +140,6 @@ def refitted(points: Tensor, weights: Tensor, components: int = 5) -> list[tuple
     white = torch.linalg.solve_triangular(root, centred.T, upper=False).T
     skew = (weights * white.square().sum(1)) @ white
     axis = skew / skew.norm().clamp_min(1e-12)
-    weights = weights * (1 + white.square().mean(1)) / 2
     along = white @ axis
     order = along.argsort()
     rank = torch.empty_like(along)
