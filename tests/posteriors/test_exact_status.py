@@ -57,9 +57,10 @@ def far(inputs, targets=None):
 
 AROUND = [-15.3, -15.0, -14.6, 14.6, 15.0, 15.3]
 APART = torch.cat([numbers(10, 1) * 0.7 - 3, numbers(10, 1, seed=4) * 0.7 + 3])
+FREE = "slopes[1], slopes[2]"
 PROBLEMS = {
     "separable": (logistic, INPUTS, (INPUTS[:, 1] > 0).double(), "gaussian"),
-    "duplicated column": (linear, TWICE, numbers(30, seed=9), "not identified: slopes[1], slopes[2]"),
+    "duplicated column": (linear, TWICE, numbers(30, seed=9), f"not identified: {FREE}"),
     "improper": (linear, INPUTS[:2], numbers(2), "no mode"),
     "unordered mixture": (mixture, APART, torch.zeros(20), "several modes"),
     "rows far from others": (far, INPUTS[:6], 15 + torch.tensor(AROUND).double(), "several modes"),
