@@ -12,8 +12,9 @@ its archive or folder by --data or the environment variable POSTERIORDB; without
 for in shared/data beside the repository, and eleven small posteriors of records/posteriordb.json
 stand in if it is not there. `hierarchies` are six over sites whose posterior is known by
 quadrature; `rats`, `counties` and `nested` are three more, which take minutes. Simulated
-regressions, whose exact answers are computed here, and the problems of `told` always run; `nuts`, `heart` and `calibration` where they are named. NUTS is as
-recorded in records/exact.jsonl; --measure runs it anew.
+regressions, whose exact answers are computed here, and the problems of `told` always run; `nuts`,
+`heart` and `calibration` where they are named. NUTS is as recorded in records/exact.jsonl;
+--measure runs it anew.
 """
 
 from __future__ import annotations
