@@ -63,7 +63,7 @@ def compare(arguments: Namespace) -> str:
         workers=arguments.workers,
         progress=not arguments.quiet,
     )
-    return f"table, curves and picture: {into}"
+    return f"{', '.join(sorted(path.name for path in into.iterdir()))}: {into}"
 
 
 def plot(arguments: Namespace) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bayesfed.cli.runs import draw, numbered, run_file, silent
 from bayesfed.data.files import write_whole
-from bayesfed.inspect.learning_curves import plot_curves
+from bayesfed.inspect.learning_curves import plot_curves, scored
 from bayesfed.running import Folder
 from bayesfed.running.comparison import Comparison
 from bayesfed.running.experiments import experiment
@@ -29,7 +29,7 @@ def compare(
     progress: bool = True,
 ) -> Path:
     """Run what has not run, read all folders, print a table; return the new folder with the table
-    as text, CSV, Markdown and LaTeX, and the curves as PNG, PDF and SVG.
+    as text, CSV, Markdown and LaTeX, and the curves of what has scores as PNG, PDF and SVG.
 
     Folders of experiments that are given as files get their own pictures, as by `bayesfed run`.
 
@@ -67,9 +67,10 @@ def compare(
     for ending, text in made.written().items():
         write_whole(into / f"table.{ending}", text.encode())
     runs = {name: folder.histories() for name, folder in made.named.items()}
-    curves = plot_curves(runs)
-    for ending in ("png", "pdf", "svg"):
-        curves.savefig(into / f"curves.{ending}", dpi=110)
+    if drawn := {name: histories for name, histories in runs.items() if scored(histories)}:
+        curves = plot_curves(drawn)
+        for ending in ("png", "pdf", "svg"):
+            curves.savefig(into / f"curves.{ending}", dpi=110)
     for folder in folders:
         if folder.path not in paths:
             draw(folder)

@@ -15,7 +15,7 @@ from bayesfed.federated import Callback, ClientPool, Ranks, Snapshot, checkpoint
 from bayesfed.federated.clients import led, one_thread
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect import plot_partition, plot_reliability, save
-from bayesfed.inspect.learning_curves import plot_curves
+from bayesfed.inspect.learning_curves import plot_curves, scored
 from bayesfed.running import Folder, run, scoring
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
@@ -170,12 +170,13 @@ def draw(folder: Folder) -> list[Path]:
         raise ArgumentError(
             str(folder.path), "a finished seed", "none", "bayesfed run, which goes on"
         )
-    if folder.file is not None and "regression" in folder.file.tree:
-        # It has tables in place of scores.
+    histories = folder.histories()
+    if not scored(histories):
+        # As a regression, which has tables.
         return []
     into = folder.path / "pictures"
     into.mkdir(exist_ok=True)
-    curves = plot_curves({folder.path.name: folder.histories()})
+    curves = plot_curves({folder.path.name: histories})
     curves.savefig(into / "curves.png", dpi=110)
     if folder.file is None:
         return [into / "curves.png"]

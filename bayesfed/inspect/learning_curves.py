@@ -78,6 +78,11 @@ def curves(runs: Runs) -> Panels:
     return panels
 
 
+def scored(histories: Sequence[Sequence[Record]]) -> bool:
+    """Return whether there is anything to draw of an experiment."""
+    return any(panel["round"] for panel in curves({"": histories}).values())
+
+
 def _curve(x: NDArray[np.float64], values: NDArray[np.float64]) -> Curve:
     seeds = values.shape[1]
     # A run that diverged has values that are not finite.

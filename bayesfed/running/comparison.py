@@ -41,6 +41,7 @@ COLUMNS: tuple[Column, ...] = (
     ("density", "density", 1.0, 3),
     ("density asked", "density_asked", 1.0, 3),
     ("k-hat", "k_hat", 1.0, 2),
+    ("log evidence", "log_evidence", 1.0, 2),
     ("epsilon", "epsilon", 1.0, 2),
     ("MB down", "bits_down", 1 / 8e6, 3),
     ("MB up", "bits_up", 1 / 8e6, 3),

@@ -8,7 +8,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer.autoguide import AutoNormal
+from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, PosteriorError, UndeterminedWarning
@@ -70,6 +70,19 @@ def test_plates_derived_sites_and_densities_by_site_are_exported(wards):
     given = wards.to_arviz(bf.Dataset(WARDS, TARGETS), draws=40)
     assert given.log_likelihood["y"].dims == ("chain", "draw", "row")
     assert torch.allclose(arrays(given.log_likelihood)["y"], by_row, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("guide", [AutoNormal, AutoMultivariateNormal])
+def test_plates_are_dimensions_of_a_guides_sites_too(guide):
+    clients = {name: bf.Dataset(r.inputs.float(), r.targets.float()) for name, r in CLIENTS.items()}
+    algorithm = bf.federated_svi(by_ward, guide, example=clients["s0"][:2])
+    data = bf.run(algorithm, clients, rounds=1, progress=False).to_arviz(draws=2)
+    for name in ("away", "level"):
+        assert data.posterior[name].dims == ("chain", "draw", "ward")
+    assert data.posterior["beta"].dims == ("chain", "draw", "beta_0")
+    if guide is AutoNormal:
+        assert data.constant_data["away.sd"].dims == ("ward",)
 
 
 def test_an_axis_of_arviz_is_not_a_plate_and_factors_have_no_predictions():

@@ -1,5 +1,7 @@
 """A regression by formula from TOML and CSV: tables of coefficients and of predictions."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,14 +20,18 @@ test = "new.csv"
 """
 
 
-def test_coefficients_and_predictions_are_written(tmp_path, capsys):
+def rows_in(folder):
     draw = np.random.default_rng(0)
     age = draw.normal(60, 10, 90)
     rows = pd.DataFrame({"age": age, "hospital": np.repeat([*"abc"], 30)})
     rows = rows.assign(stay=3 + 0.1 * age + draw.normal(size=90))
-    rows.to_csv(tmp_path / "rows.csv", index=False)
-    rows[["age", "hospital"]][::30].to_csv(tmp_path / "new.csv", index=False)
-    (tmp_path / "stays.toml").write_text(FILE)
+    rows.to_csv(folder / "rows.csv", index=False)
+    rows[["age", "hospital"]][::30].to_csv(folder / "new.csv", index=False)
+    (folder / "stays.toml").write_text(FILE)
+
+
+def test_coefficients_and_predictions_are_written(tmp_path, capsys):
+    rows_in(tmp_path)
     assert main(["run", str(tmp_path / "stays.toml"), "--out", str(tmp_path), "--quiet"]) == 0
     folder = tmp_path / "stays" / "seed-0"
     table = pd.read_csv(folder / "coefficients.csv", index_col=["without", "coefficient"])
@@ -37,6 +43,21 @@ def test_coefficients_and_predictions_are_written(tmp_path, capsys):
     fit = bf.open(tmp_path / "stays")
     found = table.loc["a"].loc[["Intercept", "age", "sigma"]]
     assert np.allclose(fit.without("a").table(), found[["mean", "sd", "low", "high"]])
+
+
+def test_regressions_are_compared_by_their_evidence(tmp_path, capsys):
+    rows_in(tmp_path)
+    (tmp_path / "level.toml").write_text(FILE.replace("~ age", "~ 1"))
+    files = [str(tmp_path / name) for name in ("stays.toml", "level.toml")]
+    assert main(["compare", *files, "--out", str(tmp_path), "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert f"table.txt: {tmp_path / 'compare'}" in said
+    lines = (tmp_path / "compare" / "table.txt").read_text().splitlines()
+    heads, one, other = (re.split("  +", line.strip()) for line in (lines[0], *lines[2:4]))
+    place = heads.index("log evidence")
+    assert float(one[place]) > float(other[place]) + 10
+    for command in ("plot", "report"):
+        assert main([command, str(tmp_path / "stays")]) == 0
 
 
 @pytest.mark.parametrize(

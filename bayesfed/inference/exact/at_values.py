@@ -1,5 +1,5 @@
-"""What a model says at values of its sites, in their own space: its nodes, the names of their axes,
-deterministic sites, and what weights of points say of them.
+"""What a model says at values of its sites, in their own space: its nodes, deterministic sites, and
+what weights of points say of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bayesfed.inference.exact.form import Form
 from bayesfed.inference.exact.traced import Traced, doubled
 from bayesfed.inference.variational.posterior import Drawn
 from bayesfed.inference.variational.program import Runs
-from bayesfed.inference.variational.terms import Given, Node
+from bayesfed.inference.variational.terms import Given
 from bayesfed.keys import Key, forked
 
 STREAM = Key(0, "nodes")
@@ -47,18 +47,6 @@ def nodes(
         model(*wide)
     found: Mapping[str, Any] = tracer.get_trace().nodes
     return found
-
-
-def axes_of(name: str, node: Node) -> tuple[str, ...]:
-    """Return a name for each axis of a site's value: of its plate, or the site's and a number."""
-    value = node["value"]
-    event = 0 if node["infer"].get("_deterministic") else node["fn"].event_dim
-    plates = {
-        value.ndim - event + frame.dim: frame.name
-        for frame in node["cond_indep_stack"]
-        if frame.vectorized and value.shape[frame.dim - event] == frame.size
-    }
-    return tuple(plates.get(axis, f"{name}_{axis}") for axis in range(value.ndim))
 
 
 def moments(weights: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:

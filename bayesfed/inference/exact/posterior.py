@@ -13,12 +13,12 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
-from bayesfed.inference.exact.at_values import axes_of, constant, nodes
+from bayesfed.inference.exact.at_values import constant, nodes
 from bayesfed.inference.exact.drawn import drawn
 from bayesfed.inference.exact.form import Form
 from bayesfed.inference.exact.traced import doubled
 from bayesfed.inference.exact.weighted import Weighted
-from bayesfed.inference.variational.terms import total_of
+from bayesfed.inference.variational.terms import axes_of, total_of
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 

@@ -169,12 +169,16 @@ def refitted(points: Tensor, weights: Tensor, components: int = 3) -> list[tuple
 
 def free(basis: Tensor, slots: Mapping[str, Slot]) -> list[str]:
     """Return the names of the sites of the direction in which nothing is known, the first of a
-    basis ``(d, d)``.
+    basis ``(d, d)``; of a site that is in it by some of its entries, those.
     """
     size = basis.abs()
     involved = size[:, 0] / size[:, 1:].norm(dim=1).clamp_min(1e-12)
-    return [
-        name
-        for name, slot in slots.items()
-        if bool((involved[slot.begin : slot.end] > 0.1 * involved.max()).any())
-    ]
+    inside, names = involved > 0.1 * involved.max(), list[str]()
+    for name, slot in slots.items():
+        entries = inside[slot.begin : slot.end].reshape(slot.shape)
+        if bool(entries.all()):
+            names.append(name)
+        else:
+            places = entries.nonzero().tolist()
+            names += [f"{name}[{', '.join(map(str, place))}]" for place in places]
+    return names

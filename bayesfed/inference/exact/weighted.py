@@ -90,16 +90,16 @@ class Weighted:
         "gaussian"                      they are of the best approximation; see `k_hat` and `ess`
         "several modes"                 they are of those modes that were found; there may be more
         "no mode"                       the density has no maximum that was found
-        "not identified: NAMES"         it is constant in a direction of these sites
+        "not identified: NAMES"         it is constant in a direction of these entries of sites
         "mode", ...                     the run ended in this stage
-        "exact, without 1 sites", ...   sites that were heard once were away in the end
+        "exact, without 1 sites", ...   these have rows, and were away in the end
         ==============================  =======================================================
         """
         return self._word + (f", without {self._away} sites" if self._away else "")
 
     @property
     def _away(self) -> int:
-        """Number of sites that were heard and are missing in the posterior."""
+        """Number of sites that are missing in the posterior."""
         return int(self.state["heard"][2] - self.state["heard"][0]) if "heard" in self.state else 0
 
     @property

@@ -140,6 +140,18 @@ def deterministic(trace: Any) -> Tree:
     }
 
 
+def axes_of(name: str, node: Node) -> tuple[str, ...]:
+    """Return a name for each axis of a site's value: of its plate, or the site's and a number."""
+    value = node["value"]
+    event = 0 if node["infer"].get("_deterministic") else node["fn"].event_dim
+    plates = {
+        value.ndim - event + frame.dim: frame.name
+        for frame in node["cond_indep_stack"]
+        if frame.vectorized and value.shape[frame.dim - event] == frame.size
+    }
+    return tuple(plates.get(axis, f"{name}_{axis}") for axis in range(value.ndim))
+
+
 class Given(Messenger):
     """Latent sites at given values, of as many rows as the site has."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -11,10 +12,12 @@ from pyro import poutine
 from torch import Tensor
 
 from bayesfed.data import Dataset
+from bayesfed.data.dataset import unchecked
 from bayesfed.errors import PosteriorError
 from bayesfed.errors.checks import checked
 from bayesfed.inference.variational.layout import Layout
 from bayesfed.inference.variational.program import Pair, Program
+from bayesfed.inference.variational.terms import axes_of, traced
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree, under
 
@@ -188,10 +191,22 @@ class TracedGuide:
             trace = poutine.trace(self.pair.model).get_trace(self.pair.example[0])
         return self._values(trace)
 
-    @property
+    @cached_property
     def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """Empty: axes have numbers, not names."""
-        return {}
+        """Names of the axes of every site: of its plates, else the site's own and numbers."""
+        key = Key(0, "axes")
+        draw, rows = self.draw(key), unchecked(*self.pair.example)
+        with forked(key), torch.no_grad(), self.pair.held(self._all()):
+            found = traced(self.pair.model, draw, rows).nodes
+        names = [name for name in (*draw, *self.layout.split.derived) if name in found]
+        named = {name: axes_of(name, found[name]) for name in names}
+        # A Gaussian may be of values in another space, or of several sites.
+        more = {
+            name: named[site]
+            for name, leaf in self.constants.items()
+            if len(named.get(site := name.rpartition(".")[0], ())) == leaf.ndim
+        }
+        return named | more
 
     def _values(self, trace: Any) -> Tree:
         return {

@@ -159,6 +159,8 @@ def crossed() -> Hierarchy:
     return Hierarchy(model, grouped(site, inputs, y), known, own)
 
 
+# Several tied own values a site take minutes; these run where they are named.
+SLOW = ("rats", "counties", "nested")
 HIERARCHIES: dict[str, Callable[[], Hierarchy]] = {
     "schools centred": lambda: schools(centred=True),
     "schools not centred": lambda: schools(centred=False),

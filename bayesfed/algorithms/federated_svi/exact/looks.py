@@ -73,11 +73,14 @@ class Looks:
         Name of the plate of a site's own latents.
     make
         What makes the fit of a model with many values.
+    there
+        Rows of every site of the pool, by its name, as the server knows before the first round.
     """
 
     model: Runs
     plate: str
     make: Fits = field(repr=False, compare=False)
+    there: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
     traces: dict[Form, Traced] = field(default_factory=dict, repr=False, compare=False)
     fits: dict[Form, Fitting] = field(default_factory=dict, repr=False, compare=False)
 

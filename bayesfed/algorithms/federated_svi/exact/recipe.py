@@ -126,7 +126,7 @@ def exact_svi(
     made = counting(
         replace(
             made,
-            checks=(_check_sampler, *shown),
+            checks=(_check_sampler, partial(_note_sites, looks), *shown),
             unfinished=lambda state, rounds: weighed(owned(state, MODEL)).lack,
             finished=lambda state: int(owned(state, MODEL)["stage"][0]) == stages.DONE,
         ),
@@ -135,6 +135,11 @@ def exact_svi(
     if secure is None:
         return made
     return masked(made, participants=secure, largest=-LOWEST, bits=64)
+
+
+def _note_sites(looks: Looks, run: Conditions) -> None:
+    """Note the sites of the pool, for the server to know of one that is never heard."""
+    looks.there.update({one.name: one.samples for one in run.profiles})
 
 
 def _warn_of_few(looks: Looks, run: Conditions) -> None:

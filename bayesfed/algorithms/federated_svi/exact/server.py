@@ -70,7 +70,9 @@ class AnswerServer:
         if stage == stages.DONE:
             return state, _info(state)
         if stage == stages.FORM:
-            state = self._begun(state, total) | {"heard": stages.numbers(heard, 0, heard)}
+            silent = sum(map(bool, self.looks.there.values())) - float(total[SITES])
+            most = stages.numbers(heard, 0, heard + max(0.0, silent))
+            state = self._begun(state, total) | {"heard": most}
             return state, _info(state)
         sites, missed, most = (float(number) for number in state["heard"])
         if stage == stages.FIT:
