@@ -22,12 +22,14 @@ The total update of section 3.3 lacks a minus sign; (5) adds differences, as thi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from torch import nn
 
 from bayesfed.algorithms.composing import Turn, compose, weighing
 from bayesfed.algorithms.lora.adapting import by_rank, half_frozen
+from bayesfed.algorithms.lora.rewriting import Rewritten, put_rewritten, rewritten
 from bayesfed.algorithms.lora.sketches import Sketched, Slices, leading
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
@@ -46,7 +48,9 @@ from bayesfed.models import (
 )
 from bayesfed.trees import Tree, leaf_of, shapes
 
-Sampling = Literal["uniform", "importance"]
+Sampling = Literal["singular", "uniform", "importance"]
+# Share of the probability of singular values that is the same for all slices.
+FLOOR = 0.1
 
 
 @recipe(cites=("fang2025federated", "hu2021lora"))
@@ -57,7 +61,7 @@ def fs_lora(
     *,
     anchored: bool = True,
     train_a: bool = True,
-    sampling: Sampling = "uniform",
+    sampling: Sampling | None = None,
     by_coverage: bool = False,
     broadcast: bool = False,
     likelihood: Likelihood | None = None,
@@ -120,7 +124,9 @@ def fs_lora(
         )
     if not (anchored or train_a):
         raise ArgumentError("fs_lora, train_a", "True in the printed mode", False, "anchored=True")
-    weighted = sampling == "importance"
+    if sampling is None:
+        sampling = "singular" if anchored and train_a else "uniform"
+    weighted = sampling != "uniform"
     multiplied = weighted and not anchored
     net = net if train_a else half_frozen(net)
     rank, full = lora_rank(net), shapes(travelling(net, "static", where="fs_lora"))
@@ -132,15 +138,19 @@ def fs_lora(
         if (leaf := leaf_of(name, "lora_a")) not in full
     }
 
-    def draw(state: Tree, name: str, k: int, key: Key) -> Drawn:
+    rewrites = sampling == "singular" and list(ranks) != [rank]
+    # Of the round's state, which is the same for all its clients.
+    rewrite = lru_cache(len(layers))(rewritten)
+
+    def draw(tree: Tree, name: str, k: int, key: Key) -> Drawn:
         if not weighted:
             return random_sketch(rank, k, key)
-        every = frozen | state
-        return importance_sketch(
-            slice_norms(every[leaf_of(name, "lora_b")], every[leaf_of(name, "lora_a")]), k, key
-        )
+        norms = slice_norms(tree[leaf_of(name, "lora_b")], tree[leaf_of(name, "lora_a")])
+        return importance_sketch(norms, k, key, floor=FLOOR if rewrites else 0.5)
 
-    def slices(drawn: Mapping[str, Drawn], k: int) -> Slices:
+    def slices(
+        drawn: Mapping[str, Drawn], k: int, bases: Mapping[str, Rewritten] | None = None
+    ) -> Slices:
         return Slices(
             drawn,
             full,
@@ -149,11 +159,18 @@ def fs_lora(
             bool(frozen),
             by_coverage=by_coverage,
             anchored=anchored and not broadcast,
+            bases=bases or {},
         )
 
     def view(turn: Turn) -> Slices:
-        key, k = turn.key.child("sketch"), ranks[turn.size]
-        return slices({name: draw(turn.state, name, k, key.child(name)) for name in layers}, k)
+        key, k, every = turn.key.child("sketch"), ranks[turn.size], frozen | turn.state
+        bases = {
+            name: rewrite(every[leaf_of(name, "lora_b")], every[leaf_of(name, "lora_a")])
+            for name in (layers if rewrites else ())
+        }
+        every = put_rewritten(every, bases)
+        drawn = {name: draw(every, name, k, key.child(name)) for name in layers}
+        return slices(drawn, k, bases)
 
     def trained(made: nn.Module, k: int) -> Local:
         fitting = work.fitting(made, likelihood, "delta")
