@@ -3,8 +3,8 @@
 
 The server knows which slices it drew, so a payload holds only columns of B and rows of A. The
 client of FSLoRA as printed descends on a network that lacks the slices it did not draw. An anchored
-one computes with these too, as a branch that it does not train, and so descends on the server's own network
-along a random block of coordinates.
+one computes with these too, as a branch that it does not train, and so descends on the server's own
+network along a random block of coordinates.
 """
 
 from __future__ import annotations

@@ -159,6 +159,9 @@ def algorithm(settings: Settings, seed: int, net: nn.Module, clients: Sequence[s
         for name in ("anchored", "broadcast", "by_coverage", "sampling", "train_a")
         if name in settings
     }
+    # Runs that do not say how slices are drawn are older than the default.
+    if settings["recipe"] == "fs_lora":
+        own.setdefault("sampling", "uniform")
     made: Algorithm = getattr(bf, settings["recipe"])(
         adapted(settings, seed, net), *sized, training=work, **own
     )

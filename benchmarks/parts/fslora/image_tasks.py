@@ -5,8 +5,8 @@ An MLP 196-256-256-10 is trained on Fashion-MNIST at 14 x 14 pixels and then fro
 16 domains (rotations, mirrored or not, inverted or not), "permutations" 20 (orders of the pixels).
 Clients have rows of all domains ("mixed") or of one ("apart").
 
-"digits" and "rows" are small: 8 x 8 digits, learned as they are and then adapted to one order of the
-pixels; by an MLP, and by a network that reads each row of pixels alone first.
+"digits" and "rows" are small: 8 x 8 digits, learned as they are and then adapted to one order of
+the pixels; by an MLP, and by a network that reads each row of pixels alone first.
 """
 
 from __future__ import annotations
@@ -93,7 +93,6 @@ def _small(name: str, *, held_out: bool) -> ImageTask:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         by_rows = nn.Sequential(
-            nn.Unflatten(1, (8, 8)),
             nn.Linear(8, 64),
             nn.ReLU(),
             nn.Linear(64, 64),
