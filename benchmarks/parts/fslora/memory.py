@@ -23,7 +23,7 @@ NEAR = 1.05
 
 
 def peaks() -> list[bool]:
-    """Print what a client needs more than the network and a message in the printed and in the anchored mode, and the
+    """Print what a client needs more than the network and a message in both modes, and the
     target on it.
     """
     found = {}
