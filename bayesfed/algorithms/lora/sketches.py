@@ -3,8 +3,8 @@
 
 The server knows which slices it drew, so a payload holds only columns of B and rows of A. The
 client of FSLoRA as printed descends on a network that lacks the slices it did not draw. An anchored
-one merges these into the base for the length of a fit, and so descends on the server's own network
-along a random block of coordinates.
+one computes with these too, as a branch that it does not train, and so descends on the server's own
+network along a random block of coordinates.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from bayesfed.algorithms.lora.rewriting import Rewritten, put_back, put_rewritten
 from bayesfed.algorithms.lora.slices import (
     AXES,
     Sliced,
@@ -80,6 +81,9 @@ class Slices:
     stacked
         Whether a payload keeps its rank. B and the other leaves are weighted, and A stays as it is,
         since the product B A takes one weight.
+    bases
+        Adapters in the coordinates of their product: slices are cut of these, and updates put back
+        into the tree's own.
     """
 
     drawn: Mapping[str, Drawn]
@@ -92,6 +96,7 @@ class Slices:
     anchored: bool = False
     by_norm: bool = False
     stacked: bool = False
+    bases: Mapping[str, Rewritten] = field(default_factory=dict)
 
     @property
     def tells(self) -> bool:
@@ -118,6 +123,7 @@ class Slices:
 
     def restrict(self, tree: Tree) -> Tree:
         """Cut the slices, or name them, and add the multipliers."""
+        tree = put_rewritten(tree, self.bases)
         sent = dict(tree) if self.broadcast else cut_slices(tree, self.indices)
         if not self.tells:
             return sent
@@ -154,7 +160,8 @@ class Slices:
         whole = self.rest or {
             name: payload[name].new_zeros(tuple(self.full[name])) for name in self._sliced
         }
-        update = Whole(self.full).lift(put_slices(payload, self.indices, whole), weight, kind)
+        placed = put_back(put_slices(payload, self.indices, whole), self.bases)
+        update = Whole(self.full).lift(placed, weight, kind)
         if not self.by_coverage:
             return update
         weights = {name: torch.full_like(leaf, weight) for name, leaf in payload.items()}
@@ -181,7 +188,7 @@ class Sketched(Around):
     cut from whole adapters where the message has indices, and multiplied where it has multipliers.
 
     The other slices are codes (`Slices.anchored`), or those of whole adapters that the message does
-    not name. Merged weights exist for one fit; the network's own are never written to.
+    not name. They are a thin branch beside the base for one fit; no merged weight is formed.
 
     Parameters
     ----------
@@ -190,7 +197,7 @@ class Sketched(Around):
     net
         The network that `local` trains, with adapters of k slices.
     anchored
-        Whether the other slices are merged into the base weights. The network's scale is then that
+        Whether the network computes with the other slices too. The network's scale is then that
         of the whole.
     frozen
         Whole leaves of adapters that nobody trains and that never travel, by name. Messages then
@@ -208,6 +215,7 @@ class Sketched(Around):
         sent, indices = read_sketch(message)
         coded = _decoded(sent, message)
         own = dict(self.net.named_parameters()) | cut_slices(self.frozen, indices)
+        slices = Tree()
         if self.anchored:
             # Leaves with all slices: frozen ones, and those of a message that names slices and has
             # no codes for the others.
@@ -217,24 +225,28 @@ class Sketched(Around):
                 for name, chosen in indices.items()
             }
             slices = coded | (cut_slices(whole, rest) if indices else {})
-            own |= merged_slices(self.net, slices, rest or adapters(self.net))
         trained = sent if coded else cut_slices(sent, indices)
-        with placed(self.net, own), _scaled(self.net, owned(message, SCALE)):
+        with placed(self.net, own), _beside(self.net, owned(message, SCALE), slices):
             return self.local.fit(trained, memory, data, key, options)
 
 
 @contextmanager
-def _scaled(net: nn.Module, multipliers: Mapping[str, Tensor]) -> Iterator[None]:
-    """Multiply the scale of some layers inside the block, by one number for each slice."""
+def _beside(net: nn.Module, multipliers: Tree, slices: Tree) -> Iterator[None]:
+    """Inside the block multiply the scale of some layers, by one number for each slice, and let
+    layers compute with slices that are not trained.
+    """
     layers = adapters(net)
-    before = {name: layers[name].scale for name in multipliers}
+    scales = {name: layer.scale for name, layer in layers.items()}
     try:
-        for name, leaf in multipliers.items():
-            layers[name].scale = leaf * before[name]
+        for name, layer in layers.items():
+            if name in multipliers:
+                layer.scale = multipliers[name] * layer.scale
+            if leaf_of(name, "lora_a") in slices:
+                layer.untrained = tuple(slices[leaf_of(name, leaf)] for leaf in AXES)
         yield
     finally:
-        for name, scale in before.items():
-            layers[name].scale = scale
+        for name, layer in layers.items():
+            layer.scale, layer.untrained = scales[name], None
 
 
 def _decoded(sent: Tree, message: Mapping[str, Tensor]) -> Tree:

@@ -110,6 +110,8 @@ class LoraLinear(Deterministic):
     """
 
     scale: float | Tensor
+    # B and A of slices that the layer computes with and does not train, for the length of a fit.
+    untrained: tuple[Tensor, Tensor] | None
 
     def __init__(
         self, base: nn.Linear, b: Tensor, a: Tensor, scale: float, dropout: float = 0.0
@@ -132,6 +134,7 @@ class LoraLinear(Deterministic):
         # Without dropout nothing random is drawn, so that clients may train in threads.
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.scale, self.rate = scale, dropout
+        self.untrained = None
 
     @property
     def rank(self) -> int:
@@ -147,7 +150,10 @@ class LoraLinear(Deterministic):
         """The effective weight ``W + B diag(scale) A``, computed at every access, for modules that
         read a layer's weight directly.
         """
-        return self.base.weight + self.product(self.lora_b, self.lora_a).to(self.base.weight)
+        weight = self.base.weight + self.product(self.lora_b, self.lora_a).to(self.base.weight)
+        if self.untrained:
+            weight = weight + self.product(*self.untrained).to(weight)
+        return weight
 
     @property
     def bias(self) -> Tensor | None:
@@ -157,6 +163,10 @@ class LoraLinear(Deterministic):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(..., n)`` to ``(..., m)``."""
         base: Tensor = self.base(x)
+        if self.untrained:
+            b, a = self.untrained
+            hidden = functional.linear(x.to(a.dtype), a) * self.scale
+            base = base + functional.linear(hidden, b).to(base.dtype)
         hidden = functional.linear(self.dropout(x).to(self.lora_a.dtype), self.lora_a) * self.scale
         return base + functional.linear(hidden, self.lora_b).to(base.dtype)
 

@@ -73,6 +73,7 @@ def biases(settings: Settings, place: Place) -> Iterator[tuple[str | float | int
                     capacity=lambda profile, round, key: 0,
                     training=training,
                     anchored=anchored,
+                    sampling="uniform",
                     broadcast=True,
                 )
                 whole = _update(make([settings["rank"]]), state, data, None)

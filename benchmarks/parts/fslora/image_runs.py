@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parts.fslora.image_tasks import HEAD, ImageTask, image_task
+from parts.fslora.image_tasks import ImageTask, image_task
 from parts.shared.curves import Curve
 from parts.shared.kept import kept
 from torch import nn
@@ -132,15 +132,13 @@ def _made(settings: Settings, seed: int, place: Place) -> dict[str, Any]:
 
 
 def adapted(settings: Settings, seed: int, net: nn.Module) -> nn.Module:
-    """Return the network with adapters in both hidden layers at scale 2, its head trained
-    as well.
-    """
+    """Return the network with adapters in all layers but the last, which is trained as well."""
     return bf.lora(
         net,
         settings["rank"],
         bf.Key(seed, "lora"),
         alpha=settings["scale"] * settings["rank"],
-        head=[HEAD],
+        head=[[name for name, _ in net.named_children()][-1]],
     )
 
 
@@ -161,6 +159,9 @@ def algorithm(settings: Settings, seed: int, net: nn.Module, clients: Sequence[s
         for name in ("anchored", "broadcast", "by_coverage", "sampling", "train_a")
         if name in settings
     }
+    # Runs that do not say how slices are drawn are older than the default.
+    if settings["recipe"] == "fs_lora":
+        own.setdefault("sampling", "uniform")
     made: Algorithm = getattr(bf, settings["recipe"])(
         adapted(settings, seed, net), *sized, training=work, **own
     )

@@ -4,6 +4,9 @@ under transformations that it does not know.
 An MLP 196-256-256-10 is trained on Fashion-MNIST at 14 x 14 pixels and then frozen. "dihedral" has
 16 domains (rotations, mirrored or not, inverted or not), "permutations" 20 (orders of the pixels).
 Clients have rows of all domains ("mixed") or of one ("apart").
+
+"digits" and "rows" are small: 8 x 8 digits, learned as they are and then adapted to one order of
+the pixels; by an MLP, and by a network that reads each row of pixels alone first.
 """
 
 from __future__ import annotations
@@ -24,11 +27,12 @@ import bayesfed as bf
 from bayesfed.data import by_domain
 from bayesfed.trees import parameters
 
-SIZES, PERMUTED, HEAD = [196, 256, 256, 10], 20, "5"
+SIZES, PERMUTED = [196, 256, 256, 10], 20
 # Mean and standard deviation of the pixels, 0 to 255.
 CENTRE, SPREAD = 72.94, 80.0
 # Rows that a search scores: no run of a search trains on them.
 TRAINED, SCORED = 50_000, 5_000
+KEPT = 0.8
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def image_task(name: str, folder: Path, kept: Path, *, held_out: bool) -> ImageT
     Parameters
     ----------
     name
-        "dihedral" or "permutations".
+        "dihedral", "permutations", "digits" or "rows".
     folder
         Folder with the files of Fashion-MNIST.
     kept
@@ -65,11 +69,45 @@ def image_task(name: str, folder: Path, kept: Path, *, held_out: bool) -> ImageT
     held_out
         Whether to score training rows that no run trains on, in place of test rows.
     """
+    if name in ("digits", "rows"):
+        return _small(name, held_out=held_out)
     pooled = [_pooled(part) for part in bf.fashion_mnist(folder)]
-    net = _pretrained(_scaled(pooled[0]), kept / "fashion_mnist_mlp.safetensors")
+    net = bf.mlp(SIZES, bf.Key(0, "net"))
+    file = kept / "fashion_mnist_mlp.safetensors"
+    if file.exists():
+        net.load_state_dict(load_file(file))
+    else:
+        _pretrain(net, _scaled(pooled[0]), 4000)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file(parameters(net), file.with_suffix(".part"))
+        file.with_suffix(".part").replace(file)
     train, test = (_scaled(_transformed(name, part)) for part in pooled)
     if held_out:
         train, test = train[:TRAINED], train[TRAINED : TRAINED + SCORED]
+    return ImageTask(net, train, test)
+
+
+def _small(name: str, *, held_out: bool) -> ImageTask:
+    """Return a task on digits, under one order of the pixels for everybody."""
+    parts = bf.digits()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        by_rows = nn.Sequential(
+            nn.Linear(8, 64),
+            nn.ReLU(),
+            nn.Linear(64, 64),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(512, 64),
+            nn.ReLU(),
+            nn.Linear(64, 10),
+        )
+    net = by_rows if name == "rows" else bf.mlp([64, 128, 128, 10], bf.Key(0, "net"))
+    _pretrain(net, parts[0], 400)
+    train, test = (permutations(part, 1, bf.Key(0, name)) for part in parts)
+    if held_out:
+        count = int(KEPT * len(train))
+        train, test = train[:count], train[count:]
     return ImageTask(net, train, test)
 
 
@@ -87,13 +125,8 @@ def _scaled(data: bf.Dataset) -> bf.Dataset:
     return bf.Dataset((255 * data.inputs - CENTRE) / SPREAD, data.targets, (), data.domains)
 
 
-def _pretrained(data: bf.Dataset, file: Path) -> nn.Module:
-    """Return the network after 4,000 steps of 128 rows, from its file if it was trained before."""
-    net = bf.mlp(SIZES, bf.Key(0, "net"))
-    if file.exists():
-        net.load_state_dict(load_file(file))
-        return net
-    steps = 4000
+def _pretrain(net: nn.Module, data: bf.Dataset, steps: int) -> None:
+    """Train a network for some steps of 128 rows."""
     optimiser = torch.optim.Adam(net.parameters(), 1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     generator = torch.Generator().manual_seed(0)
@@ -103,7 +136,3 @@ def _pretrained(data: bf.Dataset, file: Path) -> nn.Module:
         functional.cross_entropy(net(data.inputs[rows]), data.targets[rows]).backward()
         optimiser.step()
         schedule.step()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    save_file(parameters(net), file.with_suffix(".part"))
-    file.with_suffix(".part").replace(file)
-    return net

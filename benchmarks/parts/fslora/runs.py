@@ -175,6 +175,7 @@ def recipe(settings: Settings, seed: int, net: nn.Module, clients: list[str]) ->
     }
     if settings["recipe"] == "fs_lora":
         own["anchored"] = settings.get("anchored", False)
+        own.setdefault("sampling", "uniform")
     method: Callable[..., Algorithm] = getattr(bf, settings["recipe"])
     sized = (
         ()

@@ -219,5 +219,10 @@ CASES = [
         "anchored=True",
         lambda: fs_lora(train_a=False),
     ),
+    (
+        lambda: fs_lora(train_a=False, sampling="singular"),
+        'sampling="uniform"',
+        lambda: fs_lora(train_a=False, sampling="uniform"),
+    ),
     (lambda: summed(reducer=Keep), "reducer=partial(Stack, layers)", summed),
 ]

@@ -1,0 +1,65 @@
+"""Peak memory of one client's fit, in a process of its own: a part of `fslora.py`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any
+
+import torch
+from parts.shared.targets import target
+
+import bayesfed as bf
+from bayesfed.federated import Algorithm, LocalOptions
+from bayesfed.federated.core import MODEL, owned
+from bayesfed.federated.core.protocols import Profile
+
+# Six layers of a wide encoder's size, rank 64, a client of 8 slices, batches of 16 rows.
+WIDTH, DEPTH, RANK, SMALL, ROWS = 1536, 6, 64, 8, 64
+NEAR = 1.05
+
+
+def peaks() -> list[bool]:
+    """Print what a client needs more than the network and a message in both modes, and the
+    target on it.
+    """
+    found = {}
+    for anchored in (False, True):
+        message = _alone(partial(_message, anchored=anchored))
+        found[anchored] = _alone(partial(_peak, message, anchored=anchored))
+    print(f"\npeak above the network: printed {found[False]:.1f} MB, default {found[True]:.1f} MB")
+    ratio = found[True] / found[False]
+    return [target("peak memory of a client, of the printed mode's", ratio, NEAR)]
+
+
+def _alone(work: Callable[[], Any]) -> Any:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work).result()
+
+
+def _made(*, anchored: bool) -> Algorithm:
+    torch.set_num_threads(1)
+    net = bf.lora(bf.mlp([WIDTH] * DEPTH + [10], bf.Key(0, "net")), RANK, bf.Key(0, "lora"))
+    work = bf.Training(3, 16, bf.Adam(1e-3))
+    return bf.fs_lora(net, [SMALL], lambda profile, round, key: 0, anchored=anchored, training=work)
+
+
+def _message(*, anchored: bool) -> dict[str, Any]:
+    """Return what the server sends, made in another process than the client's."""
+    algorithm = _made(anchored=anchored)
+    state, key = owned(algorithm.initial, MODEL), bf.Key(0, "fit")
+    view = algorithm.phases[0].assign(state, 0, Profile("a", ROWS), key).view
+    return {name: leaf.numpy() for name, leaf in view.restrict(state).items()}
+
+
+def _peak(sent: dict[str, Any], *, anchored: bool) -> float:
+    local, key = _made(anchored=anchored).phases[0].local, bf.Key(0, "fit")
+    inputs = torch.randn(ROWS, WIDTH, generator=key.generator())
+    data = bf.Dataset(inputs, torch.arange(ROWS) % 10)
+    message = {name: torch.from_numpy(leaf) for name, leaf in sent.items()}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    local.fit(message, {}, data, key, LocalOptions())
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024

@@ -1,0 +1,62 @@
+"""FSLoRA's default beside every rule for unlike ranks, on small tasks: a part of `fslora.py` on
+images. Slices, and so bytes up, are the same for all; nobody has momentum at the server; each has
+the rate that is best on held-out rows of the first seed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from typing import Any
+
+from parts.fslora.images import RIVALS, Images, mean
+from parts.shared.targets import at_least, target
+
+from bayesfed.inspect import table
+
+DEFAULT = "FSLoRA"
+LEAD, BEHIND = 1.0, 0.5
+
+
+def small(bench: Images) -> list[bool]:
+    """Print accuracies by task, and by how much the default is ahead of each rival; return which
+    targets are met.
+    """
+    rates = bench.document["image_small"]["rates"]
+    settings = {
+        (task, case): {**_task(bench, task), "learning_rate": rate}
+        for task, chosen in rates.items()
+        for case, rate in chosen.items()
+    }
+    bench.prepare([(case, own) for (_, case), own in settings.items()])
+    found = {place: bench.runs(place[1], **own) for place, own in settings.items()}
+    cases = [DEFAULT, *RIVALS]
+    rows: list[list[str | float | int]] = [
+        [case, *(f"{mean(found[task, case]):.2f}" for task in rates)] for case in cases
+    ]
+    print(f"\nsmall tasks, {len(bench.seeds)} seeds\n\n" + table(["method", *rates], rows) + "\n")
+    lines = []
+    for rival in RIVALS:
+        leads = [mean(found[task, DEFAULT]) - mean(found[task, rival]) for task in rates]
+        lines += [
+            at_least(f"small tasks: points above {rival}, mean", statistics.mean(leads), LEAD),
+            target(f"small tasks: points below {rival}, worst task", -min(leads), BEHIND),
+        ]
+    return lines
+
+
+def search_small(bench: Images) -> None:
+    """Print what each rate gives on held-out rows of the first seed."""
+    one, asked = replace(bench, seeds=bench.seeds[:1]), bench.document["image_small"]
+    for task, rates in asked["searched"].items():
+        own: dict[str, Any] = {**_task(bench, task), "held_out": True}
+        rows: list[list[str | float | int]] = [
+            [case, *(f"{mean(one.runs(case, **own, learning_rate=rate)):.2f}" for rate in rates)]
+            for case in (DEFAULT, *RIVALS)
+        ]
+        print(f"\n{task}\n\n" + table(["method", *(f"{rate:g}" for rate in rates)], rows) + "\n")
+
+
+def _task(bench: Images, name: str) -> dict[str, Any]:
+    asked = bench.document["image_small"]
+    return {**asked["common"], **asked["tasks"][name], "momentum": 0.0, "falling": None}
