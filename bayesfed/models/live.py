@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from bayesfed.models.calling import functional_call
 from torch.nn.parameter import is_lazy
 
 from bayesfed.keys import Key, alone, forked, streams

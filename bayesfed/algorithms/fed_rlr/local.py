@@ -11,7 +11,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from bayesfed.models.calling import functional_call
 
 from bayesfed.algorithms.fed_rlr.encodings import Retraction, Transmission
 from bayesfed.data import Dataset

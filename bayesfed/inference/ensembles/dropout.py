@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
-from torch.func import functional_call
+from bayesfed.models.calling import functional_call
 
 from bayesfed.errors import PosteriorError
 from bayesfed.errors.checks import checked

@@ -27,7 +27,7 @@ from typing import Literal
 
 import torch
 from torch import Generator, Tensor
-from torch.func import functional_call
+from bayesfed.models.calling import functional_call
 
 from bayesfed.compress import gather_active, scatter_active
 from bayesfed.data import Dataset

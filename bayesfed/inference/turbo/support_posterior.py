@@ -11,7 +11,7 @@ import torch
 from pyro import poutine
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.func import functional_call
+from bayesfed.models.calling import functional_call
 from torch.nn.functional import logsigmoid
 
 from bayesfed.errors import ArgumentError

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from bayesfed.models.calling import functional_call
 
 from bayesfed.algorithms.surveys import LARGEST, Asked, Limit
 from bayesfed.data import Dataset

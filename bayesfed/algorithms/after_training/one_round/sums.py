@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from bayesfed.models.calling import functional_call
 
 from bayesfed.algorithms.after_training.laplace.sums import BLOCK, NLL, gaussian
 from bayesfed.algorithms.surveys import (

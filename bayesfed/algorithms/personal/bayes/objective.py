@@ -12,7 +12,7 @@ from typing import get_args
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
+from bayesfed.models.calling import functional_call
 from torch.nn import functional
 
 from bayesfed.data import Dataset

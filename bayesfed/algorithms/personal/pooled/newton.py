@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from bayesfed.models.calling import functional_call
 
 from bayesfed.algorithms.personal.pooled.posterior import in_widths
 from bayesfed.data import Dataset
