@@ -59,7 +59,7 @@ METHODS = {
     "federated_svi": lambda net, data: bf.federated_svi(
         bf.models.bayesian(net), example=data[:2], observations=50, training=WORK
     ),
-    "d_turbo_vbi": lambda net, data: bf.d_turbo_vbi(net, observations=50, training=WORK),
+    "d_turbo_vbi": lambda net, data: bf.d_turbo_vbi(bf.models.declare(net), observations=50, training=WORK),
 }
 
 

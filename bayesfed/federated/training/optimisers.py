@@ -10,12 +10,31 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, checked_class, number, whole
+from bayesfed.errors.roles import Role
 
 POSITIVE, SHARE = number("(0, inf)", "1e-3"), number("(0, 1]", "0.1")
+
+
+BETAS = Role(
+    lambda value: (
+        isinstance(value, tuple | list) and len(value) == 2 and all(0 <= one < 1 for one in value)
+    ),
+    "two numbers in [0, 1)",
+    "(0.9, 0.999)",
+)
+
+
+def clipped(
+    made: torch.optim.Optimizer, leaves: list[Tensor], norm: float
+) -> torch.optim.Optimizer:
+    """Return an optimiser that scales larger gradients down to a norm before every step."""
+    if norm < math.inf:
+        made.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(leaves, norm) and None)
+    return made
 
 
 class Optimiser(Protocol):
@@ -34,6 +53,7 @@ class Optimiser(Protocol):
     learning_rate=POSITIVE,
     momentum=number("[0, 1)", "0.9"),
     weight_decay=number("[0, inf)", "1e-4"),
+    clip=number("(0, inf]", "1.0"),
 )
 @dataclass(frozen=True)
 class Sgd:
@@ -48,6 +68,8 @@ class Sgd:
         Factor on the previous step in the next one, in [0, 1).
     weight_decay
         Factor on the weights, which are added to the gradient.
+    clip
+        As in `Adam`.
 
     Raises
     ------
@@ -58,15 +80,23 @@ class Sgd:
     learning_rate: float = 0.05
     momentum: float = 0.0
     weight_decay: float = 0.0
+    clip: float = math.inf
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return `torch.optim.SGD`."""
-        return torch.optim.SGD(
+        made = torch.optim.SGD(
             leaves, learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
         )
+        return clipped(made, leaves, self.clip)
 
 
-@checked_class({}, learning_rate=POSITIVE)
+@checked_class(
+    {},
+    learning_rate=POSITIVE,
+    betas=BETAS,
+    weight_decay=number("[0, inf)", "0.01"),
+    clip=number("(0, inf]", "1.0"),
+)
 @dataclass(frozen=True)
 class Adam:
     """Adam (Kingma and Ba, 2015). Its moments start from zero in every round.
@@ -75,18 +105,41 @@ class Adam:
     ----------
     learning_rate
         Step size before any schedule.
+    betas
+        Decay rates of the running means of gradients and of their squares.
+    weight_decay
+        Share of the weights that a step of rate 1 takes off, apart from the gradient (AdamW,
+        Loshchilov and Hutter, 2019). Tensors of one dimension, biases and norms, do not decay.
+    clip
+        Largest norm of the gradient of all leaves together; a larger one is scaled down to it.
 
     Raises
     ------
     ArgumentError
-        If the learning rate is not positive and finite.
+        If the learning rate or `clip` is not positive, a beta is outside [0, 1), or the decay is
+        negative.
     """
 
     learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    clip: float = math.inf
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
-        """Return torch's `Adam`, fused."""
-        return torch.optim.Adam(leaves, learning_rate, fused=True)
+        """Return torch's `Adam`, fused, or `AdamW` where weights decay."""
+        if not self.weight_decay:
+            made: torch.optim.Optimizer = torch.optim.Adam(
+                leaves, learning_rate, self.betas, fused=True
+            )
+        else:
+            groups = [
+                {"params": [leaf for leaf in leaves if leaf.ndim < 2], "weight_decay": 0.0},
+                {"params": [leaf for leaf in leaves if leaf.ndim > 1]},
+            ]
+            made = torch.optim.AdamW(
+                groups, learning_rate, self.betas, weight_decay=self.weight_decay, fused=True
+            )
+        return clipped(made, leaves, self.clip)
 
 
 @checked_class({}, learning_rate=SHARE)

@@ -66,7 +66,7 @@ def save_peft(
     Raises
     ------
     ArgumentError
-        If the network has no adapters, their ranks or scales differ, the network is a single layer,
+        If the network has no adapters, their ranks or scales differ, the network is a single layer, a layer is no linear one,
         the scaling is unknown, or `peft`, which finds whole modules by the ends of their names,
         would train more parameters than this network does.
     UpdateError
@@ -94,6 +94,10 @@ def save_peft(
             "one layer by itself" if alone else f"scales {sorted(scales)}",
             f"lora({'nn.Sequential(merged(net))' if alone else 'merged(net)'}, 8, key)",
         )
+    others = [name for name, layer in layers.items() if not layer.is_linear]
+    if others:
+        hint = "merged(net, tree), or a predicate that leaves them out of lora"
+        raise ArgumentError("save_peft", "adapters of linear layers", others, hint)
     alpha, heads = scales.pop() / lora_scale(rank, 1.0, scaling), _heads(net)
     tensors = {
         f"{ROOT}{name}.{end}": values[leaf_of(name, leaf)]
@@ -114,7 +118,7 @@ def save_peft(
         "lora_dropout": next(iter(layers.values())).rate,
         "use_rslora": scaling == "rs",
         "bias": "none",
-        "fan_in_fan_out": False,
+        "fan_in_fan_out": any(layer.transposed for layer in layers.values()),
         "init_lora_weights": True,
         "target_modules": sorted(layers),
         "modules_to_save": heads or None,
