@@ -67,8 +67,8 @@ def fitted(method: str, kind: str, **settings: object) -> Tensor:
     """Return the outputs of a run's model for rows outside the run."""
     net, inputs = KINDS[kind]
     data = bf.Dataset(inputs, TARGETS)  # type: ignore[arg-type]
-    algorithm, clients = METHODS[method](net(), data), bf.federate(data, PARTS)
-    found = bf.run(algorithm, clients, rounds=2, test=data[50:], **settings)  # type: ignore[arg-type]
+    algorithm, pool = METHODS[method](net(), data), bf.InProcess(bf.federate(data, PARTS), **settings)  # type: ignore[arg-type]
+    found = bf.run(algorithm, pool, rounds=2, test=data[50:])
     return found.model(data[50:].inputs)
 
 
@@ -95,3 +95,19 @@ def test_leaves_of_other_lengths_are_refused() -> None:
         bf.Dataset({"ids": WORDS, "mask": WORDS[:3]}, TARGETS)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="'b': expected finite real numbers"):
         bf.Dataset({"a": WORDS, "b": NUMBERS / 0}, TARGETS)  # type: ignore[arg-type]
+
+
+def test_columns_of_tokens_stay_whole_numbers_by_name() -> None:
+    class Split(list):  # type: ignore[type-arg]
+        features = {"input_ids": None, "score": None, "label": None}
+
+    rows = [{"input_ids": [101, 70_000_001], "score": 0.5, "label": n % 2} for n in range(4)]
+    data = bf.data.from_hugging_face(Split(rows), inputs=["input_ids", "score"])
+    _, named = taken_apart(data.inputs)
+    assert named["input_ids"].dtype == torch.int64 and named["score"].shape == (4,)
+    assert named["input_ids"][0].tolist() == [101, 70_000_001]
+
+
+@pytest.mark.parametrize("settings", [{"cohort": "auto"}, {"workers": 2}])
+def test_rows_that_are_trees_go_to_workers_and_cohorts(settings: dict[str, object]) -> None:
+    assert torch.allclose(fitted("fed_avg", "tuple", **settings), fitted("fed_avg", "tuple"))
