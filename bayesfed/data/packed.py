@@ -38,9 +38,7 @@ class Packed(Tensor):
     form: tuple[Leaf, ...]
 
     @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Keep the leaves where a result has rows of the same bytes; others are plain tensors."""
         found = super().__torch_function__(func, types, args, kwargs or {})
         form = next(one.form for one in tree_iter((args, kwargs)) if type(one) is cls)
@@ -79,9 +77,7 @@ def packed(leaves: Mapping[str, Tensor] | tuple[Tensor, ...], where: str) -> Pac
             hint = "dropping or imputing those rows"
             raise DataError(f"{where}, {name!r}", "finite real numbers", shown(one), hint)
     count = rows.pop()
-    bytes_of = [
-        one.detach().reshape(count, -1).contiguous().view(torch.uint8) for _, one in listed
-    ]
+    bytes_of = [one.detach().reshape(count, -1).contiguous().view(torch.uint8) for _, one in listed]
     made: Packed = torch.cat(bytes_of, 1).as_subclass(Packed)
     made.form = tuple(Leaf(name, tuple(one.shape[1:]), one.dtype) for name, one in listed)
     return made

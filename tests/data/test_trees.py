@@ -59,7 +59,9 @@ METHODS = {
     "federated_svi": lambda net, data: bf.federated_svi(
         bf.models.bayesian(net), example=data[:2], observations=50, training=WORK
     ),
-    "d_turbo_vbi": lambda net, data: bf.d_turbo_vbi(bf.models.declare(net), observations=50, training=WORK),
+    "d_turbo_vbi": lambda net, data: bf.d_turbo_vbi(
+        bf.models.declare(net), observations=50, training=WORK
+    ),
 }
 
 
@@ -67,7 +69,10 @@ def fitted(method: str, kind: str, **settings: object) -> Tensor:
     """Return the outputs of a run's model for rows outside the run."""
     net, inputs = KINDS[kind]
     data = bf.Dataset(inputs, TARGETS)  # type: ignore[arg-type]
-    algorithm, pool = METHODS[method](net(), data), bf.InProcess(bf.federate(data, PARTS), **settings)  # type: ignore[arg-type]
+    algorithm, pool = (
+        METHODS[method](net(), data),
+        bf.InProcess(bf.federate(data, PARTS), **settings),
+    )  # type: ignore[arg-type]
     found = bf.run(algorithm, pool, rounds=2, test=data[50:])
     return found.model(data[50:].inputs)
 

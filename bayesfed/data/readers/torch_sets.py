@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
@@ -134,8 +133,9 @@ def from_hugging_face(
     inputs
         One column of images, arrays or lists of one shape, or several columns: of one number each
         they become ``(N, columns)``, others a dict of tensors by column that a network takes by
-        keyword, in which whole numbers stay whole, as token ids must. None: the only column beside the label. Images become
-        ``(rows, columns)`` if grey and ``(3, rows, columns)`` otherwise.
+        keyword, in which whole numbers stay whole, as token ids must. None: the only
+        column beside the label. Images become ``(rows, columns)`` if grey and
+        ``(3, rows, columns)`` otherwise.
     label
         The column of targets.
     classes

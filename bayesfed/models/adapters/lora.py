@@ -86,8 +86,8 @@ def lora(
     ------
     ArgumentError
         If the rank is below 1, nothing is selected, a selected parameter is not the unshared weight
-        of a plain linear, convolution or embedding layer, a module of the head does not exist, the network already has
-        adapters, or as `lora_scale` and `LoraLinear`.
+        of a plain linear, convolution or embedding layer, a module of the head does not
+        exist, the network already has adapters, or as `lora_scale` and `LoraLinear`.
     """
     scale = lora_scale(rank, alpha, scaling)
     if existing := sorted(adapters(net)):
@@ -131,8 +131,7 @@ def based(net: nn.Module, deltas: Mapping[str, Tensor]) -> Tree:
     network.
     """
     return {
-        leaf_of(name, "base.weight"): layer.base.weight.detach()
-        + layer.laid_out(deltas[name])
+        leaf_of(name, "base.weight"): layer.base.weight.detach() + layer.laid_out(deltas[name])
         for name, layer in adapters(net).items()
         if name in deltas
     }

@@ -26,8 +26,8 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import POSITIVE, check, checked, number
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
-from bayesfed.models.modules import evaluating
 from bayesfed.models.low_rank.thin_layers import Deterministic
+from bayesfed.models.modules import evaluating
 
 Scaling = Literal["lora", "rs"]
 

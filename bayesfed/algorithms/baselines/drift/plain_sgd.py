@@ -9,8 +9,8 @@ from bayesfed.federated import Sgd, Training
 
 
 def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:
-    """Return the optimiser of local work, which has to be SGD, not clipped; without momentum unless `momentum`
-    allows it.
+    """Return the optimiser of local work, which has to be SGD, not clipped, and
+    without momentum unless `momentum` allows it.
     """
     optimiser = work.optimiser or Sgd()
     plain = isinstance(optimiser, Sgd) and optimiser.clip == math.inf
