@@ -56,7 +56,7 @@ def _heads(net: nn.Module) -> list[str]:
 
 
 def verdict(one: Brought, method: str) -> tuple[str, str]:
-    """Return what came out, "runs", "refused" or "raw", and its score or its words."""
+    """Return what came out, "runs", "low", "refused" or "raw", and its score or its words."""
     try:
         data = bf.Dataset(one.inputs, one.targets)  # type: ignore[arg-type]
         parts = bf.iid(ROWS, 2, bf.Key(0, "parts"))
@@ -70,7 +70,9 @@ def verdict(one: Brought, method: str) -> tuple[str, str]:
         return ("refused" if right else "raw"), f"{type(problem).__name__}: {words}"
     except Exception as problem:
         return "raw", f"{type(problem).__name__}: {problem}"
-    return ("runs" if score >= WANTED and not one.refused else "raw"), f"{score:.2f}"
+    if one.refused:
+        return "raw", f"{score:.2f}, where it should be refused"
+    return ("runs" if score >= WANTED else "low"), f"{score:.2f}"
 
 
 def main() -> int:
@@ -86,6 +88,7 @@ def main() -> int:
     total = len(cases) * len(METHODS)
     met = [
         at_least("networks with rows, times methods", total, 56),
+        target("score below 0.8", came["low"], 0),
         target("raw, or refused for another reason", came["raw"], 0),
     ]
     print(f"{came['runs']} run, {came['refused']} are refused with the reason")

@@ -89,7 +89,8 @@ def test_leaves_come_back_as_they_went_in_whatever_was_done_to_the_rows() -> Non
     order = torch.tensor([3, 1, 3])
     for part in (data[order], bf.data.concatenated([data[3:4], data[1:2], data[3:4]])):
         given, named = taken_apart(part.inputs)
-        assert not given and list(named) == list(leaves)
+        assert not given
+        assert list(named) == list(leaves)
         for name, leaf in leaves.items():
             assert named[name].dtype == leaf.dtype
             assert torch.equal(named[name], leaf[order])
@@ -104,12 +105,13 @@ def test_leaves_of_other_lengths_are_refused() -> None:
 
 def test_columns_of_tokens_stay_whole_numbers_by_name() -> None:
     class Split(list):  # type: ignore[type-arg]
-        features = {"input_ids": None, "score": None, "label": None}
+        features = dict.fromkeys(("input_ids", "score", "label"))  # noqa: RUF012
 
     rows = [{"input_ids": [101, 70_000_001], "score": 0.5, "label": n % 2} for n in range(4)]
     data = bf.data.from_hugging_face(Split(rows), inputs=["input_ids", "score"])
     _, named = taken_apart(data.inputs)
-    assert named["input_ids"].dtype == torch.int64 and named["score"].shape == (4,)
+    assert named["input_ids"].dtype == torch.int64
+    assert named["score"].shape == (4,)
     assert named["input_ids"][0].tolist() == [101, 70_000_001]
 
 

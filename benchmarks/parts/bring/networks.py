@@ -34,6 +34,7 @@ class Frozen(nn.Module):
             self.register_buffer(name, torch.full((channels,), value))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
         scale = self.weight * (self.var + 1e-5).rsqrt()
         return x * scale[:, None, None] + (self.bias - self.mean * scale)[:, None, None]
 
@@ -42,6 +43,7 @@ class Norm2d(nn.LayerNorm):
     """LayerNorm2d of timm, over channels."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
         return super().forward(x.movedim(1, -1)).movedim(-1, 1)
 
 
@@ -54,6 +56,7 @@ class Residual(nn.Module):
         self.conv2, self.bn2 = nn.Conv2d(8, 8, 3, padding=1, bias=False), norm(8)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
         return torch.relu(x + self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))))
 
 
@@ -67,6 +70,7 @@ class Images(nn.Module):
         self.fc = nn.Conv2d(8, 2, 1) if pixels else nn.Linear(8 + more, 2)
 
     def forward(self, image: Tensor, covariates: Tensor | None = None) -> Any:
+        """Return the outputs."""
         seen = self.stem(image)
         if self.pixels:
             return {"out": self.fc(seen)}
@@ -82,6 +86,7 @@ class Graphs(nn.Module):
         self.conv1, self.conv2, self.lin = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2)
 
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        """Return the outputs."""
         hidden = torch.relu(adjacency @ self.conv1(x))
         return self.lin(torch.relu(adjacency @ self.conv2(hidden)).mean(1))
 
