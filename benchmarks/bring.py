@@ -37,6 +37,11 @@ def head(name: str, module: nn.Module) -> bool:
     )
 
 
+def matrices(name: str, module: nn.Module) -> bool:
+    """Select linear layers, convolutions and Conv1D."""
+    return bf.models.linear_weights(name, module) or bf.models.weight_matrices(name, module)
+
+
 METHODS: dict[str, Method] = {
     "fed_avg": lambda net, data: bf.fed_avg(net, training=WORK),
     "federated_svi head": lambda net, data: bf.federated_svi(
@@ -46,7 +51,7 @@ METHODS: dict[str, Method] = {
         bf.models.declare(net), observations=ROWS, training=WORK
     ),
     "fed_lora": lambda net, data: bf.fed_lora(
-        bf.lora(net, 4, bf.Key(0, "lora"), head=_heads(net)), training=WORK
+        bf.lora(net, 4, bf.Key(0, "lora"), where=matrices, head=_heads(net)), training=WORK
     ),
 }
 

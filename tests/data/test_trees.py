@@ -105,7 +105,7 @@ def test_leaves_of_other_lengths_are_refused() -> None:
 
 def test_columns_of_tokens_stay_whole_numbers_by_name() -> None:
     class Split(list):  # type: ignore[type-arg]
-        features = dict.fromkeys(("input_ids", "score", "label"))  # noqa: RUF012
+        features = dict.fromkeys(("input_ids", "score", "label"))
 
     rows = [{"input_ids": [101, 70_000_001], "score": 0.5, "label": n % 2} for n in range(4)]
     data = bf.data.from_hugging_face(Split(rows), inputs=["input_ids", "score"])

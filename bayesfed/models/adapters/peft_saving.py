@@ -68,7 +68,8 @@ def save_peft(
     ArgumentError
         If the network has no adapters, their ranks or scales differ, the network is a single layer,
         an adapted layer is not linear, the scaling is unknown, or `peft`, which finds
-        whole modules by the ends of their names, would train more parameters than this network does.
+        whole modules by the ends of their names, would train more parameters than this
+        network does.
     UpdateError
         If a leaf is unknown or of another shape, or a frozen one differs from the network's, which
         a file of adapters cannot express.
