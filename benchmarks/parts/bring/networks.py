@@ -121,7 +121,7 @@ def brought() -> dict[str, Brought]:
     covariates = torch.randn(ROWS, 2, generator=generator)
     running = {"": "running statistics|static"}
     no_head = {"": "one tensor of outputs"}
-    labels = {"": "integer labels"}
+    labels = {"": "integer labels|class labels, whose accuracy"}
 
     def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
         def made() -> nn.Module:
