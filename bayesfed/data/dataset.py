@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bayesfed.data.arrays import as_targets, as_tensor
+from bayesfed.data.packed import packed
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import ITSELF, checked, checked_class, shown
 from bayesfed.trees import is_finite
@@ -49,6 +50,8 @@ class Dataset:
     domains: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.inputs, Mapping | tuple):
+            vars(self).update(inputs=packed(self.inputs, "Dataset inputs"))
         if not (isinstance(self.inputs, Tensor) and isinstance(self.targets, Tensor)):
             targets, classes = as_targets(self.targets, self.classes, "Dataset targets")
             inputs = as_tensor(self.inputs, "Dataset inputs")

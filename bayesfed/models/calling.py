@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor, func, nn
 from torch.nn.utils import parametrize
 
+from bayesfed.data.packed import taken_apart
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
 from bayesfed.models.misfits import refused
@@ -15,6 +16,21 @@ from bayesfed.trees import leaf_of
 
 # What takes a hook of torch away, by the hook's class.
 REMOVED = {"WeightNorm": "remove_weight_norm", "SpectralNorm": "remove_spectral_norm"}
+
+
+def functional_call(
+    net: nn.Module,
+    values: Mapping[str, Tensor],
+    inputs: tuple[Tensor],
+    *,
+    tie_weights: bool = True,
+) -> Any:
+    """Call a network as torch's function of this name does, on rows that may be trees: dicts go in
+    by keyword, tuples by position. Of outputs by name, as those of transformers, take the logits.
+    """
+    given, named = taken_apart(inputs[0])
+    found = func.functional_call(net, dict(values), given, named, tie_weights=tie_weights)
+    return found["logits"] if isinstance(found, Mapping) and "logits" in found else found
 
 
 def called(net: nn.Module, values: Mapping[str, Tensor], inputs: Tensor, where: str = "") -> Tensor:
@@ -31,7 +47,7 @@ def called(net: nn.Module, values: Mapping[str, Tensor], inputs: Tensor, where: 
         called.
     """
     try:
-        found: object = functional_call(net, dict(values), (inputs,))
+        found: object = functional_call(net, values, (inputs,))
     except Exception as problem:
         check_norms(problem)
         leaves = (*net.parameters(), *values.values())

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
 from bayesfed.keys import Key, alone, forked, streams
+from bayesfed.models.calling import functional_call
 
 Holder = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
 HOLDERS = dict, list, set, deque

@@ -117,11 +117,6 @@ def test_hugging_face_columns_of_numbers_and_regression():
             {},
             "row 0, column 'label': expected a label, an integer or a text, found none",
         ),
-        (
-            Split({"x": [[1]], "y": [2], "label": [0]}),
-            {"inputs": ["x", "y"]},
-            "row 0: expected one number a column",
-        ),
     ],
     ids=lambda value: "",
 )

@@ -11,7 +11,6 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.algorithms.fed_rlr.encodings import Retraction, Transmission
 from bayesfed.data import Dataset
@@ -23,6 +22,7 @@ from bayesfed.geometry.thin import signed_qr
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key, forked
 from bayesfed.models import Likelihood, points, probes, tangents, with_points
+from bayesfed.models.calling import functional_call
 from bayesfed.models.low_rank.thin_layers import fixed_rank_layers
 from bayesfed.trees import Shapes, Tree, besides, leaf_of
 

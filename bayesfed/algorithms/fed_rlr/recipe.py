@@ -105,7 +105,7 @@ def fed_rlr(
     """
     work = training or Training()
     sgd = work.optimiser or Sgd()
-    if not isinstance(sgd, Sgd) or sgd.momentum or sgd.weight_decay:
+    if not isinstance(sgd, Sgd) or sgd.momentum or sgd.weight_decay or sgd.clip < math.inf:
         raise ArgumentError(
             "fed_rlr, training.optimiser", "Sgd without momentum and decay", sgd, "Sgd(0.05)"
         )

@@ -55,7 +55,7 @@ from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood, adapters
 from bayesfed.models.adapters.lora import based
-from bayesfed.models.adapters.lora_layers import fresh_adapter
+from bayesfed.models.adapters.lora_layers import fresh_adapter, matrix_of
 from bayesfed.trees import Tree, besides, leaf_of, only, placed, shapes, to
 
 # Owners of leaves by layer: merged weights, the last stack as its ``b/LAYER`` and ``a/LAYER``, and
@@ -106,7 +106,7 @@ class Merging(Around):
         deltas = self.merged(known, message)
         begun = owned(message, MODEL)
         for name, layer in adapters(net).items():
-            b, a = fresh_adapter(layer.base.weight, layer.rank, key.child("adapter", name))
+            b, a = fresh_adapter(matrix_of(layer.base), layer.rank, key.child("adapter", name))
             begun |= {leaf_of(name, "lora_b"): b, leaf_of(name, "lora_a"): a}
         own = dict(net.named_parameters())
         with placed(net, own | based(net, owned(deltas, DELTA))):

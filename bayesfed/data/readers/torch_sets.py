@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset
 
 from bayesfed.data.dataset import Dataset
+from bayesfed.data.packed import packed
 from bayesfed.data.readers.labels import nearest
 from bayesfed.data.rows import as_inputs, labelled, numbers_of
 from bayesfed.errors import DataError
@@ -129,9 +131,11 @@ def from_hugging_face(
     dataset
         One split of a ``datasets.DatasetDict``.
     inputs
-        One column of images, arrays or lists of one shape, or several columns of one number each,
-        which become ``(N, columns)``. None: the only column beside the label. Images become
-        ``(rows, columns)`` if grey and ``(3, rows, columns)`` otherwise.
+        One column of images, arrays or lists of one shape, or several columns: of one number each
+        they become ``(N, columns)``, others a dict of tensors by column that a network takes by
+        keyword, in which whole numbers stay whole, as token ids must. None: the only
+        column beside the label. Images become ``(rows, columns)`` if grey and
+        ``(3, rows, columns)`` otherwise.
     label
         The column of targets.
     classes
@@ -169,21 +173,30 @@ def from_hugging_face(
         )
     columns = _columns(inputs, label, list(features))
     several = inputs is not None and not isinstance(inputs, str)
-    rows: list[np.ndarray] = []
+    by_column: list[list[np.ndarray]] = []
     labels: list[object] = []
     for number, row in enumerate(dataset):
         values = [numbers_of(row[name], f"row {number}, column {name!r}") for name in columns]
-        rows.append(_joined(values, columns, number) if several else values[0])
+        by_column.append(values)
         labels.append(row[label].item() if hasattr(row[label], "item") else row[label])
 
     def at(row: int) -> str:
         return f"row {row}, column {label!r}"
 
-    tensor = as_inputs(
-        rows, scale, lambda row: f"row {row}, column {', '.join(map(repr, columns))}"
-    )
+    by_name = dict(zip(columns, zip(*by_column, strict=True) if by_column else ((),), strict=False))
+    leaves = {
+        name: as_inputs(values, scale, lambda row, name=name: f"row {row}, column {name!r}")
+        for name, values in by_name.items()
+    }
+    made = leaves[columns[0]]
+    if several and all(leaf.ndim == 1 for leaf in leaves.values()):
+        made = torch.stack([*leaves.values()], 1)
+    elif several:
+        whole = {name: values for name, values in by_name.items() if values[0].dtype.kind == "i"}
+        ids = {name: torch.from_numpy(np.stack(values)) for name, values in whole.items()}
+        made = packed(leaves | ids, "from_hugging_face")
     names = getattr(features[label], "names", None)
-    return labelled(tensor, labels, classes, at, regression=regression, names=names)
+    return labelled(made, labels, classes, at, regression=regression, names=names)
 
 
 def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -> list[str]:
@@ -206,14 +219,3 @@ def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -
             f"inputs={others[0]!r}" if others else "another data set",
         )
     return chosen
-
-
-def _joined(values: list[np.ndarray], columns: list[str], number: int) -> np.ndarray:
-    if any(value.ndim for value in values):
-        raise DataError(
-            f"row {number}",
-            "one number a column, of several",
-            {name: value.shape for name, value in zip(columns, values, strict=True)},
-            "inputs='...', one column",
-        )
-    return np.array([float(value) for value in values])

@@ -36,6 +36,7 @@ from functools import partial
 from itertools import islice
 from typing import Literal
 
+from bayesfed.data.packed import Packed
 from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.errors.checks import Role, checked_class, whole
 from bayesfed.federated.clients.side import ClientSide, Sides
@@ -151,6 +152,8 @@ class Cohorts:
         return reason
 
     def _no_gain(self, local: Local, members: Sequence[Member]) -> str:
+        if isinstance(members[0].data.inputs, Packed):
+            return "rows are dicts or tuples"
         rows, parameters = rows_of(local, members[0]), size(members[0].message)
         if not rows or len(members) == 1:
             return "no others of its shape" if rows else "no rows"

@@ -8,6 +8,7 @@ clients that train one by one (at most 1e-6 is tested), and depend on which clie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -58,6 +59,9 @@ def obstacle(local: Local) -> str:
         return f"{type(objective).__name__} is no point objective"
     if type(descent.optimiser) not in (Sgd, Adam):
         return f"{type(descent.optimiser).__name__} is not known to work entry by entry"
+    adam, clip = descent.optimiser, descent.optimiser.clip
+    if clip < math.inf or (isinstance(adam, Adam) and adam.weight_decay):
+        return "gradients are clipped, or weights decay by their shape"
     return "the network has batch norm" if batch_norms(objective.net) else ""
 
 

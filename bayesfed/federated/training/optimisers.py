@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, checked_class, number, whole
+from bayesfed.errors.roles import Role
 
 
 def uncompiled(kind: Any) -> Any:
@@ -25,8 +26,26 @@ def uncompiled(kind: Any) -> Any:
     return type(kind.__name__, (kind,), {**bare, "step": torch.no_grad()(bare["step"])})
 
 
-SGD, ADAM = uncompiled(torch.optim.SGD), uncompiled(torch.optim.Adam)
+SGD, ADAM, ADAMW = map(uncompiled, (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW))
 POSITIVE, SHARE = number("(0, inf)", "1e-3"), number("(0, 1]", "0.1")
+
+
+BETAS = Role(
+    lambda value: (
+        isinstance(value, tuple | list) and len(value) == 2 and all(0 <= one < 1 for one in value)
+    ),
+    "two numbers in [0, 1)",
+    "(0.9, 0.999)",
+)
+
+
+def clipped(
+    made: torch.optim.Optimizer, leaves: list[Tensor], norm: float
+) -> torch.optim.Optimizer:
+    """Return an optimiser that scales larger gradients down to a norm before every step."""
+    if norm < math.inf:
+        made.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(leaves, norm) and None)
+    return made
 
 
 class Optimiser(Protocol):
@@ -45,6 +64,7 @@ class Optimiser(Protocol):
     learning_rate=POSITIVE,
     momentum=number("[0, 1)", "0.9"),
     weight_decay=number("[0, inf)", "1e-4"),
+    clip=number("(0, inf]", "1.0"),
 )
 @dataclass(frozen=True)
 class Sgd:
@@ -59,6 +79,8 @@ class Sgd:
         Factor on the previous step in the next one, in [0, 1).
     weight_decay
         Factor on the weights, which are added to the gradient.
+    clip
+        As in `Adam`.
 
     Raises
     ------
@@ -69,23 +91,30 @@ class Sgd:
     learning_rate: float = 0.05
     momentum: float = 0.0
     weight_decay: float = 0.0
+    clip: float = math.inf
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
         """Return `torch.optim.SGD`."""
         decay = self.weight_decay
         # All leaves in one call, which is the same steps; decayed gradients are copies, of one leaf
         # at a time.
-        made: torch.optim.Optimizer = SGD(
+        made = SGD(
             leaves,
             learning_rate,
             self.momentum,
             weight_decay=decay,
             foreach=None if decay else True,
         )
-        return made
+        return clipped(made, leaves, self.clip)
 
 
-@checked_class({}, learning_rate=POSITIVE)
+@checked_class(
+    {},
+    learning_rate=POSITIVE,
+    betas=BETAS,
+    weight_decay=number("[0, inf)", "0.01"),
+    clip=number("(0, inf]", "1.0"),
+)
 @dataclass(frozen=True)
 class Adam:
     """Adam (Kingma and Ba, 2015). Its moments start from zero in every round.
@@ -94,19 +123,37 @@ class Adam:
     ----------
     learning_rate
         Step size before any schedule.
+    betas
+        Decay rates of the running means of gradients and of their squares.
+    weight_decay
+        Share of the weights that a step of rate 1 takes off, apart from the gradient (AdamW,
+        Loshchilov and Hutter, 2019). Tensors of one dimension, biases and norms, do not decay.
+    clip
+        Largest norm of the gradient of all leaves together; a larger one is scaled down to it.
 
     Raises
     ------
     ArgumentError
-        If the learning rate is not positive and finite.
+        If the learning rate or `clip` is not positive, a beta is outside [0, 1), or the decay is
+        negative.
     """
 
     learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    clip: float = math.inf
 
     def build(self, leaves: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
-        """Return torch's `Adam`, fused."""
-        made: torch.optim.Optimizer = ADAM(leaves, learning_rate, fused=True)
-        return made
+        """Return torch's `Adam`, fused, or `AdamW` where weights decay."""
+        if not self.weight_decay:
+            return clipped(ADAM(leaves, learning_rate, self.betas, fused=True), leaves, self.clip)
+        decays = {False: 0.0, True: self.weight_decay}
+        groups = [
+            {"params": [leaf for leaf in leaves if (leaf.ndim > 1) == matrix], "weight_decay": decay}
+            for matrix, decay in decays.items()
+        ]
+        made = ADAMW(groups, learning_rate, self.betas, fused=True)
+        return clipped(made, leaves, self.clip)
 
 
 @checked_class({}, learning_rate=SHARE)

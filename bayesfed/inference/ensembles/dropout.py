@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.errors import PosteriorError
 from bayesfed.errors.checks import checked
 from bayesfed.inference.ensembles.networks import Networks
 from bayesfed.keys import Key, forked
+from bayesfed.models.calling import functional_call
 from bayesfed.models.live import drawing
 from bayesfed.models.modules import evaluating
 from bayesfed.trees import Tree, to

@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 
 from bayesfed.data import Dataset
 from bayesfed.models import Likelihood
-from bayesfed.models.calling import called
+from bayesfed.models.calling import called, functional_call
 from bayesfed.models.nets.norms import batch_norms
 from bayesfed.trees import Tree, placed
 
@@ -101,7 +101,7 @@ class MaximumLikelihood:
         self, trained: Tree, fixed: Tree, batch: Dataset, observations: float, noise: Generator
     ) -> Terms:
         """Return the mean loss of the batch with the leaves that `held` placed in the network."""
-        nll = self.likelihood.loss(self.net(batch.inputs), batch.targets)
+        nll = self.likelihood.loss(functional_call(self.net, {}, (batch.inputs,)), batch.targets)
         return Terms(nll, nll)
 
     def held(self, trained: Tree) -> AbstractContextManager[None]:

@@ -27,7 +27,6 @@ from typing import Literal
 
 import torch
 from torch import Generator, Tensor
-from torch.func import functional_call
 
 from bayesfed.compress import gather_active, scatter_active
 from bayesfed.data import Dataset
@@ -36,6 +35,7 @@ from bayesfed.inference.objectives.sampled_outputs import sampled_outputs
 from bayesfed.inference.turbo.blocks import Blocks, Structured
 from bayesfed.inference.turbo.noise import Noise
 from bayesfed.models import Declared, SiteBelief
+from bayesfed.models.calling import functional_call
 from bayesfed.models.modules import tied
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, under

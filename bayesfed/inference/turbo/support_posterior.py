@@ -11,13 +11,13 @@ import torch
 from pyro import poutine
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn.functional import logsigmoid
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check, checked, one_of
 from bayesfed.keys import Key, forked
 from bayesfed.models import Belief, Declared, guide
+from bayesfed.models.calling import functional_call
 from bayesfed.models.modules import evaluating
 from bayesfed.models.random_fields.clusters import spread
 from bayesfed.models.random_fields.whole import reads

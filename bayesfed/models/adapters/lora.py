@@ -28,7 +28,9 @@ from bayesfed.models.adapters.lora_layers import (
     LoraLinear,
     Scaling,
     fresh_adapter,
+    is_transposed,
     lora_scale,
+    matrix_of,
 )
 from bayesfed.models.low_rank.replacing import chosen
 from bayesfed.models.modules import Predicate, is_plain, swapped
@@ -37,10 +39,11 @@ from bayesfed.trees import Tree, check_shapes, leaf_of, parameters, shapes
 
 @checked()
 def linear_weights(name: str, module: nn.Module) -> bool:
-    """Select the weights of all plain linear layers, not those of subclasses such as the output
-    layer of `nn.MultiheadAttention`.
+    """Select the weights of all plain linear layers and of layers that map x to ``x W + b``, not
+    those of subclasses such as the output layer of `nn.MultiheadAttention`.
     """
-    return is_plain(module, nn.Linear) and name.rpartition(".")[2] == "weight"
+    linear = is_plain(module, nn.Linear) or is_transposed(module)
+    return linear and name.rpartition(".")[2] == "weight"
 
 
 @checked()
@@ -55,8 +58,8 @@ def lora(
     dropout: float = 0.0,
     head: Sequence[str] = (),
 ) -> nn.Module:
-    """Return a network with adapters in linear layers and everything else frozen. Until the
-    adapters are trained it computes the same function.
+    """Return a network with adapters in linear layers, or those that `where` selects, and
+    everything else frozen. Until the adapters are trained it computes the same function.
 
     Parameters
     ----------
@@ -83,8 +86,8 @@ def lora(
     ------
     ArgumentError
         If the rank is below 1, nothing is selected, a selected parameter is not the unshared weight
-        of a plain `nn.Linear`, a module of the head does not exist, the network already has
-        adapters, or as `lora_scale` and `LoraLinear`.
+        of a plain linear, convolution or embedding layer, a module of the head does not
+        exist, the network already has adapters, or as `lora_scale` and `LoraLinear`.
     """
     scale = lora_scale(rank, alpha, scaling)
     if existing := sorted(adapters(net)):
@@ -99,15 +102,17 @@ def lora(
     def outside(name: str, module: nn.Module) -> bool:
         return where(name, module) and id(getattr(module, name.rpartition(".")[2])) not in trained
 
-    layers = chosen(net, outside, caller="lora", kinds=(nn.Linear,))
+    kinds = {type(module) for module in net.modules() if is_transposed(module)}
+    adapted = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, *kinds)
+    layers = chosen(net, outside, caller="lora", kinds=adapted)
     frozen: dict[Tensor, Tensor] = {
         value: Frozen(value) for value in net.parameters() if id(value) not in trained
     }
     memo = {id(value): one for value, one in frozen.items()}
     swaps: dict[nn.Module, nn.Module] = {}
     for name, layer in layers.items():
-        base = cast(nn.Linear, copy.deepcopy(layer, dict(memo)))
-        b, a = fresh_adapter(layer.weight, rank, key.child(name))
+        base = copy.deepcopy(cast(nn.Module, layer), dict(memo))
+        b, a = fresh_adapter(matrix_of(layer), rank, key.child(name))
         swaps[layer] = LoraLinear(base, b, a, scale, dropout).train(layer.training)
     twin = swapped(net, swaps, frozen)
     for name in head:
@@ -126,8 +131,7 @@ def based(net: nn.Module, deltas: Mapping[str, Tensor]) -> Tree:
     network.
     """
     return {
-        leaf_of(name, "base.weight"): layer.base.weight.detach()
-        + deltas[name].to(layer.base.weight)
+        leaf_of(name, "base.weight"): layer.base.weight.detach() + layer.laid_out(deltas[name])
         for name, layer in adapters(net).items()
         if name in deltas
     }
@@ -202,7 +206,7 @@ def merged(net: nn.Module, tree: Mapping[str, Tensor] | None = None) -> nn.Modul
     for name, layer in layers.items():
         b, a = values[leaf_of(name, "lora_b")], values[leaf_of(name, "lora_a")]
         weight = leaf_of(name, "base.weight")
-        values[weight] = (values[weight] + layer.product(b, a).to(values[weight])).detach()
+        values[weight] = (values[weight] + layer.laid_out(layer.product(b, a))).detach()
     # New tensors, since frozen ones are shared with other networks; tied ones stay tied.
     made: dict[Tensor, Tensor] = {
         value: nn.Parameter(torch.empty_like(value).copy_(values[name]))

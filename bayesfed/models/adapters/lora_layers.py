@@ -15,10 +15,11 @@ with LoRA. Fang et al., FSLoRA, section 3.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from bayesfed.errors import ArgumentError
@@ -26,6 +27,7 @@ from bayesfed.errors.checks import POSITIVE, check, checked, number
 from bayesfed.geometry.thin import check_rank
 from bayesfed.keys import Key
 from bayesfed.models.low_rank.thin_layers import Deterministic
+from bayesfed.models.modules import evaluating
 
 Scaling = Literal["lora", "rs"]
 
@@ -88,8 +90,31 @@ class Frozen(nn.Parameter):
         return self
 
 
+def is_transposed(module: nn.Module) -> bool:
+    """Return whether a module maps x to ``x W + b``, found by looking: Conv1D of GPT-2 does."""
+    leaves = dict(module.named_parameters())
+    weight, others = leaves.get("weight"), leaves.keys() - {"weight", "bias"}
+    if weight is None or weight.ndim != 2 or others or isinstance(module, nn.Linear):
+        return False
+    row = torch.linspace(-1, 1, len(weight)).to(weight)[None]
+    try:
+        with torch.no_grad(), evaluating(module):
+            found = module(row)
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return False
+    wanted = (row @ weight + leaves.get("bias", 0)).detach()
+    return wanted.shape == found.shape and torch.allclose(found, wanted, 1e-3, 1e-4)
+
+
+def matrix_of(layer: nn.Module) -> Tensor:
+    """Return a layer's weight as a matrix, a row for each output."""
+    weight = cast(Tensor, layer.weight)
+    return weight.mT if is_transposed(layer) else weight.flatten(1)
+
+
 class LoraLinear(Deterministic):
-    """A linear layer with an adapter.
+    """A linear layer with an adapter; or a convolution, an embedding, or a layer ``x W + b``, on
+    whose weight the adapter's product is laid out.
 
     Parameters
     ----------
@@ -114,10 +139,11 @@ class LoraLinear(Deterministic):
     untrained: tuple[Tensor, Tensor] | None
 
     def __init__(
-        self, base: nn.Linear, b: Tensor, a: Tensor, scale: float, dropout: float = 0.0
+        self, base: nn.Module, b: Tensor, a: Tensor, scale: float, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        outputs, inputs = base.weight.shape
+        self.transposed = is_transposed(base)
+        outputs, inputs = matrix_of(base).shape
         rank = len(a)
         if (tuple(b.shape), tuple(a.shape)) != ((outputs, rank), (rank, inputs)) or not rank:
             raise ArgumentError(
@@ -145,14 +171,24 @@ class LoraLinear(Deterministic):
         """Return ``B diag(scale) A`` of any slices."""
         return (b * self.scale) @ a
 
+    def laid_out(self, product: Tensor) -> Tensor:
+        """Return a product ``(m, n)`` in the shape and type of the base's weight."""
+        weight = cast(Tensor, self.base.weight)
+        return (product.mT if self.transposed else product).reshape(weight.shape).to(weight)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether inputs meet the adapter directly; dropout is not applied in other layers."""
+        return self.transposed or isinstance(self.base, nn.Linear)
+
     @property
     def weight(self) -> Tensor:
         """The effective weight ``W + B diag(scale) A``, computed at every access, for modules that
         read a layer's weight directly.
         """
-        weight = self.base.weight + self.product(self.lora_b, self.lora_a).to(self.base.weight)
+        weight = self.base.weight + self.laid_out(self.product(self.lora_b, self.lora_a))
         if self.untrained:
-            weight = weight + self.product(*self.untrained).to(weight)
+            weight = weight + self.laid_out(self.product(*self.untrained))
         return weight
 
     @property
@@ -161,7 +197,10 @@ class LoraLinear(Deterministic):
         return self.base.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``(..., n)`` to ``(..., m)``."""
+        """Map ``(..., n)`` to ``(..., m)``, or as the base does."""
+        if not self.is_linear:
+            found: Tensor = functional_call(self.base, {"weight": self.weight}, (x,))
+            return found
         base: Tensor = self.base(x)
         if self.untrained:
             b, a = self.untrained

@@ -67,8 +67,9 @@ def save_peft(
     ------
     ArgumentError
         If the network has no adapters, their ranks or scales differ, the network is a single layer,
-        the scaling is unknown, or `peft`, which finds whole modules by the ends of their names,
-        would train more parameters than this network does.
+        an adapted layer is not linear, the scaling is unknown, or `peft`, which finds
+        whole modules by the ends of their names, would train more parameters than this
+        network does.
     UpdateError
         If a leaf is unknown or of another shape, or a frozen one differs from the network's, which
         a file of adapters cannot express.
@@ -94,6 +95,10 @@ def save_peft(
             "one layer by itself" if alone else f"scales {sorted(scales)}",
             f"lora({'nn.Sequential(merged(net))' if alone else 'merged(net)'}, 8, key)",
         )
+    others = [name for name, layer in layers.items() if not layer.is_linear]
+    if others:
+        hint = "merged(net, tree), or a predicate that leaves them out of lora"
+        raise ArgumentError("save_peft", "adapters of linear layers", others, hint)
     alpha, heads = scales.pop() / lora_scale(rank, 1.0, scaling), _heads(net)
     tensors = {
         f"{ROOT}{name}.{end}": values[leaf_of(name, leaf)]
@@ -114,7 +119,7 @@ def save_peft(
         "lora_dropout": next(iter(layers.values())).rate,
         "use_rslora": scaling == "rs",
         "bias": "none",
-        "fan_in_fan_out": False,
+        "fan_in_fan_out": any(layer.transposed for layer in layers.values()),
         "init_lora_weights": True,
         "target_modules": sorted(layers),
         "modules_to_save": heads or None,

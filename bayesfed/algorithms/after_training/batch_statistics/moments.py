@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.algorithms.surveys import LARGEST, Asked, Limit
 from bayesfed.data import Dataset
@@ -23,6 +22,7 @@ from bayesfed.federated import Fit, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
 from bayesfed.keys import Key
+from bayesfed.models.calling import functional_call
 from bayesfed.trees import Tree, leaf_of
 
 

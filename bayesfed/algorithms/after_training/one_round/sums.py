@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.algorithms.after_training.laplace.sums import BLOCK, NLL, gaussian
 from bayesfed.algorithms.surveys import (
@@ -31,6 +30,7 @@ from bayesfed.inference.laplace.roots import sharpest
 from bayesfed.inference.laplace.structures import Structure
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
+from bayesfed.models.calling import functional_call
 from bayesfed.models.modules import check_last, evaluating
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, besides, only, zeros_like

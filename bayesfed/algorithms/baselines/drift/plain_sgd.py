@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Sgd, Training
 
 
 def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:
-    """Return the optimiser of local work, which has to be SGD; without momentum unless `momentum`
-    allows it.
+    """Return the optimiser of local work, which has to be SGD, not clipped, and
+    without momentum unless `momentum` allows it.
     """
     optimiser = work.optimiser or Sgd()
-    if not isinstance(optimiser, Sgd) or (optimiser.momentum and not momentum):
+    plain = isinstance(optimiser, Sgd) and optimiser.clip == math.inf
+    if not plain or (optimiser.momentum and not momentum):
         raise ArgumentError(
             f"{where}, optimiser of training",
             "Sgd" if momentum else "Sgd without momentum",

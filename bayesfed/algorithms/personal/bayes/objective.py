@@ -12,7 +12,6 @@ from typing import get_args
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from bayesfed.data import Dataset
@@ -21,6 +20,7 @@ from bayesfed.federated.core.owners import owner_of
 from bayesfed.inference.objectives.likelihood import Terms, check_data
 from bayesfed.inference.objectives.sampled_outputs import VarianceOf, sampled_outputs, through
 from bayesfed.models import Likelihood
+from bayesfed.models.calling import functional_call
 from bayesfed.models.modules import Dense
 from bayesfed.trees import Tree, besides, flat, has_ties, leaf_of, unflat
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesfed.algorithms.personal.pooled.posterior import in_widths
 from bayesfed.data import Dataset
 from bayesfed.inference.laplace.roots import roots
 from bayesfed.models import Likelihood
+from bayesfed.models.calling import functional_call
 from bayesfed.models.modules import evaluating
 from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, unflat

@@ -1,0 +1,1 @@
+"""Parts of `bring.py`: networks and rows as strangers have them."""

@@ -1,0 +1,166 @@
+"""Networks and rows of other people: those of transformers made small, others as torchvision, timm
+and PyG write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+ROWS = 96
+Inputs = Tensor | Mapping[str, Tensor] | tuple[Tensor, ...]
+
+
+class Brought(NamedTuple):
+    """What somebody brings: network, inputs, targets, and words of why it is refused, by method;
+    "" stands for every method. Where there is none, it runs.
+    """
+
+    net: Callable[[], nn.Module]
+    inputs: Inputs
+    targets: Tensor
+    refused: Mapping[str, str] = {}
+
+
+class Frozen(nn.Module):
+    """FrozenBatchNorm2d of torchvision: statistics and affine are buffers."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        for name, value in (("weight", 1.0), ("bias", 0.0), ("mean", 0.0), ("var", 1.0)):
+            self.register_buffer(name, torch.full((channels,), value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
+        scale = self.weight * (self.var + 1e-5).rsqrt()
+        return x * scale[:, None, None] + (self.bias - self.mean * scale)[:, None, None]
+
+
+class Norm2d(nn.LayerNorm):
+    """LayerNorm2d of timm, over channels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
+class Residual(nn.Module):
+    """A block of a residual network."""
+
+    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(8, 8, 3, padding=1, bias=False), norm(8)
+        self.conv2, self.bn2 = nn.Conv2d(8, 8, 3, padding=1, bias=False), norm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
+        return torch.relu(x + self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))))
+
+
+class Images(nn.Module):
+    """A residual network, with a head for pixels or for rows, and covariates where there are."""
+
+    def __init__(self, norm: Callable[[int], nn.Module], pixels: bool = False, more: int = 0):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Residual(norm))
+        self.pixels = pixels
+        self.fc = nn.Conv2d(8, 2, 1) if pixels else nn.Linear(8 + more, 2)
+
+    def forward(self, image: Tensor, covariates: Tensor | None = None) -> Any:
+        """Return the outputs."""
+        seen = self.stem(image)
+        if self.pixels:
+            return {"out": self.fc(seen)}
+        pooled = seen.mean((2, 3))
+        return self.fc(pooled if covariates is None else torch.cat([pooled, covariates], 1))
+
+
+class Graphs(nn.Module):
+    """Two convolutions on graphs, and a mean over their nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.lin = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        """Return the outputs."""
+        hidden = torch.relu(adjacency @ self.conv1(x))
+        return self.lin(torch.relu(adjacency @ self.conv2(hidden)).mean(1))
+
+
+def _transformer(kind: str, tags: bool = False) -> nn.Module:
+    import transformers as hf
+
+    torch.manual_seed(0)
+    small: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    if kind == "gpt2":
+        gpt2 = hf.GPT2Config(vocab_size=30, n_embd=16, n_layer=1, n_head=2, pad_token_id=0)
+        return hf.GPT2ForSequenceClassification(gpt2)
+    if kind == "vit":
+        vit = hf.ViTConfig(**small, intermediate_size=32, image_size=8, patch_size=4)
+        return hf.ViTForImageClassification(vit)
+    bert = hf.BertConfig(vocab_size=30, **small, intermediate_size=32)
+    return (hf.BertForTokenClassification if tags else hf.BertForSequenceClassification)(bert)
+
+
+def brought() -> dict[str, Brought]:
+    """Return what people bring, by name."""
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.arange(ROWS) % 2
+    images = torch.randn(ROWS, 3, 8, 8, generator=generator) + 1.5 * targets.view(-1, 1, 1, 1)
+    # The word that tells comes last, where GPT-2 reads.
+    ids = torch.randint(3, 30, (ROWS, 6), generator=generator)
+    ids[:, -2:] = 1 + targets[:, None]
+    mask = torch.ones_like(ids)
+    text = {"input_ids": ids, "attention_mask": mask}
+    adjacency = torch.eye(5).repeat(ROWS, 1, 1)
+    nodes = torch.randn(ROWS, 5, 4, generator=generator) + targets.view(-1, 1, 1)
+    covariates = torch.randn(ROWS, 2, generator=generator)
+    running = {"": "running statistics|static"}
+    no_head = {"": "one tensor of outputs"}
+    labels = {"": "integer labels|class labels, whose accuracy"}
+
+    def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+        def made() -> nn.Module:
+            torch.manual_seed(0)
+            return make()
+
+        return made
+
+    def group(channels: int) -> nn.Module:
+        return nn.GroupNorm(2, channels)
+
+    vit = {"pixel_values": images}
+    mixed = (images, covariates)
+    several = torch.stack([targets, 1 - targets], 1).float()
+    return {
+        "bert": Brought(lambda: _transformer("bert"), text, targets),
+        "gpt2": Brought(lambda: _transformer("gpt2"), text, targets),
+        "vit": Brought(lambda: _transformer("vit"), vit, targets),
+        "resnet, group norm": Brought(seeded(lambda: Images(group)), images, targets),
+        "resnet, batch norm": Brought(
+            seeded(lambda: Images(nn.BatchNorm2d)), images, targets, running
+        ),
+        "resnet, frozen batch norm": Brought(seeded(lambda: Images(Frozen)), images, targets),
+        "convnet, timm's norm": Brought(seeded(lambda: Images(Norm2d)), images, targets),
+        "image and covariates": Brought(seeded(lambda: Images(group, more=2)), mixed, targets),
+        "graphs": Brought(seeded(Graphs), {"x": nodes, "adjacency": adjacency}, targets),
+        "segmentation": Brought(
+            seeded(lambda: Images(group, pixels=True)),
+            images,
+            (images.mean(1) > 0).long(),
+            no_head,
+        ),
+        "token tags": Brought(lambda: _transformer("bert", tags=True), text, ids % 2, labels),
+        "multi-label": Brought(seeded(lambda: Images(group)), images, several, labels),
+        "counts": Brought(
+            seeded(lambda: Images(group)),
+            images,
+            targets * 7,
+            {"": "0 to 1, the network's outputs"},
+        ),
+        "survival": Brought(seeded(lambda: Images(group)), images, several * 3.5, labels),
+    }
