@@ -122,7 +122,7 @@ def main() -> int:
     document = settings_of("fslora")
     if options.data is None:
         seeds, workers = options.seeds or document["images"]["seeds"], options.workers or 2
-        met = images(
+        status = images(
             document,
             options.task,
             options.images,
@@ -136,7 +136,7 @@ def main() -> int:
         if options.search:
             search_small(tasks)
             return 0
-        return 0 if all(small(tasks)) and not met else 1
+        return 0 if all(small(tasks)) and not status else 1
     scale = "check" if options.check else options.scale
     seeds = options.seeds or document["scales"][scale]["seeds"]
     workers = options.workers if options.workers is not None else 2 * options.check

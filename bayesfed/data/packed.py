@@ -40,7 +40,8 @@ class Packed(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Keep the leaves where a result has rows of the same bytes; others are plain tensors."""
-        found = super().__torch_function__(func, types, args, kwargs or {})
+        plain: Any = super().__torch_function__
+        found = plain(func, types, args, kwargs or {})
         form = next(one.form for one in tree_iter((args, kwargs)) if type(one) is cls)
         width, wide = sum(leaf.bytes for leaf in form), list[Packed]()
         for one in found if isinstance(found, tuple | list) else (found,):

@@ -242,7 +242,8 @@ def _beside(net: nn.Module, multipliers: Tree, slices: Tree) -> Iterator[None]:
             if name in multipliers:
                 layer.scale = multipliers[name] * layer.scale
             if leaf_of(name, "lora_a") in slices:
-                layer.untrained = tuple(slices[leaf_of(name, leaf)] for leaf in AXES)
+                b, a = (slices[leaf_of(name, leaf)] for leaf in AXES)
+                layer.untrained = b, a
         yield
     finally:
         for name, layer in layers.items():

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -184,10 +184,11 @@ def from_hugging_face(
         return f"row {row}, column {label!r}"
 
     by_name = dict(zip(columns, zip(*by_column, strict=True) if by_column else ((),), strict=False))
-    leaves = {
-        name: as_inputs(values, scale, lambda row, name=name: f"row {row}, column {name!r}")
-        for name, values in by_name.items()
-    }
+
+    def of(name: str) -> Callable[[int], str]:
+        return lambda row: f"row {row}, column {name!r}"
+
+    leaves = {name: as_inputs(values, scale, of(name)) for name, values in by_name.items()}
     made = leaves[columns[0]]
     if several and all(leaf.ndim == 1 for leaf in leaves.values()):
         made = torch.stack([*leaves.values()], 1)

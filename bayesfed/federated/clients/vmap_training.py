@@ -59,8 +59,9 @@ def obstacle(local: Local) -> str:
         return f"{type(objective).__name__} is no point objective"
     if type(descent.optimiser) not in (Sgd, Adam):
         return f"{type(descent.optimiser).__name__} is not known to work entry by entry"
-    adam, clip = descent.optimiser, descent.optimiser.clip
-    if clip < math.inf or (isinstance(adam, Adam) and adam.weight_decay):
+    steps = descent.optimiser
+    clips = isinstance(steps, Sgd | Adam) and steps.clip < math.inf
+    if clips or (isinstance(steps, Adam) and steps.weight_decay):
         return "gradients are clipped, or weights decay by their shape"
     return "the network has batch norm" if batch_norms(objective.net) else ""
 

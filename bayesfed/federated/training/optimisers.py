@@ -43,8 +43,12 @@ def clipped(
     made: torch.optim.Optimizer, leaves: list[Tensor], norm: float
 ) -> torch.optim.Optimizer:
     """Return an optimiser that scales larger gradients down to a norm before every step."""
+
+    def clip(*_: object) -> None:
+        nn.utils.clip_grad_norm_(leaves, norm)
+
     if norm < math.inf:
-        made.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(leaves, norm) and None)
+        made.register_step_pre_hook(clip)
     return made
 
 
@@ -147,10 +151,10 @@ class Adam:
         """Return torch's `Adam`, fused, or `AdamW` where weights decay."""
         if not self.weight_decay:
             return clipped(ADAM(leaves, learning_rate, self.betas, fused=True), leaves, self.clip)
-        decays = {False: 0.0, True: self.weight_decay}
+        decay = self.weight_decay
         groups = [
-            {"params": [leaf for leaf in leaves if (leaf.ndim > 1) == matrix], "weight_decay": decay}
-            for matrix, decay in decays.items()
+            {"params": [leaf for leaf in leaves if leaf.ndim < 2], "weight_decay": 0.0},
+            {"params": [leaf for leaf in leaves if leaf.ndim > 1], "weight_decay": decay},
         ]
         made = ADAMW(groups, learning_rate, self.betas, fused=True)
         return clipped(made, leaves, self.clip)

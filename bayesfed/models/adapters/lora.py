@@ -131,7 +131,8 @@ def based(net: nn.Module, deltas: Mapping[str, Tensor]) -> Tree:
     network.
     """
     return {
-        leaf_of(name, "base.weight"): layer.base.weight.detach() + layer.laid_out(deltas[name])
+        leaf_of(name, "base.weight"): cast(Tensor, layer.base.weight).detach()
+        + layer.laid_out(deltas[name])
         for name, layer in adapters(net).items()
         if name in deltas
     }

@@ -186,7 +186,8 @@ class LoraLinear(Deterministic):
         """The effective weight ``W + B diag(scale) A``, computed at every access, for modules that
         read a layer's weight directly.
         """
-        weight = self.base.weight + self.laid_out(self.product(self.lora_b, self.lora_a))
+        weight = cast(Tensor, self.base.weight)
+        weight = weight + self.laid_out(self.product(self.lora_b, self.lora_a))
         if self.untrained:
             weight = weight + self.laid_out(self.product(*self.untrained))
         return weight
@@ -194,7 +195,7 @@ class LoraLinear(Deterministic):
     @property
     def bias(self) -> Tensor | None:
         """Bias of the base."""
-        return self.base.bias
+        return cast(Tensor | None, self.base.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(..., n)`` to ``(..., m)``, or as the base does."""

@@ -4,6 +4,7 @@ and PyG write them.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -27,6 +28,11 @@ class Brought(NamedTuple):
 
 class Frozen(nn.Module):
     """FrozenBatchNorm2d of torchvision: statistics and affine are buffers."""
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    var: Tensor
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -88,22 +94,26 @@ class Graphs(nn.Module):
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
         """Return the outputs."""
         hidden = torch.relu(adjacency @ self.conv1(x))
-        return self.lin(torch.relu(adjacency @ self.conv2(hidden)).mean(1))
+        found: Tensor = self.lin(torch.relu(adjacency @ self.conv2(hidden)).mean(1))
+        return found
 
 
 def _transformer(kind: str, tags: bool = False) -> nn.Module:
-    import transformers as hf
+    hf: Any = importlib.import_module("transformers")
 
     torch.manual_seed(0)
     small: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     if kind == "gpt2":
         gpt2 = hf.GPT2Config(vocab_size=30, n_embd=16, n_layer=1, n_head=2, pad_token_id=0)
-        return hf.GPT2ForSequenceClassification(gpt2)
-    if kind == "vit":
+        made = hf.GPT2ForSequenceClassification(gpt2)
+    elif kind == "vit":
         vit = hf.ViTConfig(**small, intermediate_size=32, image_size=8, patch_size=4)
-        return hf.ViTForImageClassification(vit)
-    bert = hf.BertConfig(vocab_size=30, **small, intermediate_size=32)
-    return (hf.BertForTokenClassification if tags else hf.BertForSequenceClassification)(bert)
+        made = hf.ViTForImageClassification(vit)
+    else:
+        bert = hf.BertConfig(vocab_size=30, **small, intermediate_size=32)
+        made = (hf.BertForTokenClassification if tags else hf.BertForSequenceClassification)(bert)
+    network: nn.Module = made
+    return network
 
 
 def brought() -> dict[str, Brought]:

@@ -15,7 +15,7 @@ from parts.shared.targets import target
 import bayesfed as bf
 from bayesfed.federated import Algorithm, LocalOptions
 from bayesfed.federated.core import MODEL, owned
-from bayesfed.federated.core.protocols import Profile
+from bayesfed.federated.core.protocols import Assignment, Profile
 
 # Six layers of a wide encoder's size, rank 64, a client of 8 slices, batches of 16 rows.
 WIDTH, DEPTH, RANK, SMALL, ROWS = 1536, 6, 64, 8, 64
@@ -51,8 +51,9 @@ def _message(*, anchored: bool) -> dict[str, Any]:
     """Return what the server sends, made in another process than the client's."""
     algorithm = _made(anchored=anchored)
     state, key = owned(algorithm.initial, MODEL), bf.Key(0, "fit")
-    view = algorithm.phases[0].assign(state, 0, Profile("a", ROWS), key).view
-    return {name: leaf.numpy() for name, leaf in view.restrict(state).items()}
+    given = algorithm.phases[0].assign(state, 0, Profile("a", ROWS), key)
+    assert isinstance(given, Assignment)
+    return {name: leaf.numpy() for name, leaf in given.view.restrict(state).items()}
 
 
 def _peak(sent: dict[str, Any], *, anchored: bool) -> float:

@@ -13,8 +13,11 @@ def sgd_of(work: Training, where: str, *, momentum: bool = False) -> Sgd:
     without momentum unless `momentum` allows it.
     """
     optimiser = work.optimiser or Sgd()
-    plain = isinstance(optimiser, Sgd) and optimiser.clip == math.inf
-    if not plain or (optimiser.momentum and not momentum):
+    if (
+        not isinstance(optimiser, Sgd)
+        or optimiser.clip < math.inf
+        or (optimiser.momentum and not momentum)
+    ):
         raise ArgumentError(
             f"{where}, optimiser of training",
             "Sgd" if momentum else "Sgd without momentum",

@@ -71,10 +71,10 @@ class AnswerServer:
             return state, _info(state)
         if stage == stages.FORM:
             silent = sum(map(bool, self.looks.there.values())) - float(total[SITES])
-            most = stages.numbers(heard, 0, heard + max(0.0, silent))
-            state = self._begun(state, total) | {"heard": most}
+            there = stages.numbers(heard, 0, heard + max(0.0, silent))
+            state = self._begun(state, total) | {"heard": there}
             return state, _info(state)
-        sites, missed, most = (float(number) for number in state["heard"])
+        sites, missed, most = state["heard"].tolist()
         if stage == stages.FIT:
             state = state | {"heard": stages.numbers(heard, 0, max(heard, most))}
             return self._fitted(state, answers)
