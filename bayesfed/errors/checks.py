@@ -115,6 +115,8 @@ def number(interval: str, hint: str) -> Role:
     return Role(fits, f"a number in {interval}", hint)
 
 
+# A standard deviation, a scale, a precision or a temperature.
+SCALE = number("(0, inf)", "1.0")
 SHARE = Role(lambda share: 0 < share <= 1, "a share above 0 and at most 1", "0.1")
 PART = Role(lambda share: 0 < share < 1, "a number between 0 and 1", "0.2")
 POSITIVE = Role(lambda value: 0 < value < math.inf, "a positive finite number", "1.0")

@@ -1,8 +1,9 @@
-"""Networks and what is believed about their weights: reference networks, priors, low-rank layers,
-adapters, costs, smaller copies.
+"""Networks and what is believed about their weights: reference networks, likelihoods, priors,
+low-rank layers, adapters, costs, smaller copies.
 
-Lowest first: `modules`; `nets` and `random_fields`; `priors`, `low_rank`, `compaction` and `costs`;
-`adapters` and `elastic`. Each imports only from those before it, never from its neighbours.
+Lowest first: `modules`; `nets`, `random_fields` and `likelihoods`; `priors`, `low_rank`,
+`compaction` and `costs`; `adapters` and `elastic`. Each imports only from those before it, never
+from its neighbours.
 """
 
 import lazy_loader

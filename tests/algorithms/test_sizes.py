@@ -14,7 +14,7 @@ from bayesfed.federated.core.protocols import Profile
 from bayesfed.federated.core.sums import Sum
 from bayesfed.federated.training.descent import of_classes
 from bayesfed.federated.training.model_sizes import by_device, dynamic, fixed
-from bayesfed.models.priors.likelihoods import Categorical
+from bayesfed.models.likelihoods.classes import Categorical
 from bayesfed.trees import size
 from tests.conftest import tree_equal
 

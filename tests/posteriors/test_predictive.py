@@ -197,7 +197,7 @@ def test_scores_of_real_targets_are_those_of_a_loop(reals):
     assert torch.allclose(found.mean, mean, atol=1e-5)
     likely = torch.stack([one.log_prob(data.targets) for one in given]).double()
     scores = found.scores(data.targets)
-    assert list(scores) == ["nll", "rmse", "coverage_50", "coverage_80", "coverage_95"]
+    assert list(scores) == ["nll", "rmse", "coverage_50", "coverage_80", "coverage_95", "crps"]
     assert scores["nll"] == pytest.approx(float(-likely.exp().mean(0).log().mean()), abs=1e-4)
     assert scores["rmse"] == pytest.approx(
         float((mean - data.targets).square().mean().sqrt()), abs=1e-5
@@ -449,7 +449,7 @@ class Given:
             r"one target a row, batch \(3,\), found \(\)",
         ),
         (
-            dist.Bernoulli(torch.full((3, 2), 0.5)).to_event(1),
+            dist.Categorical(torch.full((3, 2, 3), 0.5)).to_event(1),
             torch.ones(3, 2),
             r"one class a row, found \(2,\)",
         ),

@@ -48,8 +48,8 @@ from bayesfed.models import (
     shrunk,
     shrunk_shares,
 )
+from bayesfed.models.likelihoods.classes import Categorical
 from bayesfed.models.nets import norms
-from bayesfed.models.priors.likelihoods import Categorical
 from bayesfed.trees import parameters
 from bayesfed.wireless.devices import Device
 

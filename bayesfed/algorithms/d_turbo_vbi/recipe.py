@@ -71,7 +71,7 @@ from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE, Spread
 from bayesfed.inference.turbo.support_posterior import DeclaredPosterior
 from bayesfed.models import Declared
-from bayesfed.models.priors.likelihoods import temperature_of
+from bayesfed.models.likelihoods.rows import temperature_of
 from bayesfed.models.priors.tempering import tempered
 from bayesfed.trees import Tree, under
 

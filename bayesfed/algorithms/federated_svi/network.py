@@ -20,8 +20,8 @@ from bayesfed.inference.variational import Fused, Fusion, IvonSteps, NormalFamil
 from bayesfed.keys import Key, forked
 from bayesfed.models import BayesianNet, Gaussian
 from bayesfed.models.calling import called
+from bayesfed.models.likelihoods.rows import temperature_of
 from bayesfed.models.modules import evaluating
-from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree
 
 TEMPERATURE = "run/temperature"

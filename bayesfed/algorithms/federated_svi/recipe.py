@@ -75,8 +75,8 @@ from bayesfed.inference.variational import (
 )
 from bayesfed.keys import Key
 from bayesfed.models import BayesianNet
+from bayesfed.models.likelihoods.rows import temperature_of
 from bayesfed.models.live import check_modes
-from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, shapes, without
 
 # What chooses a guide's fit, from `fusion` to `stay`, where it is not given.

@@ -16,7 +16,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated import Ivon
 from bayesfed.inference.variational import Fusion, Runs
 from bayesfed.models import BayesianNet, Gaussian
-from bayesfed.models.priors.likelihoods import temperature_of
+from bayesfed.models.likelihoods.rows import temperature_of
 from bayesfed.models.priors.tempering import tempered
 
 # Squared gradients of a weight and row in the beginning.

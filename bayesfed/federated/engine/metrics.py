@@ -27,7 +27,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, shown
 from bayesfed.errors.roles import Role, role_of
 from bayesfed.models import Categorical
-from bayesfed.models.priors.likelihoods import are_probabilities
+from bayesfed.models.likelihoods.classes import are_probabilities
 
 
 class Added(Protocol):

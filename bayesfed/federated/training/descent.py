@@ -19,7 +19,7 @@ from bayesfed.inference import Objective
 from bayesfed.inference.objectives.likelihood import OwnSteps
 from bayesfed.inference.objectives.weight_decay import OpenPrior
 from bayesfed.keys import Key, forked
-from bayesfed.models import Likelihood, Normal
+from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import Tree
 
 AfterStep = Callable[[Tree, float, int], None]
@@ -211,16 +211,19 @@ class LocalClasses(Around):
     Raises
     ------
     ArgumentError
-        If the targets are numbers (`Normal`), which have no classes.
+        If the likelihood is not `Categorical`: others have no logits of classes.
     """
 
     net: nn.Module
     likelihood: Likelihood
 
     def __post_init__(self) -> None:
-        if isinstance(self.likelihood, Normal):
+        if not isinstance(self.likelihood, Categorical):
             raise ArgumentError(
-                "masked", "a likelihood of classes", "Normal", "masked=False, or Categorical()"
+                "masked",
+                "a likelihood of classes",
+                type(self.likelihood).__name__,
+                "masked=False, or Categorical()",
             )
 
     def fit(

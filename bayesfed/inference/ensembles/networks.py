@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from bayesfed.errors.checks import checked
 from bayesfed.keys import Key
+from bayesfed.models.likelihoods.rows import Likelihood
 from bayesfed.models.modules import outputs
-from bayesfed.models.priors.likelihoods import Likelihood
 from bayesfed.trees import Tree
 
 

@@ -7,9 +7,8 @@ means of the draws' scores.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,11 +21,19 @@ from bayesfed.errors.checks import ITSELF, check, checked, checked_class, whole
 from bayesfed.inference.evaluation import scoring
 from bayesfed.inference.evaluation.detection import scores_of_classes, uncertainties
 from bayesfed.inference.evaluation.predicting import Enumerated, Observing, ObservingDraws
+from bayesfed.inference.evaluation.responses import (
+    LEAST,
+    OfRows,
+    of_labels,
+    of_numbers,
+    of_times,
+)
 from bayesfed.inference.variational.posterior import expected
 from bayesfed.keys import Key, forked
+from bayesfed.models.likelihoods.joined import Joined
+from bayesfed.models.likelihoods.rows import outcomes
+from bayesfed.models.likelihoods.survival import Censored
 from bayesfed.trees import Tree
-
-LEVELS = (0.5, 0.8, 0.95)
 
 
 @checked_class(count=ITSELF, batch_size=whole(1, "2000"))
@@ -147,16 +154,30 @@ class Predictive:
                 "draws(key)",
             ) from problem
 
-    @checked()
-    def draws(self, key: Key) -> Tensor:
-        """Return draws of the targets from the predictive distribution, one per draw of the
-        parameters, ``(S, B, ...)``.
+    @checked(each=whole(1, "1"))
+    def draws(self, key: Key, each: int = 1) -> Tensor:
+        """Return draws of the targets from the predictive distribution, so many per draw of the
+        parameters, ``(S each, B, ...)``.
         """
         rows = []
         for number, batches in enumerate(self._distributions):
             with forked(key.child("respond", number)):
-                rows.append(torch.cat([given.sample() for given in batches]))
-        return torch.stack(rows)
+                rows.append(torch.cat([given.sample((each,)) for given in batches], 1))
+        return torch.cat(rows)
+
+    def at(self, targets: Tensor) -> tuple[Predictive, Tensor]:
+        """Return what is predicted for the outcomes where targets say more, such as an exposure or
+        a weight, and the outcomes.
+        """
+        self._check(targets)
+        parts = targets.split(self.batch_size)
+        found = [
+            [outcomes(given, part) for given, part in zip(batches, parts, strict=True)]
+            for batches in self._distributions
+        ]
+        made = replace(self)
+        made.__dict__["_distributions"] = [[given for given, _ in row] for row in found]
+        return made, torch.cat([outcome for _, outcome in found[0]])
 
     @checked()
     def log_likelihood(self, targets: Tensor) -> Tensor:
@@ -168,11 +189,7 @@ class Predictive:
             If the targets have another shape than the predictions, or a value that the model cannot
             draw.
         """
-        shape = (len(self.inputs), *self._event)
-        if targets.shape != shape:
-            raise DataError(
-                "Predictive, targets", f"shape {shape}", tuple(targets.shape), "one target a row"
-            )
+        self._check(targets)
         values, classes = targets, self.probabilities.shape[-1] if self.classes else 0
         if (
             classes
@@ -184,7 +201,9 @@ class Predictive:
                 f"{float(targets.min()):g} to {float(targets.max()):g}",
                 "the labels of the classes that were fitted",
             )
-        if isinstance(self._distributions[0][0], dist.Bernoulli) and not values.is_floating_point():
+        made = self._distributions[0][0]
+        base = made.base_dist if isinstance(made, dist.Independent) else made
+        if not isinstance(base, dist.Categorical) and not values.is_floating_point():
             values = targets.to(torch.get_default_dtype())
         try:
             parts = values.split(self.batch_size)
@@ -207,17 +226,27 @@ class Predictive:
 
         For classes: nll, brier, ece, adaptive_ece, accuracy, the uncertainties entropy and
         mutual_information in nats, and of answering the most certain rows only, aurc and the
-        coverage_at_risk of 5 %. For other targets: nll, rmse of the mean, and coverage_50, _80 and
-        _95 of the central intervals, which need at least 3, 9 and 39 draws.
+        coverage_at_risk of 5 %. For several labels a row: nll, and brier and accuracy of a label.
+        For numbers: nll, rmse of the mean, crps, and coverage_50, _80 and _95 of the central
+        intervals, which need at least 3, 9 and 39 draws. For counts the same, their coverage by
+        `randomised_pit`; for times that may be censored nll and such a coverage; for `Several`
+        outcomes nll. Weights of rows and classes are for training: scores count each row once.
 
         Raises
         ------
         DataError
             If the targets do not fit.
         PosteriorError
-            If a row has several classes: these have only `log_likelihood`.
+            If a row has several targets of more than two classes: these have only
+            `log_likelihood`.
         """
         return scores_together([(self, targets)], {"all": slice(None)})["all"]
+
+    def _check(self, targets: Tensor) -> None:
+        shape = (len(self.inputs), *self._event)
+        if targets.shape != shape:
+            found = tuple(targets.shape)
+            raise DataError("Predictive, targets", f"shape {shape}", found, "one target a row")
 
     @property
     def uncertainties(self) -> dict[str, Tensor]:
@@ -250,36 +279,35 @@ def scores_together(
     DataError, PosteriorError
         As `Predictive.scores`.
     """
+    parts = [part.at(targets) for part, targets in parts]
     first, targets = parts[0][0], torch.cat([targets for _, targets in parts])
     likely = torch.cat([part.log_likelihood(targets) for part, targets in parts], 1)
-    nll = {name: {"nll": float(scoring.nll(likely[:, rows]))} for name, rows in groups.items()}
-    if first.classes:
-        labels, given = targets.long(), torch.cat([part.probabilities for part, _ in parts], 1)
-        return {
-            name: nll[name] | scores_of_classes(given[:, rows], labels[rows])
-            for name, rows in groups.items()
-        }
-    base = getattr(first._distributions[0][0], "base_dist", None)
-    if isinstance(base, dist.Categorical | dist.Bernoulli):
-        raise PosteriorError(
-            "Predictive.scores", "one class a row", first._event, "log_likelihood(targets)"
-        )
-    drawn = torch.cat([part.draws(part.key.child("coverage")) for part, _ in parts], 1)
-    mean = torch.cat([part.mean for part, _ in parts])
-    drawn = drawn if drawn.is_floating_point() else drawn.to(mean.dtype)
+    of_rows = _scorer([part for part, _ in parts], first._distributions[0][0], targets)
     return {
-        name: nll[name] | _of_values(drawn[:, rows], mean[rows], targets[rows])
+        name: {"nll": float(scoring.nll(likely[:, rows]))} | of_rows(rows)
         for name, rows in groups.items()
     }
 
 
-def _of_values(drawn: Tensor, mean: Tensor, targets: Tensor) -> dict[str, float]:
-    scores = {"rmse": math.sqrt(float((mean - targets).square().mean()))}
-    levels = [level for level in LEVELS if level <= (len(drawn) - 1) / (len(drawn) + 1) + 1e-9]
-    if levels:
-        shares = scoring.coverage(drawn.flatten(1), targets.to(drawn.dtype).flatten(), levels)
-        scores |= {
-            f"coverage_{round(100 * level)}": float(share)
-            for level, share in zip(levels, shares, strict=True)
-        }
-    return scores
+def _scorer(parts: Sequence[Predictive], kind: Any, targets: Tensor) -> OfRows:
+    """Return what scores some rows, beside their nll, by the kind of their distribution."""
+    first, base = parts[0], kind.base_dist if isinstance(kind, dist.Independent) else kind
+    if first.classes:
+        labels, given = targets.long(), torch.cat([part.probabilities for part in parts], 1)
+        return lambda rows: scores_of_classes(given[:, rows], labels[rows])
+    if isinstance(base, dist.Categorical):
+        raise PosteriorError(
+            "Predictive.scores", "one class a row", first._event, "log_likelihood(targets)"
+        )
+    if isinstance(kind, Joined):
+        return lambda rows: {}
+    if isinstance(base, dist.Bernoulli):
+        return of_labels(torch.cat([part.mean for part in parts])[..., 1], targets)
+    drawn = torch.cat([part.draws(part.key.child("coverage")) for part in parts], 1)
+    each = -(-LEAST // len(drawn))
+    many = torch.cat([part.draws(part.key.child("crps"), each) for part in parts], 1)
+    mean, key = torch.cat([part.mean for part in parts]), first.key.child("pit")
+    if isinstance(kind, Censored):
+        return of_times(many[..., 0], targets, key)
+    drawn, many, targets = (one.to(mean.dtype) for one in (drawn, many, targets))
+    return of_numbers(drawn, many, mean, targets, key)

@@ -20,7 +20,8 @@ from bayesfed.inference.laplace import evidence
 from bayesfed.inference.laplace.blocks import Block
 from bayesfed.inference.laplace.structures import Structure
 from bayesfed.keys import Key
-from bayesfed.models.priors.likelihoods import Categorical, temperature_of
+from bayesfed.models.likelihoods.classes import Categorical
+from bayesfed.models.likelihoods.rows import temperature_of
 from bayesfed.trees import Tree
 
 # Rows of which Jacobians are held at a time.

@@ -5,12 +5,14 @@ GGN, and their squares in closed form.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood, Normal, temperature_of
+from bayesfed.models import Categorical, Likelihood, Normal, RowLikelihood
+from bayesfed.models.likelihoods.rows import temperature_of
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Roots:
     Parameters
     ----------
     likelihood
-        `Categorical` or `Normal`.
+        `Categorical`, or one whose `information` is known.
     """
 
     likelihood: Likelihood
@@ -28,8 +30,11 @@ class Roots:
     def __call__(self, outputs: Tensor) -> Tensor:
         """Return S of each row."""
         cold = temperature_of(self.likelihood) ** -0.5
-        if isinstance(self.likelihood, Normal):
+        if isinstance(self.likelihood, Normal) and self.likelihood.sd is not None:
             root: Tensor = cold / self.likelihood.sd * unit(outputs)
+            return root
+        if isinstance(self.likelihood, RowLikelihood):
+            root = cold * torch.diag_embed(_information(self.likelihood, outputs).sqrt())
             return root
         p = outputs.double().softmax(1)
         root = cold * (torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :])
@@ -40,8 +45,8 @@ class Roots:
         ``(B, C)``, without S: for classes ``diag(p) - p p'``.
         """
         cold = 1 / temperature_of(self.likelihood)
-        if isinstance(self.likelihood, Normal):
-            each = torch.full_like(outputs, cold / self.likelihood.sd**2, dtype=torch.float64)
+        if isinstance(self.likelihood, RowLikelihood):
+            each = cold * _information(self.likelihood, outputs)
             return torch.diag(each.sum(0)), each
         p = outputs.double().softmax(1)
         return cold * (torch.diag(p.sum(0)) - p.mT @ p), cold * (p - p.square())
@@ -53,12 +58,23 @@ def roots(likelihood: Likelihood) -> Roots:
     Raises
     ------
     ArgumentError
-        If the likelihood is neither `Categorical` nor `Normal`.
+        If the curvature of the likelihood is not known from outputs alone.
     """
-    if isinstance(likelihood, Categorical | Normal):
+    known = (
+        likelihood.weights is None
+        if isinstance(likelihood, Categorical)
+        else isinstance(likelihood, RowLikelihood)
+        and likelihood.information(torch.zeros(1, 2)) is not None
+    )
+    if known:
         return Roots(likelihood)
-    actual = type(likelihood).__name__
-    raise ArgumentError("laplace, likelihood", "Categorical or Normal", actual, "Categorical()")
+    expected = "a likelihood whose curvature the outputs alone say, block by block"
+    hint = "Categorical(), Normal(), Bernoulli() or Poisson(), without weights and exposures"
+    raise ArgumentError("laplace, likelihood", expected, repr(likelihood), hint)
+
+
+def _information(likelihood: RowLikelihood, outputs: Tensor) -> Tensor:
+    return cast(Tensor, likelihood.information(outputs.double()))
 
 
 def sharpest(likelihood: Likelihood) -> float:

@@ -36,8 +36,8 @@ from bayesfed.inference.turbo.blocks import Blocks, Structured
 from bayesfed.inference.turbo.noise import Noise
 from bayesfed.models import Declared, SiteBelief
 from bayesfed.models.calling import functional_call
+from bayesfed.models.likelihoods.rows import temperature_of
 from bayesfed.models.modules import tied
-from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, under
 
 Spread = Literal["shared", "layer", "weight"]

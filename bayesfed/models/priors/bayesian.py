@@ -18,9 +18,10 @@ from torch.distributions import Distribution
 from bayesfed.errors import PriorError
 from bayesfed.errors.checks import Role, checked
 from bayesfed.models.calling import called
+from bayesfed.models.likelihoods.classes import Categorical
+from bayesfed.models.likelihoods.rows import Likelihood
 from bayesfed.models.modules import Predicate, initial_scale
 from bayesfed.models.priors.declared import check_selected
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.models.priors.weights import Gaussian, WeightPrior
 from bayesfed.trees import Tree, trainable
 

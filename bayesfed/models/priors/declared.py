@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from bayesfed.errors import PriorError
 from bayesfed.errors.checks import Role, checked
 from bayesfed.models.calling import called, check_resolved
+from bayesfed.models.likelihoods.classes import Categorical
+from bayesfed.models.likelihoods.rows import Likelihood
 from bayesfed.models.modules import Dense, Predicate, initial_scale, layer_weights
-from bayesfed.models.priors.likelihoods import Categorical, Likelihood
 from bayesfed.models.priors.precisions import Gammas
 from bayesfed.models.priors.prior import Prior
 from bayesfed.models.random_fields.clusters import Clusters, Lowered

@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked_class, number
-
-# A standard deviation, a scale, a precision or a temperature.
-SCALE = number("(0, inf)", "1.0")
+from bayesfed.errors.checks import SCALE, checked_class
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from __future__ import annotations
 from dataclasses import is_dataclass, replace
 
 from bayesfed.errors import ArgumentError, PriorError
-from bayesfed.errors.checks import check
-from bayesfed.models.priors.likelihoods import Likelihood
-from bayesfed.models.priors.precisions import SCALE
+from bayesfed.errors.checks import SCALE, check
+from bayesfed.models.likelihoods.rows import Likelihood
 
 # Default temperature, in rows for each weight.
 ROWS_A_WEIGHT = 0.1

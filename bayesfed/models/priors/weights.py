@@ -21,9 +21,8 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from bayesfed.errors import ArgumentError, PriorError
-from bayesfed.errors.checks import COUNT, check, checked_class
+from bayesfed.errors.checks import COUNT, SCALE, check, checked_class
 from bayesfed.geometry.thin import squared_norm
-from bayesfed.models.priors.precisions import SCALE
 from bayesfed.models.random_fields.support_priors import PROBABILITY
 
 

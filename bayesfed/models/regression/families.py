@@ -1,5 +1,5 @@
 """Families of regressions: what the response may be, further unknowns with their priors, and the
-distribution of a row.
+likelihood of a row.
 
 Scales of further unknowns are rstanarm's (`prior_aux`): an exponential of mean sd(y) for sds, of
 mean 1 for `concentration` and `shape`; the degrees of freedom have the gamma of Juarez and Steel
@@ -15,10 +15,13 @@ import numpy as np
 import pyro.distributions as dist
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bayesfed.errors import DataError
-from bayesfed.trees import Tree
+from bayesfed.models.likelihoods.classes import Ordinal
+from bayesfed.models.likelihoods.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
+from bayesfed.models.likelihoods.numbers import Normal, StudentT
+from bayesfed.models.likelihoods.rows import RowLikelihood
+from bayesfed.models.likelihoods.survival import Weibull
 
 Name = Literal[
     "normal",
@@ -30,11 +33,7 @@ Name = Literal[
     "ordinal",
     "weibull",
 ]
-# From Pyro, which has no types.
-Made = Callable[[Tensor, Tree, Tensor], Any]
 Response = NDArray[np.float64]
-# Least probability of a class.
-TINY = 1e-300
 
 
 class Family(NamedTuple):
@@ -46,8 +45,9 @@ class Family(NamedTuple):
         What the response must be, in words; and whether columns ``(N, 1)`` or ``(N, 2)`` are one.
     columns
         How many columns it has.
-    distribution
-        From linear predictors ``(..., N)``, further unknowns ``(..., 1)`` and trials ``(N,)``.
+    likelihood
+        Its likelihood, which networks have as well: `made` takes linear predictors ``(..., N)``,
+        further unknowns ``(..., 1)`` and trials ``(N,)``.
     further
         Priors of further unknowns, from sd(y) and the number of classes.
     start
@@ -58,7 +58,7 @@ class Family(NamedTuple):
     response: str
     fits: Callable[[Response], bool]
     columns: int
-    distribution: Made
+    likelihood: type[RowLikelihood]
     further: Callable[[float, int], Mapping[str, dist.TorchDistribution]]
     start: Callable[[float], float]
     scaled: bool = False
@@ -73,48 +73,6 @@ def _none(scale: float, classes: int) -> Mapping[str, dist.TorchDistribution]:
     return {}
 
 
-def _normal(eta: Tensor, more: Tree, trials: Tensor) -> Any:
-    return dist.Normal(eta, more["sigma"])
-
-
-def _student(eta: Tensor, more: Tree, trials: Tensor) -> Any:
-    return dist.StudentT(more["nu"], eta, more["sigma"])
-
-
-def _bernoulli(eta: Tensor, more: Tree, trials: Tensor) -> Any:
-    return dist.Bernoulli(logits=eta)
-
-
-def _binomial(eta: Tensor, more: Tree, trials: Tensor) -> Any:
-    return dist.Binomial(trials, logits=eta)
-
-
-def _poisson(eta: Tensor, more: Tree, trials: Tensor) -> Any:
-    return dist.Poisson(eta.exp())
-
-
-def _negative(eta: Tensor, more: Tree, trials: Tensor) -> Any:
-    return dist.NegativeBinomial(more["concentration"], logits=eta - more["concentration"].log())
-
-
-def _ordinal(eta: Tensor, more: Tree, trials: Tensor) -> Any:
-    below = (cutpoints(more["shares"]) - eta[..., None]).sigmoid()
-    ends = torch.zeros_like(below[..., :1])
-    shares = torch.cat([below, ends + 1], -1) - torch.cat([ends, below], -1)
-    return dist.Categorical(shares.clamp_min(TINY))
-
-
-def _weibull(eta: Tensor, more: Tree, trials: Tensor) -> Any:
-    return dist.Weibull(eta.exp(), more["shape"])
-
-
-def cutpoints(shares: Tensor) -> Tensor:
-    """Return the cutpoints of an ordinal response, ``(..., K - 1)``, of its classes' shares where
-    the linear predictor is 0.
-    """
-    return shares.cumsum(-1)[..., :-1].logit()
-
-
 def _sigma(scale: float) -> Any:
     return dist.Exponential(1 / scale)
 
@@ -124,7 +82,7 @@ FAMILIES: Mapping[str, Family] = {
         "numbers",
         lambda y: True,
         1,
-        _normal,
+        Normal,
         lambda scale, classes: {"sigma": _sigma(scale)},
         lambda mean: mean,
         scaled=True,
@@ -133,7 +91,7 @@ FAMILIES: Mapping[str, Family] = {
         "numbers",
         lambda y: True,
         1,
-        _student,
+        StudentT,
         lambda scale, classes: {"sigma": _sigma(scale), "nu": dist.Gamma(2.0, 0.1)},
         lambda mean: mean,
         scaled=True,
@@ -142,7 +100,7 @@ FAMILIES: Mapping[str, Family] = {
         "0 and 1, or response['level']",
         lambda y: bool(np.isin(y, (0, 1)).all()),
         1,
-        _bernoulli,
+        Bernoulli,
         _none,
         lambda mean: 0.0,
         whole=True,
@@ -151,16 +109,16 @@ FAMILIES: Mapping[str, Family] = {
         "p(successes, trials)",
         lambda y: _whole(y) and bool((y[:, 0] <= y[:, 1]).all()),
         2,
-        _binomial,
+        Binomial,
         _none,
         lambda mean: 0.0,
     ),
-    "poisson": Family("whole numbers from 0", _whole, 1, _poisson, _none, np.log),
+    "poisson": Family("whole numbers from 0", _whole, 1, Poisson, _none, np.log),
     "negative_binomial": Family(
         "whole numbers from 0",
         _whole,
         1,
-        _negative,
+        NegativeBinomial,
         lambda scale, classes: {"concentration": dist.Exponential(1.0)},
         np.log,
     ),
@@ -168,7 +126,7 @@ FAMILIES: Mapping[str, Family] = {
         "a column of categories",
         lambda y: True,
         1,
-        _ordinal,
+        Ordinal,
         lambda scale, classes: {"shares": dist.Dirichlet(torch.ones(classes))},
         lambda mean: 0.0,
         whole=True,
@@ -177,7 +135,7 @@ FAMILIES: Mapping[str, Family] = {
         "positive times, or censored(time, event)",
         lambda y: bool((y[:, 0] > 0).all()),
         2,
-        _weibull,
+        Weibull,
         lambda scale, classes: {"shape": dist.Exponential(1.0)},
         np.log,
     ),

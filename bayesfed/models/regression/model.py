@@ -26,8 +26,10 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError
+from bayesfed.models.likelihoods.classes import cutpoints
+from bayesfed.models.likelihoods.survival import Censored
 from bayesfed.models.regression.design import Design
-from bayesfed.models.regression.families import FAMILIES, cutpoints
+from bayesfed.models.regression.families import FAMILIES
 from bayesfed.models.regression.tables import Group, moments_of
 from bayesfed.trees import Tree
 
@@ -101,16 +103,14 @@ class RegressionModel:
         values |= _effects(self.groups)
         for name, prior in self.further.items():
             values[name] = pyro.sample(name, prior)
-        made = self.distribution(values, inputs)
+        eta = self.predictor(values, inputs)
+        given = targets if targets is None or self.classes else targets.double()
+        if targets is None or targets.ndim == 1:
+            made = self.of_predictor(values, eta, inputs)
+        else:
+            made = Censored(self.of_predictor(values, eta[:, None], inputs))
         with pyro.plate("rows", len(inputs)):
-            if targets is None or targets.ndim == 1:
-                given = targets if targets is None or self.classes else targets.double()
-                pyro.sample("y", made, obs=given)
-                return
-            # Times that are censored count by what is left after them.
-            time, seen = targets.T
-            pyro.sample("y", made.mask(seen > 0), obs=time)
-            pyro.factor("later", (seen - 1) * (time / made.scale) ** made.concentration)
+            pyro.sample("y", made, obs=given)
 
     def distribution(self, values: Tree, inputs: Tensor) -> dist.TorchDistribution:
         """Return the distribution of the response of rows ``(N, ...)``, at values of all unknowns,
@@ -125,7 +125,7 @@ class RegressionModel:
             name: values[name].unsqueeze(-1 - prior.event_dim)
             for name, prior in self.further.items()
         }
-        made: dist.TorchDistribution = family.distribution(eta, more, trials)
+        made: dist.TorchDistribution = family.likelihood.made(eta, more, trials)
         return made
 
     def mean(self, made: dist.TorchDistribution, eta: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ import bayesfed
 
 Found = TypeVar("Found")
 
-# Names for authors of methods, which return an algorithm but are no recipes.
-AUTHORS = frozenset({"compose", "layered"})
+# Names for authors of methods, which look like recipes and likelihoods and are none.
+AUTHORS = frozenset({"compose", "layered", "RowLikelihood"})
 ROOMS = (
     "algorithms",
     "wireless",

@@ -41,7 +41,7 @@ from bayesfed.models import (
     sort_channels,
     vgg9,
 )
-from bayesfed.models.priors.likelihoods import Categorical
+from bayesfed.models.likelihoods.classes import Categorical
 from bayesfed.trees import Tree, parameters
 from bayesfed.wireless.devices import Device
 from bayesfed.wireless.energy import work_cycles

@@ -32,8 +32,8 @@ from bayesfed.inference.laplace.structures import Structure
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
+from bayesfed.models.likelihoods.rows import temperature_of
 from bayesfed.models.modules import check_last
-from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Shapes, Tree, only, to
 
 # Owner of the leaves of the state that describe the Gaussian, and the names of those that are

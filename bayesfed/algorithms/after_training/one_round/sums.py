@@ -31,8 +31,8 @@ from bayesfed.inference.laplace.structures import Structure
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
 from bayesfed.models.calling import functional_call
+from bayesfed.models.likelihoods.rows import temperature_of
 from bayesfed.models.modules import check_last, evaluating
-from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, besides, only, zeros_like
 
 # What the names of the linear terms begin with.

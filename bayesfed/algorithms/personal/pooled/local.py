@@ -27,8 +27,8 @@ from bayesfed.inference.laplace.roots import unit
 from bayesfed.inference.laplace.structures import FLAT, Flat
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood
+from bayesfed.models.likelihoods.rows import temperature_of
 from bayesfed.models.modules import check_last
-from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, flat, only, to, unflat, zeros_like
 
 # The root of a client's covariance in its memory, beside its own leaves.

@@ -15,8 +15,8 @@ from bayesfed.data import Dataset
 from bayesfed.inference.laplace.roots import roots
 from bayesfed.models import Likelihood
 from bayesfed.models.calling import functional_call
+from bayesfed.models.likelihoods.rows import temperature_of
 from bayesfed.models.modules import evaluating
-from bayesfed.models.priors.likelihoods import temperature_of
 from bayesfed.trees import Tree, unflat
 
 # Steps, and most that an entry moves in one, in sds of the population.

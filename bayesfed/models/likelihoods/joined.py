@@ -1,0 +1,194 @@
+"""Likelihoods made of others: rows that have weights, and several outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, ClassVar
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import SCALE, checked_class
+from bayesfed.models.likelihoods.rows import Likelihood, RowLikelihood, outcomes
+
+
+@checked_class({}, temperature=SCALE)
+@dataclass(frozen=True)
+class Weighted(RowLikelihood):
+    """Rows that count so many times: the last column of targets is the weight of the row, which its
+    log likelihood is multiplied by.
+
+    Parameters
+    ----------
+    likelihood
+        Likelihood of the columns before; labels of classes are one column.
+    temperature
+        As in `Categorical`.
+
+    Raises
+    ------
+    ArgumentError
+        If the temperature is not positive, or the likelihood has one of its own.
+    DataError
+        From `check`, if a weight is negative, or the other columns do not fit the likelihood.
+    """
+
+    likelihood: Likelihood
+    temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        _without_temperature("Weighted", [self.likelihood])
+
+    @property
+    def known(self) -> bool:
+        """The weight is."""
+        return True
+
+    def given(self, output: Tensor, known: Tensor | float = 1.0) -> Any:
+        """Return the distribution of each row's target."""
+        return self.likelihood.distribution(output)
+
+    def at(self, output: Tensor, targets: Tensor) -> tuple[Any, Tensor]:
+        """Return the distribution of outcomes, and the outcomes without weights."""
+        made = self.likelihood.distribution(output)
+        return outcomes(made, _typed(made, targets[:, :-1]))
+
+    def pointwise(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the log likelihood of each row, times its weight."""
+        made = self.likelihood.distribution(output)
+        return targets[:, -1] * self.likelihood.pointwise(output, _typed(made, targets[:, :-1]))
+
+    def check(self, output: Tensor, targets: Tensor) -> None:
+        """Raise `DataError` unless the last column is a weight from 0 and the others fit."""
+        if targets.ndim != 2 or targets.shape[1] < 2 or not (targets[:, -1] >= 0).all():
+            expected = "targets (B, K + 1), the last column a weight from 0"
+            hint = "torch.cat([targets.reshape(len(targets), -1), torch.ones(len(targets), 1)], 1)"
+            raise DataError("Weighted", expected, f"{tuple(targets.shape)}", hint)
+        _check(self.likelihood, output, targets[:, :-1])
+
+
+@checked_class({}, temperature=SCALE)
+@dataclass(frozen=True)
+class Several(RowLikelihood):
+    """Several outcomes of a row, each with a likelihood and outputs of its own, independent given
+    these.
+
+    Parameters
+    ----------
+    likelihoods
+        One for each outcome. Targets are their columns, in this order; labels of classes are one.
+    outputs
+        Number of outputs of the network that each takes.
+    temperature
+        As in `Categorical`.
+
+    Raises
+    ------
+    ArgumentError
+        If the temperature is not positive, a likelihood has one of its own, or there are not as
+        many numbers of outputs as likelihoods.
+    DataError
+        From `check`, if columns do not fit their likelihood.
+    """
+
+    likelihoods: tuple[Likelihood, ...]
+    outputs: tuple[int, ...]
+    temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        _without_temperature("Several", self.likelihoods)
+        if len(self.outputs) != len(self.likelihoods) or min(self.outputs, default=0) < 1:
+            expected = f"{len(self.likelihoods)} numbers from 1, one for each likelihood"
+            hint = f"outputs=(1,) * {len(self.likelihoods)}"
+            raise ArgumentError("Several, outputs", expected, self.outputs, hint)
+
+    @property
+    def width(self) -> int | None:
+        """All of them."""
+        return sum(self.outputs)
+
+    def given(self, output: Tensor, known: Tensor | float = 1.0) -> Any:
+        """Return the distribution of each row's targets, their columns one after another."""
+        return Joined(self.likelihoods, output.split(self.outputs, 1))
+
+    def check(self, output: Tensor, targets: Tensor) -> None:
+        """Raise `DataError` unless outputs and targets have the columns of all likelihoods, and
+        each fits.
+        """
+        if output.ndim != 2 or output.shape[1] != self.width:
+            expected, hint = f"outputs (B, {self.width})", f"a last layer with {self.width} outputs"
+            raise DataError("Several", expected, tuple(output.shape), hint)
+        made = self.given(output)
+        if targets.shape != (len(output), *made.event_shape):
+            sizes = [f"{type(one).__name__} {cut.stop - cut.start}" for one, _, cut in made.parts]
+            expected = f"targets (B, {made.event_shape[0]}): {', '.join(sizes)}"
+            hint = "torch.cat of the columns of all outcomes, labels as one"
+            raise DataError("Several", expected, tuple(targets.shape), hint)
+        for one, part, cut in made.parts:
+            _check(one, part, targets[:, cut])
+
+
+class Joined(dist.TorchDistribution):
+    """The distribution of several outcomes, their columns one after another.
+
+    Parameters
+    ----------
+    likelihoods, outputs
+        One of each for each outcome.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    support = constraints.independent(constraints.real, 1)
+
+    def __init__(self, likelihoods: Sequence[Likelihood], outputs: Sequence[Tensor]) -> None:
+        self.made = [one.distribution(part) for one, part in zip(likelihoods, outputs, strict=True)]
+        ends = [0, *accumulate(one.event_shape.numel() for one in self.made)]
+        cuts = [slice(*ends[place : place + 2]) for place in range(len(self.made))]
+        self.parts = list(zip(likelihoods, outputs, cuts, strict=True))
+        super().__init__(outputs[0].shape[:1], torch.Size([ends[-1]]), validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the sum of the log likelihoods of each row's outcomes."""
+        each = [
+            one.pointwise(part, _typed(one.distribution(part), value[:, cut]))
+            for one, part, cut in self.parts
+        ]
+        return torch.stack(each).sum(0)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw all outcomes."""
+        drawn = [made.sample(torch.Size(sample_shape)) for made in self.made]
+        like = self.parts[0][1]
+        shape = (*sample_shape, *self.batch_shape, -1)
+        return torch.cat([one.to(like.dtype).reshape(shape) for one in drawn], -1)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Joined:
+        """Return itself: a row has one distribution."""
+        return self
+
+
+def _typed(made: Any, columns: Tensor) -> Tensor:
+    """Return columns of numbers as the targets of a distribution: labels are one, whole."""
+    if made.event_shape:
+        return columns
+    return columns[:, 0].long() if made.support.is_discrete else columns[:, 0]
+
+
+def _check(likelihood: Likelihood, output: Tensor, columns: Tensor) -> None:
+    made = likelihood.distribution(output)
+    if not made.event_shape and not (columns == columns.round()).all():
+        name = type(likelihood).__name__
+        raise DataError(name, "whole labels", columns[:3].tolist(), "another likelihood")
+    likelihood.check(output, _typed(made, columns))
+
+
+def _without_temperature(where: str, likelihoods: Sequence[Likelihood]) -> None:
+    for one in likelihoods:
+        if one.temperature is not None:
+            expected, hint = "one temperature, of the whole", f"{where}(..., temperature=1.0)"
+            raise ArgumentError(where, expected, f"{one.temperature} of a part", hint)
