@@ -7,7 +7,7 @@ means of the draws' scores.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.errors.checks import ITSELF, check, checked, checked_class, whole
 from bayesfed.inference.evaluation import scoring
 from bayesfed.inference.evaluation.detection import scores_of_classes, uncertainties
-from bayesfed.inference.evaluation.predicting import Enumerated, Observing, ObservingDraws
+from bayesfed.inference.evaluation.predicting import Observing, distributions
 from bayesfed.inference.evaluation.responses import (
     LEAST,
     OfRows,
@@ -33,7 +33,6 @@ from bayesfed.keys import Key, forked
 from bayesfed.models.likelihoods.joined import Joined
 from bayesfed.models.likelihoods.rows import outcomes
 from bayesfed.models.likelihoods.survival import Censored
-from bayesfed.trees import Tree
 
 
 @checked_class(count=ITSELF, batch_size=whole(1, "2000"))
@@ -79,33 +78,7 @@ class Predictive:
     @cached_property
     def _distributions(self) -> list[list[Any]]:
         """Return the distribution of the targets by draw and batch of rows."""
-        posterior, parts = self.posterior, self.inputs.split(self.batch_size)
-        # One after another, since all draws of a large network may not fit into memory.
-        drawn: Iterable[Tree] = (
-            posterior.members
-            if isinstance(posterior, Enumerated)
-            else (posterior.draw(self.key.child("draw", number)) for number in range(self.count))
-        )
-        if isinstance(posterior, ObservingDraws):
-            together = list(drawn)
-            by_part = [posterior.observe_draws(together, part) for part in parts]
-            found = [list(given) for given in zip(*by_part, strict=True)]
-        else:
-            keys = self.key.child("observe")
-            found = [
-                [
-                    posterior.observe(draw, part, keys.child(number, place * self.batch_size))
-                    for place, part in enumerate(parts)
-                ]
-                for number, draw in enumerate(drawn)
-            ]
-        for given, part in (pair for row in found for pair in zip(row, parts, strict=True)):
-            batch, rows = tuple(given.batch_shape), (len(part),)
-            if batch != rows:
-                raise PosteriorError(
-                    "Predictive", f"one target a row, batch {rows}", batch, "a plate over rows"
-                )
-        return found
+        return distributions(self.posterior, self.inputs, self.key, self.count, self.batch_size)
 
     @property
     def _event(self) -> tuple[int, ...]:
