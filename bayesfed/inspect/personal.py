@@ -15,11 +15,12 @@ from torch import Tensor
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Personal, Posterior, Predictor, Record, Snapshot
+from bayesfed.federated.training.likelihoods import likelihoods_of, scored_by
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inspect.at_clients import own_posterior, with_rows
 from bayesfed.inspect.tables import table
 from bayesfed.keys import Key
-from bayesfed.models import Categorical, Likelihood, Normal
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree
 
 # Scores that are better the larger they are.
@@ -195,7 +196,8 @@ def personal_scores(
         Rows of each client by name, rows that were not trained on. Clients without rows are left
         out.
     likelihood
-        Likelihood of point models. Default: `Categorical()` for classes and `Normal()` for numbers.
+        Likelihood of point models. Default: the one that the method trains with, if it names one;
+        else `Categorical()` for classes and `Normal()` for numbers.
     draws, seed
         Number of posterior draws, and the seed that names them.
 
@@ -220,7 +222,7 @@ def personal_scores(
     scores: dict[str, dict[str, float]] = {}
     for name, rows in parts.items():
         client = client_of(algorithm, snapshot, history, name, rows)
-        scored = likelihood or (Normal() if rows.targets.is_floating_point() else Categorical())
+        scored = likelihood or scored_by(likelihoods_of([algorithm]), rows.targets)
         of = Point(client.model, scored) if client.posterior is None else client.posterior
         count = 1 if client.posterior is None else draws
         key = Key(seed, "personal", name)

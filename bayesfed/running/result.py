@@ -142,7 +142,7 @@ class Result:
         `data` are rows of each client by name that were not trained on, such as
         ``split_rows(clients, 0.25)[1]``; clients without rows are left out, and `ArgumentError`
         says if there is none or none took part. The likelihood is that of point models, by default
-        `Categorical()` for classes and `Normal()` for numbers.
+        the one that the method trains with.
         """
         run = self.algorithm, self.snapshot, self.history
         check_rows("Result.personal_scores", data, self.data)

@@ -56,9 +56,10 @@ from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Around, Info
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.federated.training.held_out_scores import EVERY, split_held
+from bayesfed.federated.training.likelihoods import likelihoods_of, scored_by
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
-from bayesfed.models import Categorical, Normal
+from bayesfed.models import Likelihood
 from bayesfed.trees import Tree, under, without
 
 # What is tried, and the number of rounds of each.
@@ -124,7 +125,7 @@ def chosen_prior(algorithm: Algorithm) -> Algorithm:
     scoring = Phase(
         "held out",
         score,
-        HeldOutNll(net),
+        HeldOutNll(net, tuple(likelihoods_of([algorithm]))),
         TakeScore(algorithm.predictor),
         Digital(max_norm=1e20),
         owner="",
@@ -210,16 +211,19 @@ class Restarted:
 
 @dataclass(frozen=True)
 class HeldOutNll:
-    """Sum the negative log likelihood of the rows that a client held out, of classes or of numbers
-    with a unit sd, and count them.
+    """Sum the negative log likelihood of the rows that a client held out, by the likelihood of
+    training, and count them.
 
     Parameters
     ----------
     net
         The network.
+    found
+        The likelihoods that the method names.
     """
 
     net: nn.Module
+    found: tuple[Likelihood, ...]
     kind: Kind = "moments"
 
     def fit(
@@ -234,7 +238,7 @@ class HeldOutNll:
         """
         rows, sent = split_held(data)[1], torch.zeros(2, dtype=torch.float64)
         if message and len(rows):
-            likelihood = Normal() if rows.targets.is_floating_point() else Categorical()
+            likelihood = scored_by(self.found, rows.targets)
             check_data(self.net, likelihood, message, rows)
             nll = -likelihood.pointwise(
                 Model(self.net, message)(rows.inputs).double(), rows.targets

@@ -4,13 +4,12 @@ of a round, each apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any
+from collections.abc import Sequence
 
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.federated import Algorithm, Keep, Model, Reducer, Update
 from bayesfed.federated.core import gathered
+from bayesfed.federated.training.likelihoods import likelihoods_of
 from bayesfed.models import Categorical, Likelihood
 from bayesfed.trees import shapes
 
@@ -56,10 +55,7 @@ def likelihood_of(algorithms: Sequence[Algorithm], where: str) -> Likelihood:
     ArgumentError
         If they name several.
     """
-    found: list[Likelihood] = []
-    for algorithm in algorithms:
-        for phase in algorithm.phases:
-            found += [one for one in _likelihoods(phase.local) if one not in found]
+    found = likelihoods_of(algorithms)
     if len(found) > 1:
         raise ArgumentError(
             where,
@@ -68,17 +64,6 @@ def likelihood_of(algorithms: Sequence[Algorithm], where: str) -> Likelihood:
             "the likelihood to predict with, likelihood=",
         )
     return found[0] if found else Categorical()
-
-
-def _likelihoods(part: Any) -> Iterator[Likelihood]:
-    """Yield the likelihoods among the fields of a local step, of its objective and of the steps
-    that it wraps.
-    """
-    if isinstance(part, Likelihood):
-        yield part
-    elif is_dataclass(part) and not isinstance(part, type):
-        for field in fields(part):
-            yield from _likelihoods(getattr(part, field.name))
 
 
 def updates_of(reducer: Reducer) -> list[Update]:
