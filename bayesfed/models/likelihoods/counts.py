@@ -160,8 +160,8 @@ class NegativeBinomial(_Counts):
     @staticmethod
     def made(eta: Tensor, more: Mapping[str, Any], known: Any) -> Any:
         """Return the distribution of counts."""
-        count, shift = torch.as_tensor(more["concentration"]), torch.as_tensor(known).log()
-        return dist.NegativeBinomial(count, logits=eta + shift - count.log())
+        count, shift = (torch.as_tensor(one).to(eta) for one in (more["concentration"], known))
+        return dist.NegativeBinomial(count, logits=eta + shift.log() - count.log())
 
     def information(self, output: Tensor) -> Tensor | None:
         """Return the information of logarithms of means, if the network gives nothing else."""

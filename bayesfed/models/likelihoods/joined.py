@@ -129,8 +129,7 @@ class Several(RowLikelihood):
             expected = f"targets (B, {made.event_shape[0]}): {', '.join(sizes)}"
             hint = "torch.cat of the columns of all outcomes, labels as one"
             raise DataError("Several", expected, tuple(targets.shape), hint)
-        for one, part, cut in made.parts:
-            _check(one, part, targets[:, cut])
+        made.check(targets)
 
 
 class Joined(dist.TorchDistribution):
@@ -154,11 +153,18 @@ class Joined(dist.TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the sum of the log likelihoods of each row's outcomes."""
+        if dist.is_validation_enabled():
+            self.check(value)
         each = [
             one.pointwise(part, _typed(one.distribution(part), value[:, cut]))
             for one, part, cut in self.parts
         ]
         return torch.stack(each).sum(0)
+
+    def check(self, targets: Tensor) -> None:
+        """Raise `DataError` unless each likelihood has such targets."""
+        for one, part, cut in self.parts:
+            _check(one, part.detach(), targets[:, cut])
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draw all outcomes."""

@@ -217,6 +217,8 @@ class Scored(dist.TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the likelihood's score of each row."""
+        if dist.is_validation_enabled():
+            self.likelihood.check(self.output.detach(), value)
         scored: Tensor = self.likelihood.pointwise(self.output, value)
         return scored
 
@@ -241,6 +243,8 @@ def outcomes(made: Any, targets: Tensor) -> tuple[Any, Tensor]:
     """Return the distribution of outcomes at what targets say beside them, and the outcomes."""
     if not isinstance(made, Scored):
         return made, targets
+    if not made.known:
+        return made.plain, targets
     found: tuple[Any, Tensor] = made.likelihood.at(made.output, targets)
     return found
 

@@ -27,6 +27,21 @@ class _Pairs(constraints.Constraint):
         return (time > 0) & time.isfinite() & ((seen == 0) | (seen == 1))
 
 
+class WeibullTimes(dist.Weibull):
+    """Times with Weibull's distribution."""
+
+    def log_survival(self, value: Tensor) -> Tensor:
+        """Return the logarithm of the probability that the event is later."""
+        later: Tensor = -((value / self.scale) ** self.concentration)
+        return later
+
+    def log_hazard(self, value: Tensor) -> Tensor:
+        """Return the logarithm of the rate of events."""
+        powers = (self.concentration - 1) * (value / self.scale).log()
+        rate: Tensor = (self.concentration / self.scale).log() + powers
+        return rate
+
+
 class Hazards(dist.TorchDistribution):
     """Times of events whose rate is constant between breaks.
 
@@ -51,9 +66,13 @@ class Hazards(dist.TorchDistribution):
         spent = (value[..., None] - self.starts).clamp_min(0.0).minimum(self.widths)
         return -(self.logs.exp() * spent).sum(-1)
 
+    def log_hazard(self, value: Tensor) -> Tensor:
+        """Return the logarithm of the rate of events."""
+        return _taken(self.logs, self._place(value, self.starts))
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density of times."""
-        return _taken(self.logs, self._place(value, self.starts)) + self.log_survival(value)
+        return self.log_hazard(value) + self.log_survival(value)
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draw times, where the sum of rates reaches a standard exponential."""
@@ -95,7 +114,7 @@ class Censored(dist.TorchDistribution):
     Parameters
     ----------
     times
-        The distribution of times, of batch shape ``(..., 1)``: Weibull, or `Hazards`.
+        The distribution of times, of batch shape ``(..., 1)``: `WeibullTimes` or `Hazards`.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
@@ -107,14 +126,9 @@ class Censored(dist.TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density of times that were seen, the log probability of later ones."""
-        time, seen = value[..., :1], value[..., 1:] > 0
-        return torch.where(seen, self.times.log_prob(time), self._later(time))[..., 0]
-
-    def _later(self, time: Tensor) -> Tensor:
-        if isinstance(self.times, Hazards):
-            return self.times.log_survival(time)
-        later: Tensor = -((time / self.times.scale) ** self.times.concentration)
-        return later
+        time, seen = value[..., :1], value[..., 1:]
+        density: Tensor = seen * self.times.log_hazard(time) + self.times.log_survival(time)
+        return density[..., 0]
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draw times, all seen."""
@@ -173,7 +187,7 @@ class Weibull(RowLikelihood):
     @staticmethod
     def made(eta: Tensor, more: Mapping[str, Any], known: Any) -> Any:
         """Return the distribution of times."""
-        return dist.Weibull(eta.exp(), more["shape"])
+        return WeibullTimes(eta.exp(), more["shape"])
 
     def given(self, output: Tensor, known: Tensor | float = 1.0) -> Any:
         """Return the distribution of each row's time and event."""
