@@ -148,9 +148,8 @@ def test_weights_of_classes_and_rows_and_smoothing_are_those_of_scikit_learn_and
     rows = models.Weighted(LABEL)
     targets = torch.stack([LABELS.double(), own], 1)
     rows.check(logits, targets)
-    assert math.isclose(found, wanted) and math.isclose(
-        rows.loss(logits, targets) / own.mean(), wanted
-    )
+    assert math.isclose(found, wanted)
+    assert math.isclose(rows.loss(logits, targets) / own.mean(), wanted)
     mixed = 0.8 * nn.functional.one_hot(LABELS, 3) + 0.2 / 3
     smooth = models.Categorical(smoothing=0.2).pointwise(logits, LABELS)
     assert torch.allclose(smooth, (mixed * logits.log_softmax(1)).sum(1))

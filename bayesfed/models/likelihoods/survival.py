@@ -27,7 +27,7 @@ class _Pairs(constraints.Constraint):
         return (time > 0) & time.isfinite() & ((seen == 0) | (seen == 1))
 
 
-class WeibullTimes(dist.Weibull):
+class WeibullTimes(dist.Weibull):  # type: ignore[misc]
     """Times with Weibull's distribution."""
 
     def log_survival(self, value: Tensor) -> Tensor:

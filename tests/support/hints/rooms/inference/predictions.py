@@ -18,6 +18,7 @@ from bayesfed.inference.evaluation.detection import (
 )
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.evaluation.ranks import ecdf_band, rank_statistics
+from bayesfed.inference.evaluation.responses import crps
 from bayesfed.inference.evaluation.scoring import brier, calibration_bins, coverage, nll
 from bayesfed.inference.evaluation.simulation import simulated_calibration
 from bayesfed.inference.laplace.roots import roots
@@ -225,15 +226,25 @@ CASES = [
         lambda: predictive().log_likelihood(predictive().draws(KEY)[0]),
     ),
     (
-        lambda: predictive(dist.Bernoulli(torch.full((3, 2), 0.5)).to_event(1)).scores(
+        lambda: predictive(dist.Categorical(torch.full((3, 2, 2), 0.5)).to_event(1)).scores(
             torch.ones(3, 2)
         ),
         "log_likelihood(targets)",
-        lambda: predictive(dist.Bernoulli(torch.full((3, 2), 0.5)).to_event(1)).log_likelihood(
+        lambda: predictive(dist.Categorical(torch.full((3, 2, 2), 0.5)).to_event(1)).log_likelihood(
             torch.ones(3, 2)
         ),
     ),
+    (
+        lambda: crps(torch.rand(1, 3), torch.zeros(3)),
+        "Predictive.draws(key, 100), if finite",
+        lambda: crps(predictive().draws(KEY, 100), torch.zeros(3)),
+    ),
     # Laplace.
+    (
+        lambda: laplace(likelihood=bf.models.Poisson(exposure=True)),
+        "Categorical(), Normal(), Bernoulli() or Poisson(), without weights and exposures",
+        lambda: laplace(likelihood=bf.Categorical()),
+    ),
     (
         lambda: laplace(nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 3, 4), nn.Flatten())),
         "subset='all'",

@@ -79,66 +79,6 @@ CASES = [
         "a predicate without biases",
         lambda: bf.declare(net(), where=lambda name, module: name.endswith("weight")),
     ),
-    # Likelihoods.
-    (
-        lambda: classes(OUT.softmax(1), LABELS),
-        "the network without its last softmax",
-        lambda: classes(OUT, LABELS),
-    ),
-    (lambda given: classes(OUT, given), targets),
-    (
-        lambda: classes(OUT, LABELS[:, None]),
-        "targets[:, 0]",
-        lambda: classes(OUT, LABELS[:, None][:, 0]),
-    ),
-    (
-        lambda: classes(OUT, LABELS[:, None].float()),
-        "targets[:, 0].long()",
-        lambda: classes(OUT, LABELS[:, None].float()[:, 0].long()),
-    ),
-    (
-        lambda: classes(OUT, torch.eye(3)[LABELS]),
-        "targets.argmax(1), since they are one-hot",
-        lambda: classes(OUT, torch.eye(3)[LABELS].argmax(1)),
-    ),
-    (
-        lambda: classes(OUT[:, :1], NUMBERS[:, 0] + 0.5),
-        "likelihood=Normal() for numbers",
-        lambda: numbers(OUT[:, :1], NUMBERS + 0.5),
-    ),
-    (lambda: classes(OUT, LABELS[:2]), "one label a row, (B,)", lambda: classes(OUT, LABELS)),
-    (
-        lambda: classes(OUT[:, :, None], LABELS),
-        "a network with one row of outputs for each row of inputs",
-        lambda: classes(OUT, LABELS),
-    ),
-    (
-        lambda: classes(OUT[:, :2] + 1, LABELS),
-        "a last layer with 3 outputs",
-        lambda: classes(OUT, LABELS),
-    ),
-    (
-        lambda: classes(OUT, LABELS - 1),
-        "labels.unique(return_inverse=True)[1]",
-        lambda: classes(OUT, (LABELS - 1).unique(return_inverse=True)[1]),
-    ),
-    (
-        lambda: numbers(LABELS[:, None].float(), LABELS[:, None]),
-        "targets.float()",
-        lambda: numbers(LABELS[:, None].float(), LABELS[:, None].float()),
-    ),
-    (lambda: numbers(OUT, LABELS), "Categorical() for labels", lambda: classes(OUT, LABELS)),
-    (
-        lambda: numbers(NUMBERS, NUMBERS[:, 0]),
-        "targets.reshape(-1, 1)",
-        lambda: numbers(NUMBERS, NUMBERS[:, 0].reshape(-1, 1)),
-    ),
-    (
-        lambda: numbers(OUT, NUMBERS),
-        "a network with as many outputs as there are targets",
-        lambda: numbers(OUT[:, :1], NUMBERS),
-    ),
-    # Temperatures.
     (
         lambda: tempered(bf.Categorical(0.2), "auto", 10, 10, where="here"),
         "Categorical(), which leaves it open",
