@@ -124,15 +124,15 @@ CASES = [
     (
         lambda: pair(OUT[:, :2], BOTH),
         "a last layer with 3 outputs",
-        lambda: pair(OUT, BOTH),
+        lambda: pair(OUT + 1, BOTH),
     ),
     (
-        lambda: pair(OUT, NUMBERS),
+        lambda: pair(OUT + 1, NUMBERS),
         "torch.cat of the columns of all outcomes, labels as one",
-        lambda: pair(OUT, BOTH),
+        lambda: pair(OUT + 1, BOTH),
     ),
     (
-        lambda: pair(OUT, BOTH + 0.5),
+        lambda: pair(OUT + 1, BOTH + 0.5),
         "another likelihood",
         lambda: models.Several((bf.Normal(), bf.Normal()), (1, 1)).check(OUT[:, :2], BOTH + 0.5),
     ),
