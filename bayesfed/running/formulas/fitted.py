@@ -139,9 +139,7 @@ class Regression:
 
     @property
     def status(self) -> str:
-        """How far the draws can be trusted: "exact", "adapted", or another one of
-        `ExactPosterior.status`.
-        """
+        """How far the draws can be trusted: that of the posterior, "exact" at best."""
         return self.posterior.status
 
     def _memory(self, name: str) -> Mapping[str, Tensor]:
