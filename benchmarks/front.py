@@ -60,6 +60,7 @@ def main() -> int:
     ]
     wrong, old = unmarked(page, known)
     broken = [link for one in [page, *site()] for link in one.broken]
+    print(f"{old} of README's figures are older than their code, and marked")
     met = [
         target("lines of README", len(page.text.splitlines()), 200),
         target("figures in README", len(found), 60),
@@ -67,7 +68,6 @@ def main() -> int:
             "share of README's figures found in records", 1 - len(lost) / max(1, len(found)), 1.0
         ),
         target("marks of figures older than their code that are wrong", len(wrong), 0),
-        at_least("share of README's figures of this code", 1 - old / max(1, len(found)), 1.0),
         target("words a sentence in README", words(page), 18),
         target("tutorials without a picture", len(bare), 0),
         target("broken links inside README and pages", len(broken), 0),

@@ -61,9 +61,9 @@ from .wrappers.local_privacy import local_privacy as local_privacy
 from .wrappers.on_devices import Planner as Planner
 from .wrappers.on_devices import on_devices as on_devices
 from .wrappers.on_devices import planned_size as planned_size
-from .wrappers.on_devices import timed as timed
 from .wrappers.private import private as private
 from .wrappers.robust import equal_weights as equal_weights
 from .wrappers.robust import robust as robust
 from .wrappers.secure_sums.recipe import secure as secure
 from .wrappers.server_optimised import server_optimised as server_optimised
+from .wrappers.timed import timed as timed

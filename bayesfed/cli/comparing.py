@@ -52,13 +52,12 @@ def compare(
         As `run_file` and `swept`.
     """
     paths = list(map(Path, given))
-    files = {path: swept(experiment.read(path), settings) for path in paths if not path.is_dir()}
-    every = [file for several in files.values() for file in several]
-    ran = iter(_run(every, out, say, workers, progress=progress))
+    parts = [[] if path.is_dir() else swept(experiment.read(path), settings) for path in paths]
+    ran = iter(_run([file for files in parts for file in files], out, say, workers, progress))
     folders = [
         folder
-        for path in paths
-        for folder in ([next(ran) for _ in files[path]] if path in files else [Folder(path)])
+        for path, files in zip(paths, parts, strict=True)
+        for folder in ([next(ran) for _ in files] if files else [Folder(path)])
     ]
     made = Comparison(named_folders("compare", folders))
     say(str(made))
@@ -82,7 +81,6 @@ def _run(
     out: Path,
     say: Callable[[str], None],
     workers: int,
-    *,
     progress: bool,
 ) -> list[Folder]:
     if workers == 1:

@@ -13,7 +13,7 @@ from bayesfed.running.experiments import names
 from bayesfed.running.experiments.experiment import Split
 from bayesfed.running.experiments.kinds import options
 from bayesfed.running.experiments.names import required
-from bayesfed.running.folders import installed, versions
+from bayesfed.running.settings import installed, versions
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")

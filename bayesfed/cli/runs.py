@@ -19,10 +19,11 @@ from bayesfed.inspect.learning_curves import plot_curves, scored
 from bayesfed.running import Folder, run, scoring
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
-from bayesfed.running.folders import CHECKPOINTS, note_versions, read_json, write_json
+from bayesfed.running.folders import CHECKPOINTS
 from bayesfed.running.folders import save as save_run
 from bayesfed.running.formulas.fitted import Regression
 from bayesfed.running.scores import further_scores, predictive
+from bayesfed.running.settings import note_versions, read_json, write_json
 
 
 def numbered(path: Path) -> Iterator[Path]:

@@ -1,9 +1,9 @@
 from .comparison import comparison as comparison
+from .experiments.reopened import open as open
 from .folders import Folder as Folder
 from .formulas.fitted import Regression as Regression
 from .formulas.fitted import regression as regression
 from .launch import run as run
-from .reopened import open as open
 from .reporting.page import report as report
 from .result import Result as Result
 from .scores import scoring as scoring

@@ -17,13 +17,10 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,14 +41,13 @@ from bayesfed.inspect import PersonalScores
 from bayesfed.inspect.at_clients import Rows
 from bayesfed.inspect.tables import csv_of
 from bayesfed.running.networks import write_tensors
-from bayesfed.running.settings import settings_of
+from bayesfed.running.settings import note_versions, read_json, settings_of, write_json
 
 if TYPE_CHECKING:
     from bayesfed.federated import Algorithm
     from bayesfed.running.experiments.experiment import ExperimentFile
     from bayesfed.running.result import Result
 
-PACKAGES = ("bayesfed", "torch", "pyro-ppl", "numpy", "scipy", "networkx", "arviz", "safetensors")
 # Largest number of values in posterior.nc.
 POSTERIOR_NUMBERS = 2_000_000
 # Folder of a seed's checkpoints.
@@ -162,40 +158,6 @@ def named_folders(where: str, folders: Sequence[Folder]) -> dict[str, Folder]:
             where, "a finished seed of each", f"none of {missing}", "bayesfed run FILE"
         )
     return named
-
-
-def read_json(path: Path) -> Any:
-    """Return what a JSON file has."""
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write a JSON file as a whole."""
-    write_whole(path, json.dumps(content, indent=1, default=str).encode())
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that results depend on."""
-    return {"python": platform.python_version(), "platform": platform.platform()} | {
-        name: installed(name) or "not installed" for name in PACKAGES
-    }
-
-
-def installed(package: str) -> str:
-    """Return the version of a package, or nothing if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
-
-
-def note_versions(path: Path) -> None:
-    """Add the versions of today to those of a folder, if they differ from the last ones."""
-    path.mkdir(parents=True, exist_ok=True)
-    kept = path / "versions.json"
-    earlier: list[dict[str, str]] = read_json(kept) if kept.is_file() else []
-    if earlier[-1:] != [versions()]:
-        write_json(kept, [*earlier, versions()])
 
 
 def save_new(result: Result, folder: Path, test: Rows, own: PersonalScores | None) -> Path:

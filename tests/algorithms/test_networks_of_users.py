@@ -24,10 +24,10 @@ def noted(monkeypatch):
     for module in (codecs, coded):
         sealed = module.seal
 
-        def seal(leaves, meta, sealed=sealed):
+        def seal(leaves, meta, sealed=sealed, **options):
             leaves = list(leaves)
             names.update(leaf.name for leaf in leaves)
-            return sealed(leaves, meta)
+            return sealed(leaves, meta, **options)
 
         monkeypatch.setattr(module, "seal", seal)
     return names

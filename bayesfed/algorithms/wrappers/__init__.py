@@ -1,5 +1,5 @@
 """Wrappers take an algorithm and return an algorithm: `private`, `robust`, `secure`, `averaged`,
-`on_devices`.
+`on_devices`, `timed`.
 
 `phases` has what they share, `noising` and `accounting` the parts of `private`, `chosen_prior` what
 `Training(prior_precision="auto")` does.

@@ -7,9 +7,9 @@ from .on_devices import Planned as Planned
 from .on_devices import Planner as Planner
 from .on_devices import on_devices as on_devices
 from .on_devices import planned_size as planned_size
-from .on_devices import timed as timed
 from .private import private as private
 from .robust import equal_weights as equal_weights
 from .robust import robust as robust
 from .secure_sums.recipe import secure as secure
 from .server_optimised import server_optimised as server_optimised
+from .timed import timed as timed

@@ -29,9 +29,6 @@ from bayesfed.trees import Tree
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Columns of predictions.
-PREDICTED = ("mean", "mean_low", "mean_high", "low", "high")
-
 
 @checked(data=ITSELF)
 def regression(
@@ -142,9 +139,7 @@ class Regression:
 
     @property
     def status(self) -> str:
-        """How far the draws can be trusted: "exact", "adapted", or another one of
-        `ExactPosterior.status`.
-        """
+        """How far the draws can be trusted: that of the posterior, "exact" at best."""
         return self.posterior.status
 
     def _memory(self, name: str) -> Mapping[str, Tensor]:
@@ -197,25 +192,14 @@ class Regression:
 
     def plot(self, *, axes: Axes | None = None) -> Axes:
         """Plot mean and 90 % interval of everything that `draws` has, of all sites and without each
-        of them, as `bayesfed.inspect.plot_intervals` does.
-
-        Raises
-        ------
-        ArgumentError
-            If there are more than 60 values.
-        MissingExtraError
-            If Matplotlib is not installed.
+        of them; errors are those of `bayesfed.inspect.plot_intervals`.
         """
-        drawn = {}
-        for name, part in self._each().items():
-            title, frame = f"without {name}" if name else "all sites", part.draws(4000)
-            drawn[title] = {column: frame[column].to_numpy() for column in frame}
-        return intervals(drawn, axes)
+        named = {f"without {n}" if n else "all sites": d for n, d in self._each().items()}
+        return intervals({name: dict(part.draws(4000)) for name, part in named.items()}, axes)
 
     def _each(self) -> dict[str, Regression]:
         """Return the fit of all sites, under an empty name, and without each."""
-        names = sorted(self.result.data or {})
-        return {"": self} | {name: self.without(name) for name in names}
+        return {"": self} | {one: self.without(one) for one in sorted(self.result.data or {})}
 
     def tables(self, rows: Frame | None) -> dict[str, Frame]:
         """Return what a folder of results has of the fit, by the names of its files: coefficients,
@@ -297,7 +281,8 @@ class Regression:
         ends = torch.tensor([0.5 - interval / 2, 0.5 + interval / 2], dtype=torch.float64)
         mean = model.mean(made, eta)
         leaves = [mean.mean(0), *mean.quantile(ends, 0), *new.double().quantile(ends, 0)]
-        return frame_of(dict(zip(PREDICTED, (leaf.numpy() for leaf in leaves), strict=True)))
+        names = "mean", "mean_low", "mean_high", "low", "high"
+        return frame_of(dict(zip(names, (leaf.numpy() for leaf in leaves), strict=True)))
 
     def _values(self, count: int, seed: int, site: str = "") -> Tree:
         """Return draws of all unknowns, own ones of a site that is given."""

@@ -17,9 +17,10 @@ from bayesfed.errors.checks import checked
 from bayesfed.federated import Record
 from bayesfed.inspect.learning_curves import Runs, curves, plot_curves
 from bayesfed.running.comparison import LEGEND, cells
-from bayesfed.running.folders import Folder, named_folders, read_json
+from bayesfed.running.folders import Folder, named_folders
 from bayesfed.running.reporting.clients import client_table
 from bayesfed.running.reporting.supports import address, support_maps
+from bayesfed.running.settings import read_json
 
 
 @checked()

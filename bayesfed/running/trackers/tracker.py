@@ -8,8 +8,8 @@ from types import TracebackType
 
 from bayesfed.federated import Record, RoundReport, bits, energy_j
 from bayesfed.federated.engine.reports import Watch
-from bayesfed.running.folders import installed, spent
-from bayesfed.running.settings import Setting, settings_of
+from bayesfed.running.folders import spent
+from bayesfed.running.settings import Setting, installed, settings_of
 
 Settings = Mapping[str, Setting]
 Opened = tuple[str, int, Callable[[int, Mapping[str, float]], None]]

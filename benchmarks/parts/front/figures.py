@@ -269,10 +269,12 @@ def _supports() -> Iterator[tuple[str, Figure]]:
         for method, several in of.items():
             words = re.findall(r"\w+", f"{case} {method}".lower())
             key = f"supports.{'_'.join(words)}"
+            made = tuple({row["commit"] for row in several})
             for name, digits in (("accuracy", 1), ("megabytes", 2)):
                 mean = statistics.fmean(row[name] for row in several)
-                made = tuple({row["commit"] for row in several})
                 yield f"{key}.{name}", Figure((f"{mean:.{digits}f}",), seeds, "sparse", made)
+            asked = f"{100 * several[0]['settings']['density']:g}"
+            yield f"{key}.density", Figure((asked,), seeds, "sparse", made)
 
 
 def _targets() -> Iterator[tuple[str, Figure]]:

@@ -76,5 +76,5 @@ def learned(axes: Axes) -> None:
         ylim=(len(found) - 0.5, -0.5),
         xlabel="test accuracy, %",
     )
-    title = "Networks of few weights, by which are active"
+    title = "Networks with 1 or 2 % of their weights"
     axes.set_title(title, fontsize=10, loc="left", fontweight="bold")

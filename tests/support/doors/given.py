@@ -41,6 +41,14 @@ def table() -> pathlib.Path:
     return path
 
 
+@functools.cache
+def folder() -> pathlib.Path:
+    """Return a folder of results."""
+    kept = pathlib.Path(tempfile.mkdtemp()) / "mine"
+    result().save(kept)
+    return kept
+
+
 def fitted() -> Any:
     """Return the compression settings of the small network."""
     return fit_flexible([bf.trees.parameters(net())], KEY, shares=(1.0,))
@@ -144,6 +152,7 @@ BY_CALLABLE: Mapping[str, Mapping[str, Callable[[], Any]]] = {
     "held_out": {"strata": ROWS.targets.tolist},
     "iid": {"rows": lambda: 12, "clients": lambda: 2},
     "infer": {"graph": lambda: bf.models.MarkovGrid().lower((3, 3))},
+    "open": {"folder": folder},
     "mlp": {"widths": lambda: [4, 3]},
     "public_settings": {"public": lambda: ROWS},
     "robust": {"rule": bf.federated.Median},
@@ -169,6 +178,7 @@ BY_CALLABLE: Mapping[str, Mapping[str, Callable[[], Any]]] = {
 # What a right call needs beside the arguments without a default.
 BESIDE: Mapping[str, Mapping[str, Any]] = {
     "OverTheAir": {"snr_db": 20.0},
+    "open": {"algorithm": fed_avg()},
     "federated_svi": {"observations": 48, "example": lines()["client-0"][:3]},
     "run": {"rounds": 1},
 }

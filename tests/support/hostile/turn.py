@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from bayesfed.compress.wire import MAGIC, Leaf, pack, seal, unseal
+from bayesfed.compress.headers import inflated
+from bayesfed.compress.wire import BRIEF, MAGIC, Leaf, pack, seal, unseal
 from bayesfed.federated.clients.envelopes import masked
 from bayesfed.federated.clients.turn import Reply, Task
 from bayesfed.keys import Key
@@ -111,7 +112,8 @@ class Turn:
         """Answer with another weight in the meta of the message."""
         body = self.message[: -len(reseal(b""))]
         (length,) = struct.unpack_from("<I", body, 4)
-        header = json.loads(body[8 : 8 + length])
+        raw = body[8 : 8 + length]
+        header = json.loads(inflated(raw, 1 << 20) if body[:4] == BRIEF else raw)
         header["meta"]["weight"] = weight
         text = json.dumps(header, separators=(",", ":")).encode()
         return self.sending(

@@ -21,7 +21,8 @@ from bayesfed.federated import evaluate
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.running import Folder, report
 from bayesfed.running.experiments import experiment
-from bayesfed.running.folders import named_folders, note_versions
+from bayesfed.running.folders import named_folders
+from bayesfed.running.settings import note_versions
 from tests.house.wrong_calls.given import (
     CLIENTS,
     DATA,
@@ -41,7 +42,6 @@ COMPLETE = tuple(
     for name in (
         "folders.py",
         "networks.py",
-        "reopened.py",
         "reporting",
         "result.py",
         "settling.py",

@@ -24,6 +24,7 @@ FILES = (
     "private",
     "robust",
     "server_optimised",
+    "timed",
 )
 COMPLETE = tuple(f"bayesfed/algorithms/wrappers/{name}.py" for name in FILES)
 MOMENT = Moment(0, {}, lambda model, round, version: model)
