@@ -211,15 +211,12 @@ class Restarted:
 
 @dataclass(frozen=True)
 class HeldOutNll:
-    """Sum the negative log likelihood of the rows that a client held out, by the likelihood of
-    training, and count them.
+    """Sum the negative log likelihood of the rows that a client held out, and count them.
 
     Parameters
     ----------
-    net
-        The network.
-    found
-        The likelihoods that the method names.
+    net, found
+        The network, and the likelihoods that the method names.
     """
 
     net: nn.Module

@@ -111,8 +111,9 @@ class Categorical:
 @checked_class({}, temperature=SCALE)
 @dataclass(frozen=True)
 class Ordinal(RowLikelihood):
-    """Ordered classes ``0 .. C-1`` from outputs ``(B, C - 1)``: the logit of P(y <= 0), and what it
-    rises by to each next class, as a softplus.
+    """Ordered classes ``0 .. C-1`` from outputs ``(B, C - 1)``.
+
+    They are the logit of P(y <= 0), and what it rises by to each next class, by a softplus.
 
     Parameters
     ----------

@@ -18,8 +18,7 @@ from bayesfed.models.likelihoods.rows import RowLikelihood
 @checked_class({}, temperature=SCALE)
 @dataclass(frozen=True)
 class Bernoulli(RowLikelihood):
-    """Labels that a row has or has not, ``(B, K)`` of 0 and 1, from logits ``(B, K)``: any number
-    of them in a row (multi-label).
+    """Labels that a row has or has not (multi-label), ``(B, K)`` of 0 and 1, from logits.
 
     Parameters
     ----------
@@ -50,8 +49,7 @@ class Bernoulli(RowLikelihood):
 @checked_class({}, temperature=SCALE)
 @dataclass(frozen=True)
 class Binomial(RowLikelihood):
-    """Successes of trials: targets ``(B, K + 1)``, of which the last column is the number of trials
-    of the row, from logits ``(B, K)``.
+    """Successes of trials, which are the last column of targets ``(B, K + 1)``, from logits.
 
     Parameters
     ----------

@@ -20,8 +20,7 @@ from bayesfed.models.likelihoods.rows import Likelihood, RowLikelihood, outcomes
 @checked_class({}, temperature=SCALE)
 @dataclass(frozen=True)
 class Weighted(RowLikelihood):
-    """Rows that count so many times: the last column of targets is the weight of the row, which its
-    log likelihood is multiplied by.
+    """Rows with a weight, the last column of targets, which multiplies their log likelihood.
 
     Parameters
     ----------
@@ -75,8 +74,7 @@ class Weighted(RowLikelihood):
 @checked_class({}, temperature=SCALE)
 @dataclass(frozen=True)
 class Several(RowLikelihood):
-    """Several outcomes of a row, each with a likelihood and outputs of its own, independent given
-    these.
+    """Several outcomes of a row, independent given the outputs that each has of its own.
 
     Parameters
     ----------

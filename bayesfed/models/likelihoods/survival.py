@@ -151,8 +151,7 @@ def _seen(time: Tensor) -> Tensor:
 @checked_class({}, shape=SCALE, temperature=SCALE)
 @dataclass(frozen=True)
 class Weibull(RowLikelihood):
-    """Times ``(B, 2)`` with the column of their events, from outputs ``(B, 1)``: the logarithm of
-    the scale.
+    """Times and their events, ``(B, 2)``, from logarithms of Weibull's scale, ``(B, 1)``.
 
     Parameters
     ----------
@@ -205,8 +204,7 @@ BREAKS = Role(_rising, "positive times that rise", "(1.0, 2.0)")
 @checked_class({}, breaks=BREAKS, temperature=SCALE)
 @dataclass(frozen=True)
 class PiecewiseExponential(RowLikelihood):
-    """Times ``(B, 2)`` with the column of their events, from outputs ``(B, J)``: logarithms of the
-    rate of events in each of J intervals of time.
+    """Times and their events, ``(B, 2)``, from logarithms of rates in J intervals, ``(B, J)``.
 
     Parameters
     ----------
