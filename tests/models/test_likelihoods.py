@@ -45,7 +45,10 @@ def piecewise():
     """By numerical integration of the rate."""
     starts, found = [0.0, 1.0, 2.0], []
     for row, (time, seen) in enumerate(TIMES.tolist()):
-        rate = lambda t, row=row: math.exp(OUT[row, np.searchsorted(starts, t, "right") - 1])  # noqa: E731
+
+        def rate(t, row=row):
+            return math.exp(OUT[row, np.searchsorted(starts, t, "right") - 1])
+
         found.append(seen * math.log(rate(time)) - quad(rate, 0, time, points=[1.0, 2.0])[0])
     return np.array(found)
 
@@ -216,7 +219,10 @@ def test_times_of_constant_rates_are_drawn_from_their_density():
     of = Hazards(logs, torch.tensor([0.0, 0.5, 1.5]).double())
     with bf.keys.forked(bf.Key(0)):
         drawn = of.sample((20_000,))[:, 0]
-    cdf = lambda t: 1 - of.log_survival(torch.as_tensor(t)[:, None]).exp()[:, 0].numpy()  # noqa: E731
+
+    def cdf(t):
+        return 1 - of.log_survival(torch.as_tensor(t)[:, None]).exp()[:, 0].numpy()
+
     assert stats.kstest(drawn.numpy(), cdf).pvalue > 0.01
     left = quad(
         lambda t: float(of.log_survival(torch.tensor([t]).double()).exp()), 0, 60, limit=200

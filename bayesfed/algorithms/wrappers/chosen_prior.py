@@ -216,10 +216,8 @@ class HeldOutNll:
 
     Parameters
     ----------
-    net
-        The network.
-    found
-        The likelihoods that the method names.
+    net, found
+        The network, and the likelihoods that the method names.
     """
 
     net: nn.Module
