@@ -60,6 +60,7 @@ BOUGHT = {
     "sweeps, results that open again, exact epsilons": 3_400,
     "the papers' systems at their defaults, under one budget": 1_800,
     "rows that are trees, adapters of other layers, optimisers": 1_800,
+    "one set of likelihoods for networks and regressions, with their scores": 6_300,
 }
 TOKENS = 345_000 + sum(BOUGHT.values())
 FIRST = (

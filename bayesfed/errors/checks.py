@@ -242,8 +242,8 @@ def hint_of(parameter: inspect.Parameter) -> str:
     """Return what to pass for a parameter: of its kind, its default, or its annotation."""
     text = str(parameter.annotation)
     kind = next((HINTS[word] for word in re.findall(r"\w+", text) if word in HINTS), "")
-    if kind and text.startswith("Sequence"):
-        return f"[{kind}, ...]"
+    if kind and text.startswith(("Sequence", "tuple")):
+        return f"[{kind.partition(', or ')[0]}, ...]"
     if kind and text.startswith("Mapping"):
         return f"{{'name': {kind}}}"
     if text.startswith("Callable"):

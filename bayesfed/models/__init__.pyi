@@ -34,8 +34,8 @@ from .likelihoods.counts import NegativeBinomial as NegativeBinomial
 from .likelihoods.counts import Poisson as Poisson
 from .likelihoods.joined import Several as Several
 from .likelihoods.joined import Weighted as Weighted
-from .likelihoods.numbers import Normal as Normal
-from .likelihoods.numbers import StudentT as StudentT
+from .likelihoods.reals import Normal as Normal
+from .likelihoods.reals import StudentT as StudentT
 from .likelihoods.rows import Likelihood as Likelihood
 from .likelihoods.rows import RowLikelihood as RowLikelihood
 from .likelihoods.survival import PiecewiseExponential as PiecewiseExponential

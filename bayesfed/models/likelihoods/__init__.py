@@ -1,3 +1,3 @@
-"""Likelihoods of targets, of networks and of regressions alike: `classes`, `numbers`, `counts`,
+"""Likelihoods of targets, of networks and of regressions alike: `classes`, `reals`, `counts`,
 `survival`; those made of others in `joined`. All begin with `rows`.
 """

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bayesfed.errors import DataError
 from bayesfed.models.likelihoods.classes import Ordinal
 from bayesfed.models.likelihoods.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
-from bayesfed.models.likelihoods.numbers import Normal, StudentT
+from bayesfed.models.likelihoods.reals import Normal, StudentT
 from bayesfed.models.likelihoods.rows import RowLikelihood
 from bayesfed.models.likelihoods.survival import Weibull
 
