@@ -286,11 +286,6 @@ CASES = [
         "another data set",
         lambda: hugging({"x": [1]}),
     ),
-    (
-        lambda: hugging({"a": [[1]], "b": [2]}, inputs=["a", "b"]),
-        "inputs='...', one column",
-        lambda: hugging({"a": [[1]], "b": [2]}, inputs="a"),
-    ),
     # Rows.
     (
         lambda: pair([[1], [1, 2]], [0, 0]),

@@ -25,7 +25,7 @@ from tests.house.wrong_calls.given import DATA, KEY, done, go
 COMPLETE = tuple(
     f"bayesfed/data/{name}.py"
     for name in (
-        *("arrays", "corrupted", "dataset", "files", "partition", "population"),
+        *("arrays", "corrupted", "dataset", "files", "packed", "partition", "population"),
         *("splits", "synthetic"),
     )
 )
@@ -74,6 +74,16 @@ def renamed(*classes):
 
 
 CASES = [
+    (
+        lambda: made({"a": torch.zeros(2, 1), "b": torch.zeros(3)}),
+        "the same rows of each",
+        lambda: made({"a": torch.zeros(2, 1), "b": torch.zeros(2)}),
+    ),
+    (
+        lambda: made((torch.tensor([1.0, math.nan]), torch.zeros(2))),
+        "dropping or imputing those rows",
+        lambda: made((torch.ones(2), torch.zeros(2))),
+    ),
     # Arrays and frames.
     (lambda: made([[1.0], [2.0]]), "torch.tensor(rows)", lambda: made(torch.tensor([[1.0], [2]]))),
     (

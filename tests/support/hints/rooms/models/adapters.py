@@ -74,10 +74,21 @@ def of_scales(*scales):
     return made
 
 
+def of_pictures(*names):
+    """Write adapters of a convolution and a linear layer."""
+    layers = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(8, 3))
+    return written(bf.lora(layers, 1, KEY, where=lambda name, module: name in names))
+
+
 BASE = {name: leaf + 1 for name, leaf in parameters(adapted()).items() if ".base." in name}
 ALONE = bf.lora(nn.Linear(3, 2), 1, KEY)
 B, A = torch.zeros(3, 2), torch.zeros(2, 4)
 CASES = [
+    (
+        lambda: of_pictures("0.weight", "2.weight"),
+        "merged(net, tree), or a predicate that leaves them out of lora",
+        lambda: of_pictures("2.weight"),
+    ),
     (
         lambda: bf.lora(adapted(), 2, KEY),
         "merged(net)",

@@ -65,7 +65,9 @@ NONE = ((TRAINING, ""),)
 PLAIN = (("fed_avg", "mine.py:plain"), (TRAINING, "steps = 1\n"))
 SIZED = (("fed_avg", "mine.py:sized"), (TRAINING, "sizes = [1.0, 0.5]\n"))
 ADAM, TYPE = (TRAINING, 'optimiser = "Adam"\n'), "bf.federated.Optimiser | None"
-HM, WARM = 'capacity = "fixed"\n', (("fed_avg", "fed_hm"),)
+# Of a layer of 64 by 16 half the rank is smaller.
+WIDE = (("fed_avg", "fed_hm"), ("[8, 3]", "[8, 64, 16, 3]"))
+HM = 'capacity = "fixed"\n'
 SHARE = 'sampler = { kind = "fraction", share = 0.1 }\nseeds'
 REAL = 'data = { kind = "from_csv", path = "rows.csv", label = "y", regression = true }'
 NARROW = ("[8, 3]", "[1, 1]")
@@ -202,7 +204,7 @@ CASES = [
     case("8, 3", '"8", 3', "8, without quotes", "8, 3"),
     case("[8, 3]", '"8"', "[8, 4]", "[8, 4]"),
     case("[8, 3] }", "[8, 3], key = 1 }", "leaving it out", "[8, 3] }"),
-    case(TRAINING, HM, "ratios = [1.0, 0.5]", f"{HM}ratios = [1.0, 0.5]", also=WARM),
+    case(TRAINING, HM, "ratios = [1.0, 0.5]", f"{HM}ratios = [1.0, 0.5]", also=WIDE),
     case(TRAINING, 'buffers = "means"', '"mean"', 'buffers = "mean"'),
     case("seeds", 'sampler = "fraction"\nseeds', "share = 0.1", SHARE),
     case("seeds", "pool = { worker = 1 }\nseeds", "`workers`", "pool = { workers = 1 }\nseeds"),
