@@ -8,7 +8,11 @@ from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import build, seeds
 from bayesfed.running.experiments.sweeps import swept
 
-COMPLETE = ("bayesfed/running/experiments", "bayesfed/running/scores.py")
+FILES = ("build", "experiment", "kinds", "names", "own", "reader", "regressions", "scope")
+COMPLETE = (
+    *(f"bayesfed/running/experiments/{name}.py" for name in (*FILES, "sweeps", "words")),
+    "bayesfed/running/scores.py",
+)
 RIGHT = """\
 rounds = 1
 seeds = [0]

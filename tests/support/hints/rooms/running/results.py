@@ -40,6 +40,7 @@ from tests.support.hints.rooms.running.experiments import written
 COMPLETE = tuple(
     f"bayesfed/running/{name}"
     for name in (
+        "experiments/reopened.py",
         "folders.py",
         "networks.py",
         "reporting",
