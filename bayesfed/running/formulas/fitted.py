@@ -127,7 +127,7 @@ class Regression:
     def __repr__(self) -> str:
         left = f", without {', '.join(self.left_out)}" if self.left_out else ""
         head = f"{self.design.formula}, {self.design.family}{left}; status {self.status}"
-        return f"{head}\n{self.table().round(3)}"
+        return "\n".join(map(str.rstrip, f"{head}\n{self.table().round(3)}".splitlines()))
 
     @cached_property
     def posterior(self) -> ExactPosterior:
