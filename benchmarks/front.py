@@ -23,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from parts.front.ages import told
 from parts.front.figures import Figure, figures
 from parts.front.pages import ROOT, Page, numbers, site, words
 from parts.shared.targets import at_least, target
@@ -112,10 +113,11 @@ def unfounded(page: Page, known: dict[str, Figure]) -> list[str]:
 
 def unmarked(page: Page, known: dict[str, Figure]) -> tuple[list[str], int]:
     """Return the lines whose mark of a record that is older than the code it measures (†) is
-    missing or no longer needed, and how many figures are of such records.
+    missing or no longer needed, and how many figures are of such records; none where the history
+    is not there.
     """
     wrong, old = [], 0
-    for line, keys in page.lines:
+    for line, keys in page.lines if told() else []:
         aged = [key for key in keys if key in known and known[key].older]
         old += sum(len(known[key].values) for key in aged)
         if bool(aged) != (MARK in line) and keys:

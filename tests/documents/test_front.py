@@ -52,12 +52,15 @@ def test_a_figure_that_differs_is_told(front, tmp_path):
 
 def test_a_record_older_than_its_code_is_marked(front, tmp_path):
     ages = importlib.import_module("parts.front.ages")
+    if not ages.told():
+        pytest.skip("the history is not there")
     first, last = (
         ages._git("log", *which, "--format=%H", "--", "bayesfed/federated").split()[0]
         for which in (["--reverse"], ["-1"])
     )
     assert ages.older("recovery.py", (first[:9],))
     assert not ages.older("recovery.py", (f"{last}+",))
+    assert ages.older("recovery.py", ("0" * 40,))
     assert not ages.older("a program that CI runs", (first,))
     known = {
         name: front.Figure((value,), "", "recovery.py", (commit,))

@@ -31,10 +31,27 @@ def older(source: str, commits: Iterable[str] = ()) -> bool:
         return False
     made = [commit.rstrip("+").removesuffix("-dirty") for commit in commits]
     made = made or [_git("log", "-1", "--format=%H", "--", f"benchmarks/records/{source}.jsonl")]
-    # A record that was just made is of the code beside it.
+    # A record that was just made is of the code beside it; one of a commit that is not in the
+    # history may be of any.
     return any(
-        _git("log", "-1", "--format=%h", f"{one}..HEAD", "--", *folders) for one in made if one
+        not _known(one) or _git("log", "-1", "--format=%h", f"{one}..HEAD", "--", *folders)
+        for one in made
+        if one
     )
+
+
+@functools.cache
+def told() -> bool:
+    """Return whether the history is there and whole."""
+    asked = ["git", "rev-parse", "--is-shallow-repository"]
+    found = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, check=False)
+    return found.stdout.strip() == "false"
+
+
+@functools.cache
+def _known(commit: str) -> bool:
+    asked = ["git", "merge-base", "--is-ancestor", commit, "HEAD"]
+    return subprocess.run(asked, capture_output=True, cwd=ROOT, check=False).returncode == 0
 
 
 @functools.cache
