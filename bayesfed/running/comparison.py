@@ -57,6 +57,7 @@ LEGEND = (
 )
 
 
+PAIRS = "difference from the first, over the same seeds: mean, 95 % interval (Student's t)"
 # Columns of which experiments with the same seeds are compared seed by seed.
 PAIRED = (
     *("accuracy", "rmse", "nll", "ece", "brier", "own_accuracy"),
@@ -73,7 +74,7 @@ class Comparison:
     named: Mapping[str, Folder]
 
     def __str__(self) -> str:
-        pairs = [f"\n{self._heading}", table(*self.differences)] if self.differences[1] else []
+        pairs = [f"\n{PAIRS}", table(*self.differences)] if self.differences[1] else []
         return "\n".join([table(*self.cells), LEGEND, *pairs])
 
     def written(self) -> dict[str, str]:
@@ -122,10 +123,6 @@ class Comparison:
         return [f"less {first}", "seeds", *headings], [[*pair, *row] for pair, row in lines]
 
     @property
-    def _heading(self) -> str:
-        return "difference from the first, over the same seeds: mean, 95 % interval (Student's t)"
-
-    @property
     def _numbers(self) -> tuple[list[str], list[list[object]]]:
         """Every figure of every seed, in its own unit."""
         names = [key for _, key, _, _ in COLUMNS]
@@ -140,11 +137,6 @@ class Comparison:
 def comparison(named: Mapping[str, Folder]) -> str:
     """Return the aligned table of `Comparison`."""
     return str(Comparison(named))
-
-
-def cells(named: Mapping[str, Folder]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows of the table of `Comparison`."""
-    return Comparison(named).cells
 
 
 def filled(

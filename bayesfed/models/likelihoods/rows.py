@@ -161,9 +161,9 @@ class RowLikelihood:
             hint = f"a last layer with {most * (width or 1)} outputs"
             raise DataError(where, expected, tuple(output.shape), hint)
         with dist.validation_enabled(False):
-            event = tuple(self.given(output[:1]).event_shape)
+            first = self.given(output[:1])
+            event, real = tuple(first.event_shape), first.support
             shape = (len(output), *event[:-1], *(size + self.known for size in event[-1:]))
-            real = self.given(output[:1]).support
             real = getattr(real, "base_constraint", real) is constraints.real
         words = f": {self.words}" if self.words else ""
         if targets.shape != shape or (real and not targets.is_floating_point()):

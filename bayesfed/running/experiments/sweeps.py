@@ -43,11 +43,8 @@ def swept(file: ExperimentFile, settings: Sequence[str] = ()) -> list[Experiment
     chosen |= dict(_read(setting) for setting in settings)
     if not chosen:
         return [file]
-    return [_with(file, dict(zip(chosen, values, strict=True)), chosen) for values in _all(chosen)]
-
-
-def _all(chosen: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    return itertools.product(*chosen.values())
+    every = itertools.product(*chosen.values())
+    return [_with(file, dict(zip(chosen, values, strict=True)), chosen) for values in every]
 
 
 def _read(setting: str) -> tuple[str, list[Any]]:

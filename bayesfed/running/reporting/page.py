@@ -16,7 +16,7 @@ from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.errors.checks import checked
 from bayesfed.federated import Record
 from bayesfed.inspect.learning_curves import Runs, curves, plot_curves
-from bayesfed.running.comparison import LEGEND, cells
+from bayesfed.running.comparison import LEGEND, Comparison
 from bayesfed.running.folders import Folder, named_folders
 from bayesfed.running.reporting.clients import client_table
 from bayesfed.running.reporting.supports import address, support_maps
@@ -85,7 +85,7 @@ def _page(named: dict[str, Folder]) -> str:
         version=__version__,
         today=date.today().isoformat(),
         experiments=experiments,
-        summary=cells(named),
+        summary=Comparison(named).cells,
         versions=_versions(named),
         legend=LEGEND,
         curves=_curves(runs),
