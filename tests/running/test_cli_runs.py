@@ -416,7 +416,7 @@ def test_a_run_made_in_python_is_saved_once_and_compared_with_files(
         bf.open(tmp_path / "mine")
     with pytest.raises(ArgumentError, match="open, seed: expected"):
         bf.open(tmp_path / "mine", seed=1, algorithm=algorithm)
-    with pytest.raises(ArgumentError, match="a finished run, found none; try bayesfed run"):
+    with pytest.raises(ArgumentError, match="a folder of results, found no experiment.toml in it"):
         bf.open(tmp_path)
     with pytest.raises(ArgumentError, match=r"Result.save: expected a folder without this run"):
         result.save(tmp_path / "mine")
