@@ -29,7 +29,12 @@ def functional_call(
     by keyword, tuples by position. Of outputs by name, as those of transformers, take the logits.
     """
     given, named = taken_apart(inputs[0])
-    found = func.functional_call(net, dict(values), given, named, tie_weights=tie_weights)
+    # Torch's looks for tied weights at every call, which takes as long as a small layer.
+    found = (
+        func.functional_call(net, dict(values), given, named, tie_weights=tie_weights)
+        if values
+        else net(*given, **named)
+    )
     return found["logits"] if isinstance(found, Mapping) and "logits" in found else found
 
 
