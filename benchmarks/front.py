@@ -26,8 +26,10 @@ from pathlib import Path
 from parts.front.ages import told
 from parts.front.figures import Figure, figures
 from parts.front.pages import ROOT, Page, numbers, site, words
+from parts.house.surface import names
 from parts.shared.targets import at_least, target
 
+sys.path.insert(0, str(ROOT / "docs"))
 README = ROOT / "README.md"
 MARK = "†"
 SECTION = re.compile(
@@ -73,10 +75,12 @@ def main() -> int:
         target("tutorials without a picture", len(bare), 0),
         target("broken links inside README and pages", len(broken), 0),
     ]
-    flat = collapsed()
+    flat, bare_names = collapsed(), without_example()
     met.append(target("collapsed docstrings", len(flat), 0))
+    met.append(target("names on bayesfed", len(names()), 120))
+    met.append(target("public names without example", len(bare_names), 0))
     if options.list:
-        for name in (*lost, *wrong, *bare, *broken, *flat):
+        for name in (*lost, *wrong, *bare, *broken, *flat, *bare_names):
             print(f"  {name}")
     if not options.no_clone:
         met.append(target("seconds from clone to first picture", first_picture(), 60))
@@ -129,7 +133,6 @@ def collapsed() -> list[str]:
     """Return the members shown in the reference whose docstring has sections that are not shown as
     such.
     """
-    sys.path.insert(0, str(ROOT / "docs"))
     griffe = importlib.import_module("griffe")
     extensions = griffe.load_extensions(str(ROOT / "docs" / "docstrings.py"))
     package = griffe.load(
@@ -147,6 +150,12 @@ def collapsed() -> list[str]:
             if docstring and SECTION.search(docstring.value) and len(docstring.parsed) < 2:
                 found.add(f"{path}.{name}")
     return sorted(found)
+
+
+def without_example() -> list[str]:
+    """Return the public names that no code of a page uses that is run."""
+    examples = importlib.import_module("examples")
+    return [name for name in examples.names() if not examples.shown(name)]
 
 
 def first_picture() -> float:
