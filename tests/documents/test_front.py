@@ -98,7 +98,8 @@ def test_rows_of_the_ledger_are_marked_where_the_code_has_changed_since(
     assert [row for row, of, day, marked in rows if front.changed(of, day) and not marked] == []
     text = (
         "| a | 1 | 2 | `python benchmarks/fedrlr.py` | 2020-01-01 | differs |\n"
-        "| b | 1 | 2 | the same | 2099-01-01 | differs |\n| c | 1 | 2 | `tests/x.py` | 2020-01-01 | |\n"
+        "| b | 1 | 2 | the same | 2099-01-01 | differs |\n"
+        "| c | 1 | 2 | `tests/x.py` | 2020-01-01 | |\n"
     )
     (tmp_path / "ledger.md").write_text(text)
     monkeypatch.setattr(front, "LEDGER", tmp_path / "ledger.md")
@@ -303,7 +304,7 @@ def test_the_probabilities_of_choose_a_method_are_those_of_the_records(front):
         ]
         assert given == [
             *mean,
-            f"{statistics.fmean(records.corrupted(one) for one in known[name]):.2f}",
+            f"{statistics.fmean(records.corrupted(one) for one in known[name]):.2f} \u2020",
         ], name
 
 
