@@ -21,7 +21,7 @@ from pkgutil import iter_modules
 
 import lazy_loader
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Names of `bayesfed.algorithms` that are not names of the package.
 INNER = ["Factors", "Method", "Points", "Tangents", "Turn", "epsilon", "noise_for", "planned_size"]

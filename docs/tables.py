@@ -34,18 +34,18 @@ def sentence(name: str) -> str:
 
 
 def described(markdown: str) -> str:
-    """Return the first page of the reference, whose table of names has columns of descriptions and of pages with an example."""
+    """Return the first page of the reference, whose table of names has a column of descriptions, and links to examples."""
     if HEAD not in markdown:
         raise ValueError(f"reference/index.md has no table that begins with {HEAD!r}")
-    head = "| name | what it is | page | example |\n|---|---|---|---|"
+    head = "| name | what it is | page |\n|---|---|---|"
     wider = markdown.replace(HEAD, head)
     return ROW.sub(
-        lambda row: f"{row[1]} {sentence(row[2])} | {row[3]} {example(row[2])} |", wider
+        lambda row: f"{row[1]} {sentence(row[2])} | {row[3][:-2]}{example(row[2])} |", wider
     )
 
 
 def example(name: str) -> str:
-    """Return a link to a page whose code uses a public name, as the cell of a table."""
+    """Return a link to a page whose code uses a public name, to stand after the page that defines it."""
     found = [
         page
         for page in (*examples.of(name), *examples.of(name, "py"))
@@ -54,7 +54,7 @@ def example(name: str) -> str:
     if not found:
         return ""
     page = Path(found[0])
-    return f"[{page.stem.replace('-', ' ')}](../{page.relative_to('docs')})"
+    return f', [example](../{page.relative_to("docs")} "{page.stem.replace("-", " ")}")'
 
 
 def verdict_first(markdown: str) -> str:
