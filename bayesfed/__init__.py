@@ -21,10 +21,10 @@ from pkgutil import iter_modules
 
 import lazy_loader
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Names of `bayesfed.algorithms` that are not names of the package.
-INNER = ("Turn", "noise_for", "planned_size")
+INNER = ["Factors", "Method", "Points", "Tangents", "Turn", "epsilon", "noise_for", "planned_size"]
 
 
 def _attached() -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
@@ -32,32 +32,33 @@ def _attached() -> tuple[Callable[[str], object], Callable[[], list[str]], list[
     rooms. A method is listed once, in `algorithms/__init__.pyi`; what a few methods take is one
     level down.
     """
-    folder = Path(__file__).parent
-    rooms = [room.name for room in iter_modules([str(folder)]) if not room.name.startswith("_")]
-    methods = import_module(f"{__name__}.algorithms").__all__
-    homes: dict[str, list[str]] = {"algorithms": [one for one in methods if one not in INNER]}
-    for line in ast.parse((folder / "__init__.pyi").read_text(encoding="utf-8")).body:
-        if isinstance(line, ast.ImportFrom) and line.module != "algorithms":
+    rooms = [room.name for room in iter_modules(__path__) if not room.name.startswith("_")]
+    homes: dict[str, list[str]] = {}
+    stub = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    for line in ast.parse(stub).body:
+        if isinstance(line, ast.ImportFrom):
             homes.setdefault(str(line.module), []).extend(alias.name for alias in line.names)
-    load, _, names = lazy_loader.attach(__name__, submod_attrs=homes)
+    every = import_module(f"{__name__}.algorithms").__all__
+    homes["algorithms"] = [one for one in every if one not in INNER]
+    load, listed, known = lazy_loader.attach(__name__, rooms, homes)
+    names = [one for one in known if one not in rooms]
 
     def get(name: str) -> object:
-        if name in names:
+        if name in known:
             return load(name)
-        if name in rooms:
-            return import_module(f"{__name__}.{name}")
-        if name in INNER:
-            raise AttributeError(f"{__name__}.{name} is {__name__}.algorithms.{name}")
+        for room in () if name.startswith("_") else rooms:
+            if name in vars(load(room)).get("__all__", ()):
+                raise AttributeError(f"{__name__}.{name} is {__name__}.{room}.{name}")
         # Not by the error's own suggestion, which would miss names that differ in underscores and
         # capitals.
-        alike = {known.lower().replace("_", ""): known for known in names}
-        near = [alike[one] for one in get_close_matches(name.lower().replace("_", ""), alike, n=3)]
+        alike = {one.lower().replace("_", ""): one for one in names}
+        near = [alike[one] for one in get_close_matches(name.lower().replace("_", ""), alike)]
         nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
         raise AttributeError(
             f"module {__name__!r} has no attribute {name!r}{nearest} It has {', '.join(names)}"
         )
 
-    return get, lambda: sorted({*names, *rooms}), names
+    return get, listed, names
 
 
 __getattr__, __dir__, __all__ = _attached()

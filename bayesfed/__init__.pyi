@@ -1,7 +1,6 @@
 from .algorithms import *
 from .compress import Cast as Cast
 from .data import Dataset as Dataset
-from .data import cifar10 as cifar10
 from .data import digits as digits
 from .data import dirichlet as dirichlet
 from .data import fashion_mnist as fashion_mnist
@@ -12,9 +11,7 @@ from .data import iid as iid
 from .federated import Adam as Adam
 from .federated import FedAdam as FedAdam
 from .federated import FedAvgM as FedAvgM
-from .federated import FedBuff as FedBuff
 from .federated import InProcess as InProcess
-from .federated import Ivon as Ivon
 from .federated import OverTheAir as OverTheAir
 from .federated import Sgd as Sgd
 from .federated import Training as Training
@@ -27,14 +24,12 @@ from .inference.variational.fusion import SummedGradients as SummedGradients
 from .keys import Key as Key
 from .models import BernoulliGamma as BernoulliGamma
 from .models import Categorical as Categorical
-from .models import Channels as Channels
 from .models import ClusteredSupport as ClusteredSupport
 from .models import Gaussian as Gaussian
 from .models import Independent as Independent
 from .models import Laplace as Laplace
 from .models import Normal as Normal
 from .models import Prior as Prior
-from .models import SpikeAndSlab as SpikeAndSlab
 from .models import bayesian as bayesian
 from .models import cnn as cnn
 from .models import declare as declare

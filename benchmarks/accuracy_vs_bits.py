@@ -127,7 +127,7 @@ def main() -> int:
         seeds[:1] if options.check else seeds,
     )
     torch.set_num_threads(1)
-    train, test = {"cifar10": bf.cifar10, "cifar100": bf.data.cifar100}.get(
+    train, test = {"cifar10": bf.data.cifar10, "cifar100": bf.data.cifar100}.get(
         options.task, bf.fashion_mnist
     )(options.data)
     if options.held_out:
@@ -234,7 +234,7 @@ def support_of(setting: Any) -> Support:
     """
     if isinstance(setting, float):
         return bf.Independent(setting)
-    return bf.Channels() if isinstance(setting, str) else bf.models.MarkovGrid(*setting)
+    return bf.models.Channels() if isinstance(setting, str) else bf.models.MarkovGrid(*setting)
 
 
 def recipe(

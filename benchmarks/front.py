@@ -1,7 +1,7 @@
 """The front door: README's length, figures and sentences, what the pages lack, and how long a
 newcomer waits for a first picture.
 
-    python benchmarks/front.py [--check] [--no-clone] [--list]
+    python benchmarks/front.py [--check] [--no-clone] [--list] [--mark]
 
 A figure is a number of README's prose and tables outside of code. It is found in the records where
 the comment at the end of its line names the keys of `parts/front/figures.py`, the line says their
@@ -23,12 +23,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from parts.front.ages import told
+from parts.front.ages import changed, told
 from parts.front.figures import Figure, figures
-from parts.front.pages import ROOT, Page, numbers, site, words
+from parts.front.pages import ROOT, Page, dated, numbers, site, words
+from parts.house.surface import names
 from parts.shared.targets import at_least, target
 
-README = ROOT / "README.md"
+sys.path.insert(0, str(ROOT / "docs"))
+README, LEDGER = ROOT / "README.md", ROOT / "docs" / "ledger.md"
 MARK = "†"
 SECTION = re.compile(
     r"^\s*(Parameters|Returns|Raises|References|Notes|Yields)\n\s*---", re.MULTILINE
@@ -47,7 +49,12 @@ def main() -> int:
     parser.add_argument(
         "--list", action="store_true", help="print figures by key, and what misses a target"
     )
+    parser.add_argument(
+        "--mark", action="store_true", help="mark rows of the ledger that are older than their code"
+    )
     options = parser.parse_args()
+    if options.mark:
+        mark()
     page, known = Page(README), figures()
     if options.list:
         for key, figure in known.items():
@@ -73,20 +80,45 @@ def main() -> int:
         target("tutorials without a picture", len(bare), 0),
         target("broken links inside README and pages", len(broken), 0),
     ]
-    flat = collapsed()
+    typed = [
+        f"{name}: {one}"
+        for name in ("docs/index.md", "docs/how-to/choose-a-method.md")
+        for one in unfounded(Page(ROOT / name), known, marked=False)
+    ]
+    met.append(target("typed figures of index and choose-a-method without a mark", len(typed), 0))
+    unsaid = [
+        row for row, program, day, mark in dated(Page(LEDGER)) if changed(program, day) and not mark
+    ]
+    met.append(target("rows of the ledger older than their code and not marked", len(unsaid), 0))
+    flat, bare_names = collapsed(), without_example()
     met.append(target("collapsed docstrings", len(flat), 0))
+    met.append(target("names on bayesfed", len(names()), 120))
+    met.append(target("public names without example", len(bare_names), 0))
     if options.list:
-        for name in (*lost, *wrong, *bare, *broken, *flat):
+        for name in (*lost, *wrong, *bare, *broken, *flat, *bare_names, *typed, *unsaid):
             print(f"  {name}")
     if not options.no_clone:
         met.append(target("seconds from clone to first picture", first_picture(), 60))
     return 0 if all(met) else 1
 
 
-def unfounded(page: Page, known: dict[str, Figure]) -> list[str]:
-    """Return the numbers of a page that no key of their line accounts for, with what is wrong."""
+def mark() -> None:
+    """Mark the rows of the ledger whose code has changed since their day."""
+    text = LEDGER.read_text()
+    for row, program, day, marked in dated(Page(LEDGER)):
+        if not marked and changed(program, day):
+            text = text.replace(row, row.replace(f"| {day} ", f"| {day} {MARK} ", 1))
+    LEDGER.write_text(text)
+
+
+def unfounded(page: Page, known: dict[str, Figure], *, marked: bool = True) -> list[str]:
+    """Return the numbers of a page that no key of their line accounts for, with what is wrong;
+    without lines that say that they are of an earlier version where `marked` is False.
+    """
     lost = []
     for line, keys in page.lines:
+        if MARK in line and not marked:
+            continue
         missing = [key for key in keys if key not in known]
         lost += [f"{key}: no such figure" for key in missing]
         of_line = [known[key] for key in keys if key not in missing]
@@ -129,7 +161,6 @@ def collapsed() -> list[str]:
     """Return the members shown in the reference whose docstring has sections that are not shown as
     such.
     """
-    sys.path.insert(0, str(ROOT / "docs"))
     griffe = importlib.import_module("griffe")
     extensions = griffe.load_extensions(str(ROOT / "docs" / "docstrings.py"))
     package = griffe.load(
@@ -147,6 +178,12 @@ def collapsed() -> list[str]:
             if docstring and SECTION.search(docstring.value) and len(docstring.parsed) < 2:
                 found.add(f"{path}.{name}")
     return sorted(found)
+
+
+def without_example() -> list[str]:
+    """Return the public names that no code of a page uses that is run."""
+    examples = importlib.import_module("examples")
+    return [name for name in examples.names() if not examples.shown(name)]
 
 
 def first_picture() -> float:

@@ -49,7 +49,7 @@ ENTRIES, TOP_ENTRIES, LINES, TEST_LINES, CLI_LINES, FIRST_S, TESTS_S = (
     1.0,
     240,
 )
-COLUMNS, NAMES, FRAMES = 100, 130, 10
+COLUMNS, NAMES, FRAMES = 100, 120, 10
 # Tokens of what was there, and what was bought since.
 BOUGHT = {
     "contracts where people enter": 14_300,

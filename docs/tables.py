@@ -13,6 +13,8 @@ from typing import Any
 
 import bayesfed
 
+import examples
+
 HEAD = "| name | defined on the page of |\n|---|---|"
 ROW = re.compile(r"^(\| `bf\.([\w.]+)` \|) (.*\|)$", re.MULTILINE)
 TARGETS, FILE = (
@@ -32,12 +34,27 @@ def sentence(name: str) -> str:
 
 
 def described(markdown: str) -> str:
-    """Return the first page of the reference, whose table of names has a column of descriptions."""
+    """Return the first page of the reference, whose table of names has a column of descriptions, and links to examples."""
     if HEAD not in markdown:
         raise ValueError(f"reference/index.md has no table that begins with {HEAD!r}")
     head = "| name | what it is | page |\n|---|---|---|"
     wider = markdown.replace(HEAD, head)
-    return ROW.sub(lambda row: f"{row[1]} {sentence(row[2])} | {row[3]}", wider)
+    return ROW.sub(
+        lambda row: f"{row[1]} {sentence(row[2])} | {row[3][:-2]}{example(row[2])} |", wider
+    )
+
+
+def example(name: str) -> str:
+    """Return a link to a page whose code uses a public name, to stand after the page that defines it."""
+    found = [
+        page
+        for page in (*examples.of(name), *examples.of(name, "py"))
+        if page.startswith("docs/")
+    ]
+    if not found:
+        return ""
+    page = Path(found[0])
+    return f', [example](../{page.relative_to("docs")} "{page.stem.replace("-", " ")}")'
 
 
 def verdict_first(markdown: str) -> str:

@@ -323,7 +323,7 @@ def test_a_temperature_of_the_likelihood_is_not_given_twice(declared):
 
 @pytest.mark.parametrize("changes", [None, Changes(start=0.5)])
 def test_channels_go_whole_and_the_outputs_of_the_network_stay(clients, net, changes):
-    declared = bf.declare(net, bf.Prior(bf.Channels()))
+    declared = bf.declare(net, bf.Prior(bf.models.Channels()))
     algorithm = bf.d_turbo_vbi(
         declared,
         observations=sum(map(len, clients.values())),

@@ -46,7 +46,7 @@ def is_exactly(data, parts):
 def test_cifar10_reads_back_exactly(tmp_path, parent):
     home = tmp_path / "cifar-10-batches-bin"
     written = write_cifar10(home)
-    train, test = bf.cifar10(str(tmp_path) if parent else home)
+    train, test = bf.data.cifar10(str(tmp_path) if parent else home)
     assert is_exactly(train, [written[name] for name in BATCHES])
     assert is_exactly(test, [written["test_batch.bin"]])
     assert train.inputs.shape == (20, 3, 32, 32)
@@ -79,7 +79,7 @@ def test_pixels_lie_where_the_format_says(tmp_path):
 
 def test_what_was_read_is_free_of_the_files(tmp_path):
     write_cifar10(tmp_path)
-    train, _ = bf.cifar10(tmp_path)
+    train, _ = bf.data.cifar10(tmp_path)
     before = train.inputs.clone()
     for name in BATCHES:
         (tmp_path / name).write_bytes(bytes(2 * 3073))
@@ -95,7 +95,7 @@ def test_missing_files_are_named(tmp_path):
             r"data_batch_1.bin, "
         ),
     ):
-        bf.cifar10(tmp_path)
+        bf.data.cifar10(tmp_path)
     with pytest.raises(
         DataError,
         match=r"binary version, cifar-100-binary.tar.gz, from the data set's own page, https://",
@@ -112,7 +112,7 @@ def test_missing_files_are_named(tmp_path):
                 r"data_batch_4.bin; try the binary version"
             ),
         ):
-            bf.cifar10(folder)
+            bf.data.cifar10(folder)
 
 
 @pytest.mark.parametrize("change", [-1, 1, -3 * 3074])
@@ -136,11 +136,11 @@ def test_the_other_data_sets_records_are_refused(tmp_path):
     with pytest.raises(
         DataError, match="data_batch_2.bin: expected a positive multiple of 3073 bytes"
     ):
-        bf.cifar10(tmp_path)
+        bf.data.cifar10(tmp_path)
 
 
 def test_labels_out_of_range_are_refused(tmp_path):
     write_cifar10(tmp_path)
     (tmp_path / "data_batch_3.bin").write_bytes(bytes([10]) + bytes(3072))
     with pytest.raises(DataError, match="data_batch_3.bin: expected labels from 0 to 9, found 10"):
-        bf.cifar10(tmp_path)
+        bf.data.cifar10(tmp_path)

@@ -202,3 +202,14 @@ def test_the_index_of_the_reference_has_all_names_of_bayesfed():
     assert sorted(
         re.findall(r"^\| `bf\.(\w+)`", PAGES["docs/reference/index.md"], re.MULTILINE)
     ) == sorted(bf.__all__)
+
+
+def test_every_public_name_has_an_example_that_is_run(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    examples = importlib.import_module("examples")
+    found = examples.paths(
+        "from bayesfed import data as d\nimport bayesfed\nd.iid, bayesfed.Key(0)"
+    )
+    assert [*found] == ["data", "data.iid", "Key"]
+    assert [name for name in examples.names() if not examples.shown(name)] == []
+    assert not examples.shown("errors.WireError")

@@ -187,7 +187,7 @@ def test_names_have_the_first_sentence_of_their_docstrings():
     made = described((DOCS / "reference" / "index.md").read_text())
     assert re.search(
         r"^\| `bf\.run` \| Run an algorithm over clients .* \| "
-        r"\[running\]\[bayesfed\.running\.run\] \|$",
+        r"\[running\]\[bayesfed\.running\.run\], \[example\]\(\.\./tutorials/.*\.md \".*\"\) \|$",
         made,
         re.MULTILINE,
     )

@@ -77,9 +77,46 @@ def test_the_marks_of_readme_are_right(front):
     assert front.unmarked(front.Page(ROOT / "README.md"), front.figures())[0] == []
 
 
+def test_pages_have_no_figure_that_is_typed_and_not_marked(front, tmp_path):
+    known = front.figures()
+    for name in ("index.md", "how-to/choose-a-method.md"):
+        assert front.unfounded(front.Page(ROOT / "docs" / name), known, marked=False) == []
+    typed = page(front, tmp_path, "one 7.5 \u2020\ntwo 8.5\n")
+    assert [line[:3] for line in front.unfounded(typed, {}, marked=False)] == ["8.5"]
+
+
+def test_rows_of_the_ledger_are_marked_where_the_code_has_changed_since(
+    front, tmp_path, monkeypatch
+):
+    pages = importlib.import_module("parts.front.pages")
+    ages = importlib.import_module("parts.front.ages")
+    if not ages.told():
+        pytest.skip("the history is not there")
+    rows = front.dated(front.Page(front.LEDGER))
+    assert len(rows) > 80
+    assert {program for _, program, _, _ in rows} <= {*ages.MEASURES, "house", "privacy"}
+    assert [row for row, of, day, marked in rows if front.changed(of, day) and not marked] == []
+    text = (
+        "| a | 1 | 2 | `python benchmarks/fedrlr.py` | 2020-01-01 | differs |\n"
+        "| b | 1 | 2 | the same | 2099-01-01 | differs |\n"
+        "| c | 1 | 2 | `tests/x.py` | 2020-01-01 | |\n"
+    )
+    (tmp_path / "ledger.md").write_text(text)
+    monkeypatch.setattr(front, "LEDGER", tmp_path / "ledger.md")
+    front.mark()
+    assert (tmp_path / "ledger.md").read_text() == text.replace(
+        "2020-01-01", "2020-01-01 \u2020", 1
+    )
+    assert [row[1:] for row in pages.dated(page(front, tmp_path, text))] == [
+        ("fedrlr", "2020-01-01", False),
+        ("fedrlr", "2099-01-01", False),
+    ]
+
+
 def test_numbers_are_those_a_reader_sees(front):
     line = "from 1.00 to 1,030 (`Sgd(0.1)`, [784-256](a-2.md), 26 %) <!-- figures: x1 2 -->"
     assert front.numbers(line) == ["1.00", "1,030", "26"]
+    assert front.numbers("2. Five of 10 clients") == ["10"]
 
 
 def test_broken_links_and_headings_are_found(front, tmp_path, monkeypatch):
@@ -267,7 +304,7 @@ def test_the_probabilities_of_choose_a_method_are_those_of_the_records(front):
         ]
         assert given == [
             *mean,
-            f"{statistics.fmean(records.corrupted(one) for one in known[name]):.2f}",
+            f"{statistics.fmean(records.corrupted(one) for one in known[name]):.2f} \u2020",
         ], name
 
 

@@ -50,7 +50,9 @@ def test_without_lateness_it_is_the_synchronous_run(name):
     tiny = tiny_recipes()[name]()
     for share, count in ((1.0, 4), (0.5, 2)):
         whole = run(tiny.algorithm, tiny.pool(), rounds=3, sampler=bf.fraction(share))
-        buffer = bf.FedBuff(size=count, concurrency=count, staleness="constant", seconds=equally)
+        buffer = bf.federated.FedBuff(
+            size=count, concurrency=count, staleness="constant", seconds=equally
+        )
         found = run(tiny.algorithm, tiny.pool(), rounds=3, asynchronous=buffer)
         same(whole, found)
         assert found.series("simulated_s") == [(0, 2.0), (1, 4.0), (2, 6.0)]
@@ -62,7 +64,7 @@ def test_without_lateness_it_is_the_synchronous_run(name):
 def test_a_resumed_run_has_the_same_bits(name, tmp_path):
     tiny = tiny_recipes()[name]()
     constant = "pvi" in name
-    buffer = bf.FedBuff(
+    buffer = bf.federated.FedBuff(
         size=2, concurrency=3, staleness="constant" if constant else "polynomial", seconds=unequally
     )
     whole = run(tiny.algorithm, tiny.pool(), rounds=7, asynchronous=buffer)
@@ -87,7 +89,7 @@ def test_a_resumed_run_has_the_same_bits(name, tmp_path):
 
 def test_pvi_stays_the_product_of_its_factors():
     tiny = tiny_recipes()["federated_svi pvi"]()
-    buffer = bf.FedBuff(size=1, concurrency=3, staleness="constant", seconds=unequally)
+    buffer = bf.federated.FedBuff(size=1, concurrency=3, staleness="constant", seconds=unequally)
     result = run(tiny.algorithm, tiny.pool(), rounds=9, asynchronous=buffer)
     # q = prod_k t_k, whatever is still on its way: a client's factor changes when its answer
     # arrives.
@@ -119,7 +121,9 @@ def test_values_are_added_as_changes_of_the_state_they_began_with():
     algorithm = bf.compose("moving", net, Moving())
     begin = parameters(net)["weight"].item()
     seconds = {"a": 2.0, "b": 5.0}
-    buffer = bf.FedBuff(size=1, concurrency=2, seconds=lambda profile, cost: seconds[profile.name])
+    buffer = bf.federated.FedBuff(
+        size=1, concurrency=2, seconds=lambda profile, cost: seconds[profile.name]
+    )
     result = run(algorithm, data, rounds=3, asynchronous=buffer)
     # At 2 s and 4 s: a, each time from the newest state. At 5 s: b, begun two steps ago.
     assert result.series("simulated_s") == [(0, 2.0), (1, 4.0), (2, 5.0)]
@@ -134,7 +138,7 @@ def test_a_client_that_fails_makes_room_and_nobody_is_asked_twice_between_two_st
     tiny = tiny_recipes()["fed_avg"]()
     name = next(name for name in tiny.data if name.endswith("1"))
     data = {**tiny.data, name: bf.Dataset(torch.zeros(3, 5), torch.zeros(3, dtype=torch.long))}
-    buffer = bf.FedBuff(size=4, concurrency=3, seconds=unequally)
+    buffer = bf.federated.FedBuff(size=4, concurrency=3, seconds=unequally)
     result = run(tiny.algorithm, data, rounds=2, asynchronous=buffer)
     # Three others are there: with nobody left to ask, the server steps with three answers.
     assert [len(record.clients) for record in result.history] == [3, 3]
@@ -155,7 +159,7 @@ def test_seconds_are_those_of_devices():
         algorithm,
         bf.InProcess(tiny.data, devices=figures),
         rounds=4,
-        asynchronous=bf.FedBuff(size=1, concurrency=4),
+        asynchronous=bf.federated.FedBuff(size=1, concurrency=4),
     )
     up = {row.client: row.cost for row in result.ledger if row.direction == "up"}
     assert all(cost.compute_s > 0 and cost.uplink_s > 0 for cost in up.values())
@@ -192,12 +196,12 @@ def test_what_cannot_be_run_so_is_refused_in_words(name, change, words):
     tiny = tiny_recipes()[name]()
     options = {"size": 2, "concurrency": 2, "staleness": "constant", "seconds": equally} | change
     with pytest.raises(ArgumentError, match=words):
-        run(tiny.algorithm, tiny.pool(), rounds=1, asynchronous=bf.FedBuff(**options))
+        run(tiny.algorithm, tiny.pool(), rounds=1, asynchronous=bf.federated.FedBuff(**options))
 
 
 def test_robust_rules_and_samplers_are_refused():
     tiny = tiny_recipes()["fed_avg"]()
-    buffer = bf.FedBuff(size=2, concurrency=2, seconds=equally)
+    buffer = bf.federated.FedBuff(size=2, concurrency=2, seconds=equally)
     with pytest.raises(ArgumentError, match="adds changes of single clients"):
         run(
             bf.robust(tiny.algorithm, bf.federated.Median()),

@@ -54,6 +54,9 @@ def test_every_exported_name_resolves_and_strangers_do_not():
     assert callable(bf.run)
     with pytest.raises(AttributeError, match="no attribute 'fed_average'; did you mean .*fed_avg"):
         bf.fed_average  # noqa: B018
+    for name, home in (("Ivon", "federated.Ivon"), ("Turn", "algorithms.Turn")):
+        with pytest.raises(AttributeError, match=rf"^bayesfed\.{name} is bayesfed\.{home}$"):
+            getattr(bf, name)
 
 
 @pytest.mark.parametrize("name", modules())

@@ -15,7 +15,10 @@ from pathlib import Path
 
 import bayesfed as bf
 
-ROOMS = ("compress", "data", "inspect", "models", "running", "wireless")
+ROOMS = (
+    *("algorithms", "compress", "data", "federated"),
+    *("inspect", "models", "running", "wireless"),
+)
 FILE = Path(__file__).parent / "signatures.txt"
 WRITE = "python -m tests.house.test_signatures --write"
 

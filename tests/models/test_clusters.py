@@ -50,7 +50,7 @@ def _channel(channels, number):
     [
         (Inputs(), None),
         (Outputs(bf.Independent(0.3)), None),
-        (bf.Channels(), None),
+        (bf.models.Channels(), None),
         (Inputs(MarkovGrid(0.6, 0.55)), None),
         (Inputs(MarkovGrid(0.6, 0.62, field=-0.3, patch=(2, 3))), 6),
         (Inputs(Neighbourhood(nx.cycle_graph(5), 0.6, -0.4)), 5),

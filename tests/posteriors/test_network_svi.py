@@ -101,7 +101,7 @@ TRIED = [(PVI(0.2, proximal=0.5, mixing=0.4), True)]
     ids=repr,
 )
 def test_rules_take_a_network(fusion, noise):
-    training = bf.Training(steps=3, batch_size=8, optimiser=bf.Ivon(noise=noise))
+    training = bf.Training(steps=3, batch_size=8, optimiser=bf.federated.Ivon(noise=noise))
     algorithm, parts = network(fusion=fusion, training=training, temperature=0.1)
     result = bf.run(algorithm, {**parts, "empty": parts["client-0"][:0]}, rounds=2, progress=False)
     assert all(bool(torch.isfinite(leaf).all()) for leaf in result.snapshot.state.values())
@@ -141,9 +141,9 @@ def test_what_does_not_fit_is_refused():
         with pytest.raises(error, match=words):
             network(**changes)
     with pytest.raises(PosteriorError, match="a network with Gaussian priors"):
-        fitted(rule=PVI(0.3), optimiser=bf.Ivon())
+        fitted(rule=PVI(0.3), optimiser=bf.federated.Ivon())
     with pytest.raises(ArgumentError, match="a rule whose clients take steps"):
-        network(fusion=SummedGradients(), training=bf.Training(optimiser=bf.Ivon()))
+        network(fusion=SummedGradients(), training=bf.Training(optimiser=bf.federated.Ivon()))
     assert isinstance(network(fusion=SummedGradients())[0].phases[0].local, SviLocal)
     with pytest.raises(ArgumentError, match="a damping in numbers"):
         PVI(mixing=0.5)
@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_refused():
         PVI(proximal=0)
     with pytest.raises(ClientError, match=r"federated_svi of bayesian\(net\)"):
         bf.run(
-            bf.fed_avg(recipes.net(), training=bf.Training(optimiser=bf.Ivon())),
+            bf.fed_avg(recipes.net(), training=bf.Training(optimiser=bf.federated.Ivon())),
             recipes.rows(),
             rounds=1,
             progress=False,

@@ -89,6 +89,7 @@ def test_the_page_has_everything_and_loads_nothing(saved, tmp_path):
     text = path.read_text(encoding="utf-8")
     page = Page(text)
     assert page.texts["h2"] == [
+        "Health",
         "Summary",
         "Learning curves",
         "Supports",

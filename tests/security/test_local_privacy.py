@@ -90,14 +90,14 @@ def test_epsilon_is_that_of_a_sensitivity_of_twice_the_clip(noise, rounds):
         )
 
     exact = brentq(lambda epsilon: delta(epsilon) - 1e-5, 1e-6, 100)
-    assert bf.epsilon(noise / 2, rounds, 1e-5) == pytest.approx(exact, rel=1e-9)
+    assert bf.algorithms.epsilon(noise / 2, rounds, 1e-5) == pytest.approx(exact, rel=1e-9)
 
 
 def test_every_round_is_reported_and_other_wrappers_go_around_it(net, clients):
     noisy = bf.local_privacy(
         bf.fed_avg(net, training=WORK), clip=1.0, noise=4.0, key=KEY, delta=1e-5
     )
-    epsilons = [bf.epsilon(2.0, rounds, 1e-5) for rounds in (1, 2)]
+    epsilons = [bf.algorithms.epsilon(2.0, rounds, 1e-5) for rounds in (1, 2)]
     for algorithm in (
         noisy,
         bf.robust(noisy, bf.federated.Median()),

@@ -208,7 +208,7 @@ def exact_epsilon(noise, count, delta):
 @pytest.mark.parametrize(("noise", "count"), [(1.0, 1), (1.0, 10), (5.0, 1), (5.0, 100), (0.7, 3)])
 def test_epsilon_of_the_gaussian_mechanism(noise, count):
     delta = 1e-5
-    found = bf.epsilon(noise, count, delta)
+    found = bf.algorithms.epsilon(noise, count, delta)
     assert found == pytest.approx(exact_epsilon(noise, count, delta), rel=1e-6)
     # On the grid of a sample of everybody, and by Rényi orders (Mironov, 2017).
     grid = accounting._losses(2 * noise, 1 - 1e-9).self_compose(count, 1e-15)
@@ -236,8 +236,8 @@ def test_epsilon_of_a_sample_is_that_of_its_losses(noise, drawn):
         )
 
     one = brentq(lambda e: spent(e) - delta, 1e-12, 100) if spent(0) > delta else 0.0
-    assert bf.epsilon(noise, 1, delta, **among) == pytest.approx(one, abs=1e-4)
-    found = bf.epsilon(noise, 60, delta, **among)
+    assert bf.algorithms.epsilon(noise, 1, delta, **among) == pytest.approx(one, abs=1e-4)
+    found = bf.algorithms.epsilon(noise, 60, delta, **among)
     pair = pld.from_gaussian_mechanism(noise / 2, sampling_prob=share)
     accountant = rdp.RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
     each = GaussianDpEvent(noise / 2)
@@ -250,8 +250,8 @@ def test_epsilon_of_a_sample_is_that_of_its_losses(noise, drawn):
 @pytest.mark.parametrize("wished", [0.3, 2.0, 30.0])
 def test_noise_for_an_epsilon_is_the_least(wished, among):
     noise = bf.algorithms.noise_for(wished, 50, 1e-5, **among)
-    assert bf.epsilon(noise, 50, 1e-5, **among) <= wished
-    assert bf.epsilon(noise / 1.002, 50, 1e-5, **among) > wished
+    assert bf.algorithms.epsilon(noise, 50, 1e-5, **among) <= wished
+    assert bf.algorithms.epsilon(noise / 1.002, 50, 1e-5, **among) > wished
 
 
 def test_a_delta_that_allows_to_tell_all_of_a_client_is_told(net, clients):
@@ -262,15 +262,16 @@ def test_a_delta_that_allows_to_tell_all_of_a_client_is_told(net, clients):
 
 
 def test_epsilon_grows_with_rounds_and_shrinks_with_noise_and_sampling():
-    spent = [bf.epsilon(1.0, count, 1e-5) for count in (1, 2, 10, 100)]
+    spent = [bf.algorithms.epsilon(1.0, count, 1e-5) for count in (1, 2, 10, 100)]
     assert spent == sorted(spent)
-    assert bf.epsilon(2.0, 10, 1e-5) < bf.epsilon(1.0, 10, 1e-5)
+    assert bf.algorithms.epsilon(2.0, 10, 1e-5) < bf.algorithms.epsilon(1.0, 10, 1e-5)
     sampled = [
-        bf.epsilon(2.0, 10, 1e-5, participants=m, population=1000) for m in (1, 10, 100, 1000)
+        bf.algorithms.epsilon(2.0, 10, 1e-5, participants=m, population=1000)
+        for m in (1, 10, 100, 1000)
     ]
     assert sampled == sorted(sampled)
     # Everybody, replaced by somebody else: twice the sensitivity.
-    assert sampled[-1] == pytest.approx(bf.epsilon(1.0, 10, 1e-5), rel=1e-9)
+    assert sampled[-1] == pytest.approx(bf.algorithms.epsilon(1.0, 10, 1e-5), rel=1e-9)
 
 
 def test_epsilon_is_in_the_report_where_it_was_asked_for_only(net, clients):
@@ -281,12 +282,14 @@ def test_epsilon_is_in_the_report_where_it_was_asked_for_only(net, clients):
         bf.private(algorithm, **settings, delta=1e-5), clients, rounds=3, progress=False
     )
     assert [value for _, value in result.series("epsilon")] == [
-        bf.epsilon(1.0, count, 1e-5) for count in (1, 2, 3)
+        bf.algorithms.epsilon(1.0, count, 1e-5) for count in (1, 2, 3)
     ]
     assert result.final("delta") == 1e-5
     sampled = bf.private(algorithm, **{**settings, "participants": 2}, delta=1e-5, population=4)
     result = bf.run(sampled, clients, rounds=2, sampler=fraction(0.5), progress=False)
-    assert result.final("epsilon") == bf.epsilon(1.0, 2, 1e-5, participants=2, population=4)
+    assert result.final("epsilon") == bf.algorithms.epsilon(
+        1.0, 2, 1e-5, participants=2, population=4
+    )
     with pytest.raises(UpdateError, match="private, round 0: expected at most 2 clients, found 4"):
         final(bf.private(algorithm, **{**settings, "participants": 2}), clients)
 

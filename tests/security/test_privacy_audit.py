@@ -67,7 +67,7 @@ def changes(world, noise, count, told=None, runs=1):
             own.append(3 * float(report.state["model/weight"] - before))
             before = report.state["model/weight"]
         seen.append(own)
-    printed = bf.epsilon(told, count, DELTA) if told else report.server["epsilon"]
+    printed = bf.algorithms.epsilon(told, count, DELTA) if told else report.server["epsilon"]
     return torch.tensor(seen, dtype=torch.float64), printed
 
 
@@ -100,7 +100,7 @@ def audited(noise, count, told=None, runs=1, rounds_of_one=False):
         present, absent, printed = (
             present.reshape(-1, 1),
             absent.reshape(-1, 1),
-            bf.epsilon(told or noise, 1, DELTA),
+            bf.algorithms.epsilon(told or noise, 1, DELTA),
         )
     return lower_bound(present, absent, noise), printed
 
@@ -170,5 +170,5 @@ def test_the_audit_finds_mechanisms_that_are_broken(parts):
 
 def test_the_bound_is_that_of_two_normals(parts):
     attack, _, _ = parts
-    printed = bf.epsilon(2.0, 1, attack.DELTA)
+    printed = bf.algorithms.epsilon(2.0, 1, attack.DELTA)
     assert attack.gaussian_epsilon(0.5, attack.DELTA) == pytest.approx(printed, rel=1e-8)

@@ -213,7 +213,7 @@ def late():
     never = rephased(private(), assign=lambda *_: Skip("no time"))
     report, moves = moved(never, on_client_error="drop")
     assert bool((moves != 0).all())
-    assert report.server["epsilon"] == bf.epsilon(1.0, 1, 1e-5)
+    assert report.server["epsilon"] == bf.algorithms.epsilon(1.0, 1, 1e-5)
 
 
 def on_devices():
@@ -324,10 +324,10 @@ def test_only_what_was_clipped_is_summed_once():
 
 
 def test_uniform_samples_of_the_population_are_accepted():
-    assert ran(sampled(), sampler=fraction(0.5))[-1].server["epsilon"] == bf.epsilon(
+    assert ran(sampled(), sampler=fraction(0.5))[-1].server["epsilon"] == bf.algorithms.epsilon(
         1.0, 2, 1e-5, participants=2, population=4
     )
-    assert ran(private(population=4))[-1].server["epsilon"] == bf.epsilon(
+    assert ran(private(population=4))[-1].server["epsilon"] == bf.algorithms.epsilon(
         1.0, 2, 1e-5, participants=4, population=4
     )
     (first,) = ran(sampled(), sampler=fraction(0.5), rounds=1)

@@ -76,7 +76,8 @@ def noise_for(
     population: int | None = None,
 ) -> float:
     """Return the least noise multiplier, to a thousandth of it, with which `rounds` rounds cost at
-    most `epsilon` at `delta`: the inverse of `bayesfed.epsilon`, with its arguments and errors.
+    most `epsilon` at `delta`: the inverse of `bayesfed.algorithms.epsilon`, with its arguments and
+    errors.
 
     Examples
     --------

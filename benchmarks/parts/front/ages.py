@@ -40,6 +40,13 @@ def older(source: str, commits: Iterable[str] = ()) -> bool:
     )
 
 
+def changed(source: str, date: str) -> bool:
+    """Return whether the code that a source measures has changed since a day, 2026-11-26."""
+    folders = MEASURES.get(source)
+    since = f"--since={date}T23:59:59"
+    return folders is not None and bool(_git("log", "-1", "--format=%h", since, "--", *folders))
+
+
 @functools.cache
 def told() -> bool:
     """Return whether the history is there and whole."""

@@ -96,8 +96,10 @@ def slug(heading: str) -> str:
 
 
 def numbers(line: str) -> list[str]:
-    """Return the numbers of a line of Markdown outside of code, comments and links."""
-    plain = re.sub(r"<!--.*?-->|<[^>]+>", "", line)
+    """Return the numbers of a line of Markdown outside of code, comments, links and its number in a
+    list.
+    """
+    plain = re.sub(r"<!--.*?-->|<[^>]+>|^\s*\d+\. ", "", line)
     plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`\n]*`", "", plain))
     return [number.rstrip(",") for number in NUMBER.findall(plain)]
 
@@ -110,3 +112,25 @@ def words(page: Page) -> float:
 def site() -> list[Page]:
     """Return the pages of the documentation."""
     return [Page(path) for path in sorted((ROOT / "docs").rglob("*.md"))]
+
+
+DATED = re.compile(r"\| (\d{4}-\d\d-\d\d) ?(\u2020?) *\|")
+PROGRAM = re.compile(r"(?:benchmarks|examples)/(\w+)\.py")
+
+
+def dated(page: Page) -> list[tuple[str, str, str, bool]]:
+    """Return the rows of the ledger that a program measured: the row, the program, the day, and
+    whether the row says that it is of an earlier version of the code. "the same" is the program of
+    the row above.
+    """
+    found, program = [], ""
+    for line in page.text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not (day := DATED.search(line)):
+            continue
+        command = cells[[*map(str.strip, cells)].index(day[0].strip("| ")) - 1]
+        if not command.startswith("the same"):
+            program = named[1] if (named := PROGRAM.search(command)) else ""
+        if program:
+            found.append((line, program, day[1], bool(day[2])))
+    return found

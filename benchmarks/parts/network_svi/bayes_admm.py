@@ -103,7 +103,7 @@ def method(name: str, rows: bf.Dataset, seed: int) -> Algorithm:
         "FedLap-Cov": bf.PVI(damping=0.1),
         "BayesADMM": bf.PVI(damping=0.3, proximal=PROXIMAL, mixing=1 / (1 + CLIENTS * PROXIMAL)),
     }
-    training = bf.Training(optimiser=bf.Ivon(noise=name != "FedLap-Cov"), **work)
+    training = bf.Training(optimiser=bf.federated.Ivon(noise=name != "FedLap-Cov"), **work)
     return bf.federated_svi(
         bf.bayesian(net),
         fusion=rules[name],

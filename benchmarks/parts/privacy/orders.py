@@ -193,6 +193,9 @@ def broken() -> Iterator[tuple[str, Found]]:
         return replace(made, checks=())
 
     found = attack_sent(weak, tiny, LOCAL)
-    yield "a tenth of the noise", replace(found, printed=bf.epsilon(LOCAL / 2, ROUNDS, DELTA))
+    yield (
+        "a tenth of the noise",
+        replace(found, printed=bf.algorithms.epsilon(LOCAL / 2, ROUNDS, DELTA)),
+    )
     yield "a figure beside it", attack_sent(telling, tiny, LOCAL)
     yield "a sum that is kept", attack_sum(noting, tiny, CENTRAL)

@@ -129,7 +129,11 @@ def curve(race: Race, way: str, seed: int) -> Curve:
         race.made(seed, bf.data.concatenated(list(clients.values()))), MACS, deadline_s=deadline
     )
     pool = bf.InProcess(clients, devices={name: device.figures() for name, device in fleet.items()})
-    buffer = bf.FedBuff(BUFFER, AT_WORK, staleness=race.staleness) if way == "FedBuff" else None
+    buffer = (
+        bf.federated.FedBuff(BUFFER, AT_WORK, staleness=race.staleness)
+        if way == "FedBuff"
+        else None
+    )
     sampler = bf.federated.everyone if buffer else bf.fraction(AT_WORK / CLIENTS)
     clock, points = 0.0, Curve()
     for report in rounds(

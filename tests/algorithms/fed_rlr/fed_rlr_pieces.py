@@ -18,12 +18,12 @@ WORK = bf.Training(steps=3, batch_size=16, optimiser=bf.Sgd(0.05))
 
 
 ALL = [
-    bf.Tangents(),
-    bf.Tangents(orthographic_retraction),
-    bf.Factors(),
-    bf.Factors("orthogonal"),
-    bf.Factors("none"),
-    bf.Points(),
+    bf.algorithms.Tangents(),
+    bf.algorithms.Tangents(orthographic_retraction),
+    bf.algorithms.Factors(),
+    bf.algorithms.Factors("orthogonal"),
+    bf.algorithms.Factors("none"),
+    bf.algorithms.Points(),
 ]
 
 
@@ -68,7 +68,7 @@ class Spy:
 
 def rlr_local(net, retraction=metric_retraction, **changes):
     arguments = {
-        "transmission": bf.Tangents(),
+        "transmission": bf.algorithms.Tangents(),
         "learning_rate": 0.1,
         "steps": 1,
         "batch_size": 16,
@@ -97,14 +97,14 @@ def regression_net():
 
 SETTINGS = {
     "default": {},
-    "paper": {"transmission": bf.Factors(), "reset": False, "consensus": 0.1},
+    "paper": {"transmission": bf.algorithms.Factors(), "reset": False, "consensus": 0.1},
     "paper on the air": {
-        "transmission": bf.Factors("orthogonal"),
+        "transmission": bf.algorithms.Factors("orthogonal"),
         "reset": False,
         "consensus": 0.1,
         "link": bf.OverTheAir(bf.wireless.Gbma("product"), snr_db=25.0),
     },
     "own tangents": {"reset": False, "consensus": 0.1},
-    "points": {"transmission": bf.Points(), "reset": False},
+    "points": {"transmission": bf.algorithms.Points(), "reset": False},
     "air": {"link": bf.OverTheAir(snr_db=25.0, estimate_variance=0.1)},
 }

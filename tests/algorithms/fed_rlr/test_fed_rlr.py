@@ -35,7 +35,7 @@ def flattened(state):
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 @pytest.mark.parametrize(
     "transmission",
-    [bf.Tangents(), bf.Tangents(orthographic_retraction)],
+    [bf.algorithms.Tangents(), bf.algorithms.Tangents(orthographic_retraction)],
     ids=["metric", "orthographic"],
 )
 def test_at_full_rank_one_step_is_fed_avg(kind, link, transmission, clients):
@@ -173,7 +173,7 @@ def test_factors_take_as_many_numbers_as_the_paper_counts(clients, net):
         bf.fed_rlr(
             net,
             4,
-            transmission=bf.Factors("orthogonal"),
+            transmission=bf.algorithms.Factors("orthogonal"),
             link=bf.OverTheAir(bf.wireless.Gbma("product"), snr_db=25.0),
             training=WORK,
         ),
@@ -184,7 +184,9 @@ def test_factors_take_as_many_numbers_as_the_paper_counts(clients, net):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transmission", [bf.Points(), bf.Tangents()], ids=["points", "tangents"])
+@pytest.mark.parametrize(
+    "transmission", [bf.algorithms.Points(), bf.algorithms.Tangents()], ids=["points", "tangents"]
+)
 def test_it_learns_with_clients_that_keep_their_own_points(transmission, digits):
     """The paper's own mode: one step a round from the client's own Theta_k."""
     train, test = digits

@@ -142,7 +142,7 @@ def test_clients_weigh_by_their_rows(link, net):
 
 
 def test_factors_weigh_clients_alike(clients, net):
-    algorithm = bf.fed_rlr(net, 4, transmission=bf.Factors("orthogonal"), training=WORK)
+    algorithm = bf.fed_rlr(net, 4, transmission=bf.algorithms.Factors("orthogonal"), training=WORK)
     seen, honest = [], algorithm.phases[0]
 
     class Noted(Retract):
@@ -151,7 +151,9 @@ def test_factors_weigh_clients_alike(clients, net):
             return super().step(state, reducer, round)
 
     final(
-        replace(algorithm, phases=(replace(honest, server=Noted(bf.Factors("orthogonal"))),)),
+        replace(
+            algorithm, phases=(replace(honest, server=Noted(bf.algorithms.Factors("orthogonal"))),)
+        ),
         clients,
         1,
     )
@@ -194,15 +196,15 @@ def test_a_sum_in_64_bits_does_not_widen_the_state(net):
         Update(
             {
                 name: torch.ones(shape).double()
-                for name, shape in sent_shapes(state, bf.Tangents()).items()
+                for name, shape in sent_shapes(state, bf.algorithms.Tangents()).items()
             },
             1.0,
             "tangent",
         ),
     )
-    assert {leaf.dtype for leaf in Retract(bf.Tangents()).step(state, reducer, 0)[0].values()} == {
-        torch.float32
-    }
+    assert {
+        leaf.dtype for leaf in Retract(bf.algorithms.Tangents()).step(state, reducer, 0)[0].values()
+    } == {torch.float32}
 
 
 def test_a_layer_that_is_not_reached_stays_and_shared_layers_are_one(clients):
@@ -286,7 +288,10 @@ def test_labels_the_network_has_not_are_said_in_words(clients, net):
 
 
 def test_a_mean_that_no_point_belongs_to_names_layer_and_round(net):
-    state, sent = parameters(bf.models.fixed_rank(net, 4)), bf.Tangents(orthographic_retraction)
+    state, sent = (
+        parameters(bf.models.fixed_rank(net, 4)),
+        bf.algorithms.Tangents(orthographic_retraction),
+    )
     zeros = {name: torch.zeros(shape) for name, shape in sent_shapes(state, sent).items()}
     reducer = Sum()
     reducer.add("a", Update({**zeros, "3.core": -state["3.s"]}, 1.0, "tangent"))
@@ -373,7 +378,11 @@ def test_nobody_on_the_air_is_an_error_in_words(clients, net):
         ),
         (4, {"clip": 0.0}, r"clip: expected a number in \(0, inf\]"),
         (4, {"clip": math.nan}, r"clip: expected a number in \(0, inf\]"),
-        (4, {"transmission": bf.Points(), "link": CLEAR}, "a transmission that adds, found Points"),
+        (
+            4,
+            {"transmission": bf.algorithms.Points(), "link": CLEAR},
+            "a transmission that adds, found Points",
+        ),
     ],
 )
 def test_arguments_are_checked(rank, arguments, words, net):
@@ -398,7 +407,7 @@ def test_consensus_of_a_round_is_checked_in_that_round(clients, net):
 
 
 def test_rules_that_need_points_apart_are_refused_by_the_air(clients, net):
-    algorithm = bf.fed_rlr(net, 4, transmission=bf.Points(), training=WORK)
+    algorithm = bf.fed_rlr(net, 4, transmission=bf.algorithms.Points(), training=WORK)
     air = replace(algorithm, phases=(replace(algorithm.phases[0], link=CLEAR),))
     with pytest.raises(ArgumentError, match="expected a sum, found Keep"):
         final(air, clients)
@@ -406,7 +415,7 @@ def test_rules_that_need_points_apart_are_refused_by_the_air(clients, net):
 
 def test_unknown_precoders_and_snrs_are_refused():
     with pytest.raises(ArgumentError, match="'rademacher', 'orthogonal', 'none', found 'haar'"):
-        bf.Factors("haar")
+        bf.algorithms.Factors("haar")
     with pytest.raises(
         ArgumentError, match=r"snr_db: expected a number in \(-inf, inf\), found nan"
     ):

@@ -77,7 +77,7 @@ def test_the_pull_is_the_gradient_of_a_gaussian_around_the_broadcast_model(clien
 
 @pytest.mark.parametrize(
     "transmission",
-    [pytest.param(bf.Points(), marks=pytest.mark.slow), bf.Tangents()],
+    [pytest.param(bf.algorithms.Points(), marks=pytest.mark.slow), bf.algorithms.Tangents()],
     ids=["points", "tangents"],
 )
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_one_clients_change_is_carried_without_loss(reach):
     """However far: the projection of the difference is the inverse of the orthographic
     retraction.
     """
-    base, sent = some_point(0), bf.Tangents(orthographic_retraction)
+    base, sent = some_point(0), bf.algorithms.Tangents(orthographic_retraction)
     own = (
         FixedRank(some_point(1).u, reach * some_point(1).s, some_point(1).v)
         if reach > 1e-3
@@ -76,7 +76,7 @@ def test_one_clients_change_is_carried_without_loss(reach):
 
 @pytest.mark.parametrize("retraction", [metric_retraction, orthographic_retraction])
 def test_tangents_of_many_are_the_retraction_of_their_mean(retraction):
-    base, weights, sent = some_point(0), [1.0, 2.0, 5.0], bf.Tangents(retraction)
+    base, weights, sent = some_point(0), [1.0, 2.0, 5.0], bf.algorithms.Tangents(retraction)
     own = [some_point(number) for number in (1, 2, 3)]
     rows, columns = base.u @ base.u.mT, base.v @ base.v.mT
     mean = sum(w * to_dense(point) for w, point in zip(weights, own, strict=True)) / 8 - to_dense(
@@ -89,7 +89,7 @@ def test_tangents_of_many_are_the_retraction_of_their_mean(retraction):
 
 
 def test_noise_outside_the_tangent_space_is_projected_off():
-    base, sent = some_point(0), bf.Tangents()
+    base, sent = some_point(0), bf.algorithms.Tangents()
     total = update(sent, base, [some_point(1)], [1.0])
     generator = bf.Key(0, "noise").generator()
     noisy = {
@@ -111,7 +111,7 @@ def test_noise_outside_the_tangent_space_is_projected_off():
 
 def products(precoder, own, count):
     """Return draws of the received product before it is cut to its rank, ``(count, M, N)``."""
-    sent, base, found = bf.Factors(precoder), own[0], []
+    sent, base, found = bf.algorithms.Factors(precoder), own[0], []
     for draw in range(count):
         payloads = [
             sent.send(base, point, bf.Key(draw, "client", number))
@@ -204,7 +204,10 @@ def test_without_a_precoder_cross_terms_stay():
 @pytest.mark.parametrize("precoder", ["rademacher", "orthogonal"])
 def test_precoders_have_mean_zero_and_unit_second_moment(precoder):
     draws = torch.stack(
-        [bf.Factors(precoder).draw(3, bf.Key(number, "precoder")) for number in range(3000)]
+        [
+            bf.algorithms.Factors(precoder).draw(3, bf.Key(number, "precoder"))
+            for number in range(3000)
+        ]
     )
     assert z(draws, torch.zeros(3, 3), torch.full((3, 3), 1 / 3)) < 4
     gram = draws @ draws.mT
@@ -215,8 +218,8 @@ def test_precoders_have_mean_zero_and_unit_second_moment(precoder):
         else float(off.diagonal(dim1=1, dim2=2).max()) < 1e-12
     )
     assert tree_equal(
-        bf.Factors(precoder).send(some_point(0), some_point(0), bf.Key(1)),
-        bf.Factors(precoder).send(some_point(0), some_point(0), bf.Key(1)),
+        bf.algorithms.Factors(precoder).send(some_point(0), some_point(0), bf.Key(1)),
+        bf.algorithms.Factors(precoder).send(some_point(0), some_point(0), bf.Key(1)),
     )
 
 
@@ -224,7 +227,11 @@ def test_precoders_have_mean_zero_and_unit_second_moment(precoder):
 def test_every_client_round_and_layer_has_a_precoder_of_its_own(precoder, clients):
     net = bf.mlp([64, 10, 10, 10], bf.Key(0, "net")).double()
     algorithm = bf.fed_rlr(
-        net, 3, transmission=bf.Factors(precoder), training=bf.Training(steps=1), codec=bf.Cast(64)
+        net,
+        3,
+        transmission=bf.algorithms.Factors(precoder),
+        training=bf.Training(steps=1),
+        codec=bf.Cast(64),
     )
     local, state = algorithm.phases[0].local, owned(algorithm.initial, "model")
     sound = points(state)
@@ -247,7 +254,7 @@ def test_every_client_round_and_layer_has_a_precoder_of_its_own(precoder, client
 
 
 def test_factors_are_received_as_the_product_cut_to_its_rank():
-    own, sent = [some_point(number) for number in (3, 4)], bf.Factors("orthogonal")
+    own, sent = [some_point(number) for number in (3, 4)], bf.algorithms.Factors("orthogonal")
     total = update(sent, own[0], own, [1.0, 1.0])
     received = sent.receive(own[0], [total], [2.0])
     assert torch.allclose(
@@ -258,7 +265,7 @@ def test_factors_are_received_as_the_product_cut_to_its_rank():
 
 
 def test_points_are_received_as_the_dense_mean_cut_by_its_svd():
-    base, weights, sent = some_point(0), [1.0, 2.0, 5.0], bf.Points()
+    base, weights, sent = some_point(0), [1.0, 2.0, 5.0], bf.algorithms.Points()
     own = [some_point(number) for number in (1, 2, 3)]
     totals = [update(sent, base, [point], [w]) for point, w in zip(own, weights, strict=True)]
     mean = sum(w * to_dense(point) for w, point in zip(weights, own, strict=True)) / 8
@@ -312,7 +319,7 @@ def test_the_papers_power_control_is_for_products():
         link: bf.fed_rlr(
             net,
             3,
-            transmission=bf.Factors("orthogonal"),
+            transmission=bf.algorithms.Factors("orthogonal"),
             link=link,
             training=bf.Training(steps=1, optimiser=bf.Sgd(0.1)),
         )

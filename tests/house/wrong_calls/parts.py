@@ -123,8 +123,8 @@ WRONG = {
         ArgumentError,
         "; try FactorGraph.from_networkx(graph), or a s",
     ),
-    "epsilon": (lambda: bf.epsilon(0, 1, 1e-5), ArgumentError, "; try 1.0"),
-    "epsilon delta": (lambda: bf.epsilon(1, 1, 2), ArgumentError, "; try 0.2"),
+    "epsilon": (lambda: bf.algorithms.epsilon(0, 1, 1e-5), ArgumentError, "; try 1.0"),
+    "epsilon delta": (lambda: bf.algorithms.epsilon(1, 1, 2), ArgumentError, "; try 0.2"),
     # own methods
     "info tensor": (
         lambda: go(own(local=Loc(info={"loss": torch.tensor(1.0)}))),

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -37,9 +38,18 @@ class Call:
         return f"{self.name}, {self.parameter}, {self.kind}: {str(given)[:60]!r}"
 
 
+# Names of the rooms that were once names of the package.
+BELOW = (
+    *("algorithms.Factors", "algorithms.Method", "algorithms.Points", "algorithms.Tangents"),
+    *("algorithms.epsilon", "data.cifar10", "federated.FedBuff", "federated.Ivon"),
+    *("models.Channels", "models.SpikeAndSlab"),
+)
+
+
 def callables() -> dict[str, Callable[..., Any]]:
     """Return the public callables by name."""
     found = {name: getattr(bf, name) for name in dir(bf) if not name.startswith("_")}
+    found |= {name.rpartition(".")[2]: attrgetter(name)(bf) for name in BELOW}
     return {name: one for name, one in found.items() if callable(one) and name not in HANDED}
 
 

@@ -37,7 +37,7 @@ def cifar(**spoilt):
     for name, content in spoilt.items():
         path = folder / f"{name}.bin"
         path.unlink() if content is None else path.write_bytes(content)
-    bf.cifar10(folder)
+    bf.data.cifar10(folder)
 
 
 def denied():

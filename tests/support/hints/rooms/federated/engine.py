@@ -36,7 +36,7 @@ COMPLETE = (
 )
 NUMBERS = replace(DATA, targets=DATA.inputs[:, :1].clone())
 THREE = torch.eye(3)[TEST.targets].long()
-LATER = bf.FedBuff(size=2, concurrency=2, seconds=lambda profile, cost: 2.0)
+LATER = bf.federated.FedBuff(size=2, concurrency=2, seconds=lambda profile, cost: 2.0)
 
 
 class Whole(Half):
@@ -227,12 +227,14 @@ CASES = [
     ),
     # Asynchronous rounds.
     (
-        lambda: later(buffer=bf.FedBuff(2, 2)),
+        lambda: later(buffer=bf.federated.FedBuff(2, 2)),
         "timed(algorithm, macs)",
-        lambda: on_devices(lambda algorithm: bf.timed(algorithm, 100.0), bf.FedBuff(2, 2)),
+        lambda: on_devices(
+            lambda algorithm: bf.timed(algorithm, 100.0), bf.federated.FedBuff(2, 2)
+        ),
     ),
     (
-        lambda: later(buffer=bf.FedBuff(2, 2)),
+        lambda: later(buffer=bf.federated.FedBuff(2, 2)),
         "FedBuff(seconds=lambda profile, cost: ...)",
         later,
     ),

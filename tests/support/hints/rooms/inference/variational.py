@@ -72,7 +72,7 @@ def of_network(model=NETWORK, guide=None, **options):
 
 def ivon(**options):
     """Declare the inference of a network by IVON."""
-    return of_network(**{"training": work(bf.Ivon()), **options})
+    return of_network(**{"training": work(bf.federated.Ivon()), **options})
 
 
 def declared(guide=AutoNormal, model=terms.plain, **options):
@@ -240,12 +240,12 @@ CASES = [
         lambda: ivon(fusion=bf.SummedGradients(), training=work(bf.Adam(1e-2))),
     ),
     (
-        lambda: svi(training=work(bf.Ivon())),
+        lambda: svi(training=work(bf.federated.Ivon())),
         "bayesian(net, Gaussian(0.1)) with AutoNormal",
         lambda: ivon(guide=AutoNormal),
     ),
     (
-        lambda: svi(training=work(bf.Ivon())),
+        lambda: svi(training=work(bf.federated.Ivon())),
         "NaturalGradient(0.1)",
         lambda: svi(training=work(NaturalGradient(0.1))),
     ),

@@ -102,9 +102,9 @@ def flexible(make=bf.flex_lora):
 
 CASES = [
     (
-        lambda: bf.epsilon(1.0, 3, 1e-5, participants=20),
+        lambda: bf.algorithms.epsilon(1.0, 3, 1e-5, participants=20),
         "participants=20, population=1000",
-        lambda: bf.epsilon(1.0, 3, 1e-5, participants=20, population=1000),
+        lambda: bf.algorithms.epsilon(1.0, 3, 1e-5, participants=20, population=1000),
     ),
     (
         lambda: ran(promised(delta=0.3)),
