@@ -24,7 +24,7 @@ import lazy_loader
 __version__ = "0.2.0"
 
 # Names of `bayesfed.algorithms` that are not names of the package.
-INNER = ("Turn", "noise_for", "planned_size")
+INNER = ("Turn", "evaluate_clients", "noise_for", "planned_size")
 
 
 def _attached() -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:

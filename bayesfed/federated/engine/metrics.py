@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, Protocol, get_args
 
 import torch
@@ -162,18 +163,10 @@ def _errors(outputs: Tensor, targets: Tensor, power: int) -> Tensor:
     return away.abs().pow(power).mean(1)
 
 
-def _squares(outputs: Tensor, targets: Tensor) -> Tensor:
-    return _errors(outputs, targets, 2)
-
-
-def _distances(outputs: Tensor, targets: Tensor) -> Tensor:
-    return _errors(outputs, targets, 1)
-
-
 NAMED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "accuracy": accuracy,
     "nll": _surprise,
-    "mse": _squares,
-    "rmse": _squares,
-    "mae": _distances,
+    "mse": partial(_errors, power=2),
+    "rmse": partial(_errors, power=2),
+    "mae": partial(_errors, power=1),
 }

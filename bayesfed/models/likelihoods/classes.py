@@ -45,6 +45,9 @@ class Categorical:
         from 0.
     """
 
+    # Axis of the outputs with the classes.
+    axis: ClassVar[int] = 1
+
     temperature: float | None = None
     weights: tuple[float, ...] | None = None
     smoothing: float = 0.0
@@ -65,10 +68,6 @@ class Categorical:
     def distribution(self, output: Tensor) -> dist.TorchDistribution:
         """Return the categorical distribution of each row's class."""
         return dist.Categorical(logits=output)
-
-    def probabilities(self, output: Tensor) -> Tensor:
-        """Return the probabilities of the classes, in the outputs' shape."""
-        return output.softmax(1)
 
     def at(self, output: Tensor, targets: Tensor) -> tuple[Any, Tensor]:
         """Return the distribution of the labels, and the labels."""

@@ -165,23 +165,14 @@ class Labels(RowLikelihood):
     def __post_init__(self) -> None:
         _without_temperature("Labels", [self.likelihood])
 
-    def given(self, output: Tensor, known: Tensor | float = 1.0) -> Any:
-        """Return the distribution of each row's labels, those that are ignored among them."""
-        places = self.likelihood.distribution(output.movedim(self.axis, -1))
-        return places.to_event(output.ndim - 2)
-
     def distribution(self, output: Tensor) -> dist.TorchDistribution:
-        """Return the distribution of each row's labels."""
-        return Scored(self, output, self.given(output), known=False)
+        """Return the distribution of each row's labels; draws have one where none counts, too."""
+        places = self.likelihood.distribution(output.movedim(self.axis, -1))
+        return Scored(self, output, places.to_event(output.ndim - 2), known=False)
 
     def at(self, output: Tensor, targets: Tensor) -> tuple[Any, Tensor]:
         """Return the distribution of the labels that count, and these."""
-        logits, labels = self.counted(output, targets)
-        return self.likelihood.at(logits, labels)
-
-    def probabilities(self, output: Tensor) -> Tensor:
-        """Return the probabilities of the classes, in the outputs' shape."""
-        return output.softmax(self.axis)
+        return self.likelihood.at(*self.counted(output, targets))
 
     def counts(self, targets: Tensor) -> Tensor:
         """Return which labels count."""

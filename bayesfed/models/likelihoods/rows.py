@@ -215,7 +215,7 @@ class Scored(dist.TorchDistribution):
         """The mean of the outcomes, with a column of ones; of classes their probabilities."""
         if self.known:
             return self._joined(self.plain.mean)
-        shares: Tensor = self.likelihood.probabilities(self.output)
+        shares: Tensor = self.output.softmax(self.likelihood.axis)
         return shares
 
     def log_prob(self, value: Tensor) -> Tensor:

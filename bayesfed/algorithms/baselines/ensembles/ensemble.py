@@ -60,8 +60,7 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
             "ensemble", "networks of one architecture", "others", "one `mlp` with several keys"
         )
     scored, net = likelihood or likelihood_of(algorithms, "ensemble"), models[0].net
-    axis = scored.axis if isinstance(scored, Labels) else None
-    classes = 1 if isinstance(scored, Categorical) else axis
+    classes = scored.axis if isinstance(scored, Categorical | Labels) else None
 
     def stacked(state: Tree) -> Tree:
         parts = [
