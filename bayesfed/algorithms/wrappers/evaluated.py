@@ -63,7 +63,7 @@ def evaluate_clients(algorithm: Algorithm, *, metric: Named = "accuracy") -> Alg
         If the method has noise for privacy or secure sums, or ends by itself.
     """
     where = f"evaluate_clients, {algorithm.name!r}"
-    if algorithm.finished or any(isinstance(phase.link, Gather) for phase in algorithm.phases):
+    if algorithm.finished or any(type(phase.link) is Gather for phase in algorithm.phases):
         expected = "a method with a model after each round, without secure sums"
         hint = "callbacks=[evaluate(test)] of rows that the server has"
         raise ArgumentError(where, expected, "another", hint)
