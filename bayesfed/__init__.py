@@ -24,7 +24,17 @@ import lazy_loader
 __version__ = "0.3.0"
 
 # Names of `bayesfed.algorithms` that are not names of the package.
-INNER = ["Factors", "Method", "Points", "Tangents", "Turn", "epsilon", "noise_for", "planned_size"]
+INNER = [
+    "Factors",
+    "Method",
+    "Points",
+    "Tangents",
+    "Turn",
+    "epsilon",
+    "evaluate_clients",
+    "noise_for",
+    "planned_size",
+]
 
 
 def _attached() -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:

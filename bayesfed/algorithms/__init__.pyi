@@ -57,6 +57,7 @@ from .registry import recipe as recipe
 from .wrappers.accounting import epsilon as epsilon
 from .wrappers.accounting import noise_for as noise_for
 from .wrappers.averaged import averaged as averaged
+from .wrappers.evaluated import evaluate_clients as evaluate_clients
 from .wrappers.local_privacy import local_privacy as local_privacy
 from .wrappers.on_devices import Planner as Planner
 from .wrappers.on_devices import on_devices as on_devices

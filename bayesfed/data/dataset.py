@@ -27,7 +27,8 @@ class Dataset:
         become float32, whole numbers stay whole; frames become float32. Nothing is scaled.
     targets
         Targets ``(N,)`` or ``(N, ...)``, in the same forms; integers of any width and booleans are
-        class labels from 0, kept as int64. Texts of an array or a series become class numbers, and
+        class labels from 0, kept as int64; those by token or pixel may be negative where they do
+        not count. Texts of an array or a series become class numbers, and
         their names the classes.
     classes
         Names of the classes in the order of their numbers, for reports. Empty: the classes have no
@@ -86,9 +87,11 @@ class Dataset:
                     f"NaN or Inf in {len(rows)} rows, first {int(rows[0])}",
                     "dropping or imputing those rows",
                 )
+        # Labels by token or pixel may say which places do not count; likelihoods look at them.
         if (
-            not self.targets.is_floating_point()
-            and self.targets.numel()
+            self.targets.ndim == 1
+            and not self.targets.is_floating_point()
+            and len(self)
             and int(self.targets.min()) < 0
         ):
             raise DataError(

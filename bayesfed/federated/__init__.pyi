@@ -60,6 +60,7 @@ from .engine.callbacks import elbo as elbo
 from .engine.callbacks import evaluate as evaluate
 from .engine.callbacks import evidence as evidence
 from .engine.callbacks import keep as keep
+from .engine.callbacks import keep_best as keep_best
 from .engine.callbacks import progress as progress
 from .engine.checkpoint import checkpoint as checkpoint
 from .engine.checkpoint import load as load

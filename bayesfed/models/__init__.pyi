@@ -14,6 +14,7 @@ from .adapters.sketching import Drawn as Drawn
 from .adapters.sketching import importance_sketch as importance_sketch
 from .adapters.sketching import random_sketch as random_sketch
 from .adapters.sketching import slice_norms as slice_norms
+from .calling import returning as returning
 from .compaction.compact import compact as compact
 from .costs import Cost as Cost
 from .costs import costs as costs
@@ -32,6 +33,7 @@ from .likelihoods.counts import Bernoulli as Bernoulli
 from .likelihoods.counts import Binomial as Binomial
 from .likelihoods.counts import NegativeBinomial as NegativeBinomial
 from .likelihoods.counts import Poisson as Poisson
+from .likelihoods.joined import Labels as Labels
 from .likelihoods.joined import Several as Several
 from .likelihoods.joined import Weighted as Weighted
 from .likelihoods.reals import Normal as Normal

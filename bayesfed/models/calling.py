@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, func, nn
 from torch.nn.utils import parametrize
+from torch.utils._pytree import tree_leaves
 
 from bayesfed.data.packed import taken_apart
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import shown
+from bayesfed.errors.checks import checked, shown
 from bayesfed.models.misfits import refused
 from bayesfed.trees import leaf_of
 
@@ -26,7 +29,7 @@ def functional_call(
     tie_weights: bool = True,
 ) -> Any:
     """Call a network as torch's function of this name does, on rows that may be trees: dicts go in
-    by keyword, tuples by position. Of outputs by name, as those of transformers, take the logits.
+    by keyword, tuples by position. Of what it returns, take the outputs.
     """
     given, named = taken_apart(inputs[0])
     # Torch's looks for tied weights at every call, which takes as long as a small layer.
@@ -35,7 +38,55 @@ def functional_call(
         if values
         else net(*given, **named)
     )
-    return found["logits"] if isinstance(found, Mapping) and "logits" in found else found
+    return taken(found)
+
+
+def taken(found: Any) -> Any:
+    """Return the outputs among what a network returned: by name the logits, as transformers have
+    them, else the only tensor; all of it if there are several.
+    """
+    if isinstance(found, Tensor):
+        return found
+    if isinstance(found, Mapping) and "logits" in found:
+        return found["logits"]
+    tensors = [one for one in tree_leaves(found) if isinstance(one, Tensor)]
+    return tensors[0] if len(tensors) == 1 else found
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A hook of a network that hands on one entry of what it returns; made by `returning`."""
+
+    output: str | int
+
+    def __call__(self, net: nn.Module, inputs: Any, found: Any) -> Any:
+        """Return the entry. Networks with auxiliary outputs have one tensor in evaluation mode."""
+        if isinstance(found, Tensor):
+            return found
+        if self.output not in (parts := _parts(found)):
+            raise ArgumentError("returning", f"one of {[*parts]}", repr(self.output), _first(found))
+        return parts[self.output]
+
+
+@checked()
+def returning(net: nn.Module, output: str | int) -> nn.Module:
+    """Return a copy of a network that returns one entry of what it returned: a tensor.
+
+    Parameters
+    ----------
+    net
+        Network that returns a dict, a tuple or an object; never changed.
+    output
+        Name of the entry, or its place in a tuple.
+
+    Raises
+    ------
+    ArgumentError
+        When it is called, if there is no such entry.
+    """
+    twin = copy.deepcopy(net)
+    twin.register_forward_hook(Entry(output))
+    return twin
 
 
 def called(net: nn.Module, values: Mapping[str, Tensor], inputs: Tensor, where: str = "") -> Tensor:
@@ -64,10 +115,12 @@ def called(net: nn.Module, values: Mapping[str, Tensor], inputs: Tensor, where: 
         expected = f"inputs of {str(kinds[0]).removeprefix('torch.')}, as its parameters are"
         hint = f"inputs.to({kinds[0]}), or net.to({inputs.dtype})"
         raise DataError("network", expected, shown(inputs), hint) from problem
-    if isinstance(found, Tensor):
+    if isinstance(found, Tensor) and found.ndim:
         return found
-    hint = f"a module that returns {_first_tensor(found)}"
-    raise ArgumentError("network", "one tensor of outputs", type(found).__name__, hint)
+    name = _first(found)
+    hint = f"bayesfed.models.returning(net, {name})" if name else "a module that returns outputs"
+    expected, actual = "one tensor of outputs (B, ...)", type(found).__name__
+    raise ArgumentError("network", expected, actual, hint)
 
 
 def check_norms(problem: Exception) -> None:
@@ -78,14 +131,19 @@ def check_norms(problem: Exception) -> None:
         raise DataError("network", expected, "one row", hint) from problem
 
 
-def _first_tensor(found: object) -> str:
-    """Return how to get at the first tensor in what a network returned."""
+def _parts(found: Any) -> Mapping[Any, Any]:
+    """Return what a network returned, by name or place."""
     if isinstance(found, tuple | list):
-        return "[0]"
+        return dict(enumerate(found))
     own = vars(found) if hasattr(found, "__dict__") else {}
-    parts = found if isinstance(found, Mapping) else own
-    name = next((name for name, part in parts.items() if isinstance(part, Tensor)), "logits")
-    return f".{name}" if hasattr(found, str(name)) else f"[{name!r}]"
+    return found if isinstance(found, Mapping) else own
+
+
+def _first(found: Any) -> str:
+    """Return the name of the first tensor with rows in what a network returned; empty without."""
+    parts = _parts(found).items()
+    rows = (repr(name) for name, part in parts if isinstance(part, Tensor) and part.ndim)
+    return next(rows, "")
 
 
 def check_resolved(where: str, net: nn.Module) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import bayesfed as bf
+from bayesfed.algorithms import evaluate_clients
 from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError
 from bayesfed.federated import fraction, load, rounds
 from bayesfed.flower.experiment import Experiment
@@ -77,6 +78,7 @@ RECIPES = {
     "fs_lora": lora,
     "stc": ternary,
     "batch_statistics": statistics,
+    "evaluate_clients": lambda net, clients: evaluate_clients(fed_avg(net, clients)),
     **{name: lambda net, clients, name=name: fed_avg(drawing_net(name), clients) for name in KINDS},
 }
 

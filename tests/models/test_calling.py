@@ -10,7 +10,8 @@ from torch.nn.utils import parametrizations, parametrize, prune, weight_norm
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, BayesfedError, ClientError
-from bayesfed.models import compact
+from bayesfed.models import compact, returning
+from bayesfed.models.calling import taken
 from tests.support import recipes
 
 WORK = bf.Training(steps=1, batch_size=8)
@@ -41,38 +42,72 @@ def run(algorithm, data=None, **options):
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "way", "take"),
+    ("make", "name", "output"),
     [
-        (lambda out: Output(out, out), "Output", ".logits", lambda found: found.logits),
-        (lambda out: {"scores": out}, "dict", "['scores']", lambda found: found["scores"]),
-        (lambda out: (out, out), "tuple", "[0]", lambda found: found[0]),
-        (lambda out: Pair(out, out), "Pair", "[0]", lambda found: found[0]),
-        (lambda out: None, "NoneType", "['logits']", None),
+        (lambda out: Output(out, out), "Output", "logits"),
+        (lambda out: {"loss": out.sum(), "scores": out, "more": out}, "dict", "scores"),
+        (lambda out: (out, out), "tuple", 0),
+        (lambda out: Pair(out, out), "Pair", 0),
+        (lambda out: None, "NoneType", None),
+        (lambda out: out.sum(), "Tensor", None),
     ],
 )
-def test_other_outputs_than_one_tensor_are_refused(make, name, way, take):
+def test_other_outputs_than_one_tensor_are_refused(make, name, output):
     net, test = Returning(make), recipes.rows()["client-0"]
-    words = (
-        f"network: expected one tensor of outputs, found {name}; try a module that returns {way}"
-    )
+    way = "a module that returns outputs"
+    if output is not None:
+        way = rf"bayesfed.models.returning\(net, {output!r}\)"
+    words = rf"network: expected one tensor of outputs \(B, ...\), found {name}; try {way}"
     for algorithm in (
         bf.fed_avg(net, training=WORK),
         bf.d_turbo_vbi(bf.declare(net), observations=48, training=WORK),
         bf.fed_rlr(net, 2, training=WORK),
         bf.laplace(net),
     ):
-        with pytest.raises(ClientError, match="client-0.*network: expected one tensor") as told:
+        with pytest.raises(ClientError, match=f"client-0.*{words}"):
             run(algorithm)
-        assert words in str(told.value)
     for at_once in (
         lambda: run(bf.fed_avg(net, training=WORK), test=test),
         lambda: bf.federated_svi(bf.bayesian(net), observations=48, example=test),
     ):
-        with pytest.raises(ArgumentError, match="^network: ") as told:
+        with pytest.raises(ArgumentError, match=f"^{words}"):
             at_once()
-        assert str(told.value).startswith(words)
-    if take:
-        run(bf.fed_avg(Returning(lambda out: take(make(out))), training=WORK), test=test)
+    if output is not None:
+        run(bf.fed_avg(returning(net, output), training=WORK), test=test)
+    assert not net._forward_hooks
+
+
+def two_heads(out):
+    return {"scores": out, "more": 2 * out}
+
+
+def one_head(out):
+    return {"scores": out}
+
+
+@pytest.mark.parametrize("way", ["named", "alone", "workers"])
+def test_a_network_that_returns_its_outputs_by_name_trains_as_one_that_returns_them(way):
+    torch.manual_seed(0)
+    plain = Returning(torch.Tensor.contiguous)
+    torch.manual_seed(0)
+    net = Returning(one_head if way == "alone" else two_heads)
+    net = net if way == "alone" else returning(net, "scores")
+    found = []
+    for one in (plain, net):
+        with bf.InProcess(recipes.rows(), workers=2 * (way == "workers")) as pool:
+            found.append(run(bf.fed_avg(one, training=WORK), pool))
+    inputs = recipes.rows()["client-0"].inputs
+    assert torch.equal(found[0].model(inputs), found[1].model(inputs))
+    made = found[1].network()
+    assert torch.equal(taken(made(inputs)), found[0].model(inputs))
+
+
+def test_an_entry_that_is_not_there_is_named_with_those_that_are():
+    net = returning(Returning(two_heads), "score")
+    with pytest.raises(
+        ClientError, match=r"one of \['scores', 'more'\], found 'score'; try 'scores'"
+    ):
+        run(bf.fed_avg(net, training=WORK))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from bayesfed.inference.variational import Fused, Fusion, IvonSteps, NormalFamil
 from bayesfed.keys import Key, forked
 from bayesfed.models import BayesianNet, Gaussian
 from bayesfed.models.calling import called
-from bayesfed.models.likelihoods.rows import temperature_of
+from bayesfed.models.likelihoods.rows import redrawn, temperature_of
 from bayesfed.models.modules import evaluating
 from bayesfed.trees import Tree
 
@@ -146,9 +146,8 @@ class NetworkLocal(GuideLocal):
             for first in range(0, len(rows), CHUNK):
                 part = rows[slice(first, first + CHUNK)]
                 with torch.no_grad():
-                    drawn = self.model.likelihood.distribution(
-                        self.output(weights, part.inputs)
-                    ).sample()
+                    given = self.model.likelihood.distribution(self.output(weights, part.inputs))
+                    drawn = redrawn(given, part.targets)
                 for name, leaf in vmap(grad(single), (None, 0, 0))(
                     weights, part.inputs, drawn
                 ).items():

@@ -1,6 +1,7 @@
 from .accounting import epsilon as epsilon
 from .accounting import noise_for as noise_for
 from .averaged import averaged as averaged
+from .evaluated import evaluate_clients as evaluate_clients
 from .local_privacy import LocallyPrivate as LocallyPrivate
 from .local_privacy import local_privacy as local_privacy
 from .on_devices import Planned as Planned

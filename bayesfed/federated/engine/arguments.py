@@ -18,8 +18,9 @@ from bayesfed.errors.roles import Role, role_of, takes
 from bayesfed.federated.clients import ClientPool
 from bayesfed.federated.core import Algorithm
 from bayesfed.federated.engine.reports import Snapshot
+from bayesfed.federated.training.likelihoods import likelihoods_of, scored_by
 from bayesfed.keys import Key, forked
-from bayesfed.models import Categorical
+from bayesfed.models import Categorical, Labels
 
 CHOOSING = Role(
     lambda sampler: callable(sampler) and takes(sampler, 3),
@@ -165,11 +166,12 @@ def check_test(algorithm: Algorithm, test: object, clients: Mapping[str, Dataset
         actual = f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})"
         hint = "the test set prepared as the rows are"
         raise ArgumentError("run, test", expected, actual, hint) from problem
-    if outputs.ndim == 2:
-        try:
-            Categorical().check(outputs.new_zeros(len(test), outputs.shape[1]), test.targets)
-        except DataError as problem:
-            raise ArgumentError(f"run, test: {problem}") from problem
+    trained = scored_by(likelihoods_of([algorithm]), test.targets)
+    scored = trained if isinstance(trained, Labels) else Categorical()
+    try:
+        scored.check(outputs.new_zeros(()).expand(len(test), *outputs.shape[1:]), test.targets)
+    except DataError as problem:
+        raise ArgumentError(f"run, test: {problem}") from problem
 
 
 def described(data: Dataset) -> str:

@@ -16,7 +16,8 @@ from bayesfed.errors.checks import checked, whole
 from bayesfed.errors.roles import Role
 from bayesfed.federated.core import MODEL, Weighing
 from bayesfed.federated.engine.metrics import METRIC, Metric, accuracy, score
-from bayesfed.federated.engine.reports import Record, RoundReport, Watch
+from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot, Watch
+from bayesfed.federated.training.likelihoods import likelihoods_of, scored_by
 from bayesfed.keys import Key
 
 Callback = Callable[[RoundReport], bool | None]
@@ -40,7 +41,9 @@ class Evaluation:
     def __call__(self, report: RoundReport) -> None:
         """Enter the score if it is due."""
         if report.due(self.every):
-            report.metrics[self.name] = score(report.model, self.data, self.metric)
+            trained = scored_by(likelihoods_of([report.algorithm]), self.data.targets)
+            found = score(report.model, self.data, self.metric, likelihood=trained)
+            report.metrics[self.name] = found
         else:
             report.awaited.add(self.name)
 
@@ -133,11 +136,14 @@ def evidence(data: Dataset, *, draws: int = 32, every: int = 1, seed: int = 0) -
 
 @dataclass
 class EarlyStop:
-    """A callback that stops a run; made by `early_stop`, where its arguments are described."""
+    """A callback that stops a run, and keeps the best round; made by `early_stop` and `keep_best`,
+    where its arguments are described.
+    """
 
     name: str
-    patience: int
+    patience: float
     larger_is_better: bool
+    snapshot: Snapshot | None = field(default=None, repr=False)
     _watch: Watch = field(default_factory=Watch, repr=False)
 
     def __call__(self, report: RoundReport) -> bool:
@@ -145,18 +151,21 @@ class EarlyStop:
         earlier: Sequence[Record] = ()
         if self._watch.begins(report):
             earlier, self._best, self._since = report.snapshot.history, -math.inf, 0
+            self.snapshot = None
         known = set(report.awaited)
         for record in (*earlier, report):
             figures = {**record.server, **record.metrics}
             known |= figures.keys()
             if self.name in figures:
                 value = figures[self.name] * (1 if self.larger_is_better else -1)
-                self._best, self._since = (
-                    (value, 0) if value > self._best else (self._best, self._since + 1)
-                )
+                self._since += 1
+                if value > self._best:
+                    self._best, self._since = value, 0
+                    self.snapshot = report.snapshot if record is report else None
         if self.name not in known and not self._since and self._best == -math.inf:
             hint = f"evaluate(test, name={self.name!r}) before it, or one of these names"
-            raise ArgumentError("early_stop", f"one of {sorted(known)}", repr(self.name), hint)
+            where = "early_stop" if self.patience < math.inf else "keep_best"
+            raise ArgumentError(where, f"one of {sorted(known)}", repr(self.name), hint)
         return self._since >= self.patience
 
 
@@ -184,6 +193,28 @@ def early_stop(name: str, *, patience: int, larger_is_better: bool = True) -> Ea
         entered by an `evaluate` before it in other rounds.
     """
     return EarlyStop(name, patience, larger_is_better)
+
+
+@checked()
+def keep_best(name: str, *, larger_is_better: bool = True) -> EarlyStop:
+    """Return a callback that keeps the snapshot of the round with the best metric, in its attribute
+    ``snapshot``: ``dataclasses.replace(result, snapshot=best.snapshot)`` is the result with the
+    model and the posterior of that round.
+
+    It must come after the callback that enters the metric. Its memory begins with each run; where a
+    round before a run was resumed is better, there is no snapshot.
+
+    Parameters
+    ----------
+    name, larger_is_better
+        As in `early_stop`.
+
+    Raises
+    ------
+    ArgumentError
+        After the first round, as `early_stop`.
+    """
+    return EarlyStop(name, math.inf, larger_is_better)
 
 
 @checked()

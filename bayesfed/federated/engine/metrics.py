@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, Protocol, get_args
 
 import torch
@@ -26,7 +27,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, shown
 from bayesfed.errors.roles import Role, role_of
-from bayesfed.models import Categorical
+from bayesfed.models import Categorical, Labels, Likelihood
 from bayesfed.models.likelihoods.classes import are_probabilities
 
 
@@ -74,6 +75,7 @@ def score(
     metric: Metric = accuracy,
     *,
     batch_size: int = 2000,
+    likelihood: Likelihood | None = None,
 ) -> float:
     """Return the mean of a metric over a data set.
 
@@ -89,6 +91,8 @@ def score(
         Default: `accuracy`.
     batch_size
         Number of rows per call of the model.
+    likelihood
+        That of the model. Of `Labels`, "accuracy" and "nll" are means over labels that count.
 
     Raises
     ------
@@ -102,17 +106,23 @@ def score(
     if added:
         added.reset()
     by_row: Any = NAMED[metric] if isinstance(metric, str) else metric
-    total = 0.0
+    by_label = likelihood if by_row in (accuracy, _surprise) else None
+    total, rows = 0.0, 0
     for start in range(0, len(data), batch_size):
         part = data[slice(start, start + batch_size)]
-        outputs = model(part.inputs)
+        outputs, targets = model(part.inputs), part.targets
         if added:
-            added.update(outputs, part.targets)
-        else:
-            total += _sum(by_row(outputs, part.targets), len(part))
+            added.update(outputs, targets)
+            continue
+        if isinstance(by_label, Labels):
+            outputs, targets = by_label.counted(outputs, targets)
+        total += _sum(by_row(outputs, targets), len(targets))
+        rows += len(targets)
     if added:
         return _sum(added.compute(), 1)
-    return math.sqrt(total / len(data)) if metric == "rmse" else total / len(data)
+    if not rows:
+        raise ArgumentError("score", "labels that count", "ignored ones alone", "a test set")
+    return math.sqrt(total / rows) if metric == "rmse" else total / rows
 
 
 def _sum(figures: object, rows: int) -> float:
@@ -153,18 +163,10 @@ def _errors(outputs: Tensor, targets: Tensor, power: int) -> Tensor:
     return away.abs().pow(power).mean(1)
 
 
-def _squares(outputs: Tensor, targets: Tensor) -> Tensor:
-    return _errors(outputs, targets, 2)
-
-
-def _distances(outputs: Tensor, targets: Tensor) -> Tensor:
-    return _errors(outputs, targets, 1)
-
-
 NAMED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "accuracy": accuracy,
     "nll": _surprise,
-    "mse": _squares,
-    "rmse": _squares,
-    "mae": _distances,
+    "mse": partial(_errors, power=2),
+    "rmse": partial(_errors, power=2),
+    "mae": partial(_errors, power=1),
 }

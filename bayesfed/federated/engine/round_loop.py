@@ -168,7 +168,8 @@ def rounds(
             # A client that failed may not hold this version. An older version is always safe.
             versions = versions.updated(heard)
             server |= info
-            clients.update(entries.infos)
+            for client, figures in entries.infos.items():
+                clients[client] = clients.get(client, {}) | figures
             # Sorted, since the order of events depends on how far a pool asks ahead.
             rows += sorted(entries.rows, key=lambda row: row.client)
         memories = window.memories() if window else pool.memories()

@@ -20,6 +20,7 @@ from bayesfed.inference.objectives.likelihood import OwnSteps
 from bayesfed.inference.objectives.weight_decay import OpenPrior
 from bayesfed.keys import Key, forked
 from bayesfed.models import Categorical, Likelihood
+from bayesfed.models.calling import taken
 from bayesfed.trees import Tree
 
 AfterStep = Callable[[Tree, float, int], None]
@@ -238,9 +239,11 @@ class LocalClasses(Around):
 def of_classes(net: nn.Module, classes: Tensor) -> Iterator[None]:
     """Set the outputs of a network for all other classes to zero inside the block."""
 
-    def masked(net: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        absent = torch.ones(output.shape[1], dtype=torch.bool, device=output.device)
-        absent[classes] = False
+    def masked(net: nn.Module, inputs: tuple[Tensor, ...], found: object) -> Tensor:
+        output: Tensor = taken(found)
+        if output.ndim != 2:
+            return output
+        absent = ~torch.isin(torch.arange(output.shape[1], device=output.device), classes)
         return output.masked_fill(absent, 0.0)
 
     handle = net.register_forward_hook(masked)

@@ -17,7 +17,8 @@ def likelihoods_of(algorithms: Sequence[Algorithm]) -> list[Likelihood]:
     found: list[Likelihood] = []
     for algorithm in algorithms:
         for phase in algorithm.phases:
-            found += [one for one in _likelihoods(phase.local) if one not in found]
+            for one in _likelihoods(phase.local):
+                found += [one] if one not in found else []
     return found
 
 

@@ -31,7 +31,7 @@ from bayesfed.inference.evaluation.responses import (
 from bayesfed.inference.variational.posterior import expected
 from bayesfed.keys import Key, forked
 from bayesfed.models.likelihoods.joined import Joined
-from bayesfed.models.likelihoods.rows import outcomes
+from bayesfed.models.likelihoods.rows import Scored, outcomes
 from bayesfed.models.likelihoods.survival import Censored
 
 
@@ -143,7 +143,7 @@ class Predictive:
         a weight, and the outcomes.
         """
         self._check(targets)
-        parts = targets.split(self.batch_size)
+        parts = targets.split(self._sizes)
         found = [
             [outcomes(given, part) for given, part in zip(batches, parts, strict=True)]
             for batches in self._distributions
@@ -179,7 +179,7 @@ class Predictive:
         if not isinstance(base, dist.Categorical) and not values.is_floating_point():
             values = targets.to(torch.get_default_dtype())
         try:
-            parts = values.split(self.batch_size)
+            parts = values.split(self._sizes)
             rows = [
                 [given.log_prob(part) for given, part in zip(batches, parts, strict=True)]
                 for batches in self._distributions
@@ -203,7 +203,8 @@ class Predictive:
         For numbers: nll, rmse of the mean, crps, and coverage_50, _80 and _95 of the central
         intervals, which need at least 3, 9 and 39 draws. For counts the same, their coverage by
         `randomised_pit`; for times that may be censored nll and such a coverage; for `Several`
-        outcomes nll. Weights of rows and classes are for training: scores count each row once.
+        outcomes nll. Of `Labels` every label that counts is a row. Weights of rows and classes
+        are for training: scores count each row once.
 
         Raises
         ------
@@ -215,8 +216,12 @@ class Predictive:
         """
         return scores_together([(self, targets)], {"all": slice(None)})["all"]
 
+    @property
+    def _sizes(self) -> list[int]:
+        return [given.batch_shape[0] for given in self._distributions[0]]
+
     def _check(self, targets: Tensor) -> None:
-        shape = (len(self.inputs), *self._event)
+        shape = (sum(self._sizes), *self._event)
         if targets.shape != shape:
             found = tuple(targets.shape)
             raise DataError("Predictive, targets", f"shape {shape}", found, "one target a row")
@@ -252,6 +257,13 @@ def scores_together(
     DataError, PosteriorError
         As `Predictive.scores`.
     """
+    kind = parts[0][0]._distributions[0][0]
+    if isinstance(kind, Scored) and not kind.known:
+        # Of rows of labels every label that counts is a row.
+        given = torch.cat([targets for _, targets in parts])
+        ends = [0, *kind.likelihood.counts(given).flatten(1).sum(1).cumsum(0).tolist()]
+        rows = {name: one.indices(len(given)) for name, one in groups.items()}
+        groups = {name: slice(ends[first], ends[end]) for name, (first, end, _) in rows.items()}
     parts = [part.at(targets) for part, targets in parts]
     first, targets = parts[0][0], torch.cat([targets for _, targets in parts])
     likely = torch.cat([part.log_likelihood(targets) for part, targets in parts], 1)

@@ -45,6 +45,9 @@ class Categorical:
         from 0.
     """
 
+    # Axis of the outputs with the classes.
+    axis: ClassVar[int] = 1
+
     temperature: float | None = None
     weights: tuple[float, ...] | None = None
     smoothing: float = 0.0
@@ -65,6 +68,10 @@ class Categorical:
     def distribution(self, output: Tensor) -> dist.TorchDistribution:
         """Return the categorical distribution of each row's class."""
         return dist.Categorical(logits=output)
+
+    def at(self, output: Tensor, targets: Tensor) -> tuple[Any, Tensor]:
+        """Return the distribution of the labels, and the labels."""
+        return self.distribution(output), targets
 
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
         """Sample or observe the site ``y``."""
@@ -89,7 +96,7 @@ class Categorical:
                 "Categorical",
                 "logits (B, C) and integer labels (B,)",
                 f"{tuple(output.shape)} and {tuple(targets.shape)} of {targets.dtype}",
-                _labels_instead(output, targets),
+                labels_instead(output, targets),
             )
         if self.weights is not None and (
             len(self.weights) != output.shape[1] or min(self.weights) < 0
@@ -170,8 +177,12 @@ def are_probabilities(output: Tensor) -> bool:
     return float(off) < (1e-2 if output.element_size() < 4 else 1e-5)
 
 
-def _labels_instead(output: Tensor, targets: Tensor) -> str:
+def labels_instead(output: Tensor, targets: Tensor) -> str:
     """Return what to make of targets that are no labels ``(B,)``."""
+    if output.ndim == targets.ndim + 1 > 2:
+        axis = -1 if output.shape[:-1] == targets.shape else 1
+        whole = f"likelihood=bayesfed.models.Labels(axis={axis})"
+        return "targets.long()" if targets.is_floating_point() else whole
     if output.ndim != 2:
         return "a network with one row of outputs for each row of inputs"
     if targets.ndim == 2 and targets.shape[1] == 1:

@@ -1,4 +1,4 @@
-"""Likelihoods made of others: rows that have weights, and several outcomes."""
+"""Likelihoods made of others: rows that have weights, several outcomes, labels by place."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from bayesfed.errors import ArgumentError, DataError
-from bayesfed.errors.checks import SCALE, checked_class
-from bayesfed.models.likelihoods.rows import Likelihood, RowLikelihood, outcomes
+from bayesfed.errors.checks import SCALE, checked_class, one_of
+from bayesfed.models.likelihoods.classes import Categorical, labels_instead
+from bayesfed.models.likelihoods.rows import Likelihood, RowLikelihood, Scored, outcomes
 
 
 @checked_class({}, temperature=SCALE)
@@ -128,6 +129,88 @@ class Several(RowLikelihood):
             hint = "torch.cat of the columns of all outcomes, labels as one"
             raise DataError("Several", expected, tuple(targets.shape), hint)
         made.check(targets)
+
+
+@checked_class({}, axis=one_of((-1, 1)), temperature=SCALE)
+@dataclass(frozen=True)
+class Labels(RowLikelihood):
+    """Classes of the places of a row, of tokens ``(B, T)`` or pixels ``(B, H, W)``. The log
+    likelihood of a row is the sum of those of its labels; scores are means over labels.
+
+    Parameters
+    ----------
+    likelihood
+        Likelihood of a label.
+    ignored
+        Label of places that do not count.
+    axis
+        Axis of the outputs with the classes: -1 for ``(B, T, C)``, 1 for ``(B, C, H, W)``.
+    temperature
+        As in `Categorical`.
+
+    Raises
+    ------
+    ArgumentError
+        If the axis is another, the temperature is not positive, or the likelihood has one of its
+        own.
+    DataError
+        From `check`, if targets are not whole labels of all places below C, or ignored.
+    """
+
+    likelihood: Categorical = Categorical()
+    ignored: int = -100
+    axis: int = -1
+    temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        _without_temperature("Labels", [self.likelihood])
+
+    def distribution(self, output: Tensor) -> dist.TorchDistribution:
+        """Return the distribution of each row's labels; draws have one where none counts, too."""
+        places = self.likelihood.distribution(output.movedim(self.axis, -1))
+        return Scored(self, output, places.to_event(output.ndim - 2), known=False)
+
+    def at(self, output: Tensor, targets: Tensor) -> tuple[Any, Tensor]:
+        """Return the distribution of the labels that count, and these."""
+        return self.likelihood.at(*self.counted(output, targets))
+
+    def counts(self, targets: Tensor) -> Tensor:
+        """Return which labels count."""
+        return targets != self.ignored
+
+    def counted(self, output: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs ``(L, C)`` and labels ``(L,)`` of the places that count; `DataError` if
+        shapes do not fit.
+        """
+        counts = self.counts(targets)
+        return self._last(output, targets)[counts], targets[counts]
+
+    def pointwise(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the log likelihood of each row's labels."""
+        logits, counts = output.movedim(self.axis, -1), self.counts(targets)
+        labels = targets.where(counts, 0).flatten()
+        each = self.likelihood.pointwise(logits.flatten(0, -2), labels)
+        return torch.where(counts, each.reshape(targets.shape), 0.0).reshape(len(output), -1).sum(1)
+
+    def check(self, output: Tensor, targets: Tensor) -> None:
+        """Raise `DataError` unless the targets are labels of all places, or ignored."""
+        logits = self._last(output, targets)
+        labels = targets[self.counts(targets)]
+        if labels.numel() and int(labels.min()) < 0:
+            odd = int(labels.min())
+            raise DataError("Labels", f"labels from 0, or {self.ignored}", odd, f"ignored={odd}")
+        # A view: all logits of all rows may not fit into memory.
+        first = logits[:1].reshape(-1, logits.shape[-1])[:1]
+        self.likelihood.check(first.expand(len(labels), -1), labels)
+
+    def _last(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return outputs with the classes in the last axis, one for each label."""
+        logits = output.movedim(self.axis, -1)
+        if logits.shape[:-1] != targets.shape or targets.is_floating_point():
+            expected = f"outputs with classes in axis {self.axis}, and whole labels of all places"
+            actual = f"{tuple(output.shape)} and {tuple(targets.shape)} of {targets.dtype}"
+            raise DataError("Labels", expected, actual, labels_instead(output, targets))
+        return logits
 
 
 class Joined(dist.TorchDistribution):

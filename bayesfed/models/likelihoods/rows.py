@@ -212,8 +212,11 @@ class Scored(dist.TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """The mean of the outcomes, with a column of ones."""
-        return self._joined(self.plain.mean)
+        """The mean of the outcomes, with a column of ones; of classes their probabilities."""
+        if self.known:
+            return self._joined(self.plain.mean)
+        shares: Tensor = self.output.softmax(self.likelihood.axis)
+        return shares
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the likelihood's score of each row."""
@@ -243,14 +246,22 @@ def outcomes(made: Any, targets: Tensor) -> tuple[Any, Tensor]:
     """Return the distribution of outcomes at what targets say beside them, and the outcomes."""
     if not isinstance(made, Scored):
         return made, targets
-    if not made.known:
-        return made.plain, targets
     found: tuple[Any, Tensor] = made.likelihood.at(made.output, targets)
     return found
 
 
+def redrawn(given: Any, targets: Tensor) -> Tensor:
+    """Return draws of targets; labels that do not count stay as they are."""
+    drawn: Tensor = given.sample()
+    ignored = isinstance(given, Scored) and not given.known
+    return drawn.where(given.likelihood.counts(targets), targets) if ignored else drawn
+
+
 def observed(likelihood: Likelihood, given: Any, targets: Tensor | None, scale: float) -> Tensor:
     """Sample or observe the site ``y`` of such a distribution."""
+    if len(given.batch_shape) != 1:
+        actual, hint = f"a batch {tuple(given.batch_shape)}", "likelihood=bayesfed.models.Labels()"
+        raise DataError(type(likelihood).__name__, "one distribution a row (B,)", actual, hint)
     scale = scale / temperature_of(likelihood)
     with pyro.plate("data", *given.batch_shape), poutine.scale(scale=scale):
         value: Tensor = pyro.sample("y", given, obs=targets)

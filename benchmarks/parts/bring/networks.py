@@ -11,19 +11,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+import bayesfed as bf
+
 ROWS = 96
 Inputs = Tensor | Mapping[str, Tensor] | tuple[Tensor, ...]
 
 
 class Brought(NamedTuple):
     """What somebody brings: network, inputs, targets, and words of why it is refused, by method;
-    "" stands for every method. Where there is none, it runs.
+    "" stands for every method. Where there is none, it runs. The likelihood is that of all methods.
     """
 
     net: Callable[[], nn.Module]
     inputs: Inputs
     targets: Tensor
     refused: Mapping[str, str] = {}
+    likelihood: bf.models.Likelihood = bf.Categorical()
 
 
 class Frozen(nn.Module):
@@ -69,8 +72,15 @@ class Residual(nn.Module):
 class Images(nn.Module):
     """A residual network, with a head for pixels or for rows, and covariates where there are."""
 
-    def __init__(self, norm: Callable[[int], nn.Module], pixels: bool = False, more: int = 0):
+    def __init__(
+        self,
+        norm: Callable[[int], nn.Module],
+        pixels: bool = False,
+        more: int = 0,
+        auxiliary: bool = False,
+    ):
         super().__init__()
+        self.auxiliary = nn.Conv2d(8, 2, 1) if auxiliary else None
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Residual(norm))
         self.pixels = pixels
         self.fc = nn.Conv2d(8, 2, 1) if pixels else nn.Linear(8 + more, 2)
@@ -79,7 +89,8 @@ class Images(nn.Module):
         """Return the outputs."""
         seen = self.stem(image)
         if self.pixels:
-            return {"out": self.fc(seen)}
+            found = {"out": self.fc(seen)}
+            return found if self.auxiliary is None else {**found, "aux": self.auxiliary(seen)}
         pooled = seen.mean((2, 3))
         return self.fc(pooled if covariates is None else torch.cat([pooled, covariates], 1))
 
@@ -126,11 +137,16 @@ def brought() -> dict[str, Brought]:
     ids[:, -2:] = 1 + targets[:, None]
     mask = torch.ones_like(ids)
     text = {"input_ids": ids, "attention_mask": mask}
+    tags = ids % 2
+    tags[:, 0] = -100
+    pixels = (images.mean(1) > 0).long()
+    pixels[:, 0] = 255
     adjacency = torch.eye(5).repeat(ROWS, 1, 1)
     nodes = torch.randn(ROWS, 5, 4, generator=generator) + targets.view(-1, 1, 1)
     covariates = torch.randn(ROWS, 2, generator=generator)
     running = {"": "running statistics|static"}
-    no_head = {"": "one tensor of outputs"}
+    several_outputs = {"": "one tensor of outputs.*returning\\(net, 'out'\\)"}
+    by_place = {"": "Labels\\("}
     labels = {"": "integer labels|class labels, whose accuracy"}
 
     def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
@@ -161,10 +177,27 @@ def brought() -> dict[str, Brought]:
         "segmentation": Brought(
             seeded(lambda: Images(group, pixels=True)),
             images,
-            (images.mean(1) > 0).long(),
-            no_head,
+            pixels,
+            likelihood=bf.models.Labels(axis=1, ignored=255),
         ),
-        "token tags": Brought(lambda: _transformer("bert", tags=True), text, ids % 2, labels),
+        "segmentation, two heads": Brought(
+            seeded(lambda: Images(group, pixels=True, auxiliary=True)),
+            images,
+            pixels,
+            several_outputs,
+        ),
+        "segmentation, by its name": Brought(
+            seeded(lambda: bf.models.returning(Images(group, pixels=True, auxiliary=True), "out")),
+            images,
+            pixels,
+            likelihood=bf.models.Labels(axis=1, ignored=255),
+        ),
+        "token tags": Brought(
+            lambda: _transformer("bert", tags=True), text, tags, likelihood=bf.models.Labels()
+        ),
+        "token tags as one label": Brought(
+            lambda: _transformer("bert", tags=True), text, tags, by_place
+        ),
         "multi-label": Brought(seeded(lambda: Images(group)), images, several, labels),
         "counts": Brought(
             seeded(lambda: Images(group)),

@@ -18,7 +18,7 @@ from bayesfed.federated import Algorithm, Posterior
 from bayesfed.federated.core import of, owned
 from bayesfed.inference.ensembles.consensus import mean_of
 from bayesfed.inference.ensembles.networks import Members, apart, together
-from bayesfed.models import Categorical, Likelihood
+from bayesfed.models import Categorical, Labels, Likelihood
 from bayesfed.models.modules import outputs
 from bayesfed.trees import Tree, shapes
 
@@ -60,6 +60,7 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
             "ensemble", "networks of one architecture", "others", "one `mlp` with several keys"
         )
     scored, net = likelihood or likelihood_of(algorithms, "ensemble"), models[0].net
+    classes = scored.axis if isinstance(scored, Categorical | Labels) else None
 
     def stacked(state: Tree) -> Tree:
         parts = [
@@ -91,7 +92,7 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
             for number, member in enumerate(algorithms)
             for phase in member.phases
         ),
-        lambda state: Averaged(net, stacked(state), isinstance(scored, Categorical)),
+        lambda state: Averaged(net, stacked(state), classes),
         posterior,
         checks=tuple(one for member in algorithms for one in member.checks),
         unfinished=unfinished,
@@ -113,17 +114,18 @@ class Averaged:
     parameters
         By parameter: ``(M, ...)``.
     classes
-        Whether the outputs are logits, of which probabilities are averaged.
+        Axis of the outputs with logits of classes, whose probabilities are averaged; None if they
+        are none.
     """
 
     net: nn.Module
     parameters: Tree
-    classes: bool
+    classes: int | None
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return the logarithms of the mean probabilities, or the mean outputs, ``(B, C)``."""
         given = [outputs(self.net, one, inputs) for one in apart(self.parameters)]
-        if self.classes:
+        if self.classes is not None:
             # In logarithms, so that members that are all sure do not add up to log 0.
-            return mean_of(torch.stack([one.log_softmax(1) for one in given]))
+            return mean_of(torch.stack([one.log_softmax(self.classes) for one in given]))
         return sum(given[1:], given[0]) / len(given)

@@ -8,7 +8,16 @@ from torch import nn
 import bayesfed as bf
 from bayesfed import data
 from bayesfed.compress import Coded, ErrorFeedback, Uniform
-from bayesfed.federated import Layer, early_stop, evaluate, evidence, feedback, keep, layered
+from bayesfed.federated import (
+    Layer,
+    early_stop,
+    evaluate,
+    evidence,
+    feedback,
+    keep,
+    layered,
+    score,
+)
 from tests.house.wrong_calls.given import (
     CLIENTS,
     DATA,
@@ -116,7 +125,14 @@ def on_devices(make, buffer=LATER):
     later(make(avg()), buffer, bf.InProcess(CLIENTS, devices=devices))
 
 
+LABELLED = bf.Dataset(torch.zeros(4, 5, 3), torch.zeros(4, 5).long())
+IGNORED = bf.Dataset(LABELLED.inputs, LABELLED.targets - 100)
 CASES = [
+    (
+        lambda: score(nn.Identity(), IGNORED, likelihood=bf.models.Labels()),
+        "a test set",
+        lambda: score(nn.Identity(), LABELLED, likelihood=bf.models.Labels()),
+    ),
     (
         lambda: go(net()),
         "fed_avg(net): a recipe called with a network",

@@ -1,6 +1,7 @@
 """Messages of `bayesfed.models.likelihoods`."""
 
 import torch
+from torch import nn
 
 import bayesfed as bf
 from bayesfed import models
@@ -13,6 +14,8 @@ COUNTS, PAIRS = torch.ones(4, 1), torch.ones(4, 2)
 poisson, exposed = models.Poisson().check, models.Poisson(exposure=True).check
 weighted = models.Weighted(models.Poisson()).check
 pair = models.Several((bf.Categorical(), bf.Normal()), (2, 1)).check
+TAGGED, TAGS = torch.zeros(4, 5, 3), LABELS[:, None].expand(4, 5)
+by_place = bf.models.Labels().check
 BOTH = torch.cat([LABELS[:, None] > 0, NUMBERS], 1)
 
 
@@ -110,6 +113,22 @@ CASES = [
         lambda: weighted(OUT[:, :1], COUNTS),
         "torch.cat([targets.reshape(len(targets), -1), torch.ones(len(targets), 1)], 1)",
         lambda: weighted(OUT[:, :1], with_ones(COUNTS)),
+    ),
+    (
+        lambda: by_place(TAGGED.mT, TAGS),
+        "likelihood=bayesfed.models.Labels(axis=1)",
+        lambda: models.Labels(axis=1).check(TAGGED.mT, TAGS),
+    ),
+    (
+        lambda: by_place(TAGGED, TAGS - 1),
+        "ignored=-1",
+        lambda: models.Labels(ignored=-1).check(TAGGED, TAGS - 1),
+    ),
+    (lambda: by_place(TAGGED, TAGS.float()), "targets.long()", lambda: by_place(TAGGED, TAGS)),
+    (
+        lambda: bf.bayesian(nn.Linear(3, 3))(TAGGED, TAGS),
+        "likelihood=bayesfed.models.Labels()",
+        lambda: bf.bayesian(nn.Linear(3, 3), likelihood=models.Labels())(TAGGED, TAGS),
     ),
     (
         lambda: models.Weighted(bf.Normal(1.0, 2.0)),

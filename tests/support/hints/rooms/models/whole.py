@@ -6,12 +6,12 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 import bayesfed as bf
-from bayesfed.models import channel_graph, compact, costs, shrunk, shrunk_widths
+from bayesfed.models import channel_graph, compact, costs, returning, shrunk, shrunk_widths
 from bayesfed.models.calling import called
 from bayesfed.models.modules import check_last, outputs
 from bayesfed.trees import parameters
 from tests.house.wrong_calls.given import CLIENTS, DATA, KEY, go, net, rows
-from tests.models.test_calling import Returning
+from tests.models.test_calling import Returning, two_heads
 from tests.models.test_elastic import group_norm_net
 from tests.models.test_elastic_refusals import REFUSED, Functional
 from tests.models.test_modules import Backwards, X
@@ -87,9 +87,19 @@ CASES = [
         lambda: typed(DATA.inputs.double(), net().to(torch.float64)),
     ),
     (
-        lambda: go(bf.fed_avg(Returning(lambda out: {"scores": out})), recipes.rows()),
-        "a module that returns ['scores']",
-        lambda: go(bf.fed_avg(Returning(lambda out: {"scores": out}["scores"])), recipes.rows()),
+        lambda: go(bf.fed_avg(Returning(two_heads)), recipes.rows()),
+        "bayesfed.models.returning(net, 'scores')",
+        lambda: go(bf.fed_avg(returning(Returning(two_heads), "scores")), recipes.rows()),
+    ),
+    (
+        lambda: go(bf.fed_avg(Returning(lambda out: out.sum())), recipes.rows()),
+        "a module that returns outputs",
+        lambda: go(bf.fed_avg(Returning(lambda out: out + 1)), recipes.rows()),
+    ),
+    (
+        lambda: go(bf.fed_avg(returning(Returning(two_heads), "out")), recipes.rows()),
+        "'scores'",
+        lambda: go(bf.fed_avg(returning(Returning(two_heads), "scores")), recipes.rows()),
     ),
     (lambda: normed(nn.BatchNorm1d(6)), "nn.GroupNorm", lambda: normed(nn.GroupNorm(1, 6))),
     (
