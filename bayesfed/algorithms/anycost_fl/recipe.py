@@ -166,7 +166,7 @@ def anycost_fl(
         updates = [_drawn(made, draws) for made in nets]
         bits = [8 * len(shortest.encode(update, {}, coding)) for update in updates]
         floors = [
-            1.1 * sent / full_bits(update) for sent, update in zip(bits, updates, strict=True)
+            1.2 * sent / full_bits(update) for sent, update in zip(bits, updates, strict=True)
         ]
         planner = replace(planner, floors=tuple(min(floor, 1.0) for floor in floors))
     else:

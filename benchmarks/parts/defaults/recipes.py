@@ -112,7 +112,7 @@ def recipes(given: Problem, trained: nn.Module) -> dict[str, Callable[[], Algori
         "fed_hq": lambda: shipped.fed_hq(
             net(), planner(given), fit_flexible([parameters(net())], given.key, shares=(1.0,))
         ),
-        "fed_rlr": lambda: bf.fed_rlr(net(), 0.5),
+        "fed_rlr": lambda: bf.fed_rlr(net(), {"1": 8, "3": 8, "5": 8}),
         "personalised": lambda: bf.personalised(fed_avg),
         "robust": lambda: bf.robust(fed_avg, bf.federated.Median()),
     }
