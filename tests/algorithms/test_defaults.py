@@ -67,7 +67,6 @@ def accuracy(make, train, test, rounds):
     ("rows", "rounds", "name"),
     [
         ("wine", 8, "stc"),
-        ("wine", 8, "fed_prune"),
         *(pytest.param("digits", 10, name, marks=pytest.mark.slow) for name in MADE),
     ],
 )
