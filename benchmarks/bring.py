@@ -3,9 +3,14 @@
     python benchmarks/bring.py [--check]
 
 Each of 17 networks with its rows goes through `fed_avg`, `federated_svi` of a network whose head
-has a posterior, `d_turbo_vbi` and `fed_lora`. It runs and reaches 0.8 of its own rows (chance is
-0.5), or it is refused by an error of the package that says why. Anything else is raw: an error of
-another kind, or a refusal for another reason.
+has a posterior, `d_turbo_vbi` and `fed_lora`. A body is trained by `fed_avg` before its head gets a
+posterior: `bayesian` keeps parameters without a prior as they are, and a drawn body tells rows
+badly apart. BERT's head reaches 0.6 on it in 1,000 steps of maximum likelihood, ResNet's 0.6 in 50;
+a posterior of ResNet's or ViT's 0.5 to 0.8 with any prior and number of steps that was tried.
+
+A case runs and reaches 0.8 of its own rows (chance is 0.5), or it is refused by an error of the
+package that says why. Anything else is raw: an error of another kind, or a refusal for another
+reason.
 """
 
 from __future__ import annotations
@@ -70,8 +75,12 @@ def verdict(one: Brought, method: str) -> tuple[str, str]:
     try:
         data = bf.Dataset(one.inputs, one.targets)  # type: ignore[arg-type]
         parts = bf.iid(ROWS, 2, bf.Key(0, "parts"))
-        algorithm = METHODS[method](one.net().train(), data, one.likelihood)
-        found = bf.run(algorithm, bf.federate(data, parts), rounds=4, test=data)
+        clients, net = bf.federate(data, parts), one.net().train()
+        if method == "federated_svi head" and not one.refused:
+            first = bf.run(METHODS["fed_avg"](net, data, one.likelihood), clients, rounds=4)
+            net.load_state_dict(first.model.parameters, strict=False)
+        algorithm = METHODS[method](net, data, one.likelihood)
+        found = bf.run(algorithm, clients, rounds=4, test=data)
         score = float(found.final("accuracy"))
     except BayesfedError as problem:
         words = str(problem)

@@ -1,6 +1,6 @@
 """Every recipe of README's table at its default arguments, on digits and on a table of numbers.
 
-    python benchmarks/defaults.py [--check] [--only RECIPE ...]
+    python benchmarks/defaults.py [--check] [--only RECIPE ...] [--seeds N ...]
 
 A recipe gets the arguments that it has no default for, and nothing else: `Training()`, FedAvg's
 rounds. Four clients, Dirichlet 1; a quarter of each client's rows is held out and scored, by the
@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import torch
 from parts.defaults.recipes import Problem, devices, recipes
@@ -38,21 +39,22 @@ ROUNDS = {"digits": 10, "wine": 8}
 LOADED = {"digits": digits, "wine": wine}
 
 
-def problem(name: str) -> Problem:
+def problem(name: str, seed: int) -> Problem:
     """Return clients and their held-out rows."""
-    train, test = LOADED[name](0)
+    train, test = LOADED[name](seed)
     rows = bf.Dataset(
         torch.cat([train.inputs, test.inputs]), torch.cat([train.targets, test.targets])
     )
-    shares = bf.dirichlet(rows.targets, 4, 1.0, bf.Key(0, "partition"))
+    shares = bf.dirichlet(rows.targets, 4, 1.0, bf.Key(seed, "partition"))
     halves = {
-        client: held_out_rows(part, 0.25, bf.Key(0, client))
+        client: held_out_rows(part, 0.25, bf.Key(seed, client))
         for client, part in bf.federate(rows, shares).items()
     }
     return Problem(
         {client: kept for client, (kept, _) in halves.items()},
         {client: out for client, (_, out) in halves.items()},
         ROUNDS[name],
+        seed,
     )
 
 
@@ -86,13 +88,14 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
     parser.add_argument("--only", nargs="+", metavar="RECIPE", default=[])
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", default=[0])
     options = parser.parse_args()
     torch.set_num_threads(1)
     met = list[bool]()
-    for name in LOADED:
-        given = problem(name)
+    for name, seed in product(LOADED, options.seeds):
+        given = problem(name, seed)
         base = accuracy(given, partial(bf.fed_avg, given.net()))
-        print(f"\n{name}: FedAvg {base:.1f} %", flush=True)
+        print(f"\n{name}, seed {seed}: FedAvg {base:.1f} %", flush=True)
         made = recipes(given, trained(given))
         for recipe in options.only or made:
             met.append(compared(f"{name}, {recipe}", given, made[recipe], base))

@@ -137,7 +137,7 @@ def methods(train: bf.Dataset, public: bf.Dataset, seed: int) -> dict[str, bf.fe
     )
     training = bf.Training(epochs=1.0, batch_size=32, optimiser=optimiser)
     whole = tuple(shrunk_shares(net, channel_graph(net, sample), sample, [1.0]))
-    planner = bf.Planner(whole, DEADLINE_S, beta=(1 / 15, 1 / 15), batch_size=32)
+    planner = bf.Planner(whole, DEADLINE_S, beta=(1 / 15, 1 / 15), epochs=1.0, batch_size=32)
     return {
         "AnycostFL": bf.anycost_fl(
             net, sample, deadline_s=DEADLINE_S, settings=settings, training=training

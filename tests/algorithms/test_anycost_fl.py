@@ -194,10 +194,10 @@ def test_a_plan_is_of_the_size_with_the_largest_gain(digits):
     train, _ = digits
     rows = shrunk_shares(net(), channel_graph(net(), train.inputs[:1]), train.inputs[:1], ALPHAS)
     planner, profile = (
-        Planner(tuple(rows), 5.0, (1 / 200, 1 / 15)),
+        Planner(tuple(rows), 5.0, (1 / 200, 1 / 15), epochs=1.0),
         Profile("a", 200, SMALL.figures()),
     )
-    alone = [Planner((row,), 5.0, (1 / 200, 1 / 15))(profile, 3, KEY) for row in rows]
+    alone = [Planner((row,), 5.0, (1 / 200, 1 / 15), epochs=1.0)(profile, 3, KEY) for row in rows]
     best, found = (
         max((one for one in alone if not isinstance(one, Skip)), key=lambda one: one.learning_gain),
         planner(profile, 3, KEY),

@@ -205,7 +205,7 @@ def test_without_a_penalty_they_are_fed_avg_bit_for_bit(make, net, three):
     [
         (partial(fed_mid, strength=0.02), 0.85, {"density": 1.0, "1.weight.rank": 50.0}),
         (fed_mid, 0.88, {"density": 1.0, "1.weight.rank": 64.0}),
-        (fed_l1, 0.6, {"density": 0.3, "1.weight.density": 0.3}),
+        (partial(fed_l1, strength=0.02), 0.6, {"density": 0.3, "1.weight.density": 0.3}),
         (partial(fed_l1, strength=0.005), 0.85, {"density": 0.85}),
         (partial(fed_prune, share=1 / 4), 0.75, {"density": 0.26}),
         (partial(fed_prune, share=1 / 4, once=False), 0.7, {"density": 0.26}),
@@ -238,7 +238,7 @@ def test_a_client_keeps_its_share_and_the_average_their_union(net, three):
             seen.append({name: leaf != 0 for name, leaf in payload.items()})
             return super().pack(payload, codec, meta, key)
 
-    report = last(fed_prune(net, link=Counting(), training=WORK), three, 1)
+    report = last(fed_prune(net, share=1 / 32, link=Counting(), training=WORK), three, 1)
     for name, kept in (("1.weight", 32), ("3.weight", 5)):
         assert [int(tree[name].sum()) for tree in seen] == [kept] * 3
         union = torch.stack([tree[name] for tree in seen]).any(0)

@@ -30,6 +30,7 @@ from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.federated.links.over_the_air import OverTheAir
 from bayesfed.federated.training.local_work import Training
 from bayesfed.federated.training.model_sizes import fixed
+from bayesfed.federated.training.optimisers import Sgd
 from bayesfed.inference.variational.fusion import (
     PVI,
     Fusion,
@@ -78,6 +79,7 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
     fusion.
     """
     work: dict[str, Any] = {"training": Training(steps=2, batch_size=8)}
+    rlr: dict[str, Any] = {"training": Training(steps=2, batch_size=8, optimiser=Sgd(0.05))}
     ranks: dict[str, Any] = {"ranks": [2, 1], "capacity": fixed(sorted(rows()), 2)}
     return {
         "fed_avg": lambda: Tiny(shipped.fed_avg(net(), **work), rows()),
@@ -125,9 +127,9 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "uveqfed": lambda: Tiny(shipped.uveqfed(net(), **work), rows()),
         "stc": lambda: Tiny(shipped.stc(net(), share=0.2, **work), rows()),
         "dssm": lambda: Tiny(shipped.dssm(net(), **work), rows()),
-        "fed_l1": lambda: Tiny(shipped.fed_l1(net(), **work), rows()),
+        "fed_l1": lambda: Tiny(shipped.fed_l1(net(), strength=0.02, **work), rows()),
         "fed_mid": lambda: Tiny(shipped.fed_mid(net(), **work), rows()),
-        "fed_prune": lambda: Tiny(shipped.fed_prune(net(), **work), rows()),
+        "fed_prune": lambda: Tiny(shipped.fed_prune(net(), share=1 / 32, **work), rows()),
         "d_turbo_vbi": lambda: Tiny(turbo(density=SOON, **work), rows()),
         "d_turbo_vbi 16 bits": lambda: Tiny(turbo(codec=Cast(16), density=SOON, **work), rows()),
         "d_turbo_vbi ternary": lambda: Tiny(
@@ -136,15 +138,15 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         "d_turbo_vbi grid": lambda: Tiny(
             turbo(codec=PosteriorGrid(), density=SOON, **work), rows()
         ),
-        "fed_rlr": lambda: Tiny(shipped.fed_rlr(net(), 2, **work), rows()),
+        "fed_rlr": lambda: Tiny(shipped.fed_rlr(net(), 2, **rlr), rows()),
         "fed_rlr factors": lambda: Tiny(
-            shipped.fed_rlr(net(), 2, transmission=Factors("none"), **work), rows()
+            shipped.fed_rlr(net(), 2, transmission=Factors("none"), **rlr), rows()
         ),
         "fed_rlr points": lambda: Tiny(
-            shipped.fed_rlr(net(), 2, transmission=Points(), **work), rows()
+            shipped.fed_rlr(net(), 2, transmission=Points(), **rlr), rows()
         ),
         "fed_rlr on air": lambda: Tiny(
-            shipped.fed_rlr(net(), 2, link=OverTheAir(snr_db=20.0), **work), rows()
+            shipped.fed_rlr(net(), 2, link=OverTheAir(snr_db=20.0), **rlr), rows()
         ),
         "fed_hm": lambda: Tiny(
             shipped.fed_hm(net(), [1.0, 0.5], fixed(sorted(rows()), 2), **work), rows()
@@ -169,6 +171,7 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
                 deadline_s=1e6,
                 settings=shipped.public_settings(net(), rows()["client-0"], KEY),
                 beta=(0.9, 0.9),
+                training=Training(epochs=1.0, batch_size=32),
             )
         ),
         "fed_hq": fed_hq,
@@ -195,7 +198,9 @@ def tiny_recipes() -> dict[str, Callable[[], Tiny]]:
         ),
         "fed_be": lambda: Tiny(shipped.fed_be(net(), draws=2, **work), rows()),
         "beta_pred_bayes": lambda: Tiny(
-            shipped.beta_pred_bayes(net(), samples=2, training=Training(steps=4, batch_size=8)),
+            shipped.beta_pred_bayes(
+                net(), samples=2, temperature=1.0, training=Training(steps=4, batch_size=8)
+            ),
             rows(),
         ),
         "swag": lambda: Tiny(shipped.swag(shipped.fed_avg(net(), **work), begin=0, rank=2), rows()),
@@ -325,7 +330,10 @@ def planner() -> Planner:
     """Return one that never shrinks."""
     sample = torch.zeros(1, FEATURES)
     return Planner(
-        tuple(shrunk_shares(net(), channel_graph(net(), sample), sample, [1.0])), 1e6, (0.5, 0.5)
+        tuple(shrunk_shares(net(), channel_graph(net(), sample), sample, [1.0])),
+        1e6,
+        (0.5, 0.5),
+        epochs=1.0,
     )
 
 

@@ -78,7 +78,8 @@ def fed_rlr(
         numbers to keep. Frozen layers stay as they are.
     training
         Riemannian SGD of a round, whose optimiser is a plain `Sgd`: at full rank, with one step, it
-        is FedAvg. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
+        is FedAvg of the same rate. Default: 50 steps of 64 rows with ``Sgd(0.2)``: a low rank
+        leaves little of drawn weights, and gradients through them are small.
     consensus
         Share of its distance to the broadcast model that a step takes back, or ``round -> share``.
     reset
@@ -104,7 +105,7 @@ def fed_rlr(
         round, if it is a function), or `Points()` should go over the air.
     """
     work = training or Training()
-    sgd = work.optimiser or Sgd()
+    sgd = work.optimiser or Sgd(0.2)
     if not isinstance(sgd, Sgd) or sgd.momentum or sgd.weight_decay or sgd.clip < math.inf:
         raise ArgumentError(
             "fed_rlr, training.optimiser", "Sgd without momentum and decay", sgd, "Sgd(0.05)"

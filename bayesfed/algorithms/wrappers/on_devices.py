@@ -61,6 +61,8 @@ class Planned:
         return self.load.alpha**4 * self.load.beta
 
 
+# Most passes over its rows that a device makes in a round, unless told otherwise.
+EPOCHS = 5.0
 ABOVE_0 = number("(0, inf]", "5.0")
 
 
@@ -89,7 +91,7 @@ class Planner:
         Energy budget of a round in joules, in place of the devices' own.
     epochs, batch_size
         Most local work: ``epochs * samples / batch_size`` steps, at least one; fewer where the
-        budgets are too small for them.
+        budgets are too small for them. AnycostFL's paper makes one epoch.
     header_bits
         Bits of a message beside beta's share, such as names and shapes beside 32-bit floats.
     floors
@@ -106,7 +108,7 @@ class Planner:
     sizes: tuple[Share, ...]
     deadline_s: float
     beta: tuple[float, float] = (1.0, 1.0)
-    epochs: float = 1.0
+    epochs: float = EPOCHS
     batch_size: int = 32
     energy_j: float | None = None
     header_bits: int = 0

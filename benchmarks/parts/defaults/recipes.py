@@ -21,8 +21,6 @@ from bayesfed.models import channel_graph, shrunk_shares
 from bayesfed.trees import parameters
 from bayesfed.wireless.devices import Device
 
-KEY = bf.Key(0, "defaults")
-
 
 class Problem(NamedTuple):
     """Clients, each one's held-out rows, and how long methods train."""
@@ -30,6 +28,12 @@ class Problem(NamedTuple):
     clients: Mapping[str, bf.Dataset]
     scored: Mapping[str, bf.Dataset]
     rounds: int
+    seed: int
+
+    @property
+    def key(self) -> bf.Key:
+        """Names what is drawn."""
+        return bf.Key(self.seed, "defaults")
 
     @property
     def rows(self) -> int:
@@ -46,7 +50,7 @@ class Problem(NamedTuple):
         features = self.example.inputs[0].numel()
         classes = 1 + max(int(part.targets.max()) for part in self.clients.values())
         widths = [features, width, width, width, classes]
-        return bf.mlp(widths, KEY.child(number), dropout=dropout)
+        return bf.mlp(widths, self.key.child(number), dropout=dropout)
 
     def capacity(self) -> bf.federated.Capacity:
         """Return two sizes, dealt once."""
@@ -81,7 +85,7 @@ def recipes(given: Problem, trained: nn.Module) -> dict[str, Callable[[], Algori
         name: partial(getattr(shipped, name), net(), strength=strength)
         for name, strength in (("fed_prox", 0.01), ("fed_dyn", 0.01), ("ditto", 0.1))
     }
-    adapted = bf.lora(trained, 8, KEY.child("lora"))
+    adapted = bf.lora(trained, 8, given.key.child("lora"))
     for name in ADAPTERS:
         unlike = {} if name in ADAPTERS[:2] else {"ranks": [8, 4], "capacity": capacity}
         found[name] = partial(getattr(shipped, name), adapted, **unlike)
@@ -101,14 +105,14 @@ def recipes(given: Problem, trained: nn.Module) -> dict[str, Callable[[], Algori
             lambda key: given.net(32, int(torch.randint(99, (), generator=key.generator()))),
             [3, 1],
             capacity,
-            key=KEY,
+            key=given.key,
         ),
         "anycost_fl": lambda: bf.anycost_fl(net(), sample, deadline_s=5.0),
         "on_devices": lambda: bf.on_devices(bf.stc(net()), planner(given)),
         "fed_hq": lambda: shipped.fed_hq(
-            net(), planner(given), fit_flexible([parameters(net())], KEY, shares=(1.0,))
+            net(), planner(given), fit_flexible([parameters(net())], given.key, shares=(1.0,))
         ),
-        "fed_rlr": lambda: bf.fed_rlr(net(), 16),
+        "fed_rlr": lambda: bf.fed_rlr(net(), {"1": 8, "3": 8, "5": 8}),
         "personalised": lambda: bf.personalised(fed_avg),
         "robust": lambda: bf.robust(fed_avg, bf.federated.Median()),
     }
@@ -123,4 +127,4 @@ def planner(given: Problem) -> Planner:
 
 def devices(given: Problem) -> Mapping[str, Device]:
     """Return the fleet of AnycostFL's paper."""
-    return bf.fleet(sorted(given.clients), KEY)
+    return bf.fleet(sorted(given.clients), given.key)

@@ -66,7 +66,7 @@ def beta_pred_bayes(
     net: nn.Module,
     *,
     samples: int = 3,
-    temperature: float = 1.0,
+    temperature: float = 0.001,
     training: Training | None = None,
     codec: Codec | None = None,
     link: Link | None = None,
@@ -85,10 +85,11 @@ def beta_pred_bayes(
         S.
     temperature
         Temperature of the clients' posteriors; 0 leaves out the noise, so that the networks are
-        iterates of SGD.
+        iterates of SGD. At 1, Bayes' rule, `training` needs a prior: without one nothing bounds
+        weights that the rows leave open, and the noise of clients with few rows drives them away.
     training
-        Local work, by `Sgd` without momentum; a prior by its `prior_precision`. Default: 50 steps
-        of 64 rows with ``Sgd(0.05)``.
+        Local work, by `Sgd` without momentum; a prior by its `prior_precision`. It is all that a
+        client trains. Default: 500 steps of 64 rows with ``Sgd(0.05)``.
     codec, link
         As in `fed_avg`.
 
@@ -98,7 +99,7 @@ def beta_pred_bayes(
         If a number is outside its domain, there are fewer than two steps for each network, the
         optimiser is not `Sgd` without momentum, or the network has running statistics.
     """
-    work = training or Training()
+    work = training or Training(steps=500)
     sgd_of(work, "beta_pred_bayes")
     local = Langevin(work.likelihood_descent(net), samples, temperature)
     if work.epochs is None:
