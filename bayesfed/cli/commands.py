@@ -46,11 +46,7 @@ def run(arguments: Namespace) -> str:
         # Rank 0 says and draws what there is to see.
         return ""
     say(comparison({folder.path.name: folder}))
-    try:
-        pictures = ", ".join(path.name for path in runs.draw(folder))
-    except ImportError as problem:
-        pictures = f"no pictures: {problem}"
-    return f"results: {folder.path} ({pictures or 'tables'})"
+    return f"results: {folder.path} ({runs.drawn(folder)})"
 
 
 def compare(arguments: Namespace) -> str:
@@ -68,7 +64,7 @@ def compare(arguments: Namespace) -> str:
 
 def plot(arguments: Namespace) -> str:
     """Draw the pictures of a folder of results again."""
-    return "\n".join(map(str, runs.draw(Folder(arguments.result))))
+    return "\n".join(map(str, runs.draw(Folder(arguments.result), arguments.format)))
 
 
 def report(arguments: Namespace) -> str:

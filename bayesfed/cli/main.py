@@ -96,8 +96,14 @@ def parser() -> argparse.ArgumentParser:
             "--out", type=Path, default=Path("results"), help="folder of results (default: results)"
         )
         command.add_argument("--quiet", action="store_true", help="no progress bars")
-    add("plot", "plot", "draw the pictures of a folder of results again").add_argument(
-        "result", type=Path, metavar="RESULT"
+    plot = add("plot", "plot", "draw the pictures of a folder of results again")
+    plot.add_argument("result", type=Path, metavar="RESULT")
+    plot.add_argument(
+        "--format",
+        nargs="+",
+        choices=["png", "pdf", "svg"],
+        default=["png"],
+        help="formats of the pictures (default: png)",
     )
     report = add(
         "report",

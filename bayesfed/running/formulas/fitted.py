@@ -16,6 +16,7 @@ from bayesfed.errors.checks import ITSELF, PART, check, checked, one_of
 from bayesfed.inference.exact.posterior import ExactPosterior
 from bayesfed.inference.exact.traced import doubled
 from bayesfed.inspect.intervals import intervals
+from bayesfed.inspect.tables import latex
 from bayesfed.keys import Key, forked
 from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.families import Name
@@ -190,6 +191,12 @@ class Regression:
         made.index.name = "coefficient"
         return made
 
+    def latex(self) -> str:
+        """Return the table as a LaTeX ``tabular`` with the rules of booktabs."""
+        rows = self.table().itertuples()
+        lines = [[one.Index, *(f"{value:.3g}" for value in one[1:])] for one in rows]
+        return latex(["", "mean", "sd", "5 %", "95 %"], lines)
+
     def plot(self, *, axes: Axes | None = None) -> Axes:
         """Plot mean and 90 % interval of everything that `draws` has, of all sites and without each
         of them; errors are those of `bayesfed.inspect.plot_intervals`.
@@ -202,13 +209,13 @@ class Regression:
         return {"": self} | {one: self.without(one) for one in sorted(self.result.data or {})}
 
     def tables(self, rows: Frame | None) -> dict[str, Frame]:
-        """Return what a folder of results has of the fit, by the names of its files: coefficients,
-        also without each site, and predictions of rows, if there are any.
+        """Return what a folder of results has of the fit, by name: coefficients, also without each
+        site, and predictions of rows, if there are any.
         """
         made = [part.table().assign(without=name) for name, part in self._each().items()]
-        tables = {"coefficients.csv": needs("pandas", "formulas").concat(made)}
+        tables = {"coefficients": needs("pandas", "formulas").concat(made)}
         if rows is not None:
-            tables["predictions.csv"] = rows.join(self.predict(rows))
+            tables["predictions"] = rows.join(self.predict(rows))
         return tables
 
     @checked(frame=ITSELF, interval=PART)
