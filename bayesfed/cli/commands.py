@@ -13,6 +13,7 @@ from bayesfed.running import Folder, comparison
 from bayesfed.running import report as page
 from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import build, seeds
+from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.experiments.sweeps import SWEEP
 
 
@@ -24,10 +25,7 @@ def say(text: str) -> None:
 
 def run(arguments: Namespace) -> str:
     """Run an experiment, or build it alone."""
-    file = experiment.read(arguments.experiment)
-    if SWEEP in file.tree:
-        hint = f"bayesfed compare {arguments.experiment}"
-        raise file.error((SWEEP,), "one experiment", "a sweep", hint)
+    file = _one(arguments.experiment)
     if arguments.check:
         built = [build(file, seed) for seed in seeds(file)]
         first, tried = built[0], [one.seed for one in built]
@@ -80,5 +78,16 @@ def names(arguments: Namespace) -> str:
 
 
 def doctor(arguments: Namespace) -> str:
-    """Say what is installed and what is missing."""
+    """Say what is installed and what is missing, or what a run will cost."""
+    if arguments.estimate:
+        return installation.estimate(_one(arguments.estimate))
     return installation.report()
+
+
+def _one(path: Path) -> ExperimentFile:
+    """Return the experiment of a file that is no sweep."""
+    file = experiment.read(path)
+    if SWEEP in file.tree:
+        hint = f"bayesfed compare {path}"
+        raise file.error((SWEEP,), "one experiment", "a sweep", hint)
+    return file

@@ -131,6 +131,11 @@ def parser() -> argparse.ArgumentParser:
         "doctor",
         "doctor",
         "versions, extras and data: what is missing, and the command that gets it",
+    ).add_argument(
+        "--estimate",
+        type=Path,
+        metavar="EXPERIMENT.toml",
+        help="bytes, seconds and memory of a run, from its first two rounds",
     )
     for name, (_, what) in ELSEWHERE.items():
         commands.add_parser(name, help=what)

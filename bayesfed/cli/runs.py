@@ -24,6 +24,7 @@ from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.folders import CHECKPOINTS
 from bayesfed.running.folders import save as save_run
 from bayesfed.running.formulas.fitted import Regression
+from bayesfed.running.reporting.card import write_card
 from bayesfed.running.scores import further_scores, predictive
 from bayesfed.running.settings import note_versions, read_json, write_json
 
@@ -158,6 +159,7 @@ def _run(
             write_whole(path / "coefficients.tex", fit.latex().encode())
         if missing := save_run(path, result, test if len(test) else None, seed, own):
             say(f"{path}: no posterior.nc: {missing}")
+        write_card(folder, result, test if len(test) else None)
 
     led(pool, saved)
 

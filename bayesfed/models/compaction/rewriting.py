@@ -42,7 +42,9 @@ class Chain(nn.Module):
         # Each thread has a cache of its own, and in each chunk all threads wait for each other
         # several times.
         several = self.rows * torch.get_num_threads()
-        chunks = [flat] if is_traced() else flat.tensor_split(max(1, math.ceil(len(flat) / several)))
+        chunks = (
+            [flat] if is_traced() else flat.tensor_split(max(1, math.ceil(len(flat) / several)))
+        )
         output = torch.cat([self.steps(chunk.t()).t() for chunk in chunks])
         return output.reshape(*inputs.shape[:-1], output.shape[-1])
 
