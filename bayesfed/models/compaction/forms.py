@@ -117,7 +117,8 @@ class Csr(nn.Module):
 
     def forward(self, batch: Tensor) -> Tensor:
         """Return ``(units, rows)``."""
-        if is_traced():
+        if torch.compiler.is_compiling():
+            # A graph, as for ONNX, has no sparse tensors.
             weight = self._dense()
         else:
             _ignore_beta_warning()
@@ -133,13 +134,6 @@ class Csr(nn.Module):
         ones = torch.ones_like(self.ends[1:], dtype=torch.long)
         rows = ended.index_add(0, self.ends[1:].long(), ones).cumsum(0)[:-1]
         return self.values.new_zeros(self.shape).index_put((rows, self.places.long()), self.values)
-
-
-def is_traced() -> bool:
-    """Return whether calls are recorded as a graph, as for `torch.export` and ONNX: it takes any
-    number of rows and has no sparse tensors.
-    """
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 @cache

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.models.compaction.forms import Csr, candidates, is_traced, quickest
+from bayesfed.models.compaction.forms import Csr, candidates, quickest
 from bayesfed.models.compaction.layout import channels_last, overwriting, pooled_first
 from bayesfed.models.compaction.pruned import Layer, Step, is_layer, pruned
 from bayesfed.models.modules import ELEMENTWISE, SILENT, is_plain
@@ -40,11 +40,10 @@ class Chain(nn.Module):
             )
         flat = inputs.reshape(math.prod(inputs.shape[:-1]), self.width)
         # Each thread has a cache of its own, and in each chunk all threads wait for each other
-        # several times.
+        # several times. A graph, as for ONNX, takes any number of rows, so it has no chunks.
         several = self.rows * torch.get_num_threads()
-        chunks = (
-            [flat] if is_traced() else flat.tensor_split(max(1, math.ceil(len(flat) / several)))
-        )
+        count = 1 if torch.compiler.is_compiling() else max(1, math.ceil(len(flat) / several))
+        chunks = flat.tensor_split(count)
         output = torch.cat([self.steps(chunk.t()).t() for chunk in chunks])
         return output.reshape(*inputs.shape[:-1], output.shape[-1])
 
