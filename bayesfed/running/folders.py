@@ -12,6 +12,7 @@
     seed-0/metrics.json     the last round's figures and the sums of the ledger; written last
     seed-0/clients.csv      scores of clients on their own rows, where a run has any
     seed-0/model.safetensors, posterior.nc, checkpoints/
+    card.md                 a model card of all seeds
     pictures/
 """
 

@@ -14,7 +14,7 @@ from bayesfed import __version__
 from bayesfed.data import Dataset
 from bayesfed.data.files import write_whole, writing
 from bayesfed.errors import ArgumentError
-from bayesfed.federated import checkpoint
+from bayesfed.federated import InProcess, checkpoint
 from bayesfed.federated.engine.metrics import accuracy, score
 from bayesfed.inspect import PersonalScores
 from bayesfed.inspect.at_clients import Rows
@@ -40,6 +40,8 @@ def write_card(folder: Folder, result: Result, test: Rows) -> None:
         share = score(result.model, test, accuracy)
         ends = binomtest(round(share * len(test)), len(test)).proportion_ci(method="wilson")
         interval = {"share": share, "low": ends.low, "high": ends.high}
+    # Those of a population are not loaded.
+    profiles = InProcess(result.data).profiles if result.data else ()
     text = template("card.md").render(
         name=folder.path.resolve().name,
         version=__version__,
@@ -51,7 +53,7 @@ def write_card(folder: Folder, result: Result, test: Rows) -> None:
         legend=LEGEND,
         tested=test,
         interval=interval,
-        clients={name: len(rows) for name, rows in (result.data or {}).items()},
+        clients={one.name: one.samples for one in profiles},
         epsilon=health.epsilon,
         delta=health.delta,
         health=str(health),
