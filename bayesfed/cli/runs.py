@@ -139,7 +139,7 @@ def _run(
     result = run(
         built.algorithm,
         pool,
-        test=None if test.targets.is_floating_point() else test,
+        test=None if built.regression or test.targets.is_floating_point() else test,
         seed=seed,
         callbacks=callbacks,
         progress=progress,

@@ -75,6 +75,16 @@ def test_regressions_are_compared_by_their_evidence(tmp_path, capsys):
         assert main([command, str(tmp_path / "stays")]) == 0
 
 
+def test_classes_as_a_response(tmp_path):
+    rows_in(tmp_path)
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    rows.assign(stay=(rows["stay"] > 9).astype(int)).to_csv(tmp_path / "rows.csv", index=False)
+    (tmp_path / "long.toml").write_text(FILE + 'family = "bernoulli"\n')
+    assert main(["run", str(tmp_path / "long.toml"), "--out", str(tmp_path), "--quiet"]) == 0
+    table = pd.read_csv(tmp_path / "long/seed-0/coefficients.csv", index_col="coefficient")
+    assert (table.loc["age", "low"] > 0).any()
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
