@@ -71,21 +71,17 @@ def estimate(file: ExperimentFile) -> str:
             if built.regression is None:
                 scored(report)
             ended = time.perf_counter()
-            spent.append([*(bits(report.rows, way) / 8 for way in ("down", "up")), ended - start])
+            spent.append([*(bits(report.rows, way) // 8 for way in ("down", "up")), ended - start])
             start = ended
     columns = ["first round", "a later one", f"{total} rounds" if total else "until it ends"]
-    lines = []
-    for name, first, later in zip(COSTS, spent[0], spent[-1], strict=True):
-        whole = first + (total - 1) * later if total else "not known"
-        lines.append([name, *(_figure(one) for one in (first, later, whole))])
+    lines = [
+        [name, first, later, first + (total - 1) * later if total else "not known"]
+        for name, first, later in zip(COSTS, spent[0], spent[-1], strict=True)
+    ]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    head = f"{file.name}: {built.algorithm.name}, {len(built.clients)} clients; seed {seed} of"
+    head = f"{file.name}: {built.algorithm.name}, {len(built.clients)} clients, each seed"
     foot = f"most memory of this process: {peak:,.0f} MiB"
-    return f"{head} {len(seeds(file))}\n{table(['', *columns], lines)}\n{foot}"
-
-
-def _figure(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:,.1f}".removesuffix(".0")
+    return "\n".join([head, table(["", *columns], lines), foot])
 
 
 def extras() -> list[list[str]]:
