@@ -17,6 +17,7 @@ from bayesfed.federated.clients import led, one_thread
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect import plot_partition, plot_reliability, save
 from bayesfed.inspect.learning_curves import plot_curves, scored
+from bayesfed.inspect.tables import latex
 from bayesfed.running import Folder, run, scoring
 from bayesfed.running import open as opened
 from bayesfed.running.experiments.build import Built, build, seeds
@@ -156,7 +157,11 @@ def _run(
             for name, table in fit.tables(section.new()).items():
                 write_whole(path / f"{name}.csv", table.to_csv().encode())
                 say(f"{path / name}.csv\n{table.round(3).head(20)}")
-            write_whole(path / "coefficients.tex", fit.latex().encode())
+            rows = [
+                [name, *(f"{one:.3g}" for one in rest)] for name, *rest in fit.table().itertuples()
+            ]
+            text = latex(["", "mean", "sd", "5 %", "95 %"], rows)
+            write_whole(path / "coefficients.tex", text.encode())
         if missing := save_run(path, result, test if len(test) else None, seed, own):
             say(f"{path}: no posterior.nc: {missing}")
         write_card(folder, result, test if len(test) else None)

@@ -16,7 +16,6 @@ from bayesfed.errors.checks import ITSELF, PART, check, checked, one_of
 from bayesfed.inference.exact.posterior import ExactPosterior
 from bayesfed.inference.exact.traced import doubled
 from bayesfed.inspect.intervals import intervals
-from bayesfed.inspect.tables import latex
 from bayesfed.keys import Key, forked
 from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.families import Name
@@ -191,15 +190,9 @@ class Regression:
         made.index.name = "coefficient"
         return made
 
-    def latex(self) -> str:
-        """Return the table as a LaTeX ``tabular`` with the rules of booktabs."""
-        rows = self.table().itertuples()
-        lines = [[one.Index, *(f"{value:.3g}" for value in one[1:])] for one in rows]
-        return latex(["", "mean", "sd", "5 %", "95 %"], lines)
-
     def plot(self, *, axes: Axes | None = None) -> Axes:
-        """Plot mean and 90 % interval of everything that `draws` has, of all sites and without each
-        of them; errors are those of `bayesfed.inspect.plot_intervals`.
+        """Plot mean and 90 % interval of all that `draws` has, also without each site, by
+        `bayesfed.inspect.plot_intervals`.
         """
         named = {f"without {n}" if n else "all sites": d for n, d in self._each().items()}
         return intervals({name: dict(part.draws(4000)) for name, part in named.items()}, axes)
@@ -209,9 +202,7 @@ class Regression:
         return {"": self} | {one: self.without(one) for one in sorted(self.result.data or {})}
 
     def tables(self, rows: Frame | None) -> dict[str, Frame]:
-        """Return what a folder of results has of the fit, by name: coefficients, also without each
-        site, and predictions of rows, if there are any.
-        """
+        """Return coefficients, also without each site, and predictions of rows if there are any."""
         made = [part.table().assign(without=name) for name, part in self._each().items()]
         tables = {"coefficients": needs("pandas", "formulas").concat(made)}
         if rows is not None:
