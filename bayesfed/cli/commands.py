@@ -13,6 +13,7 @@ from bayesfed.running import Folder, comparison
 from bayesfed.running import report as page
 from bayesfed.running.experiments import experiment
 from bayesfed.running.experiments.build import build, seeds
+from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.experiments.sweeps import SWEEP
 
 
@@ -24,10 +25,7 @@ def say(text: str) -> None:
 
 def run(arguments: Namespace) -> str:
     """Run an experiment, or build it alone."""
-    file = experiment.read(arguments.experiment)
-    if SWEEP in file.tree:
-        hint = f"bayesfed compare {arguments.experiment}"
-        raise file.error((SWEEP,), "one experiment", "a sweep", hint)
+    file = _one(arguments.experiment)
     if arguments.check:
         built = [build(file, seed) for seed in seeds(file)]
         first, tried = built[0], [one.seed for one in built]
@@ -46,11 +44,7 @@ def run(arguments: Namespace) -> str:
         # Rank 0 says and draws what there is to see.
         return ""
     say(comparison({folder.path.name: folder}))
-    try:
-        pictures = ", ".join(path.name for path in runs.draw(folder))
-    except ImportError as problem:
-        pictures = f"no pictures: {problem}"
-    return f"results: {folder.path} ({pictures or 'tables'})"
+    return f"results: {folder.path} ({runs.drawn(folder)})"
 
 
 def compare(arguments: Namespace) -> str:
@@ -68,7 +62,7 @@ def compare(arguments: Namespace) -> str:
 
 def plot(arguments: Namespace) -> str:
     """Draw the pictures of a folder of results again."""
-    return "\n".join(map(str, runs.draw(Folder(arguments.result))))
+    return "\n".join(map(str, runs.draw(Folder(arguments.result), arguments.format)))
 
 
 def report(arguments: Namespace) -> str:
@@ -84,5 +78,16 @@ def names(arguments: Namespace) -> str:
 
 
 def doctor(arguments: Namespace) -> str:
-    """Say what is installed and what is missing."""
+    """Say what is installed and what is missing, or what a run will cost."""
+    if arguments.estimate:
+        return installation.estimate(_one(arguments.estimate))
     return installation.report()
+
+
+def _one(path: Path) -> ExperimentFile:
+    """Return the experiment of a file that is no sweep."""
+    file = experiment.read(path)
+    if SWEEP in file.tree:
+        hint = f"bayesfed compare {path}"
+        raise file.error((SWEEP,), "one experiment", "a sweep", hint)
+    return file

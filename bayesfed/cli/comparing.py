@@ -8,7 +8,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from bayesfed.cli.runs import draw, numbered, run_file, silent
+from bayesfed.cli.runs import drawn, numbered, run_file, silent
 from bayesfed.data.files import write_whole
 from bayesfed.inspect.learning_curves import plot_curves, scored
 from bayesfed.running import Folder
@@ -66,13 +66,13 @@ def compare(
     for ending, text in made.written().items():
         write_whole(into / f"table.{ending}", text.encode())
     runs = {name: folder.histories() for name, folder in made.named.items()}
-    if drawn := {name: histories for name, histories in runs.items() if scored(histories)}:
-        curves = plot_curves(drawn)
+    if shown := {name: histories for name, histories in runs.items() if scored(histories)}:
+        curves = plot_curves(shown)
         for ending in ("png", "pdf", "svg"):
             curves.savefig(into / f"curves.{ending}", dpi=110)
     for folder in folders:
         if folder.path not in paths:
-            draw(folder)
+            drawn(folder)
     return into
 
 

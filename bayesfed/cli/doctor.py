@@ -1,20 +1,31 @@
-"""What is installed, what data are found, and the command that gets what is missing."""
+"""What is installed, what data are found, and the command that gets what is missing; and what a
+run will cost.
+"""
 
 from __future__ import annotations
 
 import re
+import resource
+import time
 from collections.abc import Callable
 from importlib.metadata import requires
+from itertools import islice
 
 from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError
+from bayesfed.federated import bits, rounds
+from bayesfed.federated.clients import one_thread
 from bayesfed.inspect import table
+from bayesfed.running import scoring
 from bayesfed.running.experiments import names
-from bayesfed.running.experiments.experiment import Split
+from bayesfed.running.experiments.build import build, seeds
+from bayesfed.running.experiments.experiment import ExperimentFile, Split
 from bayesfed.running.experiments.kinds import options
 from bayesfed.running.experiments.names import required
+from bayesfed.running.launch import MOST
 from bayesfed.running.settings import installed, versions
 
+COSTS = "bytes down", "bytes up", "seconds"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
@@ -35,6 +46,42 @@ def report() -> str:
         table(["data", "state", "command or key"], data()),
     ]
     return "\n\n".join(parts)
+
+
+def estimate(file: ExperimentFile) -> str:
+    """Return what a run of an experiment's first seed costs, by running its first two rounds as it
+    would, keeping nothing: bytes, seconds, and the most memory of this process.
+
+    Later rounds are taken to cost what the second does. Bytes are exact where the length of a
+    message does not depend on what is learned.
+
+    Raises
+    ------
+    BayesfedError
+        As `build` and `bayesfed.run`.
+    """
+    seed = seeds(file)[0]
+    built = build(file, seed)
+    total = built.options["rounds"]
+    scored = scoring(built.test, built.likelihood, draws=built.draws, seed=seed)
+    options, spent = {**built.options, "rounds": total or MOST}, list[list[float]]()
+    with one_thread():
+        start = time.perf_counter()
+        for report in islice(rounds(built.algorithm, built.pool, seed=seed, **options), 2):
+            if built.regression is None:
+                scored(report)
+            ended = time.perf_counter()
+            spent.append([*(bits(report.rows, way) // 8 for way in ("down", "up")), ended - start])
+            start = ended
+    columns = ["first round", "a later one", f"{total} rounds" if total else "until it ends"]
+    lines = [
+        [name, first, later, first + (total - 1) * later if total else "not known"]
+        for name, first, later in zip(COSTS, spent[0], spent[-1], strict=True)
+    ]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    head = f"{file.name}: {built.algorithm.name}, {len(built.clients)} clients, each seed"
+    foot = f"most memory of this process: {peak:,.0f} MiB"
+    return "\n".join([head, table(["", *columns], lines), foot])
 
 
 def extras() -> list[list[str]]:

@@ -96,8 +96,14 @@ def parser() -> argparse.ArgumentParser:
             "--out", type=Path, default=Path("results"), help="folder of results (default: results)"
         )
         command.add_argument("--quiet", action="store_true", help="no progress bars")
-    add("plot", "plot", "draw the pictures of a folder of results again").add_argument(
-        "result", type=Path, metavar="RESULT"
+    plot = add("plot", "plot", "draw the pictures of a folder of results again")
+    plot.add_argument("result", type=Path, metavar="RESULT")
+    plot.add_argument(
+        "--format",
+        nargs="+",
+        choices=["png", "pdf", "svg"],
+        default=["png"],
+        help="formats of the pictures (default: png)",
     )
     report = add(
         "report",
@@ -125,6 +131,11 @@ def parser() -> argparse.ArgumentParser:
         "doctor",
         "doctor",
         "versions, extras and data: what is missing, and the command that gets it",
+    ).add_argument(
+        "--estimate",
+        type=Path,
+        metavar="EXPERIMENT.toml",
+        help="bytes, seconds and memory of a run, from its first two rounds",
     )
     for name, (_, what) in ELSEWHERE.items():
         commands.add_parser(name, help=what)

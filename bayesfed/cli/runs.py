@@ -5,25 +5,32 @@ pictures of one folder of results.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from bayesfed.data.files import write_whole, writing
-from bayesfed.errors import ArgumentError
+from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.federated import Callback, ClientPool, Ranks, Snapshot, checkpoint, newest
 from bayesfed.federated.clients import led, one_thread
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect import plot_partition, plot_reliability, save
 from bayesfed.inspect.learning_curves import plot_curves, scored
+from bayesfed.inspect.tables import latex
 from bayesfed.running import Folder, run, scoring
+from bayesfed.running import open as opened
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.folders import CHECKPOINTS
 from bayesfed.running.folders import save as save_run
 from bayesfed.running.formulas.fitted import Regression
+from bayesfed.running.reporting.card import write_card
 from bayesfed.running.scores import further_scores, predictive
 from bayesfed.running.settings import note_versions, read_json, write_json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def numbered(path: Path) -> Iterator[Path]:
@@ -133,7 +140,7 @@ def _run(
     result = run(
         built.algorithm,
         pool,
-        test=None if test.targets.is_floating_point() else test,
+        test=None if built.regression or test.targets.is_floating_point() else test,
         seed=seed,
         callbacks=callbacks,
         progress=progress,
@@ -148,22 +155,28 @@ def _run(
             section, made = built.regression
             fit = Regression(made.design, made.model, result)
             for name, table in fit.tables(section.new()).items():
-                write_whole(path / name, table.to_csv().encode())
-                say(f"{path / name}\n{table.round(3).head(20)}")
+                write_whole(path / f"{name}.csv", table.to_csv().encode())
+                say(f"{path / name}.csv\n{table.round(3).head(20)}")
+            rows = [
+                [name, *(f"{one:.3g}" for one in rest)] for name, *rest in fit.table().itertuples()
+            ]
+            text = latex(["", "mean", "sd", "5 %", "95 %"], rows)
+            write_whole(path / "coefficients.tex", text.encode())
         if missing := save_run(path, result, test if len(test) else None, seed, own):
             say(f"{path}: no posterior.nc: {missing}")
+        write_card(folder, result, test if len(test) else None)
 
     led(pool, saved)
 
 
-def draw(folder: Folder) -> list[Path]:
-    """Draw curves over all finished seeds, and of an experiment file with classes the first seed's
-    partition and calibration; return the files.
+def draw(folder: Folder, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Draw curves over all finished seeds, of an experiment file with classes the first seed's
+    partition and calibration, of a regression its coefficients; return the files.
 
     Raises
     ------
     ArgumentError
-        If no seed is finished.
+        If no seed is finished, or a regression has more coefficients than a picture.
     MissingExtraError
         If matplotlib is not installed.
     """
@@ -171,24 +184,37 @@ def draw(folder: Folder) -> list[Path]:
         raise ArgumentError(
             str(folder.path), "a finished seed", "none", "bayesfed run, which goes on"
         )
-    histories = folder.histories()
-    if not scored(histories):
-        # As a regression, which has tables.
-        return []
-    into = folder.path / "pictures"
-    into.mkdir(exist_ok=True)
-    curves = plot_curves({folder.path.name: histories})
-    curves.savefig(into / "curves.png", dpi=110)
+    files = []
+    for name, axes in _pictures(folder, done[0]):
+        for ending in formats:
+            files.append(folder.path / "pictures" / f"{name}.{ending}")
+            save(axes, files[-1])
+    return files
+
+
+def drawn(folder: Folder) -> str:
+    """Draw the pictures of a run; return their names, or why there are none."""
+    try:
+        return ", ".join(path.name for path in draw(folder)) or "tables"
+    except BayesfedError as problem:
+        return f"no pictures: {problem}"
+
+
+def _pictures(folder: Folder, seed: int) -> Iterator[tuple[str, Axes]]:
+    if scored(histories := folder.histories()):
+        yield "curves", plot_curves({folder.path.name: histories}).axes[0]
     if folder.file is None:
-        return [into / "curves.png"]
-    built = build(folder.file, done[0])
-    if not built.test.targets.is_floating_point():
+        return
+    built = build(folder.file, seed)
+    if built.regression:
+        fit = cast(Regression, opened(folder.path, seed=seed))
+        yield "coefficients", fit.plot()
+    elif not built.test.targets.is_floating_point():
         partition = plot_partition(built.clients)
-        partition.set_title(f"seed {built.seed}", loc="left", fontsize=9)
-        save(partition, into / "partition.png")
+        partition.set_title(f"seed {seed}", loc="left", fontsize=9)
+        yield "partition", partition
         if bins := _bins(folder, built):
-            save(plot_reliability({f"seed {built.seed}": bins}), into / "reliability.png")
-    return sorted(into.glob("*.png"))
+            yield "reliability", plot_reliability({f"seed {seed}": bins})
 
 
 def _bins(folder: Folder, built: Built) -> CalibrationBins | None:

@@ -12,12 +12,12 @@
     seed-0/metrics.json     the last round's figures and the sums of the ledger; written last
     seed-0/clients.csv      scores of clients on their own rows, where a run has any
     seed-0/model.safetensors, posterior.nc, checkpoints/
+    card.md                 a model card of all seeds
     pictures/
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,14 +25,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.data.files import write_whole, writing
+from bayesfed.data.files import write_whole
 from bayesfed.errors import ArgumentError, BayesfedError
 from bayesfed.federated import (
     Record,
     Row,
     bits,
     channel_uses,
-    checkpoint,
     energy_j,
     latency_s,
 )
@@ -41,7 +40,7 @@ from bayesfed.inspect import PersonalScores
 from bayesfed.inspect.at_clients import Rows
 from bayesfed.inspect.tables import csv_of
 from bayesfed.running.networks import write_tensors
-from bayesfed.running.settings import note_versions, read_json, settings_of, write_json
+from bayesfed.running.settings import read_json, settings_of, write_json
 
 if TYPE_CHECKING:
     from bayesfed.federated import Algorithm
@@ -158,22 +157,6 @@ def named_folders(where: str, folders: Sequence[Folder]) -> dict[str, Folder]:
             where, "a finished seed of each", f"none of {missing}", "bayesfed run FILE"
         )
     return named
-
-
-def save_new(result: Result, folder: Path, test: Rows, own: PersonalScores | None) -> Path:
-    """Save a run of one seed; see `Result.save`."""
-    into = folder / f"seed-{result.snapshot.seed}"
-    for taken in (into / "metrics.json", folder / "experiment.toml"):
-        if taken.exists():
-            expected, actual = "a folder without this run", f"{taken} exists"
-            raise ArgumentError("Result.save", expected, actual, "another folder")
-    with writing("Result.save", folder):
-        note_versions(folder)
-        checkpoint(into / CHECKPOINTS).save(result.snapshot)
-        missing = save(into, result, test, result.snapshot.seed, own)
-    if missing:
-        warnings.warn(f"{into}: no posterior.nc: {missing}", stacklevel=3)
-    return into
 
 
 def save(

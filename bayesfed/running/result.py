@@ -278,7 +278,7 @@ class Result:
         own: Mapping[str, Dataset] | None = None,
     ) -> Path:
         """Write the run to a folder, which `bayesfed compare`, `plot` and `report` read: records,
-        ledger, model, posterior, versions.
+        ledger, model, posterior, versions, and a model card.
 
         Its name is the experiment's in tables and pictures. Predictions are exported for the rows
         `test`, by client where a part of the posterior stays with clients; clients' held-out rows
@@ -286,7 +286,7 @@ class Result:
 
         `ArgumentError` if it has a run of this seed or an experiment file, or cannot be written to.
         """
-        from bayesfed.running.folders import save_new
+        from bayesfed.running.reporting.card import save_new
 
         return save_new(self, Path(folder), test, self.personal_scores(own) if own else None)
 

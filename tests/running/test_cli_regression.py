@@ -7,7 +7,10 @@ import pandas as pd
 import pytest
 
 import bayesfed as bf
+from bayesfed.cli import runs
 from bayesfed.cli.main import main
+from bayesfed.inspect import intervals
+from bayesfed.running import Folder
 from bayesfed.running.experiments.build import build
 from bayesfed.running.experiments.experiment import ExperimentError, parse
 
@@ -30,7 +33,7 @@ def rows_in(folder):
     (folder / "stays.toml").write_text(FILE)
 
 
-def test_coefficients_and_predictions_are_written(tmp_path, capsys):
+def test_coefficients_and_predictions_are_written(tmp_path, capsys, monkeypatch):
     rows_in(tmp_path)
     assert main(["run", str(tmp_path / "stays.toml"), "--out", str(tmp_path), "--quiet"]) == 0
     folder = tmp_path / "stays" / "seed-0"
@@ -43,6 +46,18 @@ def test_coefficients_and_predictions_are_written(tmp_path, capsys):
     fit = bf.open(tmp_path / "stays")
     found = table.loc["a"].loc[["Intercept", "age", "sigma"]]
     assert np.allclose(fit.without("a").table(), found[["mean", "sd", "low", "high"]])
+    lines = (folder / "coefficients.tex").read_text().splitlines()
+    row = next(line for line in lines if line.startswith("age"))
+    cells = [float(cell) for cell in row.removesuffix(r" \\").split(" & ")[1:]]
+    assert np.allclose(cells, fit.table().loc["age"], rtol=6e-3)
+    assert main(["plot", str(tmp_path / "stays"), "--format", "pdf", "svg"]) == 0
+    begins = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
+    for ending, mark in begins.items():
+        drawn = tmp_path / "stays" / "pictures" / f"coefficients.{ending}"
+        assert drawn.read_bytes().startswith(mark)
+    # More coefficients than a picture has do not fail what ran.
+    monkeypatch.setattr(intervals, "MOST", 2)
+    assert runs.drawn(Folder(tmp_path / "stays")).startswith("no pictures: plot_intervals: expec")
 
 
 def test_regressions_are_compared_by_their_evidence(tmp_path, capsys):
@@ -58,6 +73,16 @@ def test_regressions_are_compared_by_their_evidence(tmp_path, capsys):
     assert float(one[place]) > float(other[place]) + 10
     for command in ("plot", "report"):
         assert main([command, str(tmp_path / "stays")]) == 0
+
+
+def test_classes_as_a_response(tmp_path):
+    rows_in(tmp_path)
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    rows.assign(stay=(rows["stay"] > 9).astype(int)).to_csv(tmp_path / "rows.csv", index=False)
+    (tmp_path / "long.toml").write_text(FILE + 'family = "bernoulli"\n')
+    assert main(["run", str(tmp_path / "long.toml"), "--out", str(tmp_path), "--quiet"]) == 0
+    table = pd.read_csv(tmp_path / "long/seed-0/coefficients.csv", index_col="coefficient")
+    assert (table.loc["age", "low"] > 0).any()
 
 
 @pytest.mark.parametrize(

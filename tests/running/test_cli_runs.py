@@ -64,7 +64,7 @@ def test_run_leaves_one_folder_with_everything(make, tmp_path, capsys):
         "posterior.nc",
     }
     pictures = {"pictures/curves.png", "pictures/partition.png", "pictures/reliability.png"}
-    whole = {"experiment.toml", "settings.json", "versions.json"}
+    whole = {"experiment.toml", "settings.json", "versions.json", "card.md"}
     assert found == whole | pictures | {f"seed-{seed}/{name}" for seed in (0, 4) for name in each}
     history = Folder(folder).history(4)
     assert [record.round for record in history] == [0, 1, 2]

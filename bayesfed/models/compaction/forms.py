@@ -117,12 +117,23 @@ class Csr(nn.Module):
 
     def forward(self, batch: Tensor) -> Tensor:
         """Return ``(units, rows)``."""
-        _ignore_beta_warning()
-        weight = torch.sparse_csr_tensor(
-            self.ends, self.places, self.values, self.shape, check_invariants=False
-        )
+        if torch.compiler.is_compiling():
+            # A graph, as for ONNX, has no sparse tensors.
+            weight = self._dense()
+        else:
+            _ignore_beta_warning()
+            weight = torch.sparse_csr_tensor(
+                self.ends, self.places, self.values, self.shape, check_invariants=False
+            )
         batch = batch.contiguous() if self.inputs is None else batch.index_select(0, self.inputs)
         return torch.addmm(self.bias[:, None].expand(-1, batch.shape[1]), weight, batch)
+
+    def _dense(self) -> Tensor:
+        # A weight's row is the number of rows that ended before it.
+        ended = torch.zeros(len(self.places) + 1, dtype=torch.long, device=self.ends.device)
+        ones = torch.ones_like(self.ends[1:], dtype=torch.long)
+        rows = ended.index_add(0, self.ends[1:].long(), ones).cumsum(0)[:-1]
+        return self.values.new_zeros(self.shape).index_put((rows, self.places.long()), self.values)
 
 
 @cache

@@ -40,10 +40,10 @@ class Chain(nn.Module):
             )
         flat = inputs.reshape(math.prod(inputs.shape[:-1]), self.width)
         # Each thread has a cache of its own, and in each chunk all threads wait for each other
-        # several times.
-        chunks = flat.tensor_split(
-            max(1, math.ceil(len(flat) / (self.rows * torch.get_num_threads())))
-        )
+        # several times. A graph, as for ONNX, takes any number of rows, so it has no chunks.
+        several = self.rows * torch.get_num_threads()
+        count = 1 if torch.compiler.is_compiling() else max(1, math.ceil(len(flat) / several))
+        chunks = flat.tensor_split(count)
         output = torch.cat([self.steps(chunk.t()).t() for chunk in chunks])
         return output.reshape(*inputs.shape[:-1], output.shape[-1])
 

@@ -185,6 +185,8 @@ def labels_instead(output: Tensor, targets: Tensor) -> str:
         return "targets.long()" if targets.is_floating_point() else whole
     if output.ndim != 2:
         return "a network with one row of outputs for each row of inputs"
+    if targets.is_floating_point() and not (targets == targets.round()).all():
+        return "likelihood=Normal() for numbers"
     if targets.ndim == 2 and targets.shape[1] == 1:
         return "targets[:, 0]" if not targets.is_floating_point() else "targets[:, 0].long()"
     if (
@@ -193,6 +195,4 @@ def labels_instead(output: Tensor, targets: Tensor) -> str:
         and (((targets == 0) | (targets == 1)).all() and (targets.sum(1) == 1).all())
     ):
         return "targets.argmax(1), since they are one-hot"
-    if targets.is_floating_point() and not (targets == targets.round()).all():
-        return "likelihood=Normal() for numbers"
     return "targets.long()" if targets.shape == output.shape[:1] else "one label a row, (B,)"

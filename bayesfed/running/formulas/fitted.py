@@ -191,8 +191,8 @@ class Regression:
         return made
 
     def plot(self, *, axes: Axes | None = None) -> Axes:
-        """Plot mean and 90 % interval of everything that `draws` has, of all sites and without each
-        of them; errors are those of `bayesfed.inspect.plot_intervals`.
+        """Plot mean and 90 % interval of all that `draws` has, also without each site, by
+        `bayesfed.inspect.plot_intervals`.
         """
         named = {f"without {n}" if n else "all sites": d for n, d in self._each().items()}
         return intervals({name: dict(part.draws(4000)) for name, part in named.items()}, axes)
@@ -202,13 +202,11 @@ class Regression:
         return {"": self} | {one: self.without(one) for one in sorted(self.result.data or {})}
 
     def tables(self, rows: Frame | None) -> dict[str, Frame]:
-        """Return what a folder of results has of the fit, by the names of its files: coefficients,
-        also without each site, and predictions of rows, if there are any.
-        """
+        """Return coefficients, also without each site, and predictions of rows if there are any."""
         made = [part.table().assign(without=name) for name, part in self._each().items()]
-        tables = {"coefficients.csv": needs("pandas", "formulas").concat(made)}
+        tables = {"coefficients": needs("pandas", "formulas").concat(made)}
         if rows is not None:
-            tables["predictions.csv"] = rows.join(self.predict(rows))
+            tables["predictions"] = rows.join(self.predict(rows))
         return tables
 
     @checked(frame=ITSELF, interval=PART)

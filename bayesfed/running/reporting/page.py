@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import date
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
@@ -21,6 +21,9 @@ from bayesfed.running.folders import Folder, named_folders
 from bayesfed.running.reporting.clients import client_table
 from bayesfed.running.reporting.supports import address, support_maps
 from bayesfed.running.settings import read_json
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 @checked()
@@ -68,20 +71,24 @@ def report(folders: str | Path | Iterable[str | Path], path: str | Path) -> Path
     return path
 
 
-def _page(named: dict[str, Folder]) -> str:
+def template(name: str) -> Template:
+    """Return a template of this folder."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    # Only what this package ships is taken as markup; everything from folders is escaped.
-    template = Environment(
+    # Only what this package ships is taken as markup; a page escapes everything from folders.
+    return Environment(
         loader=PackageLoader("bayesfed.running", "reporting"),
-        autoescape=True,
+        autoescape=name.endswith("html"),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
-    ).get_template("page.html")
+    ).get_template(name)
+
+
+def _page(named: dict[str, Folder]) -> str:
     runs = {name: folder.histories() for name, folder in named.items()}
     experiments = [_experiment(name, folder, runs[name]) for name, folder in named.items()]
-    return template.render(
+    return template("page.html").render(
         version=__version__,
         today=date.today().isoformat(),
         experiments=experiments,

@@ -30,7 +30,20 @@ def gone_on():
     assert main(["plot", str(folder / "a")]) == 0
 
 
+def sweep():
+    """Return the file of a sweep."""
+    path = Path(tempfile.mkdtemp()) / "a.toml"
+    path.write_text(TEXT + "[sweep]\n'recipe.training.steps' = [1, 2]\n")
+    return str(path)
+
+
+def compared():
+    """Run a sweep."""
+    assert main(["compare", sweep(), "--out", tempfile.mkdtemp(), "--quiet"]) == 0
+
+
 CASES = [
+    (lambda: main(["doctor", "--estimate", sweep()]), "bayesfed compare", compared),
     (lambda: main(["list", "fed_avgg"]), "fed_avg", lambda: main(["list", "fed_avg"])),
     (lambda: main(["plot", begun()]), "bayesfed run, which goes on", gone_on),
 ]

@@ -51,6 +51,11 @@ CASES = [
         "likelihood=Normal() for numbers",
         lambda: numbers(OUT[:, :1], NUMBERS + 0.5),
     ),
+    (
+        lambda: classes(OUT[:, :1], NUMBERS + 0.5),
+        "likelihood=Normal() for numbers",
+        lambda: numbers(OUT[:, :1], NUMBERS + 0.5),
+    ),
     (lambda: classes(OUT, LABELS[:2]), "one label a row, (B,)", lambda: classes(OUT, LABELS)),
     (
         lambda: classes(OUT[:, :, None], LABELS),
