@@ -140,7 +140,7 @@ def rats() -> Hierarchy:
         "sigma",
         {name: log_scale(1.0) for name in ("wide", "steep", "sigma")},
     )
-    known = linear.moments({"place": "wide", "slope": "steep"}, 24)
+    known = linear.moments({"place": "wide", "slope": "steep"}, 36)
     own = {name: known.pop(name) for name in ("place", "slope")}
     return Hierarchy(model, grouped(torch.arange(150) // 25, inputs.double(), y), known, own)
 
