@@ -9,14 +9,13 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact import checking, stages, weighing
-from bayesfed.inference.exact.at_values import moments
+from bayesfed.inference.exact.at_values import everywhere, moments
 from bayesfed.inference.exact.form import Form
-from bayesfed.inference.exact.traced import Traced, doubled, traced
+from bayesfed.inference.exact.traced import Traced, traced
 from bayesfed.inference.variational.program import Runs
 from bayesfed.trees import Tree
 
@@ -274,10 +273,7 @@ class Weighted:
         """Values of every shared site, and of a client's own ones, at all points, ``(n, ...)``;
         their weights are `weights`.
         """
-        points = self.state["points"]
-        with doubled():
-            found: Tree = vmap(self.traced.values, chunk_size=1024)(points)
-        return found | self.own
+        return everywhere(self.traced, self.state["points"]) | self.own
 
     @property
     def constants(self) -> Tree:

@@ -84,7 +84,10 @@ class Linear(NamedTuple):
         (mean, sd), coarse = (
             _moments(part.reshape(-1) / part.sum(), *both) for part in (share, share * every)
         )
-        if not all(bool(((a - b).abs() < COARSE * sd).all()) for a, b in zip((mean, sd), coarse)):
+        if not all(
+            bool(((a - b).abs() < COARSE * sd).all())
+            for a, b in zip((mean, sd), coarse, strict=True)
+        ):
             raise ValueError(f"a grid of {steps} steps is too coarse")
         sites = [*self.names, *self.sds]
         made = Moments()
