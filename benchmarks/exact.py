@@ -11,10 +11,10 @@ rounds, kB up a client, seconds, the status. Not all of posteriordb is part of t
 its archive or folder by --data or the environment variable POSTERIORDB; without either it is looked
 for in shared/data beside the repository, and eleven small posteriors of records/posteriordb.json
 stand in if it is not there. `hierarchies` are six over sites whose posterior is known by
-quadrature, as that of the eight schools is; `rats`, `counties` and `nested` are three more, which take minutes. Simulated
-regressions, whose exact answers are computed here, and the problems of `told` always run; `nuts`,
-`heart` and `calibration` where they are named. NUTS is as recorded in records/exact.jsonl;
---measure runs it anew, and records what else was run.
+quadrature, as that of the eight schools is; `rats`, `counties`, `nested` and `crossed` are four
+more, which take minutes. Simulated regressions, whose exact answers are computed here, and the
+problems of `told` always run; `nuts`, `heart` and `calibration` where they are named. NUTS is as
+recorded in records/exact.jsonl; --measure runs it anew, and records what else was run.
 """
 
 from __future__ import annotations

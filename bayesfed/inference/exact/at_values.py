@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from bayesfed.errors import PosteriorError
+from bayesfed.inference.exact import stages
 from bayesfed.inference.exact.drawn import unconstrained
 from bayesfed.inference.exact.form import Form
 from bayesfed.inference.exact.traced import Traced, doubled
@@ -52,9 +53,14 @@ def nodes(
 
 
 def everywhere(made: Traced, points: Tensor) -> Tree:
-    """Return the values of all shared sites at points ``(n, d)``."""
+    """Return the values of all shared sites at points ``(n, d)``, one by one where a model cannot
+    be vectorised.
+    """
     with doubled():
-        found: Tree = vmap(made.values, chunk_size=1024)(points)
+        try:
+            found: Tree = vmap(made.values, chunk_size=1024)(points)
+        except (RuntimeError, ValueError):
+            found = stages.stacked([made.values(point) for point in points])
     return found
 
 

@@ -96,11 +96,19 @@ def trusted(alone: Verdict, found: Verdict, values: Tensor) -> bool:
     """
     if max(alone.k_hat, found.k_hat) > GOOD or alone.ess < EFFICIENT * len(alone.weights):
         return False
-    mean = found.weights @ values
-    spread = (values - mean).square() * found.weights[:, None]
-    # Not those that are the same everywhere, as ones in a matrix of correlations.
+    return not sparse(found.weights, values)
+
+
+def sparse(weights: Tensor, values: Tensor) -> bool:
+    """Return whether the variance of any of the values ``(n, m)`` rests on few points, by the tail
+    of their squared distances from the mean. Values that are the same everywhere, as ones in a
+    matrix of correlations, do not.
+    """
+    mean = weights @ values
+    spread = (values - mean).square() * weights[:, None]
     moving = ~(spread.sum(0) <= CONSTANT * mean.square())
-    return all(smoothed(part / part.max())[1] <= USABLE for part in spread.T[moving])
+    tails = [smoothed(part / part.max())[1] for part in spread.T[moving]]
+    return not all(k_hat <= USABLE for k_hat in tails)
 
 
 def smoothed(ratios: Tensor) -> tuple[Tensor, float]:

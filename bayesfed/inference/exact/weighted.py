@@ -143,9 +143,13 @@ class Weighted:
         if "points" not in self.state:
             return f"its status is {status!r}"
         told = f"its status is {status!r} (k-hat {self.k_hat:.2f}, ESS {self.ess:.0f})"
-        if self.weights is self.verdict.weights:
+        weights = self.verdict.weights
+        leaves = {name: leaf.reshape(len(leaf), -1) for name, leaf in self.values.items()}
+        if few := [name for name in leaves if weighing.sparse(weights, leaves[name])]:
+            told += f"; sds of {', '.join(few)} rest on few points"
+        if self.weights is weights:
             return told
-        return f"{told}; by the weights, a mean is {self.moved(self.verdict.weights):.2g} sds off"
+        return f"{told}; by the weights, a mean is {self.moved(weights):.2g} sds off"
 
     def without(self, memory: Mapping[str, Tensor]) -> Self:
         """Return the posterior without the rows of a site, for nothing: its log likelihoods are

@@ -160,7 +160,7 @@ def crossed() -> Hierarchy:
 
 
 # Several tied own values a site take minutes; these run where they are named.
-SLOW = ("rats", "counties", "nested")
+SLOW = ("rats", "counties", "nested", "crossed")
 HIERARCHIES: dict[str, Callable[[], Hierarchy]] = {
     "schools centred": lambda: schools(centred=True),
     "schools not centred": lambda: schools(centred=False),

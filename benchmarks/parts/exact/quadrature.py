@@ -84,10 +84,8 @@ class Linear(NamedTuple):
         (mean, sd), coarse = (
             _moments(part.reshape(-1) / part.sum(), *both) for part in (share, share * every)
         )
-        if not all(
-            bool(((a - b).abs() < COARSE * sd).all())
-            for a, b in zip((mean, sd), coarse, strict=True)
-        ):
+        off = torch.stack([mean - coarse[0], sd - coarse[1]]).abs() / sd
+        if not bool((off < COARSE).all()):
             raise ValueError(f"a grid of {steps} steps is too coarse")
         sites = [*self.names, *self.sds]
         made = Moments()
