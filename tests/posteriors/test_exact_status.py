@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
+from pathlib import Path
 
 import pyro
 import pyro.distributions as dist
@@ -12,8 +14,12 @@ import torch
 from pyro.distributions import constraints
 
 import bayesfed as bf
+from bayesfed.data import Dataset
 from bayesfed.errors import UndeterminedWarning
 from bayesfed.inference.exact import asking, checking, stages, weighing
+from bayesfed.inference.exact.at_values import beside
+from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.traced import traced
 from bayesfed.inspect.compat import k_hat
 
 
@@ -114,8 +120,10 @@ def test_weights_are_pareto_smoothed_as_arviz_does():
     assert int(found.weights.argmax()) == top
 
 
-def driven(density, size):
-    """Return the last state for one party whose log density this is."""
+def driven(density, size, values=weighing.same):
+    """Return the last state for one party whose log density this is; `values` of points are those
+    whose second moments count.
+    """
     state = stages.starts(size)
     while (stage := int(state["stage"][0])) != stages.DONE:
         if stage == stages.IMPORTANCE:
@@ -123,7 +131,7 @@ def driven(density, size):
             answer = asking.importance(density, state, checking.counts(state), seed, 1)
         else:
             answer = asking.reply(density, state, stage == stages.GAUSSIAN, 1)
-        state = stages.told(state, answer)
+        state = stages.told(state, answer, values=values)
     return state
 
 
@@ -147,6 +155,80 @@ def test_a_bend_whose_tails_few_points_are_in_is_not_called_exact(bend):
     state = driven(density, 2)
     assert int(state["verdict"][0]) == weighing.GAUSSIAN
     assert float(state["verdict"][1]) < 0.5
+
+
+def test_an_sd_that_does_not_exist_is_not_called_exact_where_that_of_its_logarithm_does():
+    # The scale of one row: its density falls as the cube, its logarithm has every moment.
+    def density(point):
+        return (-2 * point - (-2 * point).exp() / 2 - 0.1 * point.exp()).sum()
+
+    def cubed(point):
+        return (-2 * point - (-2 * point).exp() / 2).sum()
+
+    def scales(points):
+        return torch.cat([points, points.exp()], 1)
+
+    fine, none = (int(driven(one, 1, scales)["verdict"][0]) for one in (density, cubed))
+    assert fine in (weighing.EXACT, weighing.ADAPTED)
+    assert none == weighing.GAUSSIAN
+    assert int(driven(cubed, 1)["verdict"][0]) in (weighing.EXACT, weighing.ADAPTED)
+
+
+def test_a_model_that_looks_at_its_values_has_them_at_every_point():
+    def model(inputs, targets=None):
+        scale = pyro.sample("scale", dist.LogNormal(torch.tensor(0.0), 1.0))
+        with pyro.plate("rows", len(inputs)):
+            pyro.sample("y", dist.Normal(0.0, scale if float(scale) > 1 else 1.0), obs=targets)
+
+    made = traced(model, Form.of(Dataset(INPUTS, numbers(30))), "client")
+    places = numbers(7, 1)
+    assert torch.equal(beside(made, places), torch.cat([places, places.exp()], 1))
+
+
+def test_values_that_are_the_same_everywhere_say_nothing():
+    def beside(points):
+        return torch.cat([points, torch.ones(len(points), 1), points * 0], 1)
+
+    state = driven(lambda point: -point.square().sum() / 2, 2, beside)
+    assert int(state["verdict"][0]) == weighing.EXACT
+
+
+def test_the_scale_of_six_batches_is_adapted_to(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    dyes = importlib.import_module("parts.exact.classics").dyes()
+    y = torch.stack([rows.targets for rows in dyes.clients.values()])
+    half_cauchy, same = dist.HalfCauchy(torch.tensor(1.0).double()), torch.ones(5, 5).double()
+
+    def density(point):
+        scales = point[1:].exp()
+        cov = scales[0] ** 2 * same + scales[1] ** 2 * torch.eye(5).double()
+        each = dist.MultivariateNormal(point[0].expand(5), cov).log_prob(y).sum()
+        return each - point[0] ** 2 / 50 + (half_cauchy.log_prob(scales) + point[1:]).sum()
+
+    def values(points):
+        return torch.cat([points, points[:, 1:].exp()], 1)
+
+    with pyro.validation_enabled(False):
+        state = driven(density, 3, values)
+    assert int(state["verdict"][0]) == weighing.ADAPTED
+    weights = checking.weights(state).weights
+    for name, leaf in zip(("tau", "sigma"), values(state["points"]).T[3:], strict=True):
+        mean, sd = dyes.shared[name]
+        found = weights @ leaf
+        assert abs(found - mean) < 0.05 * sd
+        assert (weights @ (leaf - found).square()).sqrt() / sd == pytest.approx(1, abs=0.03)
+
+
+def test_a_grid_that_is_too_coarse_is_no_reference(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    quadrature = importlib.import_module("parts.exact.quadrature")
+    y, prior = numbers(200), {"sigma": quadrature.log_scale(1.0)}
+    rows = quadrature.Linear(torch.ones(200, 1).double(), y, ["mu"], {"mu": 5.0}, "sigma", prior)
+    with pytest.raises(ValueError, match="a grid of 8 steps is too coarse"):
+        rows.moments({}, 8)
+    known, finer = rows.moments({}, 40), rows.moments({}, 160)
+    assert torch.allclose(known["sigma"][1], finer["sigma"][1], rtol=1e-3)
+    assert known["mu"][0] == pytest.approx(float(y.mean()), abs=1e-3)
 
 
 @pytest.mark.parametrize("root", ["matrix", "sds"])

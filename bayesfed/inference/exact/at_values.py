@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from pyro import poutine
 from torch import Tensor
+from torch.func import vmap
 
 from bayesfed.errors import PosteriorError
+from bayesfed.inference.exact import stages
 from bayesfed.inference.exact.drawn import unconstrained
 from bayesfed.inference.exact.form import Form
 from bayesfed.inference.exact.traced import Traced, doubled
@@ -19,6 +21,7 @@ from bayesfed.inference.variational.posterior import Drawn
 from bayesfed.inference.variational.program import Runs
 from bayesfed.inference.variational.terms import Given
 from bayesfed.keys import Key, forked
+from bayesfed.trees import Tree
 
 STREAM = Key(0, "nodes")
 # Draws for each value, of which mean and covariance are taken.
@@ -47,6 +50,24 @@ def nodes(
         model(*wide)
     found: Mapping[str, Any] = tracer.get_trace().nodes
     return found
+
+
+def everywhere(made: Traced, points: Tensor) -> Tree:
+    """Return the values of all shared sites at points ``(n, d)``, one by one where a model cannot
+    be vectorised.
+    """
+    with doubled():
+        try:
+            found: Tree = vmap(made.values, chunk_size=1024)(points)
+        except (RuntimeError, ValueError):
+            found = stages.stacked([made.values(point) for point in points])
+    return found
+
+
+def beside(made: Traced, points: Tensor) -> Tensor:
+    """Return points and the values of all shared sites there, side by side, ``(n, m)``."""
+    leaves = everywhere(made, points).values()
+    return torch.cat([points, *(leaf.reshape(len(points), -1) for leaf in leaves)], 1)
 
 
 def moments(weights: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:

@@ -58,13 +58,20 @@ def answered(question: Tree, answer: Tree, prior: Tensor | float, seed: int) -> 
     }
 
 
-def checked(question: Tree, answer: Tree, prior: Tensor | float, seed: int) -> Tree:
+def checked(
+    question: Tree,
+    answer: Tree,
+    prior: Tensor | float,
+    seed: int,
+    values: weighing.Values = weighing.same,
+) -> Tree:
     """Return what `answered` does, and the ``verdict`` on the points: the status, which is "exact"
-    or "gaussian", k-hat, effective sample size, log evidence and its standard error.
+    or "gaussian", k-hat, effective sample size, log evidence and its standard error. Second
+    moments are checked of `values` of the points.
     """
     found = answered(question, answer, prior, seed)
     verdict = weights(found)
-    good = weighing.trusted(verdict, verdict, found["points"])
+    good = weighing.trusted(verdict, verdict, values(found["points"]))
     code = weighing.EXACT if good else weighing.GAUSSIAN
     return found | {"verdict": torch.tensor([code, *verdict[:4]], dtype=torch.float64)}
 

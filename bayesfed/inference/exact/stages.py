@@ -90,7 +90,12 @@ def again(state: Tree) -> Tree:
     return stacked([start]) | {"stage": numbers(MODE, 0, 0), "form": state["form"]}
 
 
-def told(state: Tree, answer: Tree, prior: Tensor | float = 0.0) -> Tree:
+def told(
+    state: Tree,
+    answer: Tree,
+    prior: Tensor | float = 0.0,
+    values: weighing.Values = weighing.same,
+) -> Tree:
     """Return the next state.
 
     Parameters
@@ -101,6 +106,8 @@ def told(state: Tree, answer: Tree, prior: Tensor | float = 0.0) -> Tree:
         Sum of the answers of all parties; in importance rounds without the prior's.
     prior
         Log prior density at the points of an importance round.
+    values
+        What second moments of such points are taken of. Default: the points.
     """
     stage, rounds, grace = (int(number) for number in state["stage"])
     state = state | {"stage": numbers(stage, rounds + 1, grace)}
@@ -112,7 +119,7 @@ def told(state: Tree, answer: Tree, prior: Tensor | float = 0.0) -> Tree:
         if still or rounds + 1 >= WIDENS:
             return _proposing(state | stacked([made]), made)
         return state | stacked([made])
-    return _weighed(state, answer, prior)
+    return _weighed(state, answer, prior, values)
 
 
 def _climbed(state: Tree, answer: Tree) -> Tree:
@@ -208,7 +215,7 @@ def seed(number: int) -> int:
     return 1000 * (1 + number)
 
 
-def _weighed(state: Tree, answer: Tree, prior: Tensor | float) -> Tree:
+def _weighed(state: Tree, answer: Tree, prior: Tensor | float, values: weighing.Values) -> Tree:
     """Weigh all points so far. End if those of this round say by themselves that they are of the
     posterior; if not, ask for points of a mixture that is fitted to all.
     """
@@ -219,7 +226,7 @@ def _weighed(state: Tree, answer: Tree, prior: Tensor | float) -> Tree:
         more = {name: torch.cat([state[name], leaf]) for name, leaf in more.items()}
         found = weights(more)
     status = weighing.GAUSSIAN
-    if weighing.trusted(alone, found, more["points"]):
+    if weighing.trusted(alone, found, values(more["points"])):
         several = int((_shares(state) > LEAST).sum()) > 1
         done = weighing.ADAPTED if number else weighing.EXACT
         status = weighing.SEVERAL if several else done

@@ -5,7 +5,7 @@ et al., 2024), k-hat, effective sample size, evidence, refits, and the verdict.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -18,9 +18,20 @@ from bayesfed.trees import Tree
 # Largest k-hat of weights, and of weights times squares, and least share of effective points, of a
 # round that is trusted.
 GOOD, USABLE, EFFICIENT = 0.5, 0.5, 0.6
+# Variance in squares of the mean, of a value that varies by rounding alone.
+CONSTANT = 1e-24
 # Most rounds after the first, and the statuses.
 REFITS = 4
 EXACT, ADAPTED, GAUSSIAN, SEVERAL, NO_MODE, FREE = range(6)
+
+
+# From points ``(n, d)`` to the values ``(n, m)`` whose second moments are to be covered.
+Values = Callable[[Tensor], Tensor]
+
+
+def same(points: Tensor) -> Tensor:
+    """Return the points."""
+    return points
 
 
 class Verdict(NamedTuple):
@@ -76,15 +87,28 @@ def judged(log_ratios: Tensor) -> Verdict:
     )
 
 
-def trusted(alone: Verdict, found: Verdict, points: Tensor) -> bool:
+def trusted(alone: Verdict, found: Verdict, values: Tensor) -> bool:
     """Return whether a round's points alone have even weights, and the weights of all points say
     that they are of the posterior: their own tail, and those of weights times squared distances
-    from the mean, which tell of regions that few points are in.
+    of values ``(n, m)`` from their means, which tell of regions that few points are in. Values are
+    those of points, and on their sites' own scale as well: an sd rests on its largest ones, which
+    its logarithm does not show.
     """
     if max(alone.k_hat, found.k_hat) > GOOD or alone.ess < EFFICIENT * len(alone.weights):
         return False
-    spread = (points - found.weights @ points).square() * found.weights[:, None]
-    return all(smoothed(part / part.max())[1] <= USABLE for part in spread.T)
+    return not sparse(found.weights, values)
+
+
+def sparse(weights: Tensor, values: Tensor) -> bool:
+    """Return whether the variance of any of the values ``(n, m)`` rests on few points, by the tail
+    of their squared distances from the mean. Values that are the same everywhere, as ones in a
+    matrix of correlations, do not.
+    """
+    mean = weights @ values
+    spread = (values - mean).square() * weights[:, None]
+    moving = ~(spread.sum(0) <= CONSTANT * mean.square())
+    tails = [smoothed(part / part.max())[1] for part in spread.T[moving]]
+    return not all(k_hat <= USABLE for k_hat in tails)
 
 
 def smoothed(ratios: Tensor) -> tuple[Tensor, float]:
@@ -127,11 +151,12 @@ def _pareto(excess: Tensor) -> tuple[float, float]:
     return (count * k_hat + 10 * 0.5) / (count + 10), sigma
 
 
-def refitted(points: Tensor, weights: Tensor, components: int = 3) -> list[tuple[Tree, Tensor]]:
+def refitted(points: Tensor, weights: Tensor, components: int = 5) -> list[tuple[Tree, Tensor]]:
     """Return components of a mixture fitted to weighted points, each with its share.
 
     It begins with slices along the direction of the largest skewness, and takes some steps of EM;
-    covariances are drawn to the common one.
+    covariances are drawn to the common one. Points count the more the farther off they are, since
+    second moments rest on them: the scale of few sites has a long tail.
     """
     mean = weights @ points
     centred = points - mean
@@ -140,6 +165,7 @@ def refitted(points: Tensor, weights: Tensor, components: int = 3) -> list[tuple
     white = torch.linalg.solve_triangular(root, centred.T, upper=False).T
     skew = (weights * white.square().sum(1)) @ white
     axis = skew / skew.norm().clamp_min(1e-12)
+    weights = weights * (1 + white.square().mean(1)) / 2
     along = white @ axis
     order = along.argsort()
     rank = torch.empty_like(along)

@@ -9,14 +9,13 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact import checking, stages, weighing
-from bayesfed.inference.exact.at_values import moments
+from bayesfed.inference.exact.at_values import everywhere, moments
 from bayesfed.inference.exact.form import Form
-from bayesfed.inference.exact.traced import Traced, doubled, traced
+from bayesfed.inference.exact.traced import Traced, traced
 from bayesfed.inference.variational.program import Runs
 from bayesfed.trees import Tree
 
@@ -144,9 +143,13 @@ class Weighted:
         if "points" not in self.state:
             return f"its status is {status!r}"
         told = f"its status is {status!r} (k-hat {self.k_hat:.2f}, ESS {self.ess:.0f})"
-        if self.weights is self.verdict.weights:
+        weights = self.verdict.weights
+        leaves = {name: leaf.reshape(len(leaf), -1) for name, leaf in self.values.items()}
+        if few := [name for name in leaves if weighing.sparse(weights, leaves[name])]:
+            told += f"; sds of {', '.join(few)} rest on few points"
+        if self.weights is weights:
             return told
-        return f"{told}; by the weights, a mean is {self.moved(self.verdict.weights):.2g} sds off"
+        return f"{told}; by the weights, a mean is {self.moved(weights):.2g} sds off"
 
     def without(self, memory: Mapping[str, Tensor]) -> Self:
         """Return the posterior without the rows of a site, for nothing: its log likelihoods are
@@ -274,10 +277,7 @@ class Weighted:
         """Values of every shared site, and of a client's own ones, at all points, ``(n, ...)``;
         their weights are `weights`.
         """
-        points = self.state["points"]
-        with doubled():
-            found: Tree = vmap(self.traced.values, chunk_size=1024)(points)
-        return found | self.own
+        return everywhere(self.traced, self.state["points"]) | self.own
 
     @property
     def constants(self) -> Tree:

@@ -14,7 +14,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import constraints
 
-from bayesfed.errors import DataError
+from bayesfed.errors import ArgumentError, DataError
 
 
 @runtime_checkable
@@ -94,8 +94,14 @@ class RowLikelihood:
             The further unknowns.
         known
             What is known beside the outcomes, or 1.
+
+        Raises
+        ------
+        ArgumentError
+            If a likelihood has neither this nor `given` of its own.
         """
-        raise NotImplementedError
+        hint = "made = staticmethod(lambda eta, more, known: dist.Normal(eta, 1.0))"
+        raise ArgumentError("likelihood", "a method `made`, or `given`", "neither", hint)
 
     def given(self, output: Tensor, known: Tensor | float = 1.0) -> Any:
         """Return the distribution of each row's outcomes, of batch shape ``(B,)``.

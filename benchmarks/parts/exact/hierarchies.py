@@ -121,7 +121,7 @@ def nested() -> Hierarchy:
         "sigma",
         {name: log_scale(1.0) for name in ("tau", "inner", "sigma")},
     )
-    known = linear.moments({"level": "tau", "more": "inner"}, 30)
+    known = linear.moments({"level": "tau", "more": "inner"}, 45)
     own = {name: known.pop(name) for name in ("level", "more")}
     return Hierarchy(model, grouped(hospital, inputs, y), known, own)
 
@@ -153,14 +153,14 @@ def crossed() -> Hierarchy:
         "sigma",
         {name: log_scale(1.0) for name in ("tau", "across", "sigma")},
     )
-    known = linear.moments({"items": "across", "level": "tau"}, 30)
+    known = linear.moments({"items": "across", "level": "tau"}, 45)
     own = {"level": known.pop("level")}
     del known["items"]
     return Hierarchy(model, grouped(site, inputs, y), known, own)
 
 
 # Several tied own values a site take minutes; these run where they are named.
-SLOW = ("rats", "counties", "nested")
+SLOW = ("rats", "counties", "nested", "crossed")
 HIERARCHIES: dict[str, Callable[[], Hierarchy]] = {
     "schools centred": lambda: schools(centred=True),
     "schools not centred": lambda: schools(centred=False),

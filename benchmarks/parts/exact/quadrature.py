@@ -16,6 +16,9 @@ from bayesfed.data import Dataset
 Moments = dict[str, tuple[Tensor, Tensor]]
 # Least and largest log sd of the first grid.
 WIDE = (-7.0, 4.0)
+# Least density of a log sd, of its largest, that a grid reaches; sds by which moments of every
+# other step may be off, those of all steps being off by far less.
+KEPT, COARSE = 1e-6, 0.02
 
 
 class Hierarchy(NamedTuple):
@@ -53,32 +56,42 @@ class Linear(NamedTuple):
 
     def moments(self, scale_of: Mapping[str, str], steps: int) -> Moments:
         """Return means and sds of all w by site and of the sds, by a grid of so many steps each,
-        twice: the second where the first has its mass.
+        after two of half as many that find where the mass is.
+
+        Raises
+        ------
+        ValueError
+            If every other step of the grid gives other moments: it is too coarse.
         """
         low, high = ([bound] * len(self.sds) for bound in WIDE)
-        for _ in range(2):
+        for number in (steps // 2, steps // 2, steps):
             axes = [
-                torch.linspace(a, b, steps, dtype=torch.float64)
+                torch.linspace(a, b, number, dtype=torch.float64)
                 for a, b in zip(low, high, strict=True)
             ]
             grid = torch.cartesian_prod(*axes).reshape(-1, len(axes))
             found = [self._at(part, scale_of) for part in grid.split(200)]
             logs, means, variances = (torch.cat(leaves) for leaves in zip(*found, strict=True))
-            share = torch.softmax(logs, 0)
-            kept = grid[share > 1e-9 / len(axes)]
-            step = (grid[-1] - grid[0]) / steps
-            low = (kept.amin(0) - step).tolist()
-            high = (kept.amax(0) + step).tolist()
-        mean = share @ means
-        sd = (share @ (variances + (means - mean).square())).sqrt()
+            share = torch.softmax(logs, 0).reshape([number] * len(axes))
+            for k, axis in enumerate(axes):
+                along = share.movedim(k, 0).reshape(number, -1).sum(1)
+                kept, step = axis[along > KEPT * along.max()], float(axis[1] - axis[0])
+                low[k], high[k] = float(kept[0]) - step, float(kept[-1]) + step
+        every = torch.zeros_like(share)
+        every[(slice(None, None, 2),) * len(axes)] = 1.0
+        each = grid.exp(), torch.zeros_like(grid)
+        both = [torch.cat(pair, 1) for pair in zip((means, variances), each, strict=True)]
+        (mean, sd), coarse = (
+            _moments(part.reshape(-1) / part.sum(), *both) for part in (share, share * every)
+        )
+        off = torch.stack([mean - coarse[0], sd - coarse[1]]).abs() / sd
+        if not bool((off < COARSE).all()):
+            raise ValueError(f"a grid of {steps} steps is too coarse")
+        sites = [*self.names, *self.sds]
         made = Moments()
-        for name in dict.fromkeys(self.names):
-            places = [k for k, other in enumerate(self.names) if other == name]
+        for name in dict.fromkeys(sites):
+            places = [k for k, other in enumerate(sites) if other == name]
             made[name] = mean[places], sd[places]
-        for k, name in enumerate(self.sds):
-            value = grid[:, k].exp()
-            centre = share @ value
-            made[name] = centre[None], (share @ (value - centre).square()).sqrt()[None]
         return made
 
     def _at(self, logs: Tensor, scale_of: Mapping[str, str]) -> tuple[Tensor, Tensor, Tensor]:
@@ -138,3 +151,8 @@ def grouped(member: Tensor, inputs: Tensor, targets: Tensor) -> dict[str, Datase
 def weighted(share: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     mean = share @ values
     return mean, (share @ (values - mean).square()).sqrt()
+
+
+def _moments(share: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
+    mean = share @ means
+    return mean, (share @ (variances + (means - mean).square())).sqrt()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from parts.checks.table import kept
+from parts.exact.limits import ERROR, WIDTH, is_near
 from parts.front.ages import older
 
 RECORDS = Path(__file__).parents[2] / "records"
@@ -249,12 +250,11 @@ def supports() -> dict[str, dict[str, list[Run]]]:
 
 def _posteriors() -> Iterator[tuple[str, Figure]]:
     rows = posteriors()
-    near = [
-        row for row in rows if row["error"] <= 0.05 and 0.97 <= row["low"] <= row["high"] <= 1.03
-    ]
-    rough = [row for row in rows if row["laplace"] <= 0.05]
+    near = [row for row in rows if is_near(row["error"], row["low"], row["high"])]
+    rough = [row for row in rows if row["laplace"] <= ERROR]
     made, every = (rows[0]["commit"],), f"{len(rows)}"
-    yield "posteriors.within", Figure(("0.05", "3"), "posteriordb", "exact", made)
+    within = f"{ERROR}", f"{100 * WIDTH:.0f}"
+    yield "posteriors.within", Figure(within, "posteriordb", "exact", made)
     yield "posteriors.near", Figure((f"{len(near)}", every), "posteriordb", "exact", made)
     yield "posteriors.laplace", Figure((f"{len(rough)}", every), "posteriordb", "exact", made)
     for name in ("rounds", "kilobytes"):

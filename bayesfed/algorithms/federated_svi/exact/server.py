@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -14,6 +15,7 @@ from bayesfed.federated import Reducer, Sum, Update, published
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
 from bayesfed.inference.exact import asking, checking, stages
+from bayesfed.inference.exact.at_values import beside
 from bayesfed.inference.exact.drawn import spread
 from bayesfed.inference.exact.form import Form
 from bayesfed.inference.exact.traced import doubled
@@ -96,10 +98,12 @@ class AnswerServer:
                 where = asking.proposed(state, checking.counts(state), seed)
                 prior = asking.many(made.log_prior, 1)(where)
                 if stages.TRAIL in state:
-                    state = state | checking.checked(state, total, prior, seed)
+                    state = state | checking.checked(
+                        state, total, prior, seed, partial(beside, made)
+                    )
                     state = state | {"stage": stages.numbers(stages.DONE, 1, 0)}
                 else:
-                    state = stages.told(state, total, prior)
+                    state = stages.told(state, total, prior, partial(beside, made))
             else:
                 own = asking.reply(made.log_prior, state, stage == stages.GAUSSIAN, 1)
                 state = stages.told(state, {name: total[name] + own[name] for name in total})
