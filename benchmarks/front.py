@@ -182,7 +182,7 @@ def collapsed() -> list[str]:
 
 def without_example() -> list[str]:
     """Return the public names that no code of a page uses that is run."""
-    examples = importlib.import_module("examples")
+    examples = importlib.import_module("every_name")
     return [name for name in examples.names() if not examples.shown(name)]
 
 

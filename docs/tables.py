@@ -13,7 +13,7 @@ from typing import Any
 
 import bayesfed
 
-import examples
+import every_name as examples
 
 HEAD = "| name | defined on the page of |\n|---|---|"
 ROW = re.compile(r"^(\| `bf\.([\w.]+)` \|) (.*\|)$", re.MULTILINE)

@@ -206,7 +206,7 @@ def test_the_index_of_the_reference_has_all_names_of_bayesfed():
 
 def test_every_public_name_has_an_example_that_is_run(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    examples = importlib.import_module("examples")
+    examples = importlib.import_module("every_name")
     found = examples.paths(
         "from bayesfed import data as d\nimport bayesfed\nd.iid, bayesfed.Key(0)"
     )

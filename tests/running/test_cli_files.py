@@ -438,7 +438,7 @@ def test_lines_of_keys(path, line):
 
 
 def test_what_a_file_may_name_is_what_the_package_exports():
-    assert set(options(Algorithm)) <= set(bf.__all__)
+    assert set(options(Algorithm)) <= {*bf.__all__, *bf.algorithms.__all__}
     assert {
         "fed_avg",
         "d_turbo_vbi",
