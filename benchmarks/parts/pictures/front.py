@@ -51,7 +51,7 @@ def errors(axes: Axes) -> None:
     axes.axvline(NEAR, color=GREY, linewidth=1, linestyle=":")
     tidy(axes).set(
         xscale="log",
-        xlabel="error of the worst mean, sds of Stan's draws (log)",
+        xlabel="error of the worst mean, reference sds (log)",
         ylabel=f"{len(rows)} posteriors of posteriordb",
         yticks=[],
         ylim=(-1, len(rows)),
