@@ -34,6 +34,12 @@ def strips(**options):
     bf.infer(RING, warn=False, **options)
 
 
+def tagged(label):
+    """Score tokens that all have this label."""
+    rows = bf.Dataset(DATA.inputs, torch.full((len(DATA), 2), label))
+    score(lambda inputs: torch.zeros(len(inputs), 2, 3), rows, likelihood=bf.models.Labels())
+
+
 CASES = [
     (
         lambda: score(nn.Linear(4, 3), DATA, nn.functional.cross_entropy),
@@ -41,6 +47,7 @@ CASES = [
         lambda: score(nn.Linear(4, 3), DATA, nn.CrossEntropyLoss(reduction="none")),
     ),
     (lambda: score(LINE, DATA[:0]), "a test set", lambda: score(nn.Linear(4, 3), TEST)),
+    (lambda: tagged(-100), "a test set", lambda: tagged(0)),
     (lambda: score(LINE, NUMBERS), "metric='mse'", lambda: score(LINE, NUMBERS, "mse")),
     (
         lambda: score(LINE, NUMBERS, "nll"),
