@@ -116,7 +116,8 @@ def _scores(given: argparse.Namespace) -> Iterator[Score]:
         if name in only or ("hierarchies" in only and name not in hierarchies.SLOW):
             score = hierarchies.scored(name, made())
             if given.measure:
-                write(f"hierarchy, {name}", rounded(score._asdict()))
+                named = score._replace(name=f"hierarchy, {name}")
+                write(named.name, rounded(named._asdict()))
             yield score
 
 
