@@ -73,7 +73,7 @@ def main() -> int:
     if scores:
         print(table(Score._fields, [tuple(score) for score in scores]))
         good = [score for score in scores if _meets(score)]
-        if given.measure:
+        if given.measure and not given.only:
             write("posteriors", rounded({"scores": [score._asdict() for score in scores]}))
         met.append(at_least("share of posteriors that meet all", len(good) / len(scores), WANTED))
         wrong = [s.name for s in scores if s.status in CERTAIN and not _near(s)]
