@@ -314,6 +314,23 @@ def test_the_table_of_sparse_supports_is_that_of_its_records(front):
     assert [row[:4] for row in rows] == [weights.cells(name) for name in weights.cases()]
 
 
+def test_the_table_of_hierarchies_is_that_of_its_records():
+    lines = (ROOT / "benchmarks" / "records" / "exact.jsonl").read_text().splitlines()
+    known = [one for one in map(json.loads, lines) if one["name"].startswith("hierarchy, ")]
+    assert rows_of("explanation/exact-posterior.md", "| hierarchy | shared values |") == [
+        [
+            one["name"].removeprefix("hierarchy, "),
+            f"{one['size']}",
+            f"{one['error']:.3f}",
+            f"{one['low']:.3f} to {one['high']:.3f}",
+            f"{one['rounds']}",
+            f"{one['kilobytes']:.0f}",
+            one["status"],
+        ]
+        for one in known
+    ]
+
+
 def test_the_table_of_compare_is_that_of_its_record(front):
     kept = dict(importlib.import_module("parts.front.figures").runs("compare"))
     text = (ROOT / "docs" / "how-to" / "compare-from-the-command-line.md").read_text()
