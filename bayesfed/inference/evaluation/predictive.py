@@ -261,7 +261,8 @@ def scores_together(
     if isinstance(kind, Scored) and not kind.known:
         # Of rows of labels every label that counts is a row.
         given = torch.cat([targets for _, targets in parts])
-        ends = [0, *kind.likelihood.counts(given).flatten(1).sum(1).cumsum(0).tolist()]
+        counts = kind.likelihood.counts(given)
+        ends = [0, *counts.reshape(len(given), -1).sum(1).cumsum(0).tolist()]
         rows = {name: one.indices(len(given)) for name, one in groups.items()}
         groups = {name: slice(ends[first], ends[end]) for name, (first, end, _) in rows.items()}
     parts = [part.at(targets) for part, targets in parts]

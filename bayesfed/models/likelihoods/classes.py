@@ -73,6 +73,10 @@ class Categorical:
         """Return the distribution of the labels, and the labels."""
         return self.distribution(output), targets
 
+    def counts(self, targets: Tensor) -> Tensor:
+        """Return which labels count: all."""
+        return torch.ones_like(targets, dtype=torch.bool)
+
     def observe(self, output: Tensor, targets: Tensor | None, scale: float) -> Tensor:
         """Sample or observe the site ``y``."""
         given = self.distribution(output)
