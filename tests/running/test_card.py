@@ -3,6 +3,9 @@
 import json
 import re
 
+import torch
+from torch import nn
+
 import bayesfed as bf
 from bayesfed.cli.main import main
 from tests.house.wrong_calls.given import CLIENTS, avg, rows
@@ -61,6 +64,16 @@ def test_a_card_says_what_is_promised_and_what_is_missing(tmp_path):
     private.save(tmp_path / "private")
     said = section((tmp_path / "private" / "card.md").read_text(), "Privacy")
     assert f"Epsilon {private.health.epsilon:.4g} at delta 1e-05, for all rounds." in said
+
+
+def test_a_card_of_labels_by_place_has_no_interval_of_rows(tmp_path):
+    data = bf.Dataset(torch.randn(40, 3, 4), torch.randint(0, 2, (40, 3)))
+    algorithm = bf.fed_avg(nn.Linear(4, 2), likelihood=bf.models.Labels())
+    result = bf.run(algorithm, {"a": data}, rounds=1, test=data, progress=False)
+    result.save(tmp_path / "labels", test=data)
+    scores = section((tmp_path / "labels" / "card.md").read_text(), "Scores")
+    assert f"| {100 * result.final('accuracy'):.2f} |" in scores
+    assert "interval" not in scores
 
 
 def test_a_card_loads_no_rows_of_a_population(tmp_path):

@@ -32,11 +32,13 @@ def write_card(folder: Folder, result: Result, test: Rows) -> None:
     """Write ``card.md`` into a folder of results, anew with each seed: method, scores of all seeds,
     rows of clients, privacy that is promised, health, limits.
 
-    The interval of the accuracy is Wilson's for the rows `test`, where the run has an accuracy.
+    The interval of the accuracy is Wilson's for the rows `test`, where the run has an accuracy of
+    rows; labels of one row depend on each other.
     """
     seed, health = result.snapshot.seed, result.health
     interval = None
-    if isinstance(test, Dataset) and "accuracy" in folder.metrics(seed):
+    scored = "accuracy" in folder.metrics(seed)
+    if scored and isinstance(test, Dataset) and test.targets.ndim == 1:
         share = score(result.model, test, accuracy)
         ends = binomtest(round(share * len(test)), len(test)).proportion_ci(method="wilson")
         interval = {"share": share, "low": ends.low, "high": ends.high}
