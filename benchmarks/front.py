@@ -86,9 +86,7 @@ def main() -> int:
         for one in unfounded(Page(ROOT / name), known, marked=False)
     ]
     met.append(target("typed figures of index and choose-a-method without a mark", len(typed), 0))
-    unsaid = [
-        row for row, program, day, mark in dated(Page(LEDGER)) if changed(program, day) and not mark
-    ]
+    unsaid = [row for row, _ in outdated()]
     met.append(target("rows of the ledger older than their code and not marked", len(unsaid), 0))
     flat, bare_names = collapsed(), without_example()
     met.append(target("collapsed docstrings", len(flat), 0))
@@ -102,12 +100,19 @@ def main() -> int:
     return 0 if all(met) else 1
 
 
+def outdated() -> list[tuple[str, str]]:
+    """Return rows of the ledger, with their days, whose code has changed since and which do not say
+    so.
+    """
+    rows = dated(Page(LEDGER))
+    return [(row, day) for row, of, day, marked in rows if not marked and changed(of, day)]
+
+
 def mark() -> None:
-    """Mark the rows of the ledger whose code has changed since their day."""
+    """Mark these rows."""
     text = LEDGER.read_text()
-    for row, program, day, marked in dated(Page(LEDGER)):
-        if not marked and changed(program, day):
-            text = text.replace(row, row.replace(f"| {day} ", f"| {day} {MARK} ", 1))
+    for row, day in outdated():
+        text = text.replace(row, row.replace(f"| {day} ", f"| {day} {MARK} ", 1))
     LEDGER.write_text(text)
 
 
@@ -182,8 +187,8 @@ def collapsed() -> list[str]:
 
 def without_example() -> list[str]:
     """Return the public names that no code of a page uses that is run."""
-    examples = importlib.import_module("every_name")
-    return [name for name in examples.names() if not examples.shown(name)]
+    every = importlib.import_module("every_name")
+    return [name for name in every.names() if not every.shown(name)]
 
 
 def first_picture() -> float:

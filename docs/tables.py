@@ -13,7 +13,7 @@ from typing import Any
 
 import bayesfed
 
-import every_name as examples
+import every_name
 
 HEAD = "| name | defined on the page of |\n|---|---|"
 ROW = re.compile(r"^(\| `bf\.([\w.]+)` \|) (.*\|)$", re.MULTILINE)
@@ -48,7 +48,7 @@ def example(name: str) -> str:
     """Return a link to a page whose code uses a public name, to stand after the page that defines it."""
     found = [
         page
-        for page in (*examples.of(name), *examples.of(name, "py"))
+        for page in (*every_name.of(name), *every_name.of(name, "py"))
         if page.startswith("docs/")
     ]
     if not found:

@@ -72,7 +72,7 @@ def compare(
             curves.savefig(into / f"curves.{ending}", dpi=110)
     for folder in folders:
         if folder.path not in paths:
-            drawn(folder)
+            say(f"results: {folder.path} ({drawn(folder)})")
     return into
 
 

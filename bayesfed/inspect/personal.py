@@ -15,7 +15,7 @@ from torch import Tensor
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Personal, Posterior, Predictor, Record, Snapshot
-from bayesfed.federated.training.likelihoods import likelihoods_of, scored_by
+from bayesfed.federated.training.likelihoods import trained_with
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inspect.at_clients import own_posterior, with_rows
 from bayesfed.inspect.tables import table
@@ -222,7 +222,7 @@ def personal_scores(
     scores: dict[str, dict[str, float]] = {}
     for name, rows in parts.items():
         client = client_of(algorithm, snapshot, history, name, rows)
-        scored = likelihood or scored_by(likelihoods_of([algorithm]), rows.targets)
+        scored = likelihood or trained_with(algorithm, rows.targets)
         of = Point(client.model, scored) if client.posterior is None else client.posterior
         count = 1 if client.posterior is None else draws
         key = Key(seed, "personal", name)

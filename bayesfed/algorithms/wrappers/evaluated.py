@@ -32,7 +32,7 @@ from bayesfed.federated.core import Info
 from bayesfed.federated.core.seams import gathered
 from bayesfed.federated.engine.metrics import Named
 from bayesfed.federated.training.held_out_scores import EVERY, split_held
-from bayesfed.federated.training.likelihoods import likelihoods_of, scored_by
+from bayesfed.federated.training.likelihoods import trained_with
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -113,7 +113,7 @@ class Scoring:
         if len(rows):
             own = self.algorithm.personal
             model = own(message, memory).model if own else self.algorithm.predictor(message)
-            likelihood = scored_by(likelihoods_of([self.algorithm]), rows.targets)
+            likelihood = trained_with(self.algorithm, rows.targets)
             found = score(model, rows, self.metric, likelihood=likelihood)
         sent = torch.tensor([found, len(rows)], dtype=torch.float64)
         return Fit({"score": sent}, memory, {f"own_{self.metric}": found} if len(rows) else {})

@@ -18,7 +18,7 @@ from bayesfed.errors.roles import Role, role_of, takes
 from bayesfed.federated.clients import ClientPool
 from bayesfed.federated.core import Algorithm
 from bayesfed.federated.engine.reports import Snapshot
-from bayesfed.federated.training.likelihoods import likelihoods_of, scored_by
+from bayesfed.federated.training.likelihoods import trained_with
 from bayesfed.keys import Key, forked
 from bayesfed.models import Categorical, Labels
 
@@ -166,7 +166,7 @@ def check_test(algorithm: Algorithm, test: object, clients: Mapping[str, Dataset
         actual = f"{described(test)} ({str(problem.__cause__ or problem).splitlines()[0]})"
         hint = "the test set prepared as the rows are"
         raise ArgumentError("run, test", expected, actual, hint) from problem
-    trained = scored_by(likelihoods_of([algorithm]), test.targets)
+    trained = trained_with(algorithm, test.targets)
     scored = trained if isinstance(trained, Labels) else Categorical()
     try:
         scored.check(outputs.new_zeros(()).expand(len(test), *outputs.shape[1:]), test.targets)

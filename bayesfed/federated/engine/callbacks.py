@@ -17,7 +17,7 @@ from bayesfed.errors.roles import Role
 from bayesfed.federated.core import MODEL, Weighing
 from bayesfed.federated.engine.metrics import METRIC, Metric, accuracy, score
 from bayesfed.federated.engine.reports import Record, RoundReport, Snapshot, Watch
-from bayesfed.federated.training.likelihoods import likelihoods_of, scored_by
+from bayesfed.federated.training.likelihoods import trained_with
 from bayesfed.keys import Key
 
 Callback = Callable[[RoundReport], bool | None]
@@ -41,7 +41,7 @@ class Evaluation:
     def __call__(self, report: RoundReport) -> None:
         """Enter the score if it is due."""
         if report.due(self.every):
-            trained = scored_by(likelihoods_of([report.algorithm]), self.data.targets)
+            trained = trained_with(report.algorithm, self.data.targets)
             found = score(report.model, self.data, self.metric, likelihood=trained)
             report.metrics[self.name] = found
         else:

@@ -31,6 +31,11 @@ def scored_by(found: Sequence[Likelihood], targets: Tensor) -> Likelihood:
     return Normal() if targets.is_floating_point() else Categorical()
 
 
+def trained_with(algorithm: Algorithm, targets: Tensor) -> Likelihood:
+    """Return the likelihood that scores a method's model on such targets, by `scored_by`."""
+    return scored_by(likelihoods_of([algorithm]), targets)
+
+
 def _likelihoods(part: Any) -> Iterator[Likelihood]:
     """Yield the likelihoods among the fields of a local step, of its objective and of the steps
     that it wraps.

@@ -82,7 +82,7 @@ class Linear(NamedTuple):
         each = grid.exp(), torch.zeros_like(grid)
         both = [torch.cat(pair, 1) for pair in zip((means, variances), each, strict=True)]
         (mean, sd), coarse = (
-            _moments(part.reshape(-1) / part.sum(), *both) for part in (share, share * every)
+            weighted(part.reshape(-1) / part.sum(), *both) for part in (share, share * every)
         )
         off = torch.stack([mean - coarse[0], sd - coarse[1]]).abs() / sd
         if not bool((off < COARSE).all()):
@@ -148,11 +148,8 @@ def grouped(member: Tensor, inputs: Tensor, targets: Tensor) -> dict[str, Datase
     }
 
 
-def weighted(share: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    mean = share @ values
-    return mean, (share @ (values - mean).square()).sqrt()
-
-
-def _moments(share: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
+def weighted(
+    share: Tensor, means: Tensor, variances: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:
     mean = share @ means
     return mean, (share @ (variances + (means - mean).square())).sqrt()

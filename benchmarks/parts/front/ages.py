@@ -40,6 +40,7 @@ def older(source: str, commits: Iterable[str] = ()) -> bool:
     )
 
 
+@functools.cache
 def changed(source: str, date: str) -> bool:
     """Return whether the code that a source measures has changed since a day, 2026-11-26."""
     folders = MEASURES.get(source)

@@ -125,10 +125,9 @@ def dated(page: Page) -> list[tuple[str, str, str, bool]]:
     """
     found, program = [], ""
     for line in page.text.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not (day := DATED.search(line)):
             continue
-        command = cells[[*map(str.strip, cells)].index(day[0].strip("| ")) - 1]
+        command = line[: day.start()].rpartition("|")[2].strip()
         if not command.startswith("the same"):
             program = named[1] if (named := PROGRAM.search(command)) else ""
         if program:
