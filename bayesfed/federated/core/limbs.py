@@ -26,7 +26,6 @@ import math
 from collections.abc import Sequence
 from mmap import mmap
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,7 +69,7 @@ def floats_for(limbs: Tensor) -> Tensor | None:
     few numbers, or of another type than float32.
     """
     large = len(limbs) == 3 and limbs.shape[1] >= LARGE
-    return torch.from_numpy(np.full(limbs.shape[1], 0.0)) if large else None
+    return torch.zeros(limbs.shape[1], dtype=torch.float64) if large else None
 
 
 def add(leaves: Sequence[Tensor], limbs: Tensor, floats: Tensor | None = None) -> None:
@@ -122,8 +121,11 @@ def value(limbs: Tensor, floats: Tensor | None = None) -> Tensor:
     if len(limbs) == 1:
         return limbs[0]
     if floats is not None:
+        # A sum is NaN if a term is; all others are finite.
+        if not floats.sum().isnan():
+            return floats
         inside = floats.isnan()
-        return floats.masked_scatter(inside, value(limbs[:, inside])) if inside.any() else floats
+        return floats.masked_scatter(inside, value(limbs[:, inside]))
     return torch.cat([_value(part) for part in limbs.split(CHUNK, 1)])
 
 
