@@ -14,10 +14,11 @@ import json
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,6 +87,10 @@ def _check(seed: int, path: tuple[Name, ...]) -> None:
             raise ArgumentError("Key", f"an integer {what}", repr(value), "Key(0, 'fit', 3)")
 
 
+# What draws random numbers and is not global.
+Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
+
+
 class _Thread(threading.local):
     """Whether this thread works on copies of its own, and draws from no global generator."""
 
@@ -121,11 +126,54 @@ def stay_apart() -> None:
     _THREAD.apart = True
 
 
-def streams() -> tuple[object, ...]:
-    """Return the states of the global generators, which are equal if nothing was drawn between."""
+def streams(own: Iterable[Generator] = ()) -> tuple[object, ...]:
+    """Return the states of the global generators, and of some others, which are equal if nothing
+    was drawn between.
+    """
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     devices = [bytes(state.numpy()) for state in (torch.get_rng_state(), *cuda)]
-    return devices, random.getstate(), repr(np.random.get_state(legacy=False))
+    others = [repr(_state(one)) for one in own]
+    return devices, random.getstate(), repr(np.random.get_state(legacy=False)), others
+
+
+@contextmanager
+def seeded(own: Iterable[Generator], key: Key) -> Iterator[None]:
+    """Run a block with generators that a user's code has of its own seeded by `key`, and restore
+    their states afterwards.
+    """
+    held = [(one, _state(one)) for one in own]
+    for number, (one, _) in enumerate(held):
+        _set_state(one, _state(_like(one, key.child("own", number).integer())))
+    try:
+        yield
+    finally:
+        # What threads share shows that it was drawn from (`streams`).
+        for one, state in () if _THREAD.apart else held:
+            _set_state(one, state)
+
+
+def _state(one: Generator) -> Any:
+    if isinstance(one, np.random.Generator):
+        return one.bit_generator.state
+    return one.getstate() if isinstance(one, random.Random) else one.get_state()
+
+
+def _set_state(one: Generator, state: Any) -> None:
+    if isinstance(one, np.random.Generator):
+        one.bit_generator.state = state
+    else:
+        (one.setstate if isinstance(one, random.Random) else one.set_state)(state)
+
+
+def _like(one: Generator, seed: int) -> Generator:
+    """Return a new generator of the kind of another."""
+    if isinstance(one, torch.Generator):
+        return torch.Generator(one.device).manual_seed(seed)
+    if isinstance(one, np.random.Generator):
+        return np.random.Generator(type(one.bit_generator)(seed))
+    if isinstance(one, np.random.RandomState):
+        return np.random.RandomState(seed % 2**32)
+    return random.Random(seed)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from bayesfed.keys import Key, alone, forked, streams
+from bayesfed.keys import Generator, Key, alone, forked, streams
 from bayesfed.models.calling import functional_call
 
 Holder = dict[Any, Any] | list[Any] | set[Any] | deque[Any]
@@ -84,7 +85,7 @@ def _same(value: Tensor, begun: Tensor) -> bool:
     return bool(((value == begun) | (value.isnan() & begun.isnan())).all())
 
 
-def _flat(holder: Holder) -> list[object]:
+def _flat(holder: Holder | tuple[object, ...]) -> list[object]:
     return [*holder, *holder.values()] if isinstance(holder, dict) else [*holder]
 
 
@@ -92,6 +93,31 @@ def networks_in(value: object) -> list[nn.Module]:
     """Return the modules that a value is made of: its attributes, entries, and what its functions
     close over.
     """
+    return [one for one in _parts(value) if isinstance(one, nn.Module)]
+
+
+def generators_in(value: object) -> list[Generator]:
+    """Return the generators that a value draws from beside the global ones: among its parts, and
+    those that its functions and the methods of its modules find as globals.
+    """
+    found = {id(one): one for one in _parts(value) if isinstance(one, Generator)}
+    for kind in {kind: None for one in networks_in(value) for kind in type(one).__mro__}:
+        for method in vars(kind).values():
+            if isinstance(method, FunctionType):
+                found |= {id(one): one for one in _globals(method) if isinstance(one, Generator)}
+    return [*found.values()]
+
+
+def _globals(function: FunctionType) -> list[object]:
+    """Return the values of the global names that a function has, and what tuples, lists and
+    dictionaries among them hold.
+    """
+    found = [function.__globals__.get(name) for name in function.__code__.co_names]
+    held = [_flat(one) for one in found if isinstance(one, dict | list | tuple)]
+    return [*found, *chain.from_iterable(held)]
+
+
+def _parts(value: object) -> list[object]:
     seen, todo = dict[int, object](), [value]
     while todo:
         one = todo.pop()
@@ -107,14 +133,12 @@ def networks_in(value: object) -> list[nn.Module]:
         elif isinstance(one, MethodType):
             todo += (one.__self__, one.__func__)
         elif isinstance(one, FunctionType):
-            names, cells = one.__code__.co_names, one.__closure__ or ()
-            used = [one.__globals__.get(name) for name in names]
             # The cells of a function that is not yet all made are empty.
-            todo += [cell.cell_contents for cell in cells if cell != CellType()]
-            todo += [module for module in used if isinstance(module, nn.Module)]
+            todo += [cell.cell_contents for cell in one.__closure__ or () if cell != CellType()]
+            todo += [used for used in _globals(one) if isinstance(used, nn.Module | Generator)]
         elif not isinstance(one, type | ModuleType | Tensor) and hasattr(one, "__dict__"):
             todo += vars(one).values()
-    return [one for one in seen.values() if isinstance(one, nn.Module)]
+    return [*seen.values()]
 
 
 def check_modes(value: object, where: str) -> None:

@@ -72,6 +72,30 @@ def test_what_a_network_draws_is_seeded_by_client_and_round(name):
         state(algorithm, cohort)
 
 
+@pytest.mark.parametrize(
+    "generator", [torch.Generator(), np.random.RandomState(3)], ids=["torch", "numpy"]
+)
+def test_a_generator_that_a_network_holds_is_seeded_too_and_left_as_it_was(generator):
+    net = nn.Sequential(net_of("OwnStreams"))
+    net.held, drawn = generator, []
+    numpy = isinstance(generator, np.random.RandomState)
+
+    def noise(module, given, output):
+        drawn.append(float(generator.rand() if numpy else torch.rand((), generator=generator)))
+        return output + drawn[-1] if module.training else output
+
+    net.register_forward_hook(noise)
+    algorithm, before = bf.fed_avg(net, training=WORK), streams([generator])
+    first = state(algorithm)
+    assert streams([generator]) == before
+    noise(nn.Identity(), None, torch.zeros(()))
+    assert tree_equal(state(algorithm), first)
+    # Every client and round has noise of its own.
+    assert len({*drawn[:12]}) == 12
+    with bf.InProcess(recipes.rows(), workers=2) as pool:
+        assert tree_equal(state(algorithm, pool), first)
+
+
 METHODS = {
     "scaffold": bf.scaffold,
     "fed_rlr": lambda net, training: bf.fed_rlr(net, 2, training=training),

@@ -69,6 +69,18 @@ class NumPysNoise(Drawing):
         return inner * float(np.random.uniform(0.5, 1.5))
 
 
+GENERATORS = torch.Generator().manual_seed(7), np.random.default_rng(7), random.Random(7)
+
+
+class OwnStreams(Drawing):
+    """Three generators beside the global ones."""
+
+    def drawn(self, inner: Tensor) -> Tensor:
+        torchs, numpys, pythons = GENERATORS
+        mask = torch.rand(inner.shape, generator=torchs) < 0.8
+        return inner * mask * float(numpys.uniform(0.5, 1.5)) * pythons.uniform(0.5, 1.5)
+
+
 class Recurrent(Drawing):
     """Dropout between two recurrent layers."""
 
@@ -102,6 +114,7 @@ KINDS: dict[str, Callable[..., nn.Module]] = {
         Noise,
         PythonsDepth,
         NumPysNoise,
+        OwnStreams,
         Recurrent,
         Attention,
     )

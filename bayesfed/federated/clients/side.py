@@ -26,8 +26,8 @@ from bayesfed.federated.core import (
     unwired,
     wired,
 )
-from bayesfed.keys import Key
-from bayesfed.models.live import networks_in
+from bayesfed.keys import Generator, Key
+from bayesfed.models.live import generators_in, networks_in
 from bayesfed.trees import Tree
 
 
@@ -91,6 +91,11 @@ class ClientSide:
     def networks(self) -> list[nn.Module]:
         """Every module that the step or a layer has."""
         return networks_in((self.core, self.layers))
+
+    @cached_property
+    def generators(self) -> list[Generator]:
+        """Every generator that the step or a layer draws from, but the global ones."""
+        return generators_in((self.core, self.layers))
 
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -23,7 +23,7 @@ from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import Envelope, masked, opened
 from bayesfed.federated.clients.side import ClientSide, Opened, Sides
 from bayesfed.federated.core import Direction, Fit, Info, Link, LocalOptions, Scalar, read_options
-from bayesfed.keys import Key, forked
+from bayesfed.keys import Key, forked, seeded
 from bayesfed.models.calling import check_norms
 from bayesfed.models.live import untouched
 from bayesfed.models.misfits import misfit
@@ -204,7 +204,12 @@ def _alone(task: Task, side: ClientSide) -> Iterator[None]:
     """Lend the networks and the global generators, seeded by client, round and phase, to a part of
     a turn.
     """
-    with one_thread(), forked(task.key.child("global")), untouched(side.networks) as changed:
+    key = task.key.child("global")
+    with ExitStack() as stack:
+        stack.enter_context(one_thread())
+        stack.enter_context(forked(key))
+        changed = stack.enter_context(untouched(side.networks))
+        stack.enter_context(seeded(side.generators, key))
         yield
     if changed:
         hint = 'buffers="mean" or "local" where the method has them (fed_avg, fed_hm, hetero_fl)'

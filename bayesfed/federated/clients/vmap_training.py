@@ -27,7 +27,7 @@ from bayesfed.federated.training.descent import Descent, row_numbers
 from bayesfed.federated.training.optimisers import Adam, Sgd
 from bayesfed.inference import MaximumLikelihood, Proximal
 from bayesfed.keys import Key, forked, streams
-from bayesfed.models.live import networks_in, untouched
+from bayesfed.models.live import generators_in, networks_in, untouched
 from bayesfed.models.nets.norms import batch_norms
 from bayesfed.trees import Tree
 
@@ -104,18 +104,18 @@ def together(local: Descent, members: Sequence[Member]) -> list[Fit | ClientErro
         Any error of `vmap` or the network if the network cannot be batched: a branch on a value,
         ``.item()``, a draw without a key.
     """
-    seed, networks = members[0].task.key, networks_in(local)
+    seed, networks, own = members[0].task.key, networks_in(local), generators_in(local)
     with one_thread(), forked(seed), untouched(networks) as changed:
-        state = streams()
+        state = streams(own)
         begun = [attempt(member.task, "fit", partial(_begin, local, member)) for member in members]
         sound = [
             (member, start)
             for member, start in zip(members, begun, strict=True)
             if not isinstance(start, ClientError)
         ]
-        if streams() == state:
+        if streams(own) == state:
             ended = iter(_steps(local, sound) if sound else ())
-        drew = streams() != state
+        drew = streams(own) != state
     if drew or changed:
         # Each client has random numbers of its own, or is refused by name.
         raise RuntimeError("the network draws random numbers (dropout), or changes its buffers")

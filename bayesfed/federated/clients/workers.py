@@ -209,9 +209,10 @@ class WorkerThreads:
         if task.phase in self._looked:
             return self._executor.submit(self._answer, task, memory)
         with forked(task.key):
-            state = streams()
+            own = self.site.sides[task.phase].generators
+            state = streams(own)
             future = self._executor.submit(self._answer, task, memory)
-            outcome, drew = future.result(), streams() != state
+            outcome, drew = future.result(), streams(own) != state
         if drew:
             expected = "local steps that draw from no global generator, which threads share"
             raise ArgumentError(
