@@ -191,6 +191,12 @@ def test_models_that_cannot_be_split_are_refused():
         pyro.factor("y", -(targets - inputs @ beta).square().sum())
         pyro.sample("a", dist.Normal(torch.tensor(0.0), 1.0))
 
+    def noisy(inputs, targets=None):
+        line(inputs + torch.randn(inputs.shape), targets)
+
+    def columns(inputs, targets=None):
+        line(inputs, targets[:, None])
+
     def large(inputs, targets=None):
         pyro.sample("w", dist.Normal(torch.zeros(20_000), 1.0).to_event(1))
         line(inputs, targets)
@@ -198,6 +204,8 @@ def test_models_that_cannot_be_split_are_refused():
     clients = sites(*rows())
     for model, words in [
         (means, "a sum over rows"),
+        (noisy, "another each time; try pyro.sample for what is drawn"),
+        (columns, r"shape that their distribution has, found \(\d+, 1\)"),
         (informed, "prior that is the same for all rows"),
         (discrete, "density on numbers"),
         (free, "unknowns are sites"),

@@ -145,6 +145,12 @@ def mean_factor(inputs, targets=None):
     pyro.factor("lik", lik.log_prob(targets).mean())
 
 
+def columns(inputs, targets=None):
+    w = weights()
+    with pyro.plate("data", len(inputs)):
+        pyro.sample("y", dist.Normal((inputs @ w).unsqueeze(-1), SD), obs=targets)
+
+
 def mixed_factor(inputs, targets=None):
     w = weights()
     lik = dist.Normal(inputs @ w, SD).log_prob(targets).sum()
@@ -187,6 +193,7 @@ class Inside(PyroModule):
         (hard_coded, "plate data: expected one of the rows, size 6, found size 3"),
         (few, "plate data: expected one of the rows, size 3, found size 2"),
         (mean_factor, "site 'lik': expected a sum over rows, which doubles with them"),
+        (columns, r"site 'y': expected values of the shape .*, found \(3,\) for \(3, 3\)"),
         (mixed_factor, "site 'lik': .*and a term without rows in a factor of its own"),
         (prior_of_rows, "site 'w': expected a prior that no rows enter"),
         (nothing_seen, "a site that observes the targets, found none that rows enter"),

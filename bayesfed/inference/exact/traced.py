@@ -23,7 +23,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact.form import Form
 from bayesfed.inference.variational.program import Runs, quiet_store
-from bayesfed.inference.variational.splitting import twice_of
+from bayesfed.inference.variational.splitting import check_pairs, check_scales, twice_of
 from bayesfed.inference.variational.terms import as_raised, samples
 from bayesfed.trees import Tree
 
@@ -178,9 +178,9 @@ class Traced:
 
         Raises
         ------
-        PosteriorError
+        ArgumentError, PosteriorError
             If the sites are others for these rows, their prior depends on them, or the log density
-            of the rows is no sum over them.
+            of the rows is no sum over them, with the cause if it is known.
         """
         point, own = torch.linspace(-0.3, 0.4, self.size), level(0.2)
         found = self.run(data, point, own)
@@ -189,14 +189,23 @@ class Traced:
         if wrong := wrong or known ^ (found.densities.keys() - found.own.keys()):
             raise _depends(min(wrong), self.plate)
         made = self.run(self.rows, point, own).densities
-        twice = self.run(twice_of(data), point, own).densities
+        twice = self.run(twice_of(data), point, own)
         for name in self.prior:
             if not torch.allclose(found.densities[name], made[name], rtol=1e-6, atol=1e-9):
                 raise _depends(name, self.plate)
         for name in self.observed:
-            if not torch.allclose(2 * found.densities[name], twice[name], 1e-6, equal_nan=True):
+            if not torch.allclose(
+                2 * found.densities[name], twice.densities[name], 1e-6, equal_nan=True
+            ):
+                before, after = ({name: run.nodes[name]} for run in (found, twice))
+                check_scales(before, after, len(data))
+                check_pairs(before, after, len(data))
                 expected, hint = "a sum over rows, which doubles with them", "sums, not means"
-                raise PosteriorError(f"site {name!r}", expected, "another", hint)
+                actual = "another"
+                if self.run(data, point, own).densities[name] != found.densities[name]:
+                    expected, actual = "the same density at the same values", "another each time"
+                    hint = "pyro.sample for what is drawn, or a constant"
+                raise PosteriorError(f"site {name!r}", expected, actual, hint)
 
 
 class Run(NamedTuple):

@@ -75,7 +75,7 @@ def split_terms(
         observed = all(node["is_observed"] for node in group.values())
         if not double or name in local:
             continue
-        _check_scales(group, double, len(data))
+        check_scales(group, double, len(data))
         before, grows = _density(group), _shapes(group) != _shapes(double)
         # False of what a model draws without a site: its densities cannot be compared.
         alike = _near(before, _density(once_more.get(name, {})))
@@ -91,6 +91,7 @@ def split_terms(
             expected, hint = "the same density at the same values", "a plate of rows, or no dropout"
             raise ArgumentError(f"site {name!r}", expected, "another one each time", hint)
         if alike:
+            check_pairs(group, double, len(data))
             _check_sum(name, before, after, len(data))
             _check_sum(name, moved, _density(again.get(name, {})), len(data))
         (rows if observed else by_row).extend(group)
@@ -157,7 +158,7 @@ class _Runs:
             raise
 
 
-def _check_scales(group: Group, double: Group, count: int) -> None:
+def check_scales(group: Group, double: Group, count: int) -> None:
     """Raise `ArgumentError` unless every row counts alike, however many there are."""
     for name in group.keys() & double.keys():
         node, wide = group[name], double[name]
@@ -172,6 +173,21 @@ def _check_scales(group: Group, double: Group, count: int) -> None:
             hint = "no scale by numbers of rows: clients and batches are weighed outside the model"
             expected = "one for any number of rows"
             raise ArgumentError(f"site {name!r}, scale", expected, actual, hint)
+
+
+def check_pairs(group: Group, double: Group, count: int) -> None:
+    """Raise `ArgumentError` where each row has a density with each other one."""
+    for name in group.keys() & double.keys():
+        shapes = [
+            torch.broadcast_shapes(node["fn"].shape(), node["value"].shape)
+            for node in (group[name], double[name])
+        ]
+        before, after = map(math.prod, shapes)
+        if after >= 4 * before > 0:
+            expected = "values of the shape that their distribution has"
+            actual = f"{tuple(group[name]['value'].shape)} for {tuple(group[name]['fn'].shape())}"
+            hint = "obs=targets.squeeze(-1), or mean.squeeze(-1)"
+            raise ArgumentError(f"site {name!r}", expected, actual, hint)
 
 
 def _check_sum(name: str, before: float, after: float, count: int) -> None:

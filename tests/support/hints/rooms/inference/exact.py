@@ -101,6 +101,10 @@ def averaged(inputs, targets=None):
     pyro.factor("y", dist.Normal(inputs @ beta, 1.0).log_prob(targets).mean())
 
 
+def noisy(inputs, targets=None):
+    line(torch.dropout(inputs, 0.5, train=True), targets)
+
+
 def free(inputs, targets=None):
     beta = pyro.param("beta", torch.zeros(2, dtype=torch.float64))
     pyro.factor("y", -(targets - inputs @ beta).square().sum())
@@ -217,6 +221,7 @@ CASES = [
     (lambda: run(FAR, moved), "constants in place of figures of rows", done),
     (lambda: run(CLIENTS, informed), "constants in place of figures of rows", done),
     (lambda: run(CLIENTS, averaged), "sums, not means", done),
+    (lambda: run(CLIENTS, noisy), "or a constant", done),
     (lambda: run(CLIENTS, free), "pyro.sample, or a guide", done),
     (lambda: run(CLIENTS, unseen), "obs=targets", done),
 ]
