@@ -50,7 +50,7 @@ ELSEWHERE = {
 HINTS = {
     "Algorithm": "fed_avg(net)",
     "Callback": "evaluate(test)",
-    "Capacity": "fixed(sorted(clients), 2), dynamic(2) or by_device(...)",
+    "Capacity": "fixed(sorted(clients), 2) or dynamic(2) or by_device(...)",
     "Codec": "Cast(16), Coded(TopK(0.1))",
     "Dataset": "Dataset(inputs, targets)",
     "Declared": "declare(net)",
@@ -176,9 +176,10 @@ def checked(
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as problem:
-                raise wrong_call(
-                    where, signature, kwargs, ELSEWHERE if said is None else said, problem
-                ) from None
+                said_of = ELSEWHERE if said is None else said
+                known = {name: role.hint for name, role in reversed(every())}
+                hints = {name: known.get(name, "") for name in missing(signature, args, kwargs)}
+                raise wrong_call(where, signature, kwargs, said_of, problem, hints) from None
             for name, role in every():
                 if name in given and not (given[name] is None and name in optional):
                     check(f"{where}, {name}", given[name], role)
@@ -220,15 +221,21 @@ def wrong_call(
     kwargs: Mapping[str, object],
     said: Mapping[str, str],
     problem: TypeError,
+    hints: Mapping[str, str],
 ) -> KeywordError:
     """Return the error of a call with a keyword that is no parameter, or that lacks an argument,
-    gives one twice or gives too many.
+    gives one twice or gives too many; `hints` say what to pass for those that are missing.
     """
     names = [name for name in signature.parameters if name != "self"]
     free = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
     unknown = next((name for name in kwargs if name not in names and not free), None)
     if unknown is None:
-        return KeywordError(where, ", ".join(names), problem, "each argument by its name")
+        # Of several ways the first; an annotation is none.
+        ways = {name: hint.partition(" or ")[0].strip(",") for name, hint in hints.items()}
+        plain = {str(one.annotation) for one in signature.parameters.values()} | {""}
+        lacking = [f"{name}={'...' if way in plain else way}" for name, way in ways.items()]
+        hint = ", ".join(lacking) or "each argument by its name"
+        return KeywordError(where, ", ".join(names), problem, hint)
     near = get_close_matches(unknown, names, n=2)
     # A hint of this very name, else the names that are near, else a hint of a name that is near.
     told = [unknown] if unknown in said else get_close_matches(unknown, said, n=1, cutoff=0.8)
@@ -236,6 +243,23 @@ def wrong_call(
         said[told[0]] if told and (unknown in said or not near) else " or ".join(near or names[:3])
     )
     return KeywordError(where, f"keywords among {', '.join(names)}", unknown, hint)
+
+
+def missing(
+    signature: inspect.Signature, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> list[str]:
+    """Return the names of the arguments without which a call cannot be; none of another call."""
+    try:
+        given = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError:
+        return []
+    return [
+        name
+        for name, one in signature.parameters.items()
+        if one.default is one.empty
+        and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        and name not in given
+    ]
 
 
 def hint_of(parameter: inspect.Parameter) -> str:

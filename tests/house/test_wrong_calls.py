@@ -40,9 +40,14 @@ def test_keywords_are_those_of_python_as_well():
         bf.fed_avg(net(), lr=0.1)
     with pytest.raises(
         KeywordError,
-        match="fed_prox: expected net, strength, .* missing a required argument: 'strength'",
+        match=r"fed_prox: expected net, strength, .* argument: 'strength'; try strength=\d",
     ):
         bf.fed_prox(net())
+    # Each argument without which the call cannot be, of several ways to make it the first.
+    with pytest.raises(KeywordError, match=r"; try ratios=\[1.0, .*, capacity=fixed\(.*, 2\)$"):
+        bf.fed_hm(net())
+    with pytest.raises(KeywordError, match=r"; try clients=\.\.\.$"):
+        bf.run(bf.fed_avg(net()))
     with pytest.raises(
         KeywordError,
         match=(

@@ -93,10 +93,19 @@ def test_a_number_that_is_not_the_pools_is_refused_before_round_0(make, clients)
         bf.run(make(25), clients, rounds=1, progress=False)
 
 
-def test_a_network_says_that_it_needs_the_number():
+def test_a_network_says_that_it_needs_the_number_where_its_temperature_does():
     wide = bf.mlp([3, 16, 2], bf.Key(0))
     with pytest.raises(ArgumentError, match="observations: expected the rows of all clients"):
         bf.federated_svi(bf.bayesian(wide, bf.Gaussian(1.0)), example=ROWS[:2])
+    with pytest.raises(ArgumentError, match="d_turbo_vbi, observations: expected the rows of all"):
+        bf.d_turbo_vbi(bf.declare(wide))
+    _, clients = digits(None)
+    first, second = (
+        bf.d_turbo_vbi(bf.declare(net()), observations=number, temperature=0.1)
+        for number in (24, None)
+    )
+    states = [bf.run(made, clients, rounds=2).snapshot.state for made in (first, second)]
+    assert all(torch.equal(leaf, states[1][name]) for name, leaf in states[0].items())
 
 
 def test_a_client_that_was_never_heard_is_named_with_its_share():

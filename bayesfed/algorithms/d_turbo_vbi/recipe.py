@@ -65,7 +65,7 @@ from bayesfed.federated import (
 )
 from bayesfed.federated.core.seams import inner_codec
 from bayesfed.federated.training.held_out_scores import SCORES
-from bayesfed.federated.training.observations import counting
+from bayesfed.federated.training.observations import all_rows, counting
 from bayesfed.inference import Exchange, MeanFieldElbo, Structured
 from bayesfed.inference.turbo.blocks import Blocks
 from bayesfed.inference.turbo.elbo import POINT, TEMPERATURE, Spread
@@ -90,7 +90,7 @@ LikelihoodScale = Literal["global", "local"]
 def d_turbo_vbi(
     declared: Declared,
     *,
-    observations: int,
+    observations: int | None = None,
     likelihood_scale: LikelihoodScale = "global",
     temperature: float | Literal["auto"] | None = None,
     training: Training | None = None,
@@ -124,7 +124,8 @@ def d_turbo_vbi(
     declared
         The network with its prior and likelihood.
     observations
-        N, the number of rows of all clients together.
+        N, the number of rows of all clients together. Default: those of the pool, where a
+        `temperature` is given or the likelihood has one.
     likelihood_scale
         "global" lets each client's rows stand for all N, (21). "local" counts them once, which
         makes averaged posteriors too wide.
@@ -249,7 +250,8 @@ def d_turbo_vbi(
 
     def options(turn: Turn) -> LocalOptions:
         samples = turn.profile.samples
-        scale = observations / samples if likelihood_scale == "global" and samples else 1.0
+        whole = likelihood_scale == "global" and samples
+        scale = all_rows(observations, turn.profile) / samples if whole else 1.0
         if not returns:
             return work.options(turn.round, samples, scale=scale)
         return work.options_as(Asked, turn.round, samples, scale=scale, returns=asked(turn))

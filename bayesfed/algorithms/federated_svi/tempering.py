@@ -17,7 +17,7 @@ from bayesfed.federated import Ivon
 from bayesfed.inference.variational import Fusion, Runs
 from bayesfed.models import BayesianNet, Gaussian
 from bayesfed.models.likelihoods.rows import temperature_of
-from bayesfed.models.priors.tempering import tempered
+from bayesfed.models.priors.tempering import needed, tempered
 
 # Squared gradients of a weight and row in the beginning.
 CURVATURE = 6e-4
@@ -53,8 +53,9 @@ def network_model(
     """
     if temperature is not None or ivon:
         weights = weights_of(model)
-        rows = 0 if temperature or model.likelihood.temperature else _needed(observations)
-        likelihood = tempered(model.likelihood, temperature, rows, weights, where="federated_svi")
+        likelihood = tempered(
+            model.likelihood, temperature, observations, weights, where="federated_svi"
+        )
         model = replace(model, likelihood=likelihood)
     if ivon and model.automatic:
         sd = math.sqrt(temperature_of(model.likelihood) / STRENGTH)
@@ -65,14 +66,6 @@ def network_model(
 def weights_of(model: BayesianNet) -> int:
     """Return the number of weights with a prior."""
     return sum(model.values[name].numel() for name in model.priors)
-
-
-def _needed(observations: int | None) -> int:
-    """Return the number of rows, which a network is begun with."""
-    if observations is None:
-        expected, hint = "the rows of all clients, for a network", "observations=len(train)"
-        raise ArgumentError("federated_svi, observations", expected, "none", hint)
-    return observations
 
 
 def network_guide(model: Runs, observations: int | None) -> Runs:
@@ -86,7 +79,7 @@ def network_guide(model: Runs, observations: int | None) -> Runs:
         (prior.sd**-2 for prior in model.priors.values() if isinstance(prior, Gaussian)),
         default=1.0,
     )
-    scale = (CURVATURE * _needed(observations) / temperature + weakest) ** -0.5
+    scale = (CURVATURE * needed(observations, "federated_svi") / temperature + weakest) ** -0.5
     return partial(
         AutoNormal, init_loc_fn=init_to_value(values=dict(model.values)), init_scale=scale
     )

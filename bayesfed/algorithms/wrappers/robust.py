@@ -30,7 +30,7 @@ from bayesfed.trees import Tree
 RULE = Role(
     lambda rule: callable(rule) and not isinstance(rule, type),
     "a robust rule",
-    "Median(), TrimmedMean(0.2)",
+    "Median() or TrimmedMean(0.2)",
 )
 
 

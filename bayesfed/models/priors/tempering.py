@@ -17,7 +17,7 @@ ROWS_A_WEIGHT = 0.1
 def tempered(
     likelihood: Likelihood,
     temperature: float | str | None,
-    observations: int,
+    observations: int | None,
     weights: int,
     *,
     where: str,
@@ -32,14 +32,16 @@ def tempered(
         What is asked for: a number, or "auto" or None for the default, a tenth of the number of
         rows for each weight, at most 1.
     observations, weights
-        Numbers of rows of all clients, and of weights with a prior.
+        Numbers of rows of all clients, which only the default asks for, and of weights with a
+        prior.
     where
         The method, for errors.
 
     Raises
     ------
     ArgumentError
-        If the temperature is no positive number, or the likelihood has one already.
+        If the temperature is no positive number, the likelihood has one already, or the number of
+        rows is not known.
     PriorError
         If the likelihood is no dataclass, which could be copied with another temperature.
     """
@@ -54,7 +56,7 @@ def tempered(
     if own is not None:
         return likelihood
     if temperature is None or temperature == "auto":
-        temperature = min(1.0, ROWS_A_WEIGHT * observations / weights)
+        temperature = min(1.0, ROWS_A_WEIGHT * needed(observations, where) / weights)
     check(f"{where}, temperature", temperature, SCALE)
     if not is_dataclass(likelihood):
         raise PriorError(
@@ -64,3 +66,11 @@ def tempered(
             "a `temperature` of 1.0",
         )
     return replace(likelihood, temperature=float(temperature))
+
+
+def needed(observations: int | None, where: str) -> int:
+    """Return the number of rows of all clients, which a network is begun with."""
+    if observations is None:
+        expected, hint = "the rows of all clients, for a network", "observations=len(train)"
+        raise ArgumentError(f"{where}, observations", expected, "none", hint)
+    return observations

@@ -16,12 +16,12 @@ WRONG = {
     "robust str": (
         lambda: bf.robust(avg(), "median"),
         ArgumentError,
-        "; try Median(), TrimmedMean(0.2)",
+        "; try Median() or TrimmedMean(0.2)",
     ),
     "robust class": (
         lambda: bf.robust(avg(), bf.federated.Median),
         ArgumentError,
-        "; try Median(), TrimmedMean(0.2)",
+        "; try Median() or TrimmedMean(0.2)",
     ),
     "robust net": (
         lambda: bf.robust(net(), bf.federated.Median()),

@@ -126,12 +126,12 @@ WRONG = {
     "hetero_fl capacity": (
         lambda: bf.hetero_fl([net()], 0.5),
         ArgumentError,
-        "; try fixed(sorted(clients), 2), dynamic(2) or",
+        "; try fixed(sorted(clients), 2) or dynamic(2) or",
     ),
     "hetero_fl capacity list": (
         lambda: bf.hetero_fl([net()], [1.0, 0.5]),
         ArgumentError,
-        "; try fixed(sorted(clients), 2), dynamic(2) or",
+        "; try fixed(sorted(clients), 2) or dynamic(2) or",
     ),
     "dynamic list": (
         lambda: bf.federated.dynamic([1.0, 0.5]),
