@@ -15,9 +15,10 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Complex, Integral, Real
-from typing import Any, Literal, Protocol, Union
+from typing import Any, Literal, Union
 
 from torch import nn
+from typing_extensions import get_protocol_members, is_protocol
 
 from bayesfed.errors.networks import is_network
 
@@ -69,9 +70,9 @@ def role_of(annotation: Any) -> Role:
     if origin is Any or not isinstance(origin, type):
         return Role(lambda value: True, "anything")
     words = an(origin.__name__)
-    if not getattr(origin, "_is_protocol", False):
+    if not is_protocol(origin):
         return Role(lambda value: isinstance(value, origin), words)
-    wanted = _members(origin)
+    wanted = get_protocol_members(origin)
 
     def has_members(value: Any) -> bool:
         # A text has a method `lower`, and so may seem what it is not.
@@ -96,14 +97,6 @@ def takes(function: Callable[..., Any], count: int) -> bool:
 def an(name: str) -> str:
     """Return a name with its article."""
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
-def _members(protocol: type) -> set[str]:
-    bases = [base for base in protocol.__mro__ if getattr(base, "_is_protocol", False)]
-    names = {
-        name for base in bases for name in (*vars(base), *vars(base).get("__annotations__", {}))
-    }
-    return names - {*dir(Protocol), "__dict__", "__weakref__"}
 
 
 def _union(inside: tuple[Any, ...]) -> Role:

@@ -5,11 +5,15 @@ A row is a call, the class of its error, and words that must appear in it. None 
 traceback from below, or run on in silence.
 """
 
+from types import SimpleNamespace
+from typing import Protocol
+
 import numpy as np
 import pytest
 
 import bayesfed as bf
 from bayesfed.errors import BayesfedError, KeywordError
+from bayesfed.errors.roles import role_of
 from tests.house.wrong_calls import data, models, parts, recipes, results, runs
 from tests.house.wrong_calls.given import DATA, KEY, net
 
@@ -61,3 +65,16 @@ def test_keywords_are_those_of_python_as_well():
 def test_numbers_of_numpy_are_numbers():
     assert len(bf.iid(np.int64(6), np.int32(2), KEY)) == 2
     assert len(bf.dirichlet(DATA.targets, 2, np.float64(0.5), KEY)) == 2
+
+
+def test_what_a_later_python_writes_into_a_protocol_is_not_asked_of_a_value():
+    class Named(Protocol):
+        name: str
+
+        def greet(self) -> str: ...
+
+    # As 3.12 and 3.13 do.
+    Named.__protocol_attrs__, Named.__static_attributes__ = {"name", "greet"}, ()
+    made = SimpleNamespace(name="a", greet=str)
+    assert role_of(Named).fits(made)
+    assert not role_of(Named).fits(SimpleNamespace(name="a"))
