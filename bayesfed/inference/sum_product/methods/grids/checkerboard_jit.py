@@ -17,6 +17,8 @@ from bayesfed.inference.sum_product.methods.jit import both, chosen
 
 # With fewer variables, threads cost more than they save.
 PARALLEL = 16_384
+# Rows of a block.
+BLOCK = 32
 
 
 @numba.njit(inline="always")
@@ -29,13 +31,51 @@ def send(x: Any, y: Any, a: Any, one: Any, cap: Any) -> Any:
 
 
 @numba.njit(inline="always")
-def blend(new: Any, old: Any, damping: Any, worst: Any) -> Any:
-    """Return the damped message, and the larger of `worst` and its change: the ratio of larger to
-    smaller, less 1.
-    """
+def blend(new: Any, old: Any, damping: Any) -> Any:
+    """Return the damped message and its change: the ratio of larger to smaller, less 1."""
     mixed = new + damping * (old - new)
-    moved = abs(mixed - old) / (mixed if mixed < old else old)
-    return mixed, moved if moved > worst else worst
+    return mixed, abs(mixed - old) / (mixed if mixed < old else old)
+
+
+@numba.njit
+def renew(
+    turn: int,
+    place: int,
+    i: int,
+    g: Any,
+    m: Any,
+    columns: int,
+    a_row: Any,
+    a_column: Any,
+    one: Any,
+    cap: Any,
+    damping: Any,
+    worst: Any,
+) -> None:
+    """Renew the messages that row `i` sends in a turn.
+
+    With `worst` ``(W + 2)`` they are damped, and it is raised to the change of any message from a
+    cell. With None, which numba compiles apart, this takes half as long.
+    """
+    parity = turn % 2
+    own, other, flag, field = m[parity], m[1 - parity], (i - 1 + parity) % 2, g[parity, place, i]
+    left, right, up, down = own[0, place, i], own[1, place, i], own[2, place, i], own[3, place, i]
+    to_same, to_other = other[0, place, i], other[1, place, i, 2 * flag :]
+    to_up, to_down = other[3, place, i - 1], other[2, place, i + 1]
+    for c in range(1, (columns + 1 - flag) // 2 + 1):
+        across, along = field[c] * (up[c] * down[c]), field[c] * (left[c] * right[c])
+        same, far = send(across * right[c], across * left[c], a_row, one, cap)
+        above, below = send(along * down[c], along * up[c], a_column, one, cap)
+        if worst is not None:
+            # The maximum is taken afterwards: with a reduction in here, the loop would not be
+            # vectorised.
+            same, first = blend(same, to_same[c], damping)
+            far, second = blend(far, to_other[c - 1], damping)
+            above, third = blend(above, to_up[c], damping)
+            below, fourth = blend(below, to_down[c], damping)
+            worst[c] = max(worst[c], max(max(first, second), max(third, fourth)))
+        to_same[c], to_other[c - 1] = same, far
+        to_up[c], to_down[c] = above, below
 
 
 def sweeps(
@@ -51,35 +91,33 @@ def sweeps(
     change: Any,
 ) -> None:
     """Make `count` sweeps over `g` ``(2, B, K + 2, W + 2)`` and `m` ``(2, 4, B, K + 2, W + 2)`` in
-    place.
+    place, and raise `change` ``(2, blocks, W + 2)`` to the changes of messages in the last one.
 
-    With `change` ``(B K, W + 2)`` they are damped, and the largest change of a message from each
-    cell is written into it. With None, which numba compiles apart, a sweep takes half as long.
+    A row may take its turn as soon as its neighbours have taken the one before. So blocks of rows,
+    which a core's cache holds, take all turns, each time without their outermost rows, and then the
+    rows between the blocks take those they missed. This changes no bit.
     """
-    rows = g.shape[2] - 2
-    for turn in range(2 * count):
-        parity = turn % 2
-        own, other = m[parity], m[1 - parity]
-        for number in numba.prange(g.shape[1] * rows):
-            b, i = number // rows, number % rows + 1
-            flag, field = (i - 1 + parity) % 2, g[parity, b, i]
-            left, right, up, down = own[0, b, i], own[1, b, i], own[2, b, i], own[3, b, i]
-            to_same, to_other = other[0, b, i], other[1, b, i, 2 * flag :]
-            to_up, to_down = other[3, b, i - 1], other[2, b, i + 1]
-            for c in range(1, (columns + 1 - flag) // 2 + 1):
-                across, along = field[c] * (up[c] * down[c]), field[c] * (left[c] * right[c])
-                same, far = send(across * right[c], across * left[c], a_row, one, cap)
-                above, below = send(along * down[c], along * up[c], a_column, one, cap)
-                if change is not None:
-                    # The maximum is taken afterwards: with a reduction in here, the loop would not
-                    # be vectorised.
-                    worst = change[number]
-                    same, moved = blend(same, to_same[c], damping, worst[c])
-                    far, moved = blend(far, to_other[c - 1], damping, moved)
-                    above, moved = blend(above, to_up[c], damping, moved)
-                    below, worst[c] = blend(below, to_down[c], damping, moved)
-                to_same[c], to_other[c - 1] = same, far
-                to_up[c], to_down[c] = above, below
+    rows, turns = g.shape[2] - 2, 2 * count
+    height = max(BLOCK, 2 * turns)
+    blocks = (rows - 1) // height + 1
+    for between in range(2):
+        for block in numba.prange(g.shape[1] * blocks):
+            place, top = block // blocks, block % blocks * height
+            bottom, worst = min(top + height, rows), change[between, block]
+            for turn in range(turns):
+                if turn == turns - 2:
+                    worst[:] = 0
+                if between:
+                    first, last = top - turn if top else rows, min(top + turn, rows)
+                else:
+                    first = top + turn if top else top
+                    last = bottom - turn if bottom < rows else bottom
+                for i in range(first + 1, last + 1):
+                    now = turn, place, i, g, m, columns, a_row, a_column, one, cap, damping
+                    if damping or turn >= turns - 2:
+                        renew(*now, worst)
+                    else:
+                        renew(*now, None)
 
 
 _SWEEPS = both(sweeps)
@@ -110,12 +148,11 @@ def sweeper(
     kernel = chosen(_SWEEPS, odds.size, PARALLEL)
     # In numpy: after a maximum, torch's threads would keep spinning on the cores that the kernel
     # needs.
-    change = np.zeros((odds.shape[1] * (odds.shape[2] - 2), odds.shape[3]), odds.dtype)
+    change = np.empty((2, odds.shape[1] * (odds.shape[2] // BLOCK + 1), odds.shape[3]), odds.dtype)
 
     def step(count: int) -> float:
-        kernel(count - 1, odds, m, columns, *typed, change if damping else None)
         change[:] = 0
-        kernel(1, odds, m, columns, *typed, change)
+        kernel(count, odds, m, columns, *typed, change)
         return math.log1p(float(change.max()))
 
     return step
