@@ -31,10 +31,13 @@ def send(x: Any, y: Any, a: Any, one: Any, cap: Any) -> Any:
 
 
 @numba.njit(inline="always")
-def blend(new: Any, old: Any, damping: Any) -> Any:
-    """Return the damped message and its change: the ratio of larger to smaller, less 1."""
+def blend(new: Any, old: Any, damping: Any, worst: Any) -> Any:
+    """Return the damped message, and the larger of `worst` and its change: the ratio of larger to
+    smaller, less 1.
+    """
     mixed = new + damping * (old - new)
-    return mixed, abs(mixed - old) / (mixed if mixed < old else old)
+    moved = abs(mixed - old) / (mixed if mixed < old else old)
+    return mixed, moved if moved > worst else worst
 
 
 @numba.njit
@@ -45,11 +48,7 @@ def renew(
     g: Any,
     m: Any,
     columns: int,
-    a_row: Any,
-    a_column: Any,
-    one: Any,
-    cap: Any,
-    damping: Any,
+    constants: Any,
     worst: Any,
 ) -> None:
     """Renew the messages that row `i` sends in a turn.
@@ -57,7 +56,7 @@ def renew(
     With `worst` ``(W + 2)`` they are damped, and it is raised to the change of any message from a
     cell. With None, which numba compiles apart, this takes half as long.
     """
-    parity = turn % 2
+    parity, (a_row, a_column, one, cap, damping) = turn % 2, constants
     own, other, flag, field = m[parity], m[1 - parity], (i - 1 + parity) % 2, g[parity, place, i]
     left, right, up, down = own[0, place, i], own[1, place, i], own[2, place, i], own[3, place, i]
     to_same, to_other = other[0, place, i], other[1, place, i, 2 * flag :]
@@ -69,11 +68,10 @@ def renew(
         if worst is not None:
             # The maximum is taken afterwards: with a reduction in here, the loop would not be
             # vectorised.
-            same, first = blend(same, to_same[c], damping)
-            far, second = blend(far, to_other[c - 1], damping)
-            above, third = blend(above, to_up[c], damping)
-            below, fourth = blend(below, to_down[c], damping)
-            worst[c] = max(worst[c], max(max(first, second), max(third, fourth)))
+            same, moved = blend(same, to_same[c], damping, worst[c])
+            far, moved = blend(far, to_other[c - 1], damping, moved)
+            above, moved = blend(above, to_up[c], damping, moved)
+            below, worst[c] = blend(below, to_down[c], damping, moved)
         to_same[c], to_other[c - 1] = same, far
         to_up[c], to_down[c] = above, below
 
@@ -83,11 +81,7 @@ def sweeps(
     g: Any,
     m: Any,
     columns: int,
-    a_row: Any,
-    a_column: Any,
-    one: Any,
-    cap: Any,
-    damping: Any,
+    constants: Any,
     change: Any,
 ) -> None:
     """Make `count` sweeps over `g` ``(2, B, K + 2, W + 2)`` and `m` ``(2, 4, B, K + 2, W + 2)`` in
@@ -98,23 +92,21 @@ def sweeps(
     rows between the blocks take those they missed. This changes no bit.
     """
     rows, turns = g.shape[2] - 2, 2 * count
-    height = max(BLOCK, 2 * turns)
-    blocks = (rows - 1) // height + 1
+    blocks = max(rows // max(BLOCK, 2 * turns), 1)
     for between in range(2):
         for block in numba.prange(g.shape[1] * blocks):
-            place, top = block // blocks, block % blocks * height
-            bottom, worst = min(top + height, rows), change[between, block]
+            place, number, worst = block // blocks, block % blocks, change[between, block]
+            top, bottom = number * rows // blocks, (number + 1) * rows // blocks
             for turn in range(turns):
+                inner = turn if top else 0
+                first, last = top + inner, bottom - (turn if bottom < rows else 0)
+                if between:
+                    first, last = top - inner, top + inner
                 if turn == turns - 2:
                     worst[:] = 0
-                if between:
-                    first, last = top - turn if top else rows, min(top + turn, rows)
-                else:
-                    first = top + turn if top else top
-                    last = bottom - turn if bottom < rows else bottom
                 for i in range(first + 1, last + 1):
-                    now = turn, place, i, g, m, columns, a_row, a_column, one, cap, damping
-                    if damping or turn >= turns - 2:
+                    now = turn, place, i, g, m, columns, constants
+                    if constants[-1] or turn >= turns - 2:
                         renew(*now, worst)
                     else:
                         renew(*now, None)
@@ -144,7 +136,7 @@ def sweeper(
         Share of the old message that is kept.
     """
     odds, m = g.numpy(), messages.numpy()
-    typed = [odds.dtype.type(value) for value in (*a, 1.0, cap, damping)]
+    constants = tuple(odds.dtype.type(value) for value in (*a, 1.0, cap, damping))
     kernel = chosen(_SWEEPS, odds.size, PARALLEL)
     # In numpy: after a maximum, torch's threads would keep spinning on the cores that the kernel
     # needs.
@@ -152,7 +144,7 @@ def sweeper(
 
     def step(count: int) -> float:
         change[:] = 0
-        kernel(count, odds, m, columns, *typed, change)
+        kernel(count, odds, m, columns, constants, change)
         return math.log1p(float(change.max()))
 
     return step
