@@ -181,7 +181,7 @@ def test_belief_propagation_matches_a_plain_one():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("size", [(5, 7), (6, 8), (2, 2), (9, 2), (2, 9), (3, 130)])
+@pytest.mark.parametrize("size", [(5, 7), (6, 8), (2, 2), (9, 2), (2, 9), (3, 130), (97, 4)])
 def test_the_checkerboards_kernel_agrees_with_its_twin_to_the_last_bit(size, dtype, monkeypatch):
     grid, evidence = Grid(size, stay(0.7), stay(0.66), 0.3), normal(3, *size).to(dtype)
     for damping, init in itertools.product((0.0, 0.3), ("zero", "hi", "lo")):

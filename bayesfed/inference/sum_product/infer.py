@@ -163,7 +163,7 @@ def infer(
                 raise ArgumentError(f"infer {name}", f"method {of!r}", repr(method), hint)
         chosen, run = choose(_detached(model), plain, method, regions, strip_rows)
         outcome = run(settings, state)
-        if outcome.belief.isnan().any():
+        if outcome.belief.amax().isnan():
             raise ArgumentError(
                 "infer",
                 "weights that float64 can hold",
@@ -217,11 +217,10 @@ def _evidence(model: Model | Clusters, evidence: Tensor | None) -> Tensor:
         )
     evidence = _in_form(model, evidence, shape)
     # A general graph takes -inf: an impossible state.
-    kind, finite = (
-        ("log weights", bool((evidence < math.inf).all()))
-        if isinstance(model, Tables)
-        else ("log-odds", bool(evidence.isfinite().all()))
+    kind, bounded = (
+        ("log weights", evidence) if isinstance(model, Tables) else ("log-odds", evidence.abs())
     )
+    finite = bool((bounded < math.inf).all())
     fits = evidence.dtype in (torch.float32, torch.float64)
     if (
         not fits

@@ -60,7 +60,7 @@ def holds(grid: Grid, evidence: Tensor) -> bool:
     """
     limit, most, _ = LIMITS[evidence.dtype]
     strong = 2 * grid.strength() > math.log(most)
-    return not strong and not ((evidence + symmetric_field(grid, evidence)).abs() > limit).any()
+    return not strong and bool(evidence.add(symmetric_field(grid, evidence)).abs_().amax() <= limit)
 
 
 def odds(grid: Grid, dtype: torch.dtype) -> list[float]:

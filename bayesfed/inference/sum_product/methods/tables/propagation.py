@@ -5,8 +5,9 @@ its variables (belief without its own last message) as probabilities q and sums 
 them, over all variables but the one that receives the message:
 ``m_k(x_k) = log sum table(x) prod_(l != k) q_l(x_l)``.
 
-Everything is state-major: ``(B, states, F)``, so that each step is one pass over long rows of
-factors. Only beliefs are gathered and scattered, not messages.
+Everything is state-major, ``(B, states, k, F)`` for k positions in a row with as many states, so
+that each step is one pass over long rows of factors. Only beliefs are gathered and scattered, not
+messages.
 
 References
 ----------
@@ -18,7 +19,9 @@ Inf. Theory 51 (2005): Bethe's log Z.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import reduce
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -80,25 +83,18 @@ def pass_tables(
             leave=False,
             disable=settings.hide_bar,
         ):
-            _send(program.batches[number], belief, views[number])
+            _send(program.batches[number], belief, views[number], 0.0, None)
         sweeps, residual = 1, 0.0
     else:
         damper = Damper(settings.damping)
 
         def step(count: int) -> float:
             # Summed anew every time, so that rounding errors do not accumulate in the beliefs.
-            belief, change = _collect(program, field, views), field.new_zeros(())
+            belief, moved = _collect(program, field, views), list[Tensor]()
             for remaining in reversed(range(count)):
-                for number in program.order:
-                    moved = _send(
-                        program.batches[number],
-                        belief,
-                        views[number],
-                        damper.share,
-                        measure=not remaining,
-                    )
-                    change = change if moved is None else torch.maximum(change, moved)
-            return float(change)
+                for batch, messages in zip(program.batches, views, strict=True):
+                    _send(batch, belief, messages, damper.share, None if remaining else moved)
+            return float(torch.stack(moved).amax())
 
         sweeps, residual = settle(step, settings, damper=damper)
     # The extrinsic part is summed from messages, not subtracted: it must not depend on the
@@ -129,62 +125,67 @@ def _fields(model: Tables, evidence: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _start(program: Program, like: Tensor, state: Tensor | None) -> tuple[Tensor, Views]:
-    """Return the messages as one tensor ``(B, S)``, and its views ``(B, states, F)`` by batch and
-    position.
+    """Return the messages as one tensor ``(B, S)``, and its views ``(B, states, k, F)`` by batch
+    and run of positions.
     """
-    sizes = [batch.factors.numel() * card for batch in program.batches for card in batch.cards]
+    sizes = [card * scope.numel() for batch in program.batches for card, scope in batch.runs]
     messages = like.new_zeros(like.shape[0], sum(sizes))
     if state is not None:
         kept = resumed(state, tuple(messages.shape), like)
         messages = messages if program.forest else kept
     parts = iter(messages.split(sizes, 1))
     return messages, [
-        [next(parts).unflatten(1, (card, -1)) for card in batch.cards] for batch in program.batches
+        [
+            next(parts).unflatten(1, (-1, card, batch.factors.numel())).transpose(1, 2)
+            for card, _ in batch.runs
+        ]
+        for batch in program.batches
     ]
 
 
 def _send(
-    batch: Batch, belief: Tensor, old: list[Tensor], damping: float = 0.0, measure: bool = False
-) -> Tensor | None:
-    """Update a batch's messages and the beliefs of their variables; if `measure`, return the
-    largest change.
+    batch: Batch, belief: Tensor, old: list[Tensor], damping: float, moved: list[Tensor] | None
+) -> None:
+    """Update a batch's messages and the beliefs of their variables, and append the largest changes
+    of messages to `moved`.
     """
     cavities, _ = _cavities(batch, belief, old)
-    moved = []
-    for weights, cavity, message, scope in zip(
-        _outgoing(batch.weights, [c.exp() for c in cavities]),
-        cavities,
-        old,
-        batch.scope,
-        strict=True,
-    ):
-        before = message.clone() if damping or measure or not batch.apart else message
+    outgoing = iter(_outgoing(batch.weights, _apart(c.exp() for c in cavities)))
+    for (card, scope), cavity, message in zip(batch.runs, cavities, old, strict=True):
+        before = message if batch.apart and not damping and moved is None else message.clone()
+        weights = torch.stack([*islice(outgoing, message.shape[2])], 2)
         torch.log(_floor_(weights), out=message)
         message.sub_(message.amax(1, keepdim=True))
         if damping:
             message.lerp_(before, damping)
-        if measure:
+        if moved is not None:
             moved.append((message - before).abs_().amax())
-        beliefs = belief[:, : message.shape[1]]
         if batch.apart:
-            beliefs.scatter_(2, scope.expand(message.shape), cavity.add_(message))
+            changed = cavity.add_(message).flatten(2)
+            belief.scatter_(2, scope.expand(changed.shape), changed)
         else:
-            beliefs.index_add_(2, scope, message - before)
-    return torch.stack(moved).amax() if moved else None
+            belief[:, :card].index_add_(2, scope, (message - before).flatten(2))
 
 
-def _cavities(batch: Batch, belief: Tensor, messages: list[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Return the log cavities of each position ``(B, states, F)``, the largest 0, and the sum of
-    what was subtracted for that ``(B, F)``.
+def _apart(runs: Iterable[Tensor]) -> list[Tensor]:
+    """Return what there is for each position, ``(B, states, F)``."""
+    return [position for run in runs for position in run.unbind(2)]
+
+
+def _cavities(
+    batch: Batch, belief: Tensor, messages: list[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the log cavities of each run of positions ``(B, states, k, F)``, the largest 0, and
+    what was subtracted for that ``(B, 1, k, F)``.
     """
     cavities = [
-        belief[:, : m.shape[1]].gather(2, scope.expand(m.shape)).sub_(m)
-        for m, scope in zip(messages, batch.scope, strict=True)
+        values.sub_(message)
+        for values, message in zip(batch.gathered(belief), messages, strict=True)
     ]
     tops = [cavity.amax(1, keepdim=True) for cavity in cavities]
     for cavity, top in zip(cavities, tops, strict=True):
         cavity.sub_(top)
-    return cavities, reduce(torch.add, tops)[:, 0]
+    return cavities, tops
 
 
 def _floor_(weights: Tensor) -> Tensor:
@@ -204,9 +205,10 @@ def _outgoing(table: Tensor, incoming: list[Tensor]) -> list[Tensor]:
         return [table]
     halves = incoming[: len(incoming) // 2], incoming[len(incoming) // 2 :]
     left, right = (
-        reduce(lambda a, b: (a[:, :, None] * b[:, None]).flatten(1, 2), half) for half in halves
+        reduce(lambda a, b: (a.unsqueeze(2) * b.unsqueeze(1)).flatten(1, 2), half)
+        for half in halves
     )
-    matrix = table.unflatten(1, (left.shape[1], right.shape[1]))
+    matrix = table.view(len(table), left.shape[1], right.shape[1], -1)
     return _outgoing(_contract(matrix, right), halves[0]) + _outgoing(
         _contract(matrix.transpose(1, 2), left), halves[1]
     )
@@ -215,10 +217,10 @@ def _outgoing(table: Tensor, incoming: list[Tensor]) -> list[Tensor]:
 def _contract(matrix: Tensor, weights: Tensor) -> Tensor:
     """Return the sum over R of ``(1 or B, L, R, 1 or F)`` times ``(B, R, F)``."""
     if matrix.shape[-1] == 1:
-        return matrix[..., 0] @ weights
-    total = matrix[:, :, 0] * weights[:, :1]
+        return matrix.squeeze(3) @ weights
+    total = matrix.select(2, 0) * weights.narrow(1, 0, 1)
     for state in range(1, weights.shape[1]):
-        total.addcmul_(matrix[:, :, state], weights[:, state : state + 1])
+        total.addcmul_(matrix.select(2, state), weights.narrow(1, state, 1))
     return total
 
 
@@ -226,8 +228,8 @@ def _collect(program: Program, field: Tensor, views: Views) -> Tensor:
     """Return a field ``(B, C, n)`` plus all messages."""
     belief = field.clone(memory_format=torch.contiguous_format)
     for batch, messages in zip(program.batches, views, strict=True):
-        for message, scope in zip(messages, batch.scope, strict=True):
-            belief[:, : message.shape[1]].index_add_(2, scope, message)
+        for (card, scope), message in zip(batch.runs, messages, strict=True):
+            belief[:, :card].index_add_(2, scope, message.flatten(2))
     return belief
 
 
@@ -242,16 +244,14 @@ def _spread_zeros(program: Program, field: Tensor) -> Tensor:
     while program.hard:
         before = possible.clone()
         for batch in (program.batches[number] for number in program.order):
-            sizes = [(field.shape[0], card, batch.factors.numel()) for card in batch.cards]
-            incoming = [
-                possible[:, : size[1]].gather(2, scope.expand(size))
-                for size, scope in zip(sizes, batch.scope, strict=True)
-            ]
-            for weights, size, scope in zip(
-                _outgoing((batch.weights > 0).to(field), incoming), sizes, batch.scope, strict=True
+            incoming = _apart(batch.gathered(possible))
+            for weights, scope in zip(
+                _outgoing((batch.weights > 0).to(field), incoming), batch.scope, strict=True
             ):
                 allowed = (weights > 0).to(field)
-                possible[:, : size[1]].scatter_reduce_(2, scope.expand(size), allowed, "amin")
+                possible[:, : weights.shape[1]].scatter_reduce_(
+                    2, scope.expand(weights.shape), allowed, "amin"
+                )
         if torch.equal(before, possible):
             break
     stuck = (possible.amax(1) == 0).nonzero()
@@ -274,7 +274,7 @@ def _marginals(model: Tables, program: Program, belief: Tensor, views: Views) ->
     for batch, messages in zip(program.batches, views, strict=True):
         cavities, _ = _cavities(batch, belief, messages)
         joint = batch.weights.log() + reduce(
-            lambda a, b: (a[:, :, None] + b[:, None]).flatten(1, 2), cavities
+            lambda a, b: (a[:, :, None] + b[:, None]).flatten(1, 2), _apart(cavities)
         )
         tables[batch.group].index_copy_(
             1, batch.factors, joint.softmax(1).mT.unflatten(2, batch.cards)
@@ -289,8 +289,9 @@ def _log_z(program: Program, belief: Tensor, views: Views) -> Tensor:
     # In float64: there are as many terms as variables, of either sign.
     total = (belief.logsumexp(1).double() * (1 - program.degree.double())).sum(1)
     for batch, messages in zip(program.batches, views, strict=True):
-        cavities, taken = _cavities(batch, belief, messages)
-        incoming = [cavity.exp() for cavity in cavities]
+        cavities, tops = _cavities(batch, belief, messages)
+        incoming = _apart(cavity.exp() for cavity in cavities)
+        taken = reduce(torch.add, _apart(tops))[:, 0]
         sums = _floor_((_outgoing(batch.weights, incoming)[0] * incoming[0]).sum(1)).log()
         total += (sums + taken + batch.peak).double().sum(1)
     return total.to(belief)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 import torch
@@ -47,6 +47,8 @@ class Batch:
         Number of states at each position of the table.
     scope
         ``(arity, F)``, variables.
+    runs
+        For each run of k positions with as many states: that number, and the variables ``(k F)``.
     weights, peak
         ``(1, X, 1 or F)``, tables over the X joint states divided by their largest entry, and
         ``(1 or F,)``, its log. One column if all factors have the same table.
@@ -58,9 +60,19 @@ class Batch:
     factors: Tensor
     cards: tuple[int, ...]
     scope: Tensor
+    runs: tuple[tuple[int, Tensor], ...]
     weights: Tensor
     peak: Tensor
     apart: bool
+
+    def gathered(self, values: Tensor) -> list[Tensor]:
+        """Return values ``(B, C, n)`` of the variables of each run, ``(B, states, k, F)``."""
+        return [
+            values.gather(2, scope.expand(len(values), card, -1)).view(
+                len(values), card, -1, len(self.factors)
+            )
+            for card, scope in self.runs
+        ]
 
 
 @dataclass(frozen=True)
@@ -144,7 +156,7 @@ def _batch(
     forest: bool,
 ) -> Batch:
     factors = torch.from_numpy(rows)
-    scope = group.scope.cpu()[factors].T.contiguous()
+    scope = group.scope.cpu()[factors].T.contiguous().to(device)
     which = group.which.cpu()[factors]
     chosen = which[:1] if (which == which[0]).all() else which
     logs = group.tables.cpu().double().flatten(1)[chosen].T
@@ -155,11 +167,14 @@ def _batch(
     )
     apart = not forest and int(torch.bincount(scope.reshape(-1)).max()) == 1
     cards = tuple(group.tables.shape[1:])
+    lengths = [(card, len([*same])) for card, same in groupby(cards)]
+    parts = scope.split([length for _, length in lengths])
     return Batch(
         number,
         factors.to(device),
         cards,
-        scope.to(device),
+        scope,
+        tuple((card, part.reshape(-1)) for (card, _), part in zip(lengths, parts, strict=True)),
         weights[None].to(device, dtype).contiguous(),
         peak.to(device, dtype),
         apart,
