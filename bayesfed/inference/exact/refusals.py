@@ -37,7 +37,9 @@ class Wide(TorchFunctionMode):
     ) -> Any:
         """Call a function of torch."""
         wide = (torch.float64 if one is torch.float32 else one for one in args)
-        more = {n: torch.float64 if v is torch.float32 else v for n, v in (kwargs or {}).items()}
+        more = kwargs or {}
+        if "dtype" in more and more["dtype"] is torch.float32:
+            more = {**more, "dtype": torch.float64}
         called: Callable[..., Any] = Tensor.double if func is Tensor.float else func
         return called(*wide, **more)
 

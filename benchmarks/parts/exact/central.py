@@ -30,8 +30,9 @@ RECORDS = Path(__file__).parents[2] / "records" / "exact.jsonl"
 DRAWS, WARMUP = 4000, 600
 # Errors in sds beside NUTS, and the range of ratios of sds.
 ERROR, LOW, HIGH = 0.05, 0.95, 1.05
-# Values above which NUTS draws four times as many: the worst of many means is farther off.
+# Columns above which the reference is `pooled.weighed`: of many means of NUTS the worst is far off.
 FEW = 10
+COLUMNS = ("error", "low", "high", "seconds", "guide_seconds", "nuts_seconds")
 # Sites and rows of each, of simulated data sets; and how many of these are a block of records.
 SITES, ROWS, BLOCK = 4, 30, 50
 
@@ -58,8 +59,7 @@ def reference(name: str, case: Case, measure: bool) -> dict[str, Any]:
     """Return NUTS of pooled rows, as recorded or measured now."""
     known = record(f"nuts, {name}")
     if measure or known is None:
-        draws = DRAWS if case.rows.inputs.shape[1] <= FEW else 4 * DRAWS
-        made, _ = pooled.nuts(case, draws, WARMUP)
+        made, _ = pooled.nuts(case, DRAWS, WARMUP)
         known = write(f"nuts, {name}", rounded(made))
     return known
 
@@ -74,26 +74,47 @@ def rounded(made: Any) -> Any:
 
 
 def beside_nuts(options: argparse.Namespace) -> Iterator[bool]:
-    """Compare with NUTS, Laplace and a guide of full covariance, all on pooled rows."""
+    """Compare with NUTS, Laplace and a guide of full covariance, all on pooled rows; what is
+    recorded is not run again.
+    """
     lines = list[list[str | float]]()
     for name, case in pooled.cases().items():
-        with one_thread():
-            known = reference(name, case, options.measure)
-            reached = {n: tuple(pair) for n, pair in known["moments"].items()}
-            found, told, seconds = pooled.ours(case)
-            made, guided = pooled.guide(case)
-            laplace = apart(pooled.laplace(case), reached)
-        error, low, high = apart(found, reached)
-        ours = {"status": told, "seconds": seconds, "error": error, "low": low, "high": high}
-        more = {"laplace": laplace, "guide": apart(made, reached), "guide_seconds": guided}
-        write(f"beside, {name}", rounded(ours | more))
-        lines.append([name, *ours.values(), *laplace, *more["guide"], guided, known["seconds"]])
+        told = record(f"beside, {name}")
+        if options.measure or told is None:
+            with one_thread():
+                told = write(f"beside, {name}", rounded(_beside(name, case, options.measure)))
+        numbers = (told[column] for column in COLUMNS)
+        lines.append([name, told["status"], *numbers, *told["laplace"], *told["guide"]])
         print(*lines[-1], flush=True)
-        yield target(f"{name}: error in sds beside NUTS", error, ERROR)
-        yield target(f"{name}: sds off", max(1 - low, high - 1), HIGH - 1)
-    heads = ["posterior", "status", "s", "error", "sd from", "sd to", "Laplace: error", "sd from"]
-    heads += ["sd to", "full guide: error", "sd from", "sd to", "s", "NUTS s"]
-    print(table(heads, lines))
+        off = max(1 - told["low"], told["high"] - 1)
+        yield target(f"{name}: error in sds beside NUTS", told["error"], ERROR)
+        yield target(f"{name}: sds off", off, HIGH - 1)
+    each = ("error", "sd from", "sd to")
+    heads = [f"{part}: {column}" for part in ("Laplace", "guide") for column in each]
+    print(table(["posterior", "status", *COLUMNS, *heads], lines))
+
+
+def _beside(name: str, case: Case, measure: bool) -> dict[str, Any]:
+    nuts = reference(name, case, measure)
+    known = {n: tuple(pair) for n, pair in nuts["moments"].items()}
+    more = dict[str, Any]()
+    if case.rows.inputs.shape[1] > FEW:
+        drawn, (known, share) = known, pooled.weighed(case)
+        more = {"share": share, "nuts": apart(drawn, known)}
+    found, told, seconds = pooled.ours(case)
+    error, low, high = apart(found, known)
+    made, guided = pooled.guide(case)
+    return more | {
+        "status": told,
+        "error": error,
+        "low": low,
+        "high": high,
+        "seconds": seconds,
+        "laplace": apart(pooled.laplace(case), known),
+        "guide": apart(made, known),
+        "guide_seconds": guided,
+        "nuts_seconds": nuts["seconds"],
+    }
 
 
 def by_hospital(options: argparse.Namespace) -> Iterator[bool]:
