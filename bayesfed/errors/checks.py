@@ -98,7 +98,7 @@ def one_of(words: Any, hint: str = "") -> Role:
     """Return the role of one of some words or numbers, or of those of a `Literal`."""
     known = get_args(words) or words
     expected = f"one of {', '.join(map(repr, known))}"
-    return Role(lambda value: value in known, expected, hint or repr(known[0]))
+    return Role(lambda value: value in known, expected, hint or repr(known[0]), known)
 
 
 def number(interval: str, hint: str) -> Role:
@@ -212,7 +212,7 @@ def check(where: str, value: object, role: Role) -> None:
         # Something that cannot be compared with what is expected.
         fits = False
     if not fits:
-        raise ArgumentError(where, role.expected, shown(value), role.hint)
+        raise ArgumentError(where, role.expected, shown(value), role.tried(value))
 
 
 def wrong_call(

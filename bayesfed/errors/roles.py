@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from numbers import Complex, Integral, Real
 from typing import Any, Literal, Union
 
@@ -35,11 +36,20 @@ class Role:
         What is expected, in words.
     hint
         What to pass instead.
+    words
+        The words that fit, of which the nearest is passed instead of one that is like it.
     """
 
     fits: Callable[[Any], bool]
     expected: str
     hint: str = ""
+    words: Sequence[Any] = ()
+
+    def tried(self, value: Any) -> str:
+        """Return what to pass instead of a value."""
+        known = [word for word in self.words if isinstance(word, str)]
+        near = get_close_matches(value, known, n=1) if isinstance(value, str) else []
+        return repr(near[0]) if near else self.hint
 
 
 def annotated(function: Callable[..., Any]) -> dict[str, Role]:
@@ -107,7 +117,7 @@ def _union(inside: tuple[Any, ...]) -> Role:
 
 def _literal(inside: tuple[Any, ...]) -> Role:
     words = "one of " * (len(inside) > 1) + ", ".join(map(repr, inside))
-    return Role(lambda value: isinstance(value, str | int) and value in inside, words)
+    return Role(lambda value: isinstance(value, str | int) and value in inside, words, "", inside)
 
 
 def _number(kind: Any, words: str) -> Callable[[tuple[Any, ...]], Role]:

@@ -19,6 +19,8 @@ from bayesfed.errors import (
     UndeterminedWarning,
     UpdateError,
 )
+from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.traced import doubled, traced
 from tests.posteriors.test_exact_runs import line, rows, run, same, sites
 
 CLIENTS = sites(*rows())
@@ -53,6 +55,55 @@ def test_what_is_known_of_the_rows_is_checked():
     words = r"expected rows like those of the sites, found inputs \(2,\) of torch.float64, targets"
     with pytest.raises(DataError, match=words):
         declared(example=other)
+
+
+def labelled(family, cast=torch.Tensor.float):
+    """A model of labels, which are whole numbers."""
+
+    def model(inputs, targets=None):
+        beta = pyro.sample("beta", dist.Normal(torch.zeros(2), 2.0).to_event(1))
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
+        with pyro.plate("rows", len(inputs)):
+            pyro.sample("y", family(inputs @ beta, scale, targets), obs=cast(targets))
+
+    return model
+
+
+def event(at, scale, y):
+    return dist.Bernoulli(logits=at)
+
+
+@pytest.mark.parametrize(
+    ("family", "least", "refused"),
+    [
+        (event, 1, "values in Boolean.., found 10 of 20 outside"),
+        (lambda at, scale, y: dist.Poisson(at.exp()), 0.5, "IntegerGreaterThan"),
+        (lambda at, scale, y: dist.Binomial(1, logits=at), 1, "IntegerInterval"),
+        (lambda at, scale, y: dist.Gamma(scale, at.exp()), -0.5, "GreaterThan"),
+        (lambda at, scale, y: event(at, scale, y).mask(y < 2), 1, ""),
+        (lambda at, scale, y: dist.Uniform(0.0, scale), 1000, ""),
+    ],
+    ids=["coded 1 and 2", "halves", "above trials", "negative", "masked", "wider latents may"],
+)
+def test_what_no_latents_can_have_made_is_refused(family, least, refused):
+    data = bf.Dataset(CLIENTS["s0"].inputs, least + torch.arange(20) % 2)
+    made = traced(labelled(family), Form.of(data), "client")
+    with doubled():
+        if not refused:
+            return made.check(data)
+        with pytest.raises(PosteriorError, match=f"site 'y', observed: expected .*{refused}"):
+            made.check(data)
+
+
+def test_labels_may_be_cast_to_32_bits_and_those_that_are_not_are_named():
+    labels = torch.arange(60) % 2
+    whole = {n: bf.Dataset(one.inputs, labels[: len(one)]) for n, one in CLIENTS.items()}
+    wide = {n: bf.Dataset(one.inputs, one.targets.double()) for n, one in whole.items()}
+    made = [declared(each, labelled(event)).posterior for each in (whole, wide)]
+    assert made[0].status == "exact"
+    assert torch.equal(made[0].state["value"], made[1].state["value"])
+    with pytest.raises(PosteriorError, match=r"runs in 64 bits, .*; try targets.float\(\)"):
+        declared(whole, labelled(event, cast=torch.Tensor.long))
 
 
 def test_a_small_network_is_no_exception(found):

@@ -119,7 +119,7 @@ def test_the_integral_is_that_of_a_dense_grid_with_its_derivatives(model, target
 def test_groups_that_no_term_ties_are_integrated_one_by_one():
     with doubled():
         sizes = {
-            model: [tuple(part.places.shape) for part in opened(model).parts]
+            model: [tuple(part.places.shape) for part in opened(model, MANY.clamp_max(1)).parts]
             for model in (counts, slopes, wards, nested, each)
         }
         assert sizes == {

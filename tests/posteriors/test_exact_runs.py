@@ -204,7 +204,7 @@ def test_models_that_cannot_be_split_are_refused():
     clients = sites(*rows())
     for model, words in [
         (means, "a sum over rows"),
-        (noisy, "another each time; try pyro.sample for what is drawn"),
+        (noisy, "another each time; try pyro.sample, or a constant"),
         (columns, r"shape that their distribution has, found \(\d+, 1\)"),
         (informed, "prior that is the same for all rows"),
         (discrete, "density on numbers"),

@@ -10,6 +10,9 @@ from scipy import stats
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, DataError
+from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.own import inside
+from bayesfed.inference.exact.traced import doubled, traced
 from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.model import RegressionModel
 
@@ -220,6 +223,35 @@ def test_effects_of_sites_are_integrated_there_and_stay():
     assert np.allclose(known, [shifted[name]["cost"].mean() for name in SITES], atol=5)
     new = found.predict(shifted["a"][:5])
     assert (new["high"] - new["low"]).min() > 20
+
+
+def test_slopes_of_sites_are_integrated_beside_their_levels():
+    _, rows, model = made("cost ~ age + (1 + age | site)")
+    with doubled():
+        found = traced(model, Form.of(rows["a"]), "client")
+        point = 0.3 * torch.arange(1, found.size + 1).cos()
+        values = found.values(point)
+        tau = torch.cat([*model.spreads(values).values()])
+        still = {group.name: torch.zeros(1, 1, 1) for group in model.groups}
+        for name, part in rows.items():
+            mean = model.predictor(values | still, part.inputs)
+            age = torch.tensor(DATA[name]["age"].to_numpy() - POOLED["age"].mean())
+            each = torch.stack([torch.ones(len(age)), age], 1) * tau
+            cover = each @ each.T + values["sigma"] ** 2 * torch.eye(len(age))
+            known = stats.multivariate_normal.logpdf(part.targets, mean, cover)
+            assert float(inside(found, part, point).log_rows(point)) == pytest.approx(known)
+
+
+def test_a_site_without_complete_rows_is_no_site():
+    holes = {
+        name: frame.assign(ward=None) if name == "b" else frame for name, frame in DATA.items()
+    }
+    formula = "died ~ age + C(ward) + (1 + age | site) + offset(days)"
+    _, rows, model = made(formula, "bernoulli", holes, "drop")
+    assert [len(rows[name]) for name in SITES] == [40, 0, 40]
+    assert rows["b"].inputs.shape[1] == rows["a"].inputs.shape[1]
+    others = made(formula, "bernoulli", {name: DATA[name] for name in "ac"})[2]
+    assert model.moments == others.moments
 
 
 def test_rows_are_predicted_with_intervals(died):

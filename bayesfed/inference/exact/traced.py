@@ -22,6 +22,7 @@ from torch.distributions import biject_to
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.refusals import check_observed, depends, in_64_bits, no_sum
 from bayesfed.inference.variational.program import Runs, quiet_store
 from bayesfed.inference.variational.splitting import check_pairs, check_scales, twice_of
 from bayesfed.inference.variational.terms import as_raised, samples
@@ -179,20 +180,22 @@ class Traced:
         Raises
         ------
         ArgumentError, PosteriorError
-            If the sites are others for these rows, their prior depends on them, or the log density
-            of the rows is no sum over them, with the cause if it is known.
+            If the sites are others for these rows, their prior depends on them, a value cannot be
+            observed, or the log density of the rows is no sum over them, with the cause if it is
+            known.
         """
         point, own = torch.linspace(-0.3, 0.4, self.size), level(0.2)
         found = self.run(data, point, own)
         wrong = {name for name, _ in found.slots.items() ^ self.slots.items()}
         known = {*self.prior, *self.observed, *self.others}
         if wrong := wrong or known ^ (found.densities.keys() - found.own.keys()):
-            raise _depends(min(wrong), self.plate)
+            raise depends(min(wrong), self.plate)
+        check_observed(found.nodes, self.run(data, -point, own).nodes)
         made = self.run(self.rows, point, own).densities
         twice = self.run(twice_of(data), point, own)
         for name in self.prior:
             if not torch.allclose(found.densities[name], made[name], rtol=1e-6, atol=1e-9):
-                raise _depends(name, self.plate)
+                raise depends(name, self.plate)
         for name in self.observed:
             if not torch.allclose(
                 2 * found.densities[name], twice.densities[name], 1e-6, equal_nan=True
@@ -200,12 +203,8 @@ class Traced:
                 before, after = ({name: run.nodes[name]} for run in (found, twice))
                 check_scales(before, after, len(data))
                 check_pairs(before, after, len(data))
-                expected, hint = "a sum over rows, which doubles with them", "sums, not means"
-                actual = "another"
-                if self.run(data, point, own).densities[name] != found.densities[name]:
-                    expected, actual = "the same density at the same values", "another each time"
-                    hint = "pyro.sample for what is drawn, or a constant"
-                raise PosteriorError(f"site {name!r}", expected, actual, hint)
+                again = self.run(data, point, own).densities[name]
+                raise no_sum(name, drawn=bool(again != found.densities[name]))
 
 
 class Run(NamedTuple):
@@ -263,7 +262,7 @@ def traced(model: Runs, form: Form, plate: str) -> Traced:
     )
     for name in one.slots:
         if name not in still & fixed:
-            raise _depends(name, plate)
+            raise depends(name, plate)
     observed = tuple(name for name in one.densities if name not in still and name not in one.own)
     others = tuple(name for name in one.densities if name in still - fixed - one.own.keys())
     if not one.slots or not observed:
@@ -286,17 +285,11 @@ def _run(
     inputs, targets = (
         leaf.double() if leaf.is_floating_point() else leaf for leaf in (data.inputs, data.targets)
     )
-    with as_raised():
+    with as_raised(), in_64_bits():
         trace = poutine.trace(at(model)).get_trace(inputs, targets)
-    trace.compute_log_prob()
+        trace.compute_log_prob()
     densities = {
         name: node["log_prob_sum"] + (at.jacobians[name].sum() if name in at.jacobians else 0.0)
         for name, node in samples(trace)
     }
     return Run(at.slots[False], at.slots[True], densities, at.jacobians, trace.nodes)
-
-
-def _depends(name: str, plate: str) -> PosteriorError:
-    expected = "a prior that is the same for all rows"
-    hint = f"constants in place of figures of rows; pyro.plate({plate!r}, ...) around own latents"
-    return PosteriorError(f"site {name!r}", expected, "another", hint)

@@ -66,6 +66,8 @@ class Weighted:
         """
         if "points" not in self.state:
             hint = "bf.run(algorithm, clients) without rounds=; test rows by result.scores(test)"
+            if self._word not in STAGES:
+                hint = "proper priors, in units in which latents are of order one"
             raise PosteriorError("posterior", "a run with an importance round", self.doubt, hint)
         state = self.state | {"value": self.state["value"] - self.less}
         return checking.weights(state)

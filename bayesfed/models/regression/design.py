@@ -251,7 +251,7 @@ class Design:
                 block[place == level, number] = expr[place == level]
             others = ~np.isin(place, home)
             block[others, -1] = expr[others]
-            parts.append(block[:, :-1].reshape(count, -1))
+            parts.append(block[:, :-1].reshape(count, len(known) * expr.shape[1]))
             unknown.append(torch.from_numpy(block[:, -1].copy()))
         return torch.from_numpy(np.concatenate(parts, axis=1)), unknown
 
@@ -261,10 +261,11 @@ def _evaluated(term: Any, frame: Frame, site: str) -> Any:
     where = f"site {site!r}, {term.name!r}"
     try:
         with np.errstate(all="ignore"):
-            values = np.asarray(term.eval_new_data(frame), np.float64).reshape(len(frame), -1)
+            values = np.asarray(term.eval_new_data(frame), np.float64)
     except ValueError as problem:
         hint = "the column without C(...)"
         raise DataError(where, "what can be computed", problem, hint) from problem
+    values = values[:, None] if values.ndim == 1 else values
     if bad := int((~np.isfinite(values)).any(axis=1).sum()):
         actual, hint = f"{bad} rows of {len(values)} with others", "other rows, or log(x + 1)"
         raise DataError(where, "finite numbers", actual, hint)

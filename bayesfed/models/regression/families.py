@@ -155,7 +155,11 @@ def response_of(family: str, values: Response, where: str) -> Response:
         columns = np.column_stack([columns, np.ones(len(columns))])
     if columns.shape[1] != kind.columns or not kind.fits(columns):
         actual = f"{columns.shape[1]} columns, such as {columns[:3].tolist()}"
-        others = [name for name, one in FAMILIES.items() if one.columns == columns.shape[1]]
-        hint = f"such a column, or family={others[0]!r}" if others else "another response"
+        others = [
+            name
+            for name, one in FAMILIES.items()
+            if one.columns == columns.shape[1] and one.fits(columns)
+        ]
+        hint = f"such a column, or family={others[0]!r}" if others else "such a column"
         raise DataError(where, f"for family {family!r} {kind.response}", actual, hint)
     return columns

@@ -205,8 +205,8 @@ def _effects(groups: Sequence[Group]) -> Tree:
     """
     values, client = Tree(), pyro.plate(CLIENT, 1, dim=-1)
     plates = {
-        one.factor: pyro.plate(f"{one.factor}_groups", len(one.levels), dim=-2 if one.own else -1)
-        for one in groups
+        factor: pyro.plate(f"{factor}_groups", len(one.levels), dim=-2 if one.own else -1)
+        for factor, one in {one.factor: one for one in groups}.items()
     }
     for group in groups:
         count = len(group.columns)
@@ -224,6 +224,7 @@ def _numbers(values: Sequence[object]) -> Tensor:
 
 def _sums(rows: Dataset) -> Tensor:
     """Return what a site tells of its rows: number, sums and sums of squares, ``(2, ...)``."""
-    y = rows.targets.double().reshape(len(rows), -1)[:, :1]
+    y = rows.targets.double()
+    y = y[:, :1] if y.ndim > 1 else y[:, None]
     table = torch.cat([torch.ones_like(y), rows.inputs, y], 1)
     return torch.stack([table.sum(0), table.square().sum(0)])

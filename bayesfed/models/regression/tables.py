@@ -128,7 +128,11 @@ def told(formula: str, frame: Frame, more: Collection[str]) -> Told:
         if name in names:
             levels[name] = _levels(column)
         else:
-            values = column.to_numpy(np.float64)
+            try:
+                values = column.to_numpy(np.float64)
+            except ValueError as problem:
+                expected, hint = "numbers", f"C({name}), or (1 | {name})"
+                raise DataError(f"column {name!r}", expected, problem, hint) from problem
             sums[name] = (float(len(values)), float(values.sum()), float((values**2).sum()))
     return Told(levels, sums)
 
@@ -165,9 +169,11 @@ def agreed(sites: Mapping[str, Told]) -> tuple[Levels, Moments]:
         mixed = lists and any(name in one.sums for one in sites.values())
         if mixed or len({type(level) for level in every}) > 1:
             actual = {
-                site: type(one.levels.get(name, (0,))[0]).__name__ for site, one in sites.items()
+                site: type(one.levels[name][0]).__name__ if name in one.levels else "numbers"
+                for site, one in sites.items()
             }
-            hint = f"frame[{name!r}].astype(str) at all sites"
+            frames = f"frame[{name!r}].astype"
+            hint = f"{frames}(float) at all sites, or {frames}(str)"
             raise DataError(f"column {name!r}", "one type at all sites", actual, hint)
         if lists:
             levels.append((name, lists.pop() if len(lists) == 1 else tuple(sorted(every))))

@@ -25,7 +25,7 @@ class RegressionOf:
 
     Parameters
     ----------
-    formula, family, missing
+    formula, family, missing, least_rows, secure
         As of `bayesfed.regression`.
     data
         A CSV whose first line names its columns.
@@ -42,6 +42,8 @@ class RegressionOf:
     site: str
     family: Name = "normal"
     missing: Missing = "refuse"
+    least_rows: int | None = None
+    secure: int | None = None
     test: Path | None = None
     delimiter: str = ","
 
@@ -59,7 +61,8 @@ class RegressionOf:
                 there = [str(name) for name in part.columns]
                 expected, hint = f"a column {self.site!r}", nearest(self.site, there)
                 raise DataError("regression", expected, f"{there[:12]}", hint)
-        return prepared(self.formula, frame, self.family, self.site, self.missing)
+        given = self.family, self.site, self.missing, self.least_rows, self.secure
+        return prepared(self.formula, frame, *given)
 
     def new(self) -> Frame | None:
         """Return the rows of the test file; None without one."""

@@ -38,6 +38,8 @@ def regression(
     family: Name = "normal",
     site: str = "site",
     missing: Missing = "refuse",
+    least_rows: int | None = None,
+    secure: int | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> Regression:
@@ -78,6 +80,9 @@ def regression(
         The name by which a formula calls the site. Frames without this column get it.
     missing
         "refuse", or "drop": leave out rows with missing values.
+    least_rows, secure
+        As of `federated_svi`: the fewest rows of a site that has any; the number of sites, at least
+        3, whose answers are hidden in their sums, which leaves nothing by site (`without`).
     seed
         As of `run`; the fit depends on it only by the own effects of sites.
     progress
@@ -100,7 +105,7 @@ def regression(
     >>> fit = bf.regression(formula, frames, family="bernoulli", site="hospital")
     >>> fit.without("Basel").predict(new_rows)
     """
-    made = prepared(formula, data, family, site, missing)
+    made = prepared(formula, data, family, site, missing, least_rows, secure)
     result = run(made.algorithm, made.clients, seed=seed, progress=progress)
     return Regression(made.design, made.model, result)
 
@@ -127,7 +132,8 @@ class Regression:
     def __repr__(self) -> str:
         left = f", without {', '.join(self.left_out)}" if self.left_out else ""
         head = f"{self.design.formula}, {self.design.family}{left}; status {self.status}"
-        return "\n".join(map(str.rstrip, f"{head}\n{self.table().round(3)}".splitlines()))
+        drawn = f"\n{self.table().round(3)}" if "points" in self.posterior.state else ""
+        return "\n".join(map(str.rstrip, f"{head}{drawn}".splitlines()))
 
     @cached_property
     def posterior(self) -> ExactPosterior:
@@ -198,8 +204,9 @@ class Regression:
         return intervals({name: dict(part.draws(4000)) for name, part in named.items()}, axes)
 
     def _each(self) -> dict[str, Regression]:
-        """Return the fit of all sites, under an empty name, and without each."""
-        return {"": self} | {one: self.without(one) for one in sorted(self.result.data or {})}
+        """Return the fit of all sites, under an empty name, and without each that has rows."""
+        kept = self.posterior.kept(self.result.snapshot.memories)
+        return {"": self} | {one: self.without(one) for one in sorted(kept)}
 
     def tables(self, rows: Frame | None) -> dict[str, Frame]:
         """Return coefficients, also without each site, and predictions of rows if there are any."""

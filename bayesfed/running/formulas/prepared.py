@@ -29,20 +29,30 @@ class Prepared:
         The Pyro model of these rows.
     clients
         The rows of each site.
+    least_rows, secure
+        As of `federated_svi`.
     """
 
     design: Design
     model: RegressionModel
     clients: Mapping[str, Dataset]
+    least_rows: int | None = None
+    secure: int | None = None
 
     @property
     def algorithm(self) -> Algorithm:
         """The method that finds the posterior of all rows."""
-        return federated_svi(self.model)
+        return federated_svi(self.model, least_rows=self.least_rows, secure=self.secure)
 
 
 def prepared(
-    formula: str, data: Mapping[str, Frame] | Frame, family: Name, site: str, missing: Missing
+    formula: str,
+    data: Mapping[str, Frame] | Frame,
+    family: Name,
+    site: str,
+    missing: Missing,
+    least_rows: int | None = None,
+    secure: int | None = None,
 ) -> Prepared:
     """Return a regression before its fit; parameters are those of `regression`.
 
@@ -66,4 +76,5 @@ def prepared(
     tables = cast(Mapping[str, Frame], frames)
     design = Design.of(formula, family, site, missing, tables)
     clients = {name: design.rows(frame, name) for name, frame in tables.items()}
-    return Prepared(design, RegressionModel.of(design, list(clients.values())), clients)
+    model = RegressionModel.of(design, list(clients.values()))
+    return Prepared(design, model, clients, least_rows, secure)

@@ -25,6 +25,9 @@ from torch.func import vmap
 from bayesfed.data import Dataset
 from bayesfed.inference.exact.traced import doubled
 
+# Sd of the priors of `_wide`.
+WIDE = 2.0
+
 
 def generalised(size: int, family: Callable[[Tensor, Tensor], Any], wide: float) -> Any:
     """Return a regression on all columns but the last, with normal priors; the last column is the
@@ -134,7 +137,7 @@ def _seeds() -> Case:
 def _wide(random: np.random.Generator, rows: int) -> Case:
     inputs = np.concatenate([np.ones((rows, 1)), random.normal(size=(rows, 49))], 1)
     events = _events(random, inputs @ (random.normal(size=50) / math.sqrt(50) * 1.5))
-    return _case(generalised(50, bernoulli, 2.0), inputs, 1.0, events, np.arange(rows) % 5)
+    return _case(generalised(50, bernoulli, WIDE), inputs, 1.0, events, np.arange(rows) % 5)
 
 
 def nuts(
@@ -164,6 +167,46 @@ def nuts(
         "n_eff": min(effective),
     }
     return record, samples
+
+
+def weighed(case: Case, count: int = 400_000, rounds: int = 6) -> tuple[Moments, float]:
+    """Return means and sds of a logistic regression of `_wide` by many weighted draws of a
+    Student-t that has their mean and covariance, fitted in rounds; and the share of them that
+    counts. With fifty values the largest error of NUTS's means is near what is looked for.
+    """
+    inputs, y, freedom = case.rows.inputs[:, :-1], case.rows.targets, 30
+    size, random = inputs.shape[1], torch.Generator().manual_seed(0)
+    # The Gaussian of least divergence, whose expectations are integrals over one value a row.
+    nodes, shares = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(40))
+    mean, cov = torch.zeros(size).double(), torch.eye(size).double() / size
+    for _ in range(60):
+        width = ((inputs @ cov) * inputs).sum(1).sqrt()
+        chance = torch.sigmoid((inputs @ mean)[:, None] + width[:, None] * nodes)
+        event, spread = (part @ shares / shares.sum() for part in (chance, chance * (1 - chance)))
+        curve = (inputs.T * spread) @ inputs + torch.eye(size).double() / WIDE**2
+        cov = (cov + curve.inverse()) / 2
+        mean = mean + torch.linalg.solve(curve, inputs.T @ (y - event) - mean / WIDE**2) / 2
+    root = torch.linalg.cholesky(cov)
+    share = 0.0
+    for number in range(rounds):
+        several = count // (1 if number == rounds - 1 else 10)
+        squares = torch.randn(several, freedom, generator=random).double().square().mean(1)
+        normal = torch.randn(several, size, generator=random).double()
+        away = normal.square().sum(1) / squares
+        drawn = mean + (normal / squares.sqrt()[:, None]) @ root.T
+        logs = (freedom + size) / 2 * (away / freedom).log1p() - drawn.square().sum(1) / 2 / WIDE**2
+        for part in torch.arange(several).split(20_000):
+            at = drawn[part] @ inputs.T
+            logs[part] += at @ y - torch.nn.functional.softplus(at).sum(1)
+        weights = torch.softmax(logs, 0)
+        share = float(1 / weights.square().sum()) / several
+        mean = weights @ drawn
+        apart = drawn - mean
+        cov = (weights[:, None] * apart).T @ apart
+        root = torch.linalg.cholesky(cov)
+    sds = cov.diagonal().sqrt()
+    told = zip(mean.tolist(), sds.tolist(), strict=True)
+    return {f"beta[{k + 1}]": pair for k, pair in enumerate(told)}, share
 
 
 def laplace(case: Case) -> Moments:

@@ -154,7 +154,37 @@ def weighed(model=line, **settings):
     return bf.federated_svi(model, fit.posterior(fit.initial), **settings)
 
 
+def scaled(constant, inputs, targets=None):
+    """State rows whose columns a constant turns."""
+    line(inputs @ constant, targets)
+
+
+def coin(most=3, cast=torch.Tensor.float, family=lambda at: dist.Bernoulli(logits=at)):
+    """Run labels below a number, of 0, 1 and 2, under a family."""
+
+    def model(inputs, targets=None):
+        beta = pyro.sample("beta", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("rows", len(inputs)):
+            pyro.sample("y", family(inputs @ beta), obs=cast(targets))
+
+    labels = torch.arange(20) % 3
+    data = bf.Dataset(CLIENTS["s0"].inputs[:20], labels)
+    return run({"s0": data[(labels < most).nonzero()[:, 0]]}, model)
+
+
 CASES = [
+    (coin, "such values", lambda: coin(2)),
+    (coin, "or another distribution", lambda: coin(family=lambda at: dist.Poisson(at.exp()))),
+    (
+        lambda: coin(cast=torch.Tensor.long),
+        "targets.float()",
+        lambda: coin(2),
+    ),
+    (
+        lambda: run(CLIENTS, functools.partial(scaled, torch.ones(2, 2).float())),
+        "and constant.double()",
+        lambda: run(CLIENTS, functools.partial(scaled, torch.ones(2, 2).double())),
+    ),
     (lambda: weighed(seed=0, averaging=0.2), "this posterior alone", weighed),
     (lambda: weighed(other), "the model that was fitted", weighed),
     (

@@ -1,0 +1,108 @@
+"""Why a model cannot be used: its prior depends on rows, it does not run in 64 bits, what is observed
+cannot be, or a term is no sum over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions.constraints import Constraint
+from torch.overrides import TorchFunctionMode
+
+from bayesfed.errors import PosteriorError
+
+Nodes = Mapping[str, Mapping[str, Any]]
+
+
+def depends(name: str, plate: str) -> PosteriorError:
+    """Return the error of a prior that depends on rows."""
+    expected = "a prior that is the same for all rows"
+    hint = f"constants in place of figures of rows; pyro.plate({plate!r}, ...) around own latents"
+    return PosteriorError(f"site {name!r}", expected, "another", hint)
+
+
+def no_sum(name: str, drawn: bool) -> PosteriorError:
+    """Return the error of a term that is no sum over rows, or that draws something."""
+    if drawn:
+        expected, hint = "the same density at the same values", "pyro.sample, or a constant"
+        return PosteriorError(f"site {name!r}", expected, "another each time", hint)
+    expected, hint = "a sum over rows, which doubles with them", "sums, not means"
+    return PosteriorError(f"site {name!r}", expected, "another", hint)
+
+
+class Wide(TorchFunctionMode):
+    """Make doubles of what a model casts to 32 bits, as labels often are."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of torch."""
+        wide = (torch.float64 if one is torch.float32 else one for one in args)
+        more = kwargs or {}
+        if "dtype" in more and more["dtype"] is torch.float32:
+            more = {**more, "dtype": torch.float64}
+        called: Callable[..., Any] = Tensor.double if func is Tensor.float else func
+        return called(*wide, **more)
+
+
+@contextmanager
+def in_64_bits() -> Iterator[None]:
+    """Work in 64 bits, and say what to try where a model mixes them with others."""
+    try:
+        with Wide():
+            yield
+    except RuntimeError as problem:
+        if "double" not in str(problem).lower():
+            raise
+        expected, hint = "a model that runs in 64 bits", "targets.float(), and constant.double()"
+        raise PosteriorError("federated_svi, model", expected, problem, hint) from problem
+
+
+def check_observed(nodes: Nodes, others: Nodes) -> None:
+    """Check that what is observed can be, wherever that is the same for all latents.
+
+    Parameters
+    ----------
+    nodes, others
+        Nodes of runs on the same rows at different latents.
+
+    Raises
+    ------
+    PosteriorError
+        If a value is outside of the support of its distribution.
+    """
+    for name, node in nodes.items():
+        if not (node["type"] == "sample" and node["is_observed"]):
+            continue
+        try:
+            supports = [one[name]["fn"].support for one in (nodes, others)]
+        except NotImplementedError:
+            continue
+        inside = supports[0].check(node["value"])
+        if bool(inside.all()) or not _same(*map(_bounds, supports)):
+            continue
+        # What a mask leaves out counts for nothing.
+        if outside := int((~inside & (node["log_prob"] != 0)).sum()):
+            expected, hint = f"values in {supports[0]}", "such values, or another distribution"
+            actual = f"{outside} of {inside.numel()} outside"
+            raise PosteriorError(f"site {name!r}, observed", expected, actual, hint)
+
+
+def _bounds(support: Constraint) -> list[Tensor]:
+    """Return the numbers in a constraint."""
+    found = list[Tensor]()
+    for part in vars(support).values():
+        found += _bounds(part) if isinstance(part, Constraint) else [torch.as_tensor(part)]
+    return found
+
+
+def _same(one: list[Tensor], two: list[Tensor]) -> bool:
+    return len(one) == len(two) and all(map(torch.equal, one, two))
