@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError, KeywordError
 from bayesfed.errors.roles import Role as Role  # noqa: PLC0414 passed on
-from bayesfed.errors.roles import an, annotated, role_of
+from bayesfed.errors.roles import an, annotated, role_of, texts
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
@@ -98,7 +98,7 @@ def one_of(words: Any, hint: str = "") -> Role:
     """Return the role of one of some words or numbers, or of those of a `Literal`."""
     known = get_args(words) or words
     expected = f"one of {', '.join(map(repr, known))}"
-    return Role(lambda value: value in known, expected, hint or repr(known[0]))
+    return Role(lambda value: value in known, expected, hint or repr(known[0]), texts(known))
 
 
 def number(interval: str, hint: str) -> Role:
@@ -211,7 +211,9 @@ def check(where: str, value: object, role: Role) -> None:
         # Something that cannot be compared with what is expected.
         fits = False
     if not fits:
-        raise ArgumentError(where, role.expected, shown(value), role.hint)
+        near = get_close_matches(value, role.words, n=1) if isinstance(value, str) else []
+        hint = repr(near[0]) if near else role.hint
+        raise ArgumentError(where, role.expected, shown(value), hint)
 
 
 def wrong_call(

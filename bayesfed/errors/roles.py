@@ -12,7 +12,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Complex, Integral, Real
 from typing import Any, Literal, Protocol, Union
@@ -34,11 +34,14 @@ class Role:
         What is expected, in words.
     hint
         What to pass instead.
+    words
+        The words that can be used, of which the nearest to what was given is passed instead.
     """
 
     fits: Callable[[Any], bool]
     expected: str
     hint: str = ""
+    words: tuple[str, ...] = ()
 
 
 def annotated(function: Callable[..., Any]) -> dict[str, Role]:
@@ -109,12 +112,19 @@ def _members(protocol: type) -> set[str]:
 def _union(inside: tuple[Any, ...]) -> Role:
     roles = [role_of(one) for one in inside]
     words = " or ".join(dict.fromkeys(role.expected for role in roles))
-    return Role(lambda value: any(role.fits(value) for role in roles), words)
+    known = tuple(one for role in roles for one in role.words)
+    return Role(lambda value: any(role.fits(value) for role in roles), words, words=known)
 
 
 def _literal(inside: tuple[Any, ...]) -> Role:
     words = "one of " * (len(inside) > 1) + ", ".join(map(repr, inside))
-    return Role(lambda value: isinstance(value, str | int) and value in inside, words)
+    known = texts(inside)
+    return Role(lambda value: isinstance(value, str | int) and value in inside, words, words=known)
+
+
+def texts(values: Iterable[Any]) -> tuple[str, ...]:
+    """Return the texts among some values."""
+    return tuple(one for one in values if isinstance(one, str))
 
 
 def _number(kind: Any, words: str) -> Callable[[tuple[Any, ...]], Role]:
