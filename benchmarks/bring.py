@@ -1,6 +1,6 @@
 """What people bring: networks and rows of strangers by four methods.
 
-    python benchmarks/bring.py [--check]
+    python benchmarks/bring.py [--check] [--only NAME ...]
 
 Each of 47 networks with its rows goes through `fed_avg`, `federated_svi` of a network whose head
 has a posterior, `d_turbo_vbi` and `fed_lora`. A body is trained by `fed_avg` before its head gets a
@@ -109,8 +109,8 @@ def verdict(one: Brought, method: str) -> tuple[str, str]:
 def main() -> int:
     """Run and print; return the exit status."""
     line = command_line(__doc__)
-    line.add_argument("--only", default="", help="the cases that begin so")
-    chosen = line.parse_args().only
+    line.add_argument("--only", nargs="+", default=[""], help="the cases that begin so")
+    chosen = tuple(line.parse_args().only)
     warnings.simplefilter("ignore")
     came = Counter[str]()
     cases = {name: one for name, one in brought().items() if name.startswith(chosen)}

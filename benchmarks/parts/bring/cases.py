@@ -7,6 +7,9 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+from torch import Tensor, nn
+
+import bayesfed as bf
 from parts.bring.networks import (
     IMAGES,
     TAGS,
@@ -17,9 +20,6 @@ from parts.bring.networks import (
     table,
     transformer,
 )
-from torch import Tensor, nn
-
-import bayesfed as bf
 
 ROWS = 96
 Inputs = Tensor | Mapping[str, Tensor] | tuple[Tensor, ...]
