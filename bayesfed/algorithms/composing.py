@@ -42,7 +42,7 @@ from bayesfed.federated import (
     Whole,
     feedback,
 )
-from bayesfed.federated.core import MODEL, check_order, owned
+from bayesfed.federated.core import MODEL, Conditions, check_order, owned
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.seams import inner_codec
 from bayesfed.federated.training.batch_norm import predicting, travelling
@@ -109,6 +109,8 @@ def compose(
     reducer: Callable[[], Reducer] = Sum,
     buffers: Buffers = "static",
     personal: Callable[[Tree, Tree], Personal] | None = None,
+    unfinished: Callable[[Tree, int], str] | None = None,
+    checks: Sequence[Callable[[Conditions], None]] = (),
     owner: str = MODEL,
     layers: Sequence[Layer] = (),
 ) -> Algorithm:
@@ -151,6 +153,8 @@ def compose(
     personal
         ``(state, memory) -> Personal``, for methods in which every client has a model of its own,
         as in `Algorithm`.
+    unfinished, checks
+        As in `Algorithm`.
     owner
         Owner of the core's leaves, as in `Phase`. All functions that are given here are functions
         of the core's leaves. A core with several kinds of leaves has the network's under "model".
@@ -207,6 +211,8 @@ def compose(
         posterior,
         sizes=sizes,
         personal=personal,
+        unfinished=unfinished,
+        checks=checks,
     )
     made = counting(made, work.observations)
     return chosen_prior(made) if work.prior_precision == "auto" else made

@@ -89,6 +89,7 @@ class Asked:
     """
 
     kind: ClassVar[Kind] = "moments"
+    asks: ClassVar[bool] = True
 
 
 def survey(

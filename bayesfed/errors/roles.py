@@ -112,7 +112,8 @@ def an(name: str) -> str:
 def _union(inside: tuple[Any, ...]) -> Role:
     roles = [role_of(one) for one in inside]
     words = " or ".join(dict.fromkeys(role.expected for role in roles))
-    return Role(lambda value: any(role.fits(value) for role in roles), words)
+    known = tuple(one for role in roles for one in role.words)
+    return Role(lambda value: any(role.fits(value) for role in roles), words, words=known)
 
 
 def _literal(inside: tuple[Any, ...]) -> Role:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import check, one_of
 from bayesfed.federated import Algorithm, Personal, Posterior, Predictor, Record, Snapshot
 from bayesfed.federated.training.likelihoods import trained_with
 from bayesfed.inference.evaluation.predictive import Predictive
@@ -100,8 +101,7 @@ class PersonalScores:
             If there is no such score.
         """
         if missing := [name for name, scores in self.clients.items() if score not in scores]:
-            known = sorted(self.clients[missing[0]])
-            raise ArgumentError("PersonalScores", f"one of {known}", repr(score), known[0])
+            check("PersonalScores", score, one_of(sorted(self.clients[missing[0]])))
         return [scores[score] for scores in self.clients.values()]
 
     def mean(self, score: str = "accuracy") -> float:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, func, nn
 from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
@@ -17,6 +20,8 @@ from bayesfed.errors.checks import checked, shown
 from bayesfed.models.misfits import refused
 from bayesfed.trees import leaf_of
 
+# Whether networks are called in bfloat16.
+HALF = ContextVar("HALF", default=False)
 # What takes a hook of torch away, by the hook's class.
 REMOVED = {"WeightNorm": "remove_weight_norm", "SpectralNorm": "remove_spectral_norm"}
 
@@ -32,13 +37,27 @@ def functional_call(
     by keyword, tuples by position. Of what it returns, take the outputs.
     """
     given, named = taken_apart(inputs[0])
-    # Torch's looks for tied weights at every call, which takes as long as a small layer.
-    found = (
-        func.functional_call(net, dict(values), given, named, tie_weights=tie_weights)
-        if values
-        else net(*given, **named)
-    )
-    return taken(found)
+    half = HALF.get()
+    with torch.autocast(inputs[0].device.type, torch.bfloat16) if half else nullcontext():
+        # Torch's looks for tied weights at every call, which takes as long as a small layer.
+        found = (
+            func.functional_call(net, dict(values), given, named, tie_weights=tie_weights)
+            if values
+            else net(*given, **named)
+        )
+    output = taken(found)
+    # Losses are taken in 32 bits.
+    return output.float() if half and isinstance(output, Tensor) else output
+
+
+@contextmanager
+def bfloat16(half: bool) -> Iterator[None]:
+    """Call networks inside the block under `torch.autocast` of bfloat16, or as ever."""
+    token = HALF.set(half)
+    try:
+        yield
+    finally:
+        HALF.reset(token)
 
 
 def taken(found: Any) -> Any:

@@ -88,6 +88,30 @@ def test_workers_give_the_same_figures_and_personal_methods_score_their_own_mode
         assert found.final("worst_accuracy") == pytest.approx(own.worst_decile())
 
 
+@pytest.mark.parametrize("recipe", [bf.fed_avg, bf.fed_per])
+@pytest.mark.parametrize("masks", [False, True])
+def test_under_secure_sums_the_server_has_the_means_of_the_scores_alone(recipe, masks):
+    plain = bf.equal_weights(recipe(NET, training=WORK))
+    hidden = bf.secure(
+        evaluate_clients(plain, worst=False),
+        participants=12,
+        largest=8.0,
+        bits=64,
+        masks=masks,
+    )
+    found, open_ = run(hidden, rounds=2), run(evaluate_clients(plain), rounds=2)
+    for one, other in zip(found.history, open_.history, strict=True):
+        for name in ("own_accuracy", "own_accuracy_by_rows"):
+            assert one.server[name] == pytest.approx(other.server[name], abs=1e-6)
+        assert "worst_accuracy" not in one.server
+        assert not any("own_accuracy" in figures for figures in one.clients.values())
+    own = open_.model.parameters
+    for name, leaf in found.model.parameters.items():
+        assert torch.allclose(leaf, own[name], atol=1e-4)
+    mine = found.personal_scores({name: data for name, data in HELD.items() if len(data)})
+    assert mine.mean() == pytest.approx(found.final("own_accuracy"))
+
+
 def test_posteriors_and_numbers_are_scored_too():
     data = bf.Dataset(ROWS.inputs.flatten(1), ROWS.targets[:, None].float())
     clients = bf.federate(data, bf.iid(len(data), 3, bf.Key(0)))
@@ -107,10 +131,14 @@ def test_what_a_score_would_break_is_refused():
     evaluated = evaluate_clients(plain)
     with pytest.raises(ArgumentError, match="found others, without noise"):
         evaluate_clients(bf.private(plain, clip=1.0, noise=1.0, participants=9, key=bf.Key(0)))
-    with pytest.raises(ArgumentError, match="without secure sums, found another"):
+    with pytest.raises(
+        ArgumentError, match=r"try secure\(evaluate_clients\(algorithm, worst=False"
+    ):
         evaluate_clients(bf.secure(plain, participants=9, largest=8.0, masks=False))
-    with pytest.raises(ArgumentError, match="a method of one phase"):
+    with pytest.raises(ArgumentError, match="whose worst decile is of single scores"):
         bf.secure(evaluated, participants=9, largest=8.0, masks=False)
+    with pytest.raises(ArgumentError, match="a method of one phase"):
+        bf.secure(bf.ensemble([plain, plain]), participants=9, largest=8.0, masks=False)
     with pytest.raises(ArgumentError, match="a method without 'held out'"):
         evaluate_clients(evaluated)
     with pytest.raises(ArgumentError, match=r"keep_best: expected one of \[.*'own_accuracy'"):

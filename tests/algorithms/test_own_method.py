@@ -226,6 +226,50 @@ def test_a_composition_of_defaults_is_fed_avg(net, clients):
         assert torch.allclose(leaf, state[name], atol=1e-6)
 
 
+@dataclass(frozen=True)
+class Shaken:
+    """A server that draws."""
+
+    def step(self, state, reducer, round):
+        mean, info = Average().step(state, reducer, round)
+        return {name: leaf + torch.randn_like(leaf) for name, leaf in mean.items()}, info
+
+
+def test_a_server_draws_the_same_in_a_run_that_goes_on(net, clients):
+    shaken = bf.compose("shaken", net, server=Shaken(), training=WORK)
+    whole = bf.run(shaken, clients, rounds=3, progress=False)
+    torch.manual_seed(1)
+    first = bf.run(shaken, clients, rounds=1, progress=False)
+    went_on = bf.run(shaken, clients, rounds=3, progress=False, resume=first.snapshot)
+    assert tree_equal(whole.snapshot.state, went_on.snapshot.state)
+    drawn = [
+        bf.run(shaken, clients, rounds=1, seed=seed, progress=False).snapshot.state
+        for seed in (0, 1)
+    ]
+    assert tree_equal(drawn[0], first.snapshot.state)
+    assert not tree_equal(*drawn)
+
+
+def test_a_composition_has_checks_and_says_what_it_lacks(net, clients):
+    def many(run):
+        if len(run.profiles) < 3:
+            raise ArgumentError("mine", "three clients", len(run.profiles), "more clients")
+
+    def lack(state, rounds):
+        assert "1.weight" in state
+        return "" if rounds > 1 else "it is early; try two rounds"
+
+    mine = bf.compose("mine", net, training=WORK, checks=[many], unfinished=lack)
+    with pytest.raises(ArgumentError, match="mine: expected three clients, found 2"):
+        bf.run(mine, dict(list(clients.items())[:2]), rounds=1, progress=False)
+    with pytest.warns(UserWarning, match="it is early"):
+        bf.run(mine, clients, rounds=1, progress=False)
+    assert tree_equal(
+        bf.run(mine, clients, rounds=2, progress=False).snapshot.state,
+        bf.run(bf.fed_avg(net, training=WORK), clients, rounds=2, progress=False).snapshot.state,
+    )
+
+
 def test_options_default_to_those_of_the_training(net, clients):
     work = bf.Training(epochs=1.0, batch_size=16, schedule=bf.federated.cosine(0.1, 4))
     (phase,) = bf.compose("mine", net, training=work).phases

@@ -15,7 +15,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.federated import Add, Buffered, Descent, Whole, dynamic, fixed, load, score
 from bayesfed.federated.core.owners import owned
 from bayesfed.federated.training.batch_norm import STATISTICS, travelling
-from bayesfed.federated.training.descent import batches
+from bayesfed.federated.training.batches import batches
 from bayesfed.inference.objectives.likelihood import MaximumLikelihood, check_data
 from bayesfed.models import Categorical, fixed_rank
 from bayesfed.models.modules import evaluating

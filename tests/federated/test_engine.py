@@ -37,7 +37,7 @@ from bayesfed.federated import (
 from bayesfed.federated.aggregation.rules import added
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.owners import owned
-from bayesfed.federated.training.descent import batches
+from bayesfed.federated.training.batches import batches
 from bayesfed.inference import MaximumLikelihood, MeanField, Structured
 from bayesfed.keys import Key
 from bayesfed.models import Categorical

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import bayesfed as bf
+from bayesfed.inspect import PersonalScores
 
 ROOT = Path(__file__).parents[2]
 
@@ -149,3 +150,16 @@ def test_the_nearest_names_come_first(wrong, right):
         getattr(bf, wrong)
     with pytest.raises(AttributeError, match="'zzzz'; It has Adam"):
         bf.zzzz  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong", "right"),
+    [
+        (lambda word: bf.regression("y ~ x", {}, family=word), "poison", "poisson"),
+        (lambda word: bf.federated_svi(lambda x, y: None, scale=word), "globl", "global"),
+        (lambda word: PersonalScores({"a": {"mse": 1.0, "nll": 2.0}}).mean(word), "nlll", "nll"),
+    ],
+)
+def test_of_some_words_the_nearest_is_told(call, wrong, right):
+    with pytest.raises(bf.errors.ArgumentError, match=f"; try '{right}'$"):
+        call(wrong)

@@ -251,6 +251,19 @@ def test_check_runs_nothing(make, tmp_path, capsys):
     assert not (tmp_path / "results").exists()
 
 
+def test_check_tells_that_a_likelihood_does_not_take_the_targets(make, tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("a,y\n" + "".join(f"{row},{row / 7}\n" for row in range(30)))
+    (tmp_path / "numbers.toml").write_text(
+        "rounds = 1\n"
+        'data = { kind = "from_csv", path = "rows.csv", label = "y", regression = true }\n'
+        'net = { kind = "mlp", widths = [1, 1] }\nrecipe = "fed_avg"\n'
+    )
+    assert command("run", tmp_path / "numbers.toml", "--check") == 2
+    told = capsys.readouterr().err
+    assert "line 4, recipe: Categorical: expected logits (B, C) and integer labels" in told
+    assert "try likelihood=Normal() for numbers" in told
+
+
 def test_errors_are_one_line_and_status_2(make, tmp_path, capsys):
     assert command("run", tmp_path / "no.toml") == 2
     assert "expected an experiment file" in capsys.readouterr().err

@@ -278,6 +278,10 @@ def d_turbo_vbi(
         codec, up = changes.codec, changes.uplink()
     elif link:
         heard = Scattered(server)
+
+    def unfinished(state: Tree, rounds: int) -> str:
+        return missed(server.policy, server.supports(state)) if server.policy else ""
+
     made = compose(
         "d_turbo_vbi",
         declared.net,
@@ -292,11 +296,8 @@ def d_turbo_vbi(
         codec=codec,
         up=up,
         link=link,
+        unfinished=unfinished,
         owner="",
         layers=(layer,),
     )
-
-    def unfinished(state: Tree, rounds: int) -> str:
-        return missed(server.policy, server.supports(state)) if server.policy else ""
-
-    return counting(replace(made, unfinished=unfinished), observations)
+    return counting(made, observations)

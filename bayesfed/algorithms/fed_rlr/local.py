@@ -16,7 +16,7 @@ from bayesfed.algorithms.fed_rlr.encodings import Retraction, Transmission
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.federated import Fit, Kind, LocalOptions
-from bayesfed.federated.training.descent import batches
+from bayesfed.federated.training.batches import batches
 from bayesfed.geometry import FixedRank, Tangent, difference, distance, metric_retraction, norm
 from bayesfed.geometry.thin import signed_qr
 from bayesfed.inference.objectives.likelihood import check_data

@@ -38,6 +38,7 @@ from bayesfed.errors.checks import ITSELF, check, number
 from bayesfed.federated import Algorithm, Keep, Link, Sgd, Sum, Training, Whole
 from bayesfed.federated.core import seams
 from bayesfed.federated.training.batch_norm import travelling
+from bayesfed.federated.training.local_work import check_own_steps
 from bayesfed.geometry import metric_retraction
 from bayesfed.models import Categorical, Likelihood, fixed_rank
 from bayesfed.models.live import check_modes
@@ -110,6 +111,7 @@ def fed_rlr(
         raise ArgumentError(
             "fed_rlr, training.optimiser", "Sgd without momentum and decay", sgd, "Sgd(0.05)"
         )
+    check_own_steps(work, "fed_rlr")
     if not callable(consensus):
         check("fed_rlr, consensus", consensus, SHARE)
     travelling(net, "static", where="fed_rlr")

@@ -10,12 +10,14 @@ from typing import Any, get_args
 from bayesfed.algorithms.federated_svi.local import Elbo
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Ivon, NaturalGradient, Training, inverse
+from bayesfed.federated.training.local_work import check_own_steps
 from bayesfed.inference.variational import FittedGuide, Fusion, FusionKind, Runs
 
 
 def work_of(training: Training | None, network: bool, fusion: Fusion | None) -> Training:
     """Return the local work, with the optimiser that suits model and rule where none is given."""
     work = training or (Training() if network else Training(batch_size=None))
+    check_own_steps(work, "federated_svi")
     if work.optimiser is not None:
         return work
     # A falling rate averages the noise of the draws out over rounds.

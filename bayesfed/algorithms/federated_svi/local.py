@@ -17,7 +17,7 @@ from bayesfed.algorithms.federated_svi.steps import Steps
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import LocalOptions, Optimiser
-from bayesfed.federated.training.descent import batches
+from bayesfed.federated.training.batches import batches
 from bayesfed.inference.variational import LOCAL, Mirror, Pair, Program, Runs, Start, Tilt, tilted
 from bayesfed.inference.variational.terms import as_raised
 from bayesfed.keys import Key, forked

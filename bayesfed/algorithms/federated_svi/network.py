@@ -14,7 +14,7 @@ from bayesfed.algorithms.federated_svi.fitting import GuideLocal
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, PosteriorError
 from bayesfed.federated import Ivon, LocalOptions, Training
-from bayesfed.federated.training.descent import batches
+from bayesfed.federated.training.batches import batches
 from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.inference.variational import Fused, Fusion, IvonSteps, NormalFamily, Start
 from bayesfed.keys import Key, forked

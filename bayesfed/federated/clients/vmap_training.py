@@ -23,7 +23,8 @@ from bayesfed.data.dataset import unchecked
 from bayesfed.errors import ClientError
 from bayesfed.federated.clients.turn import Task, attempt, one_thread
 from bayesfed.federated.core import Fit, Local, LocalOptions, seams
-from bayesfed.federated.training.descent import Descent, row_numbers
+from bayesfed.federated.training.batches import row_numbers
+from bayesfed.federated.training.descent import Descent
 from bayesfed.federated.training.optimisers import Adam, Sgd
 from bayesfed.inference import MaximumLikelihood, Proximal
 from bayesfed.keys import Key, forked, streams
@@ -53,6 +54,8 @@ def obstacle(local: Local) -> str:
     descent: Descent | None = seams.descent_of(local)
     if descent is None:
         return f"{type(local).__name__} does more than gradient steps"
+    if descent.bfloat16 or not descent.plain:
+        return "rows are augmented, taken in parts or in bfloat16"
     found = descent.objective
     objective = found.inner if isinstance(found, Proximal) else found
     if not isinstance(objective, MaximumLikelihood):

@@ -72,7 +72,8 @@ client has none.
 class Server(Protocol):
     """The step that takes the state and the sum of the updates to the next state.
 
-    A server sees the core's leaves alone. What else it may have, with a default
+    A server sees the core's leaves alone, and may draw: during its step the global generators are
+    seeded by run, phase and round. What else it may have, with a default
     (`bayesfed.federated.core.seams`): `publish`, if it shows clients something other than its
     state; ``steps_alone = True``, if it steps even if no client was heard, with a reducer to which
     nothing was added; ``averages = True``, if a step is a mean, leaf by leaf; and ``stale``, how it

@@ -11,7 +11,14 @@ from typing import TypeVar
 
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core import seams
-from bayesfed.federated.core.algorithm import Algorithm, Personal, Phase, Posterior, Predictor
+from bayesfed.federated.core.algorithm import (
+    Algorithm,
+    Conditions,
+    Personal,
+    Phase,
+    Posterior,
+    Predictor,
+)
 from bayesfed.federated.core.layers import Layer, Moment
 from bayesfed.federated.core.owners import Scope, of
 from bayesfed.trees import Tree
@@ -120,20 +127,25 @@ def of_core(
     *,
     sizes: Mapping[str, Callable[[Tree], Predictor]] | None = None,
     personal: Callable[[Tree, Tree], Personal] | None = None,
+    unfinished: Callable[[Tree, int], str] | None = None,
+    checks: Sequence[Callable[[Conditions], None]] = (),
 ) -> Algorithm:
     """Return a method, given its core's leaves before round 0, and functions that know no others.
 
     Parameters
     ----------
-    name, phases
+    name, phases, checks
         As in `Algorithm`; all phases work on the same leaves.
-    initial, predictor, posterior, sizes, personal
+    initial, predictor, posterior, sizes, personal, unfinished
         As in `Algorithm`, on the core's leaves of a state, and of a memory, alone.
     """
     phase, parted = phases[0], phases[0].scope.parted
 
     def known(served: Callable[..., Served]) -> Callable[..., Served]:
         return lambda *trees: served(*(parted(tree)[0] for tree in trees))
+
+    def lack(state: Tree, rounds: int) -> str:
+        return unfinished(parted(state)[0], rounds) if unfinished else ""
 
     state = of(phase.within, of(phase.owner, initial))
     for layer in phase.layers:
@@ -145,7 +157,9 @@ def of_core(
         known(predictor),
         known(posterior) if posterior else None,
         sizes={size: known(served) for size, served in (sizes or {}).items()},
+        checks=tuple(checks),
         personal=known(personal) if personal else None,
+        unfinished=lack if unfinished else None,
     )
 
 

@@ -110,6 +110,13 @@ def descent_of(local: Local) -> Any:
     return getattr(local, "descent", None)
 
 
+def asks(local: Local) -> bool:
+    """Return whether a local step asks what rows say of a model, and leaves the client's memory as
+    it is: its attribute ``asks``.
+    """
+    return bool(getattr(local, "asks", False))
+
+
 def one_by_one(link: Link) -> bool:
     """Return whether a link receives payloads one by one: its attribute ``one_by_one``. A channel
     that adds does not.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import checked, whole
+from bayesfed.errors.checks import check, checked, one_of, whole
 from bayesfed.errors.roles import Role
 from bayesfed.federated.core import MODEL, Weighing
 from bayesfed.federated.engine.metrics import METRIC, Metric, accuracy, score
@@ -240,10 +240,7 @@ def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
 
     def callback(report: RoundReport) -> None:
         name = leaf if leaf in report.state else f"{MODEL}/{leaf}"
-        if name not in report.state:
-            raise ArgumentError(
-                "keep", f"one of {sorted(report.state)}", repr(leaf), "a leaf of the state"
-            )
+        check("keep", name, one_of(sorted(report.state), "a leaf of the state"))
         if report.round == 0 or report.snapshot.round % every == 0:
             frames[report.round] = report.state[name].clone()
 

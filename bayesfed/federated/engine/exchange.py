@@ -34,6 +34,7 @@ from bayesfed.federated.core import (
 )
 from bayesfed.federated.engine.entries import Entries, Occasion
 from bayesfed.federated.engine.gate import Gate, length
+from bayesfed.keys import forked
 from bayesfed.trees import Tree
 
 Asked = Iterable[tuple[Profile, int | None]]
@@ -251,7 +252,9 @@ def stepped(occasion: Occasion, reducer: Reducer, entries: Entries) -> tuple[Tre
         if not seams.steps_alone(phase.server):
             return occasion.state, {}
         reducer = Sum()
-    state, info = phase.server.step(occasion.state, reducer, occasion.round)
+    # A server may draw from the global generators, as a client's step may.
+    with forked(occasion.key("server")):
+        state, info = phase.server.step(occasion.state, reducer, occasion.round)
     return {name: _as_before(leaf, occasion.state.get(name)) for name, leaf in state.items()}, info
 
 

@@ -7,20 +7,20 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from bayesfed.data import Dataset
-from bayesfed.data.dataset import rows_of
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import checked_class, whole
 from bayesfed.federated.core import Around, Fit, Kind, LocalOptions
+from bayesfed.federated.training.batches import Augment, augmented, batches
 from bayesfed.federated.training.optimisers import Optimiser
 from bayesfed.inference import Objective
-from bayesfed.inference.objectives.likelihood import OwnSteps
+from bayesfed.inference.objectives.likelihood import OwnSteps, Terms
 from bayesfed.inference.objectives.weight_decay import OpenPrior
 from bayesfed.keys import Key, forked
 from bayesfed.models import Categorical, Likelihood
-from bayesfed.models.calling import taken
+from bayesfed.models.calling import bfloat16, taken
 from bayesfed.trees import Tree
 
 AfterStep = Callable[[Tree, float, int], None]
@@ -49,6 +49,8 @@ class Descent:
     kind
         What the payload's numbers mean: "value" sends the trained leaves, "delta" their difference
         from the message.
+    accumulate, bfloat16, augment
+        As in `Training`.
 
     Raises
     ------
@@ -61,6 +63,14 @@ class Descent:
     steps: int
     batch_size: int | None
     kind: Kind = "value"
+    accumulate: int = 1
+    bfloat16: bool = False
+    augment: Augment | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether a step takes its rows as they are, at once."""
+        return self.accumulate == 1 and self.augment is None
 
     @property
     def descent(self) -> Descent | None:
@@ -131,16 +141,25 @@ class Descent:
             else self.objective
         )
         # A network may draw from the global generators: dropout does.
-        with forked(key.child("global")), self.objective.held(trained):
+        halved = bfloat16(self.bfloat16)
+        with forked(key.child("global")), self.objective.held(trained), halved:
             self.objective.check(trained, fixed, data)
+
+            def score(rows: Dataset) -> Terms:
+                return scored.loss(trained, fixed, rows, observations, noise)
+
             for done, batch in enumerate(
                 batches(data, self.batch_size, steps, key.child("batches").generator()), 1
             ):
                 # As `zero_grad`, whose bookkeeping takes longer than a small layer.
                 for leaf in leaves.values():
                     leaf.grad = None
-                loss, nll = scored.loss(trained, fixed, batch, observations, noise)
-                loss.backward()
+                if self.plain:
+                    terms = score(batch)
+                    terms.loss.backward()
+                    losses.append([term.detach() for term in terms])
+                else:
+                    losses.append(self._backward(score, batch))
                 optimiser.step()
                 if own or after_step:
                     with torch.no_grad():
@@ -149,7 +168,6 @@ class Descent:
                         if after_step:
                             now = float(optimiser.param_groups[0]["lr"])
                             after_step(trained, now, steps - done)
-                losses.append((loss.detach(), nll.detach()))
         total, nll_total = (torch.stack(values).mean() for values in zip(*losses, strict=True))
         return self.ended(
             {name: leaf.detach() for name, leaf in trained.items()},
@@ -159,6 +177,18 @@ class Descent:
             float(total),
             float(nll_total),
         )
+
+    def _backward(self, score: Callable[[Dataset], Terms], batch: Dataset) -> list[Tensor]:
+        """Add up the gradients of a batch, whose parts weigh by their rows; return its terms."""
+        if self.augment:
+            batch = augmented(batch, self.augment)
+        found = list[list[Tensor]]()
+        for rows in torch.arange(len(batch)).chunk(self.accumulate):
+            terms = score(batch[rows.to(batch.inputs.device)])
+            weighted = [term * (len(rows) / len(batch)) for term in terms]
+            weighted[0].backward()
+            found.append([term.detach() for term in weighted])
+        return [torch.stack(values).sum() for values in zip(*found, strict=True)]
 
     def asked(self, options: LocalOptions) -> tuple[float, int]:
         """Return the learning rate and the number of steps under these options."""
@@ -261,35 +291,3 @@ def holding(leaves: Tree) -> AfterStep:
             trained[name].copy_(leaf)
 
     return held
-
-
-def batches(data: Dataset, size: int | None, steps: int, generator: Generator) -> Iterator[Dataset]:
-    """Yield `steps` batches of `size` rows from reshuffled passes. The incomplete last batch of a
-    pass is dropped.
-
-    Parameters
-    ----------
-    data
-        At least one row.
-    size
-        Rows of a batch. None, or more than there are, takes all.
-    steps
-        Number of batches.
-    generator
-        Source of the order of the rows, on the CPU.
-    """
-    for rows in row_numbers(len(data), size, steps, generator).to(data.inputs.device):
-        yield rows_of(data, rows)
-
-
-def row_numbers(count: int, size: int | None, steps: int, generator: Generator) -> Tensor:
-    """Return the row numbers of the batches that `batches` cuts from `count` rows,
-    ``(steps, min(size, count))``.
-    """
-    size = min(size or count, count)
-    whole = count // size
-    passes = [
-        torch.randperm(count, generator=generator)[: whole * size].view(whole, size)
-        for _ in range(-(-steps // whole))
-    ]
-    return torch.cat(passes)[:steps]

@@ -10,10 +10,11 @@ from typing import Any, Literal, TypeVar
 from torch import nn
 
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import OF_TRAINING, checked_class, number, whole
+from bayesfed.errors.checks import OF_TRAINING, checked_class, number, shown, whole
 from bayesfed.errors.roles import Role
 from bayesfed.federated.core import Kind, Local, LocalOptions
 from bayesfed.federated.training.batch_norm import Buffers, buffered
+from bayesfed.federated.training.batches import Augment
 from bayesfed.federated.training.descent import Descent, LocalClasses
 from bayesfed.federated.training.optimisers import Optimiser, Schedule, Sgd, constant
 from bayesfed.inference import MaximumLikelihood, Objective
@@ -38,6 +39,7 @@ PRECISION = number("[0, inf)", "0.3")
         lambda value: value == "auto" or PRECISION.fits(value), "a number >= 0 or 'auto'", "0.3"
     ),
     observations=whole(1, "len(train)"),
+    accumulate=whole(1, "2"),
 )
 @dataclass(frozen=True)
 class Training:
@@ -67,6 +69,16 @@ class Training:
         all rows (`bayesfed.algorithms.wrappers.chosen_prior`). Default: none.
     observations
         Number of rows of all clients, for `prior_precision`.
+    accumulate
+        Number of parts of a batch that go through the network one after another, for batches that
+        do not fit into memory. Their gradients are added, each by its share of the rows.
+    bfloat16
+        Whether the network runs under `torch.autocast` of bfloat16. Weights, losses, priors and
+        messages stay in 32 bits.
+    augment
+        ``inputs -> inputs``, of every batch anew: a function such as torchvision's transforms. Rows
+        that are a dict or tuple it gets as such. What it draws from the global generators is named
+        by client and round. Default: rows are as they are.
 
     Raises
     ------
@@ -89,6 +101,9 @@ class Training:
     epochs: float | None = None
     prior_precision: float | Literal["auto"] | None = field(default=None, kw_only=True)
     observations: int | None = field(default=None, kw_only=True)
+    accumulate: int = field(default=1, kw_only=True)
+    bfloat16: bool = field(default=False, kw_only=True)
+    augment: Augment | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps != STEPS:
@@ -155,6 +170,9 @@ class Training:
             self.steps,
             self.batch_size,
             kind,
+            self.accumulate,
+            self.bfloat16,
+            self.augment,
         )
 
     def under_prior(self, objective: Objective) -> Objective:
@@ -208,3 +226,14 @@ class Training:
         """
         objective = MaximumLikelihood(net, likelihood or Categorical())
         return self.descent(objective, net, kind)
+
+
+def check_own_steps(work: Training, where: str) -> None:
+    """Raise `ArgumentError` if it asks for more than rates, steps and rows, of a method that takes
+    steps of its own.
+    """
+    plain = Training()
+    for name in ("prior_precision", "accumulate", "bfloat16", "augment"):
+        if (value := getattr(work, name)) != getattr(plain, name):
+            hint = f"Training without {name}, or fed_avg, d_turbo_vbi"
+            raise ArgumentError(f"{where}, training.{name}", "none", shown(value), hint)

@@ -1,5 +1,5 @@
-"""Why a model cannot be used: its prior depends on rows, it does not run in 64 bits, what is observed
-cannot be, or a term is no sum over rows.
+"""Why a model cannot be used: its prior depends on rows, it does not run in 64 bits, what is
+observed cannot be, or a term is no sum over rows.
 """
 
 from __future__ import annotations

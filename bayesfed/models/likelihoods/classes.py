@@ -189,7 +189,8 @@ def labels_instead(output: Tensor, targets: Tensor) -> str:
         return "targets.long()" if targets.is_floating_point() else whole
     if output.ndim != 2:
         return "a network with one row of outputs for each row of inputs"
-    if targets.is_floating_point() and not (targets == targets.round()).all():
+    fractions = targets.is_floating_point() and not (targets == targets.round()).all()
+    if fractions or (targets.is_floating_point() and output.shape[1] == 1):
         return "likelihood=Normal() for numbers"
     if targets.ndim == 2 and targets.shape[1] == 1:
         return "targets[:, 0]" if not targets.is_floating_point() else "targets[:, 0].long()"

@@ -10,8 +10,10 @@ import torch
 
 from bayesfed.data import Dataset, concatenated, federate, iid, split_rows
 from bayesfed.data.population import check_classes
-from bayesfed.errors import BayesfedError
+from bayesfed.errors import BayesfedError, DataError
 from bayesfed.federated import Algorithm, InProcess
+from bayesfed.federated.training.likelihoods import likelihoods_of
+from bayesfed.inference.objectives.likelihood import check_data
 from bayesfed.keys import Key
 from bayesfed.models import Categorical, Likelihood, Normal
 from bayesfed.models.modules import evaluating
@@ -119,6 +121,7 @@ def build(file: ExperimentFile, seed: int) -> Built:
     devices = {name: device.figures() for name, device in reader.section("devices").items()}
     scope.used.clear()
     algorithm: Algorithm = reader.section("recipe")
+    _scored(file, scope, algorithm)
     if plain["rounds"] is None and algorithm.finished is None:
         raise file.error(("rounds",), *missing("rounds", Settings))
     for name, why in UNUSED.items():
@@ -210,6 +213,20 @@ def _fitted(file: ExperimentFile, scope: Scope) -> tuple[Dataset, Dataset]:
     if outputs != wanted and (numbers or len(outputs) != 1 or outputs[0] < scope.classes):
         raise file.error(("net",), f"outputs {wanted} a row", f"{outputs}", hint)
     return train, test
+
+
+def _scored(file: ExperimentFile, scope: Scope, algorithm: Algorithm) -> None:
+    """Score a row by the likelihoods that the method trains with, so that one that does not take
+    the targets is told here and not by a client in round 0.
+    """
+    if scope.net is None:
+        return
+    try:
+        with evaluating(scope.net):
+            for scored in likelihoods_of([algorithm]):
+                check_data(scope.net, scored, {}, scope.train)
+    except DataError as problem:
+        raise file.error(("recipe",), problem=problem) from problem
 
 
 def _sizes(file: ExperimentFile, train: Dataset, wanted: tuple[int, ...]) -> str:

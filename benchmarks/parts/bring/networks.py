@@ -1,32 +1,43 @@
-"""Networks and rows of other people: those of transformers made small, others as torchvision, timm
-and PyG write them.
+"""Networks of other people: those of transformers made small, others as torchvision, timm and PyG
+write them.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import bayesfed as bf
+Norm = Callable[[int], nn.Module]
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+WORDS = {"vocab_size": 30, "intermediate_size": 32, "pad_token_id": 0, **SMALL}
+PIXELS = {"image_size": 8, "patch_size": 4, "intermediate_size": 32, **SMALL}
+TEXTS, TAGS = "ForSequenceClassification", "ForTokenClassification"
+IMAGES = "ForImageClassification"
+LAYERS = {"n_layer": 1, "n_head": 2, "pad_token_id": 0}
+STAGES = {"depths": [1, 1], "hidden_sizes": [8, 16]}
+# Name of the class without its ending, and its settings where the small ones do not do.
+OWN: dict[str, dict[str, Any]] = {
+    "DistilBert": {"vocab_size": 30, "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 32},
+    "Albert": {**WORDS, "embedding_size": 8},
+    "Electra": {**WORDS, "embedding_size": 8},
+    "GPT2": {"vocab_size": 30, "n_embd": 16, "eos_token_id": 1, "bos_token_id": 1, **LAYERS},
+    "Llama": {**WORDS, "num_key_value_heads": 2, "eos_token_id": 1, "bos_token_id": 1},
+    "ViT": PIXELS,
+    "ConvNext": {"patch_size": 2, "num_stages": 2, **STAGES},
+    "ResNet": {"embedding_size": 8, "layer_type": "basic", **STAGES},
+}
 
-ROWS = 96
-Inputs = Tensor | Mapping[str, Tensor] | tuple[Tensor, ...]
 
-
-class Brought(NamedTuple):
-    """What somebody brings: network, inputs, targets, and words of why it is refused, by method;
-    "" stands for every method. Where there is none, it runs. The likelihood is that of all methods.
-    """
-
-    net: Callable[[], nn.Module]
-    inputs: Inputs
-    targets: Tensor
-    refused: Mapping[str, str] = {}
-    likelihood: bf.models.Likelihood = bf.Categorical()
+def transformer(kind: str, task: str = TEXTS) -> nn.Module:
+    """Return a network of transformers for two classes."""
+    hf: Any = importlib.import_module("transformers")
+    config = getattr(hf, f"{kind}Config")(**OWN.get(kind, WORDS))
+    network: nn.Module = getattr(hf, f"{kind}{task}")(config)
+    return network
 
 
 class Frozen(nn.Module):
@@ -48,21 +59,38 @@ class Frozen(nn.Module):
         return x * scale[:, None, None] + (self.bias - self.mean * scale)[:, None, None]
 
 
-class Norm2d(nn.LayerNorm):
-    """LayerNorm2d of timm, over channels."""
+class OverChannels(nn.Module):
+    """LayerNorm2d and RmsNorm2d of timm: a norm of the last axis, over channels."""
+
+    def __init__(self, norm: Norm, channels: int) -> None:
+        super().__init__()
+        self.norm = norm(channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs."""
-        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+        found: Tensor = self.norm(x.movedim(1, -1)).movedim(-1, 1)
+        return found
+
+
+NORMS: dict[str, Norm] = {
+    "group": lambda channels: nn.GroupNorm(2, channels),
+    "batch": nn.BatchNorm2d,
+    "batch of its own": lambda channels: nn.BatchNorm2d(channels, track_running_stats=False),
+    "frozen": Frozen,
+    "instance": lambda channels: nn.InstanceNorm2d(channels, affine=True),
+    "layer": lambda channels: OverChannels(nn.LayerNorm, channels),
+    "rms": lambda channels: OverChannels(nn.RMSNorm, channels),
+}
 
 
 class Residual(nn.Module):
     """A block of a residual network."""
 
-    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
+    def __init__(self, norm: Norm, groups: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(8, 8, 3, padding=1, bias=False), norm(8)
-        self.conv2, self.bn2 = nn.Conv2d(8, 8, 3, padding=1, bias=False), norm(8)
+        self.conv1 = nn.Conv2d(8, 8, 3, padding=1, bias=False, groups=groups)
+        self.conv2 = nn.Conv2d(8, 8, 3, padding=1, bias=False, groups=groups)
+        self.bn1, self.bn2 = norm(8), norm(8)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs."""
@@ -70,140 +98,88 @@ class Residual(nn.Module):
 
 
 class Images(nn.Module):
-    """A residual network, with a head for pixels or for rows, and covariates where there are."""
+    """A residual network, with a head for pixels or for rows, another beside it where one is named,
+    and covariates where there are.
+    """
 
     def __init__(
         self,
-        norm: Callable[[int], nn.Module],
-        pixels: bool = False,
+        norm: str = "group",
+        wide: int = 2,
+        *,
         more: int = 0,
-        auxiliary: bool = False,
-    ):
+        groups: int = 1,
+        heads: tuple[str, ...] = (),
+        boxes: int = 0,
+    ) -> None:
         super().__init__()
-        self.auxiliary = nn.Conv2d(8, 2, 1) if auxiliary else None
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Residual(norm))
-        self.pixels = pixels
-        self.fc = nn.Conv2d(8, 2, 1) if pixels else nn.Linear(8 + more, 2)
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), Residual(NORMS[norm], groups))
+        self.heads, self.boxes = heads, boxes
+        self.fc: nn.Module = nn.Linear(8 + more, wide)
+        if heads:
+            self.fc = nn.Conv2d(8, max(1, boxes) * 2, 1)
+        if len(heads) > 1:
+            self.beside = nn.Conv2d(8, 4, 1)
 
     def forward(self, image: Tensor, covariates: Tensor | None = None) -> Any:
         """Return the outputs."""
         seen = self.stem(image)
-        if self.pixels:
-            found = {"out": self.fc(seen)}
-            return found if self.auxiliary is None else {**found, "aux": self.auxiliary(seen)}
+        if self.heads:
+            found = self.fc(seen)
+            if self.boxes:
+                # As torchvision's detectors: scores of each box, (B, A, C).
+                found = found.mean((2, 3)).unflatten(1, (self.boxes, 2))
+            several = (found, self.beside(seen)) if len(self.heads) > 1 else (found,)
+            return dict(zip(self.heads, several, strict=True))
         pooled = seen.mean((2, 3))
         return self.fc(pooled if covariates is None else torch.cat([pooled, covariates], 1))
 
 
 class Graphs(nn.Module):
-    """Two convolutions on graphs, and a mean over their nodes."""
+    """Two layers on graphs, which sum over neighbours or attend to them, and a mean over nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, attends: bool = False) -> None:
         super().__init__()
         self.conv1, self.conv2, self.lin = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+        self.score = nn.Linear(8, 1) if attends else None
 
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
         """Return the outputs."""
-        hidden = torch.relu(adjacency @ self.conv1(x))
+        hidden = self.conv1(x)
+        if self.score is not None:
+            weights = self.score(hidden).mT.masked_fill(adjacency == 0, -torch.inf)
+            adjacency = weights.softmax(-1)
+        hidden = torch.relu(adjacency @ hidden)
         found: Tensor = self.lin(torch.relu(adjacency @ self.conv2(hidden)).mean(1))
         return found
 
 
-def _transformer(kind: str, tags: bool = False) -> nn.Module:
-    hf: Any = importlib.import_module("transformers")
+class Words(nn.Module):
+    """Embedded words, read by a layer, and a head of their mean."""
 
-    torch.manual_seed(0)
-    small: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    if kind == "gpt2":
-        gpt2 = hf.GPT2Config(vocab_size=30, n_embd=16, n_layer=1, n_head=2, pad_token_id=0)
-        made = hf.GPT2ForSequenceClassification(gpt2)
-    elif kind == "vit":
-        vit = hf.ViTConfig(**small, intermediate_size=32, image_size=8, patch_size=4)
-        made = hf.ViTForImageClassification(vit)
-    else:
-        bert = hf.BertConfig(vocab_size=30, **small, intermediate_size=32)
-        made = (hf.BertForTokenClassification if tags else hf.BertForSequenceClassification)(bert)
-    network: nn.Module = made
-    return network
+    def __init__(self, reads: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.words, self.reads, self.fc = nn.Embedding(30, 8), reads(), nn.Linear(8, 2)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the outputs."""
+        found = self.reads(self.words(input_ids))
+        read = found[0] if isinstance(found, tuple) else found
+        counted: Tensor = (read * attention_mask[..., None]).sum(1)
+        outputs: Tensor = self.fc(counted / attention_mask.sum(1, keepdim=True))
+        return outputs
 
 
-def brought() -> dict[str, Brought]:
-    """Return what people bring, by name."""
-    generator = torch.Generator().manual_seed(0)
-    targets = torch.arange(ROWS) % 2
-    images = torch.randn(ROWS, 3, 8, 8, generator=generator) + 1.5 * targets.view(-1, 1, 1, 1)
-    # The word that tells comes last, where GPT-2 reads.
-    ids = torch.randint(3, 30, (ROWS, 6), generator=generator)
-    ids[:, -2:] = 1 + targets[:, None]
-    mask = torch.ones_like(ids)
-    text = {"input_ids": ids, "attention_mask": mask}
-    tags = ids % 2
-    tags[:, 0] = -100
-    pixels = (images.mean(1) > 0).long()
-    pixels[:, 0] = 255
-    adjacency = torch.eye(5).repeat(ROWS, 1, 1)
-    nodes = torch.randn(ROWS, 5, 4, generator=generator) + targets.view(-1, 1, 1)
-    covariates = torch.randn(ROWS, 2, generator=generator)
-    running = {"": "running statistics|static"}
-    several_outputs = {"": "one tensor of outputs.*returning\\(net, 'out'\\)"}
-    by_place = {"": "Labels\\("}
-    labels = {"": "integer labels|class labels, whose accuracy"}
+def series() -> nn.Module:
+    """Return convolutions over a series of three channels."""
+    layers = nn.Conv1d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten()
+    net = nn.Sequential(*layers)
+    net.add_module("fc", nn.Linear(8, 2))
+    return net
 
-    def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-        def made() -> nn.Module:
-            torch.manual_seed(0)
-            return make()
 
-        return made
-
-    def group(channels: int) -> nn.Module:
-        return nn.GroupNorm(2, channels)
-
-    vit = {"pixel_values": images}
-    mixed = (images, covariates)
-    several = torch.stack([targets, 1 - targets], 1).float()
-    return {
-        "bert": Brought(lambda: _transformer("bert"), text, targets),
-        "gpt2": Brought(lambda: _transformer("gpt2"), text, targets),
-        "vit": Brought(lambda: _transformer("vit"), vit, targets),
-        "resnet, group norm": Brought(seeded(lambda: Images(group)), images, targets),
-        "resnet, batch norm": Brought(
-            seeded(lambda: Images(nn.BatchNorm2d)), images, targets, running
-        ),
-        "resnet, frozen batch norm": Brought(seeded(lambda: Images(Frozen)), images, targets),
-        "convnet, timm's norm": Brought(seeded(lambda: Images(Norm2d)), images, targets),
-        "image and covariates": Brought(seeded(lambda: Images(group, more=2)), mixed, targets),
-        "graphs": Brought(seeded(Graphs), {"x": nodes, "adjacency": adjacency}, targets),
-        "segmentation": Brought(
-            seeded(lambda: Images(group, pixels=True)),
-            images,
-            pixels,
-            likelihood=bf.models.Labels(axis=1, ignored=255),
-        ),
-        "segmentation, two heads": Brought(
-            seeded(lambda: Images(group, pixels=True, auxiliary=True)),
-            images,
-            pixels,
-            several_outputs,
-        ),
-        "segmentation, by its name": Brought(
-            seeded(lambda: bf.models.returning(Images(group, pixels=True, auxiliary=True), "out")),
-            images,
-            pixels,
-            likelihood=bf.models.Labels(axis=1, ignored=255),
-        ),
-        "token tags": Brought(
-            lambda: _transformer("bert", tags=True), text, tags, likelihood=bf.models.Labels()
-        ),
-        "token tags as one label": Brought(
-            lambda: _transformer("bert", tags=True), text, tags, by_place
-        ),
-        "multi-label": Brought(seeded(lambda: Images(group)), images, several, labels),
-        "counts": Brought(
-            seeded(lambda: Images(group)),
-            images,
-            targets * 7,
-            {"": "0 to 1, the network's outputs"},
-        ),
-        "survival": Brought(seeded(lambda: Images(group)), images, several * 3.5, labels),
-    }
+def table(wide: int = 2) -> nn.Module:
+    """Return a network of a table's columns."""
+    net = nn.Sequential(nn.Linear(4, 16), nn.LayerNorm(16), nn.SiLU())
+    net.add_module("fc", nn.Linear(16, wide))
+    return net

@@ -91,16 +91,19 @@ class OpenServer:
     ----------
     summed
         The server of sums in fixed point.
+    asks
+        Whether clients were asked alone: no memory hangs on whether the round is lost.
     """
 
     summed: SummedServer
+    asks: bool
     steps_alone: ClassVar[bool] = True
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the wrapped server's next state, and the numbers of lost rounds."""
         after, info = self.summed.step(without(state, PREFIX), reducer, round)
         lost = state[LOST]
-        if not info["summed"] and Roster.read(state).active.any():
+        if not (self.asks or info["summed"]) and Roster.read(state).active.any():
             lost = torch.cat([lost, torch.tensor([round])])
         return after | {LOST: lost}, info
 
@@ -232,7 +235,11 @@ def _among(roster: Roster, clients: Collection[str]) -> np.ndarray:
 
 
 def masked_phases(
-    summed: Phase, plain: FixedPointPlan, vault: Vault, choose: Callable[[int], Degree | None]
+    summed: Phase,
+    plain: FixedPointPlan,
+    vault: Vault,
+    choose: Callable[[int], Degree | None],
+    asks: bool,
 ) -> tuple[Phase, ...]:
     """Return the four phases, given the one in fixed point without masks, and its plan."""
     name, local, point, plans = summed.name, plain.phase.local, plain.point, Plans(plain)
@@ -264,7 +271,7 @@ def masked_phases(
             name=f"{name}-open",
             assign=plans.open,
             local=SessionLocal(local, vault, opened),
-            server=OpenServer(SummedServer(plain.phase.server, plain)),
+            server=OpenServer(SummedServer(plain.phase.server, plain), asks),
             link=Open(),
             reducer=partial(Unmasked, point.bits),
         ),

@@ -43,7 +43,7 @@ from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
 from bayesfed.federated import Algorithm, Phase, Profile
-from bayesfed.federated.core import Conditions
+from bayesfed.federated.core import Conditions, seams
 from bayesfed.federated.engine.assembly import assembled
 from bayesfed.trees import Tree, without
 
@@ -67,13 +67,13 @@ def secure(
     """Let clients mask their updates so that the masks cancel in the sum, and the server sees the
     sum alone.
 
-    A round has four phases: keys, sealed shares of secrets, masked integers, and the shares that
-    open the sum if clients have dropped out. Clients weigh and lift their payloads themselves, as
-    integers of one limb; the sum of integers is exact. A client whose entries are out of range
-    fails with an error, and nothing wraps. Clients return no figures. Clients that drop out, in any
-    phase, cost nobody else as long as every remaining one has enough neighbours that answer.
-    Otherwise the round is lost: each row of the ledger has the reason, the model stays as it was,
-    and under ``on_client_error="drop"`` the run goes on.
+    Each phase of the method becomes four: keys, sealed shares of secrets, masked integers, and the
+    shares that open the sum if clients have dropped out. Clients weigh and lift their payloads
+    themselves, as integers of one limb; the sum of integers is exact. A client whose entries are
+    out of range fails with an error, and nothing wraps. Clients return no figures. Clients that
+    drop out, in any phase, cost nobody else as long as every remaining one has enough neighbours
+    that answer. Otherwise the round is lost: each row of the ledger has the reason, the model stays
+    as it was, and under ``on_client_error="drop"`` the run goes on.
 
     The server is trusted to follow the protocol; `SECURITY.md` has the threat model. Keys come from
     the operating system. They are neither in the server's state nor in the clients' memories, and
@@ -82,7 +82,8 @@ def secure(
     Parameters
     ----------
     algorithm
-        Method of one phase whose server needs the sum alone, and whose clients send plain floats.
+        Method of one phase whose server needs the sum alone, and whose clients send plain floats;
+        also with ``evaluate_clients(..., worst=False)`` around it.
     participants
         Largest number of clients in a round. The range of a limb is divided among them.
     largest
@@ -137,23 +138,25 @@ def secure(
         )
     if masks:
         check_installed()
-    phase = check_method(algorithm, where)
-    flat = assembled(phase)
-    planned = first_plan(flat, profile, where, algorithm.initial)
-    leaves, by_entry = check_plan(planned, where)
-    dtype = torch.float64 if planned.up == Cast(64) else torch.float32
-    ranges = bits, participants, largest, heaviest
-    point = FixedPoint(*ranges, leaves, flat.local.kind, by_entry, dtype)
-    flat = assembled(_clipped_for(phase, point, where))
-    plan = FixedPointPlan(flat, point, where, profile)
-    local, server = FixedPointLocal(flat.local, point), SummedServer(flat.server, plan)
-    reducer = partial(ModularSum, bits)
-    summed = Phase(flat.name, plan, local, server, Gather(), reducer, owner="")
+    choose, keys = partial(degree, dropouts=dropouts, colluding=colluding), Vault(vault)
+    phases = list[Phase]()
+    for phase in check_method(algorithm, where):
+        flat = assembled(phase)
+        planned = first_plan(flat, profile, where, algorithm.initial)
+        leaves, by_entry = check_plan(planned, where)
+        dtype = torch.float64 if planned.up == Cast(64) else torch.float32
+        ranges = bits, participants, largest, heaviest
+        point = FixedPoint(*ranges, leaves, flat.local.kind, by_entry, dtype)
+        flat = assembled(_clipped_for(phase, point, where))
+        plan = FixedPointPlan(flat, point, where, profile)
+        local, server = FixedPointLocal(flat.local, point), SummedServer(flat.server, plan)
+        reducer = partial(ModularSum, bits)
+        summed = Phase(flat.name, plan, local, server, Gather(), reducer, owner="")
+        asks = seams.asks(phase.local)
+        phases += masked_phases(summed, plan, keys, choose, asks) if masks else [summed]
+    made = replace(algorithm, phases=tuple(phases))
     if masks:
-        choose = partial(degree, dropouts=dropouts, colluding=colluding)
-        made = _with_lost_rounds(algorithm, masked_phases(summed, plan, Vault(vault), choose))
-    else:
-        made = replace(algorithm, phases=(summed,))
+        made = _with_lost_rounds(algorithm, made.phases)
     promises = tuple(
         partial(_kept, check, algorithm, made.phases) if isinstance(check, Promise) else check
         for check in algorithm.checks

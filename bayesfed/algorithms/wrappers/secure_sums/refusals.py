@@ -5,6 +5,7 @@ updates apart.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from bayesfed.algorithms.wrappers.secure_sums.fixed_point import Leaves
 from bayesfed.compress import Cast
@@ -20,16 +21,25 @@ from bayesfed.trees import Tree
 PLAIN = "fed_avg, fed_prox, fed_lora"
 
 
-def check_method(algorithm: Algorithm, where: str) -> Phase:
-    """Return the one phase of a method whose server needs the sum alone.
+def check_method(algorithm: Algorithm, where: str) -> tuple[Phase, ...]:
+    """Return the phases of a method whose server needs sums alone: one that trains, and any that
+    ask.
 
     Raises
     ------
     ArgumentError
-        If there are several phases, the link checks norms or adds, the server needs updates apart,
+        If several phases train, a link checks norms or adds, the server needs updates apart,
         or clients hold what the server sends changes of.
     """
-    phase = only_phase(algorithm, where, PLAIN)
+    first, *others = algorithm.phases
+    training = (first, *(phase for phase in others if not seams.asks(phase.local)))
+    only_phase(replace(algorithm, phases=training), where, PLAIN)
+    for phase in algorithm.phases:
+        _check_phase(phase, where)
+    return algorithm.phases
+
+
+def _check_phase(phase: Phase, where: str) -> None:
     if type(phase.link) is not Digital:
         raise ArgumentError(
             where,
@@ -61,7 +71,8 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
             where,
             "a method whose server takes a sum",
             f"{each.owner!r}, which needs every update" if each else "another reducer",
-            f"{PLAIN}, without robust(...)",
+            f"{PLAIN}, without robust(...); evaluate_clients(..., worst=False), whose worst decile "
+            "is of single scores",
         )
     if any(layer.traits.holds for layer in phase.layers):
         raise ArgumentError(
@@ -70,7 +81,6 @@ def check_method(algorithm: Algorithm, where: str) -> Phase:
             "clients that are sent changes",
             "a method that sends whole values, such as fed_avg",
         )
-    return phase
 
 
 PLANNED, HINT = "a plan for a client", "profile=Profile('client-000', 100), of one of the run"

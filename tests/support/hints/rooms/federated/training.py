@@ -59,6 +59,11 @@ def counted(observations):
     list(bf.federated.rounds(svi(observations=observations), bf.InProcess(MANY), rounds=1))
 
 
+def augmented(augment):
+    """Train on rows that are augmented."""
+    go(bf.fed_avg(net(), training=bf.Training(1, augment=augment)))
+
+
 def convolutions(norm):
     """Run a network of images."""
     images = bf.Dataset(torch.randn(3, 32, 32), torch.arange(3))
@@ -67,6 +72,21 @@ def convolutions(norm):
 
 
 CASES = [
+    (
+        lambda: augmented(lambda inputs: inputs[0]),
+        "a function of all inputs",
+        lambda: augmented(lambda inputs: inputs + 1.0),
+    ),
+    (
+        lambda: bf.fed_rlr(net(), 1, training=bf.Training(1, bfloat16=True)),
+        "Training without bfloat16",
+        lambda: bf.fed_rlr(net(), 1, training=bf.Training(1)),
+    ),
+    (
+        lambda: bf.fed_rlr(net(), 1, training=bf.Training(1, bfloat16=True)),
+        "or fed_avg",
+        lambda: bf.fed_avg(net(), training=bf.Training(1, bfloat16=True)),
+    ),
     (normed, "nn.GroupNorm", lambda: normed(lambda width: nn.GroupNorm(2, width))),
     (lambda: convolutions("batch"), 'norm="static"', lambda: convolutions("static")),
     (normed, 'buffers="mean"', lambda: normed(buffers="mean")),

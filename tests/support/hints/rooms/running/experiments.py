@@ -75,6 +75,7 @@ HM = 'capacity = "fixed"\n'
 SHARE = 'sampler = { kind = "fraction", share = 0.1 }\nseeds'
 REAL = 'data = { kind = "from_csv", path = "rows.csv", label = "y", regression = true }'
 NARROW = ("[8, 3]", "[1, 1]")
+NORMAL = (TRAINING, 'likelihood = "Normal"\n')
 DIRICHLET = 'partition = { kind = "dirichlet", clients = 2, alpha = 0.5 }'
 
 
@@ -149,8 +150,9 @@ CASES = [
         'scores = ["calibration"]\nseeds',
         "no scores",
         "seeds",
-        also=((DATA, REAL), NARROW),
+        also=((DATA, REAL), NARROW, NORMAL),
     ),
+    case(TRAINING, TRAINING, "likelihood=Normal()", NORMAL[1], also=((DATA, REAL), NARROW)),
     case(NET, NET, "leaving it out", "", also=((RECIPE, SPLIT_MIX), (TRAINING, ""))),
     case("fed_avg", "mine.py:plain", "or fed_avg", "fed_avg", more=AIR, also=NONE),
     case("[8, 3]", "[7, 3]", "widths = [8, 3]", "[8, 3]"),
@@ -214,7 +216,7 @@ CASES = [
     case("seeds", "pool = { worker = 1 }\nseeds", "`workers`", "pool = { workers = 1 }\nseeds"),
     case("seeds", "on_client_error = 1\nseeds", '"raise"', 'on_client_error = "raise"\nseeds'),
     # What the run knows.
-    case(PARTITION, DIRICHLET, 'kind = "iid"', PARTITION, also=((DATA, REAL), NARROW)),
+    case(PARTITION, DIRICHLET, 'kind = "iid"', PARTITION, also=((DATA, REAL), NARROW, NORMAL)),
     case(PARTITION, 'partition = "by_domain"', 'kind = "iid"', PARTITION),
     case(NET, 'net = { kind = "cnn", channels = [2] }', "mlp", NET),
     case(NET, "", '[net] with kind = "mlp"', NET, also=SIZED),
@@ -222,7 +224,7 @@ CASES = [
     (
         lambda: read((DATA, REAL.replace("rows", "row")), NARROW),
         "paths begin at the folder of mine.toml",
-        lambda: read((DATA, REAL), NARROW),
+        lambda: read((DATA, REAL), NARROW, NORMAL),
     ),
     (
         lambda: read((DATA, REAL.replace(" }", ', delimiter = ";;" }')), NARROW),
