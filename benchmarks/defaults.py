@@ -1,6 +1,8 @@
 """Every recipe of README's table at its default arguments, on digits and on a table of numbers.
 
     python benchmarks/defaults.py [--check] [--only RECIPE ...] [--seeds N ...]
+    # what a round of each costs: `parts/defaults/costs.py`
+    python benchmarks/defaults.py --costs [--write] [--only RECIPE ...]
 
 A recipe gets the arguments that it has no default for, and nothing else: `Training()`, FedAvg's
 rounds. Four clients, Dirichlet 1; a quarter of each client's rows is held out and scored, by the
@@ -11,7 +13,8 @@ Not here: what does not train (`calibrated`, `feature_density`, `compact`, `conj
 and what refuses to run without a strength of its own that costs accuracy (`private`,
 `local_privacy`, `secure`, `OverTheAir`, `bayesian_lora`).
 
---check: exit status 1 if a recipe is further below.
+--check: exit status 1 if a recipe is further below. --write puts the costs into
+`records/costs.tsv`, from which the page of benchmarks reads them.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from functools import partial
 from itertools import product
 
 import torch
+from parts.defaults.costs import costs, write
 from parts.defaults.recipes import Problem, devices, recipes
 from parts.fedhm.tasks import digits, wine
 from parts.shared.targets import at_least
@@ -89,8 +93,15 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
     parser.add_argument("--only", nargs="+", metavar="RECIPE", default=[])
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", default=[0])
+    parser.add_argument("--costs", action="store_true", help="measure what a round costs instead")
+    parser.add_argument("--write", action="store_true", help="write records/costs.tsv anew")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.costs:
+        found = costs(problem("digits", 0), options.only)
+        if options.write:
+            write(found)
+        return 0
     met = list[bool]()
     for name, seed in product(LOADED, options.seeds):
         given = problem(name, seed)

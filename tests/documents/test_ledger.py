@@ -15,7 +15,7 @@ PAPERS = {
     "FedRLR": (range(1, 11), ["1", "2"]),
     "FedHM": (range(1, 9), [str(number) for number in range(1, 9)]),
     "AnycostFL": (range(1, 6), ["1"]),
-    "FSLoRA": (range(1, 10), ["5.1", "5.2"]),
+    "FSLoRA": (range(1, 10), ["5.1", "5.2", "B.1"]),
 }
 VERDICTS = {"reproduced", "same direction", "in part", "differs", "improved", "not done", ""}
 
@@ -34,7 +34,9 @@ def told(heads, kind):
     """Return the numbers that heads as "Figs. 1, 3, diagrams" or "Table II, GBMA" name."""
     found = set()
     for head in heads:
-        for numbers in re.findall(rf"\b{kind}s?\.? ((?:[\dIV.]+(?:\([a-d, ]+\))?(?:, )?)+)", head):
+        # "I" is a number, and the beginning of "IID" is none.
+        one = r"(?:[A-Z]\.)?[\dIV]+(?:\.\d+)?(?!\w)(?:\([a-d, ]+\))?(?:, )?"
+        for numbers in re.findall(rf"\b{kind}s?\.? ((?:{one})+)", head):
             for one in re.sub(r"\([^)]*\)", "", numbers).split(","):
                 found |= {ROMAN.get(one.strip(), one.strip())} - {""}
     return found
@@ -60,4 +62,5 @@ def test_numbers_of_heads_are_read():
         "4",
         "5",
     }
-    assert told(["Tables 2, 3, parameters", "Table 5.1, average"], "Table") == {"2", "3", "5.1"}
+    heads = ["Tables 2, 3, parameters", "Table 5.1, average", "Table B.1, prompts", "Table I, IID"]
+    assert told(heads, "Table") == {"1", "2", "3", "5.1", "B.1"}
