@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError, KeywordError
 from bayesfed.errors.roles import Role as Role  # noqa: PLC0414 passed on
-from bayesfed.errors.roles import an, annotated, role_of, texts
+from bayesfed.errors.roles import an, annotated, role_of
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")

@@ -199,8 +199,7 @@ def d_turbo_vbi(
     Warns
     -----
     CollapseWarning
-        If a layer loses its last active weight, or a round that undid what was learned is taken
-        back.
+        If a layer loses its last active weight, or a round that undid learning is taken back.
     """
     if density is not None and field is not None:
         raise ArgumentError("d_turbo_vbi", "a density or a field", "both", f"density={density}")
@@ -218,6 +217,7 @@ def d_turbo_vbi(
         declared.likelihood, temperature, observations, weights, where="d_turbo_vbi"
     )
     declared = replace(declared, likelihood=likelihood)
+    alone = not any(site.clusters for site in declared.sites.values())
     auto, learned = temperature == "auto", changes is None or changes.learn
     server = TurboStep(
         declared,
@@ -226,7 +226,7 @@ def d_turbo_vbi(
         exchange or Exchange(),
         use_prior,
         before_averaging,
-        field or (ToDensity.of(density) if learned else no_field),
+        field or (ToDensity.of(density, start if alone else None) if learned else no_field),
         warm_up if learned else NEVER,
         inclusion_levels or (1 if changes else 256),
         returns.share if returns else 0.0,

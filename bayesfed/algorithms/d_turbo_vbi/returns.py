@@ -18,6 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bayesfed.algorithms.d_turbo_vbi.density import is_sparse
 from bayesfed.compress import LeafCodec, Sparse
 from bayesfed.compress.quantisers.sparsify import Signs
 from bayesfed.data import Dataset
@@ -32,8 +33,6 @@ from bayesfed.trees import Tree, besides, under
 
 # Beginning of the names of the leaves: of a payload, and of the state.
 SAID, STANDS = "run/returns/", "returns/"
-# Share of active weights at first up to which `d_turbo_vbi` has a way back by itself.
-SPARSE = 0.03
 # Share of the first learning rate below which what returned would no longer be learned.
 LEAST_RATE = 0.25
 # Leaves of a payload that hold signs and one magnitude.
@@ -82,7 +81,7 @@ def settled(returns: Returns | None, learns: bool, start: float | None) -> Retur
         raise ArgumentError(
             "d_turbo_vbi, returns", "changes of a support that is learned", "none", "returns=None"
         )
-    if returns is None and learns and start and start <= SPARSE:
+    if returns is None and learns and is_sparse(start):
         return Returns()
     return returns if returns and returns.share else None
 

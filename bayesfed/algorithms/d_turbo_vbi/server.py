@@ -230,7 +230,7 @@ class TurboStep:
             }
             new = self.belief_of(site, result)
             divergence = float(kl_divergence(new, prior, site.precision))
-            floor = policy.least(*site.matrix) if policy else 0
+            floor = policy.least(len(now[name]), now[name].numel()) if policy else 0
             changed[name] = Changed(now[name], new.active, inferred, divergence, floor)
         result[FIELD] = state[FIELD].new_tensor(field)
         result |= standing(result, supports := self.supports(result))

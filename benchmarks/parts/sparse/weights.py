@@ -21,7 +21,7 @@ from parts.sparse.tasks import TASKS, Task
 from parts.sparse.words import words
 
 import bayesfed as bf
-from bayesfed.algorithms.d_turbo_vbi import Changes, Returns, ToDensity
+from bayesfed.algorithms.d_turbo_vbi import Changes, Returns
 from bayesfed.errors import CollapseWarning
 from bayesfed.federated import Algorithm, cosine
 from bayesfed.inspect import table
@@ -91,13 +91,14 @@ def cases() -> dict[str, Settings]:
 
 
 def recorded(name: str) -> list[Row]:
-    """Return the recorded runs of a case with the settings that it has now."""
+    """Return the last recorded run of every method and seed of a case with its present settings."""
     lines = [json.loads(line) for line in RECORDS.read_text().splitlines()]
-    return [
-        Row(**{field: line[field] for field in Row.__annotations__})
+    found = {
+        (line["method"], line["seed"]): Row(**{field: line[field] for field in Row.__annotations__})
         for line in lines
         if line["case"] == name and ran(line["settings"]) == ran(cases()[name])
-    ]
+    }
+    return [*found.values()]
 
 
 def cells(name: str) -> list[str]:
@@ -228,7 +229,7 @@ def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Alg
         observations=task.observations,
         training=work,
         changes=Changes.ternary(density, up=settings["up"], down=settings["down"], learn=learn),
-        density=ToDensity(density, floor=density / 4),
+        density=density,
         returns=Returns(every=settings["every"]) if method == LEARNED else Returns(0.0),
     )
 
