@@ -167,6 +167,8 @@ def plot_forest(site: SiteBelief, *, count: int = 20, axes: Axes | None = None) 
     named = [divmod(int(place), site.mean.shape[1]) for place in order]
     axes.set_yticks(height, [f"unit {unit}, input {i}" for unit, i in named], fontsize=7)
     axes.set_xlabel("weight: mean and 90% interval")
+    # As many as have room beside the colour bar.
+    axes.locator_params(axis="x", nbins=5)
     if (figure := axes.get_figure()) is not None:
         figure.colorbar(dots, ax=axes, label="inclusion probability")
     return axes

@@ -1,6 +1,7 @@
 """The ArviZ export, tables, pictures and the front door."""
 
 import sys
+from dataclasses import replace
 
 import arviz_base
 import numpy as np
@@ -249,6 +250,15 @@ def test_pictures_say_what_they_show(finished, tmp_path):
     for number, axes in enumerate((maps[0], elbo, curve, forest, units[0])):
         save(axes, tmp_path / "new" / f"{number}.png")
         assert (tmp_path / "new" / f"{number}.png").stat().st_size > 5000
+
+
+def test_numbers_below_a_saved_forest_have_room(finished, tmp_path):
+    site = finished[0].posterior.belief["1.weight"]
+    mean, ones = torch.linspace(-0.98, 0.8, 20).view(4, 5), torch.ones(4, 5)
+    forest = plot_forest(replace(site, mean=mean, sd=0.07 * ones, log_odds=ones))
+    # A saved picture is wider than the one that is laid out.
+    save(forest, tmp_path / "forest.png")
+    assert 4 <= len(forest.get_xticks()) <= 7
 
 
 def test_inputs_are_bars_of_the_likeliest_or_a_map(finished):
