@@ -40,7 +40,7 @@ def blend(new: Any, old: Any, damping: Any, worst: Any) -> Any:
     return mixed, moved if moved > worst else worst
 
 
-@numba.njit
+@numba.njit(inline="always")
 def renew(
     turn: int,
     place: int,
@@ -105,11 +105,10 @@ def sweeps(
                 if turn == turns - 2:
                     worst[:] = 0
                 for i in range(first + 1, last + 1):
-                    now = turn, place, i, g, m, columns, constants
                     if constants[-1] or turn >= turns - 2:
-                        renew(*now, worst)
+                        renew(turn, place, i, g, m, columns, constants, worst)
                     else:
-                        renew(*now, None)
+                        renew(turn, place, i, g, m, columns, constants, None)
 
 
 _SWEEPS = both(sweeps)
