@@ -32,6 +32,7 @@ import bayesfed as bf
 from bayesfed.errors import BayesfedError
 from bayesfed.federated import Algorithm
 
+HEADS = ("classifier", "classifier.out_proj", "classifier.1", "score", "fc", "lin")
 WANTED, ROUNDS = 0.8, 4
 WORK = bf.Training(steps=12, batch_size=16, optimiser=bf.Adam(1e-2))
 Clients = Mapping[str, bf.Dataset]
@@ -40,9 +41,7 @@ Method = Callable[[nn.Module, bf.Dataset, bf.models.Likelihood], Algorithm]
 
 def head(name: str, module: nn.Module) -> bool:
     """Select the weight of the output layer, whatever its owner calls it."""
-    return name.rpartition(".")[0] in ("classifier", "score", "fc", "lin") and name.endswith(
-        "weight"
-    )
+    return name.removesuffix(".weight") in HEADS
 
 
 def matrices(name: str, module: nn.Module) -> bool:
@@ -70,7 +69,7 @@ METHODS: dict[str, Method] = {
 
 
 def _heads(net: nn.Module) -> list[str]:
-    return [name for name, _ in net.named_children() if head(f"{name}.weight", net)]
+    return [name for name, _ in net.named_children() if name in HEADS]
 
 
 def score(one: Brought, algorithm: Algorithm, data: bf.Dataset, clients: Clients) -> float:

@@ -17,6 +17,7 @@ from bayesfed.errors import ArgumentError, BayesfedError, DataError
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.evaluation.responses import crps, randomised_pit
 from bayesfed.inspect.personal import Point
+from bayesfed.models.likelihoods.rows import expected
 from bayesfed.models.likelihoods.survival import Hazards
 
 ROWS = 6
@@ -253,6 +254,18 @@ TRAINED = [
     (models.Weibull(1.5), 1),
     (models.PiecewiseExponential((0.5,)), 2),
 ]
+
+
+def test_predictions_are_means_and_probabilities_of_classes():
+    """Also where outcomes are several or rows have weights."""
+    normal, softmax = OUT[:, 2:3], OUT[:, :2].softmax(1)
+    several = models.Several((LABEL, models.Normal(), models.Poisson()), (2, 1, 1))
+    found = expected(several.distribution(OUT[:, :4]))
+    assert torch.allclose(found, torch.cat([softmax, normal, OUT[:, 3:4].exp()], 1))
+    ones = torch.ones(ROWS, 1).double()
+    for inner, width, wanted in ((LABEL, 2, softmax), (models.Normal(), 3, OUT[:, :3])):
+        weighted = expected(models.Weighted(inner).distribution(OUT[:, :width]))
+        assert torch.allclose(weighted, torch.cat([wanted, ones], 1))
 
 
 def sites(data):

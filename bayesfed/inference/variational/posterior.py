@@ -22,6 +22,7 @@ from bayesfed.inference.variational.terms import deterministic, traced
 from bayesfed.inference.variational.tilted import Tilt, tilted
 from bayesfed.inference.variational.traced import TracedGuide
 from bayesfed.keys import Key, forked
+from bayesfed.models.likelihoods.rows import expected
 from bayesfed.trees import Tree, under
 
 
@@ -254,17 +255,3 @@ class MeanPrediction:
             )
         mean: Tensor = total / self.draws
         return mean
-
-
-def expected(distribution: Any) -> Tensor:
-    """Return the probabilities ``(B, C)`` of a categorical or Bernoulli distribution, the mean of
-    any other.
-    """
-    base = distribution.base_dist if isinstance(distribution, dist.Independent) else distribution
-    if isinstance(base, dist.Categorical):
-        probabilities: Tensor = base.probs
-        return probabilities
-    if isinstance(base, dist.Bernoulli):
-        return torch.stack([1 - base.probs, base.probs], -1)
-    mean: Tensor = distribution.mean
-    return mean

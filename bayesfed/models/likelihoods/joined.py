@@ -15,7 +15,7 @@ from torch.distributions import constraints
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import SCALE, checked_class, one_of
 from bayesfed.models.likelihoods.classes import Categorical, labels_instead
-from bayesfed.models.likelihoods.rows import Likelihood, RowLikelihood, Scored, outcomes
+from bayesfed.models.likelihoods.rows import Likelihood, RowLikelihood, Scored, expected, outcomes
 
 
 @checked_class({}, temperature=SCALE)
@@ -231,6 +231,13 @@ class Joined(dist.TorchDistribution):
         cuts = [slice(*ends[place : place + 2]) for place in range(len(self.made))]
         self.parts = list(zip(likelihoods, outputs, cuts, strict=True))
         super().__init__(outputs[0].shape[:1], torch.Size([ends[-1]]), validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """The means of all outcomes, of classes their probabilities, one after another."""
+        return torch.cat(
+            [expected(made).reshape(len(self.parts[0][1]), -1) for made in self.made], 1
+        )
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the sum of the log likelihoods of each row's outcomes."""

@@ -187,6 +187,20 @@ class RowLikelihood:
             raise DataError(where, f"targets in the range of the likelihood{words}", actual, hint)
 
 
+def expected(distribution: Any) -> Tensor:
+    """Return the probabilities ``(B, C)`` of a categorical or Bernoulli distribution, the mean of
+    any other.
+    """
+    base = distribution.base_dist if isinstance(distribution, dist.Independent) else distribution
+    if isinstance(base, dist.Categorical):
+        probabilities: Tensor = base.probs
+        return probabilities
+    if isinstance(base, dist.Bernoulli):
+        return torch.stack([1 - base.probs, base.probs], -1)
+    mean: Tensor = distribution.mean
+    return mean
+
+
 class Scored(dist.TorchDistribution):
     """The distribution of targets that are scored by a likelihood's `pointwise`: with what is known
     beside outcomes in a last column, which is 1 in draws, or with weights.
@@ -218,9 +232,12 @@ class Scored(dist.TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """The mean of the outcomes, with a column of ones; of classes their probabilities."""
+        """The mean of the outcomes, of classes their probabilities; with a column of ones where
+        more than outcomes is known.
+        """
         if self.known:
-            return self._joined(self.plain.mean)
+            found = expected(self.plain)
+            return _known(found if found.ndim > 1 else found[:, None])
         shares: Tensor = self.output.softmax(self.likelihood.axis)
         return shares
 
@@ -233,19 +250,19 @@ class Scored(dist.TorchDistribution):
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draw outcomes."""
-        return self._joined(self.plain.sample(torch.Size(sample_shape)))
+        drawn: Tensor = self.plain.sample(torch.Size(sample_shape))
+        if not self.known:
+            return drawn
+        return _known(drawn if self.plain.event_shape else drawn[..., None])
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Scored:
         """Return itself: a row has one distribution."""
         return self
 
-    def _joined(self, outcomes: Tensor) -> Tensor:
-        if not self.known:
-            return outcomes
-        if not self.plain.event_shape:
-            outcomes = outcomes[..., None]
-        ones = outcomes.new_ones(outcomes.shape[:-1])[..., None]
-        return torch.cat([outcomes, ones], -1)
+
+def _known(outcomes: Tensor) -> Tensor:
+    """Return outcomes with a column of ones: what is known in draws."""
+    return torch.cat([outcomes, torch.ones_like(outcomes[..., :1])], -1)
 
 
 def outcomes(made: Any, targets: Tensor) -> tuple[Any, Tensor]:

@@ -42,6 +42,7 @@ KINDS = torch.arange(ROWS) % 2
 RUNNING = {"": "running statistics|static"}
 SEVERAL = {"": r"one tensor of outputs.*returning\(net, '(out|cls_logits)'\)"}
 NOTHING = {"fed_lora": "expected a layer to replace, found none"}
+DEPTHWISE = {"fed_lora": "a convolution of one group.*try a predicate that leaves it out"}
 BY_PLACE = bf.models.Labels(axis=1, ignored=255)
 
 
@@ -88,7 +89,9 @@ def brought() -> dict[str, Brought]:
         "gpt2": Brought(partial(transformer, "GPT2"), text, targets),
         "llama": Brought(partial(transformer, "Llama"), text, targets),
         "vit": Brought(partial(transformer, "ViT", IMAGES), {"pixel_values": images}, targets),
-        "convnext": Brought(partial(transformer, "ConvNext", IMAGES), images, targets),
+        "convnext": Brought(
+            partial(transformer, "ConvNext", IMAGES), images, targets, refused=DEPTHWISE
+        ),
         "transformers' resnet": Brought(
             partial(transformer, "ResNet", IMAGES), images, targets, refused=RUNNING
         ),
@@ -105,7 +108,9 @@ def brought() -> dict[str, Brought]:
         "resnet, instance norm": Brought(partial(Images, "instance"), images, targets),
         "convnet, timm's layer norm": Brought(partial(Images, "layer"), images, targets),
         "convnet, timm's rms norm": Brought(partial(Images, "rms"), images, targets),
-        "depthwise convolutions": Brought(partial(Images, groups=8), images, targets),
+        "depthwise convolutions": Brought(
+            partial(Images, groups=8), images, targets, refused=DEPTHWISE
+        ),
         "image and covariates": Brought(partial(Images, more=2), (images, covariates), targets),
         "the same by name": Brought(
             partial(Images, more=2), {"covariates": covariates, "image": images}, targets
