@@ -3,6 +3,8 @@
     python benchmarks/fslora.py [--check | --search] [--task permutations]
     python benchmarks/fslora.py --data FOLDER [--check | --search]
     python benchmarks/fslora.py --data FOLDER --scale paper
+    # the default beside every rule for unlike ranks: `parts/fslora/small.py`
+    python benchmarks/fslora.py --only small [--check]
     # what adapters can gain: `parts/fslora/ceilings.py`
     python benchmarks/fslora.py --data FOLDER --only ceilings [--check]
     # Bayesian adapters: `parts/fslora/bayesian.py`
@@ -13,7 +15,8 @@ of the images ("dihedral", `parts/fslora/image_tasks.py`), 20 clients of 48, 32,
 slices, 40 rounds of 25 Adam steps of 32 rows; rows mixed, and one domain a client. Every method has
 the rate and the momentum of the server that --search found best on held-out rows. Tables have
 accuracy at equal rounds and at equal bytes up and down, what sketches bias, and what clients hold.
-Then small tasks on digits, on which the default is beside every rule for unlike ranks.
+Then small tasks on digits, on which the default is beside every rule for unlike ranks, as it is on
+"dihedral".
 --check: three seeds of "dihedral" and the targets, under ten minutes on two idle cores.
 
 With --data: MiniLM-L6 adapted to the sentiment of movie reviews, products, tweets and editorials,
@@ -111,11 +114,11 @@ def main() -> int:
         type=Path,
         help="default: results/fslora, of the part bayesian results/bayesian_lora",
     )
-    add_only(parser, (), aside=["ceilings", "bayesian"])
+    add_only(parser, (), aside=["small", "ceilings", "bayesian"])
     options = parser.parse_args()
     if options.only:
-        if options.data is None:
-            parser.error("--only needs --data FOLDER")
+        if options.data is None and options.only != ["small"]:
+            parser.error(f"--only {' '.join(options.only)} needs --data FOLDER")
         return measured("fslora", options)
     out: Path = options.out or Path("results/fslora")
     torch.set_num_threads(1)

@@ -1,5 +1,5 @@
 """Change tables as the site shows them: names get the first sentence of their docstrings, rows of the ledger begin with the verdict, and the page of
-benchmarks gets the last value of every target.
+benchmarks gets the last value of every target and what a round of every recipe costs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ import every_name
 
 HEAD = "| name | defined on the page of |\n|---|---|"
 ROW = re.compile(r"^(\| `bf\.([\w.]+)` \|) (.*\|)$", re.MULTILINE)
-TARGETS, FILE = (
-    "<!-- targets -->",
-    Path(__file__).parents[1] / "benchmarks/records/targets.tsv",
-)
+RECORDS = Path(__file__).parents[1] / "benchmarks" / "records"
 TABLE = re.compile(r"(?:^\|.*\|[ \t]*\n)+", re.MULTILINE)
 
 
@@ -75,15 +72,18 @@ def verdict_first(markdown: str) -> str:
     return TABLE.sub(turned, markdown)
 
 
-def targets(markdown: str) -> str:
-    """Return the page of benchmarks with the table of targets."""
-    if TARGETS not in markdown:
-        raise ValueError(f"benchmarks.md has no line {TARGETS!r}")
-    with FILE.open(encoding="utf-8", newline="") as lines:
-        rows = [line for line in csv.reader(lines, delimiter="\t") if line]
-    rows.insert(1, ["---"] * len(rows[0]))
-    table = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows)
-    return markdown.replace(TARGETS, "\n".join(f"| {row} |" for row in table))
+def recorded(markdown: str) -> str:
+    """Return the page of benchmarks with the tables of targets and of costs."""
+    for name in ("targets", "costs"):
+        mark = f"<!-- {name} -->"
+        if mark not in markdown:
+            raise ValueError(f"benchmarks.md has no line {mark!r}")
+        with (RECORDS / f"{name}.tsv").open(encoding="utf-8", newline="") as lines:
+            rows = [line for line in csv.reader(lines, delimiter="\t") if line]
+        rows.insert(1, ["---"] * len(rows[0]))
+        table = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows)
+        markdown = markdown.replace(mark, "\n".join(f"| {row} |" for row in table))
+    return markdown
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
@@ -91,6 +91,6 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     change = {
         "reference/index.md": described,
         "ledger.md": verdict_first,
-        "benchmarks.md": targets,
+        "benchmarks.md": recorded,
     }
     return change.get(page.file.src_uri, str)(markdown)

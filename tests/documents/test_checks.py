@@ -1,11 +1,15 @@
 """The checks that run benchmarks: which are run, what is red, the table of targets."""
 
 import importlib
+import re
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
+
+import bayesfed as bf
 
 ROOT = Path(__file__).parents[2]
 PRINTED = """\
@@ -69,9 +73,10 @@ def test_the_table_keeps_what_was_not_run(checks, tmp_path):
     assert table.kept(file) == [*old, *new]
 
 
-def test_the_page_of_benchmarks_has_the_table(checks, monkeypatch):
+def test_the_page_of_benchmarks_has_the_tables(checks, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    shown = importlib.import_module("tables").targets((ROOT / "docs" / "benchmarks.md").read_text())
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    shown = importlib.import_module("tables").recorded(page)
     rows = importlib.import_module("parts.checks.table").kept()
     assert rows
     for one in rows:
@@ -80,6 +85,13 @@ def test_the_page_of_benchmarks_has_the_table(checks, monkeypatch):
         *checks.SETTINGS["quick"],
         *checks.SETTINGS["long"],
     }
+    # Every recipe of README's table that trains at its defaults has its costs.
+    made = importlib.import_module("parts.defaults.recipes")
+    clients = {name: bf.Dataset(torch.rand(4, 5), torch.arange(4) % 2) for name in "ab"}
+    given = made.Problem(clients, clients, 1, 0)
+    costs = shown.partition("| recipe |")[2].partition("##")[0]
+    listed = re.findall(r"^\| (\w+) \|", costs, re.MULTILINE)
+    assert listed == sorted(made.recipes(given, given.net()))
 
 
 def test_misses_in_the_table_are_those_that_are_known(checks):

@@ -123,7 +123,11 @@ def held() -> float:
 
 
 def write(found: Sequence[Cost]) -> None:
-    """Write the table that the page of benchmarks shows."""
-    with FILE.open("w", encoding="utf-8", newline="") as lines:
+    """Write the table that the page of benchmarks shows; recipes that were not run stay."""
+    with FILE.open("a+", encoding="utf-8", newline="") as lines:
+        lines.seek(0)
+        known = {row["recipe"]: Cost(**row) for row in csv.DictReader(lines, delimiter="\t")}
+        known |= {one.recipe: one for one in found}
+        lines.truncate(0)
         writer = csv.writer(lines, delimiter="\t", lineterminator="\n")
-        writer.writerows([Cost._fields, *found])
+        writer.writerows([Cost._fields, *(known[name] for name in sorted(known))])

@@ -5,17 +5,30 @@ is best on held-out rows of the first seed, and on small tasks no momentum at th
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from parts.fslora.image_runs import Place
 from parts.fslora.images import RIVALS, Images, mean
+from parts.fslora.memory import peaks
+from parts.shared.settings import settings_of
 from parts.shared.targets import at_least, target
 
 from bayesfed.inspect import table
 
 DEFAULT = "FSLoRA"
 LEAD, BEHIND = 1.0, 0.5
+
+
+def targets(options: argparse.Namespace) -> list[bool]:
+    """Print what the default reaches and needs beside every rule for unlike ranks."""
+    out: Path = options.out or Path("results/fslora")
+    document, place = settings_of("fslora"), Place(options.images, out / options.task)
+    seeds = options.seeds or document["images"]["seeds"]
+    return small(Images(document, place, seeds, options.workers or 2, options.task)) + peaks()
 
 
 def small(bench: Images) -> list[bool]:
