@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import bayesfed as bf
-from bayesfed.algorithms.d_turbo_vbi import Changes, ToDensity
+from bayesfed.algorithms.d_turbo_vbi import Changes, Returns, ToDensity
 from bayesfed.algorithms.d_turbo_vbi.chosen import Candidates, chosen
-from bayesfed.algorithms.d_turbo_vbi.density import HELD, densities, smallest
+from bayesfed.algorithms.d_turbo_vbi.density import HELD, smallest
 from bayesfed.algorithms.d_turbo_vbi.held_out import HeldOut
 from bayesfed.algorithms.d_turbo_vbi.watch import Scored, Watch
 from bayesfed.errors import ArgumentError, CollapseError, CollapseWarning, UndeterminedWarning
@@ -20,7 +20,7 @@ from bayesfed.federated import rounds
 from bayesfed.federated.core.protocols import Fit
 from bayesfed.federated.training.held_out_scores import FACTORS, HIGHEST, LOWEST, better
 from bayesfed.inference.turbo.elbo import MeanFieldElbo, decode_inclusion
-from bayesfed.models import Inputs, MarkovGrid
+from bayesfed.models import MarkovGrid
 
 WORK = bf.Training(steps=4, batch_size=16, optimiser=bf.Adam(5e-3))
 SOON = ToDensity(patience=0, keep=0.5)
@@ -64,32 +64,20 @@ def test_exactly_so_many_are_chosen_the_most_probable_ones_after_floors():
     assert torch.equal(odds["wide"] > 0, sites["wide"] > above)
 
 
-def test_layers_of_a_sparse_start_keep_nine_tenths_of_their_share_and_none_is_waited_for():
-    """The last layer fell from 420 to 237 entries, below which nothing reads the other weights."""
-    policy = ToDensity.of(0.01, 0.01)
-    assert (policy.patience, policy.balance) == (0, 0.9)
-    assert ToDensity.of(0.01, 0.1) == ToDensity.of(0.01) == ToDensity(0.01, floor=0.0025)
-    shapes = {"first": (256, 784), "second": (256, 256), "last": (10, 256)}
-    shares = densities(shapes, 0.01)
-    active = {name: torch.rand(shape) < shares[name] for name, shape in shapes.items()}
-    total, least = policy.wanted(active, 1.0)
-    assert total == max(2688, sum(int(leaf.sum()) for leaf in active.values()))
-    for name, (rows, columns) in shapes.items():
-        assert least[name] >= math.floor(0.9 * shares[name] * rows * columns)
-    assert least["last"] > 10 * ToDensity.of(0.01).least(10, 2560)
-
-
-@pytest.mark.parametrize(("support", "balance"), [(bf.Independent(), 0.9), (Inputs(), 0.0)])
-def test_a_number_from_a_sparse_start_balances_layers_unless_they_have_clusters(
-    clients, net, support, balance
-):
+def test_weights_of_a_sparse_start_move_from_the_first_round_on(clients, net):
+    """They waited for a fit that few weights drawn from a key do not have."""
+    assert ToDensity.of(0.02, 0.03) == ToDensity(0.02, floor=0.005, patience=0)
+    assert ToDensity.of(0.02, 0.1) == ToDensity.of(0.02) == ToDensity(0.02, floor=0.005)
     algorithm = bf.d_turbo_vbi(
-        bf.declare(net, bf.Prior(support)),
+        bf.declare(net, bf.Prior(bf.Independent())),
         observations=counted(clients),
+        training=WORK,
         changes=Changes.ternary(0.03),
         density=0.03,
+        returns=Returns(every=1),
     )
-    assert algorithm.phases[0].server.policy.balance == balance
+    reports = rounds(algorithm, bf.InProcess(clients), rounds=3)
+    assert [report.server["reactivated"] > 0 for report in reports] == [False, True, True]
 
 
 def test_the_report_names_layers_near_the_floor_that_they_have(clients, net):

@@ -17,7 +17,6 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from bayesfed.algorithms.d_turbo_vbi.density import densities
 from bayesfed.algorithms.d_turbo_vbi.returns import CODEC
 from bayesfed.algorithms.d_turbo_vbi.server import TurboStep
 from bayesfed.compress import Codec, Coded, Float, LeafCodec, Sparse, Ternary, Uniform
@@ -236,3 +235,22 @@ class Drawn:
                 f"before/{name}": support,
             }
         return result
+
+
+def densities(matrices: Mapping[str, tuple[int, int]], share: float) -> dict[str, float]:
+    """Return the share of active entries of every matrix, in proportion to ``(M + N) / (M N)``, at
+    most 1, so that `share` of all are active.
+    """
+    entries, full = {name: rows * columns for name, (rows, columns) in matrices.items()}, set[str]()
+    while True:
+        free = [name for name in matrices if name not in full]
+        wanted = share * sum(entries.values()) - sum(entries[name] for name in full)
+        factor = wanted / sum(sum(matrices[name]) for name in free) if free else 0.0
+        shares = {
+            name: 1.0 if name in full else factor * sum(matrices[name]) / entries[name]
+            for name in matrices
+        }
+        beyond = {name for name in free if shares[name] > 1}
+        if not beyond:
+            return shares
+        full |= beyond

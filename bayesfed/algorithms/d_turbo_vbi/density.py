@@ -11,8 +11,8 @@ dense.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import COUNT, check, checked, checked_class, number, whole
@@ -21,9 +21,8 @@ from bayesfed.trees import Tree
 SHARE = number("(0, 1]", "0.3")
 # Log-odds beyond which a field decides alone.
 MOST = 60.0
-# Share of active weights at first up to which a start is sparse: weights return by their own data,
-# and layers keep this share of what they started with.
-SPARSE, BALANCE = 0.03, 0.9
+# Share of active weights at first up to which a start is sparse.
+SPARSE = 0.03
 # q(s) = 0.9: the log-odds of an entry that is held active against its evidence.
 HELD = math.log(9.0)
 
@@ -49,14 +48,7 @@ def is_sparse(start: float | None) -> bool:
 
 
 @checked_class(
-    {},
-    target=SHARE,
-    keep=SHARE,
-    floor=SHARE,
-    settle=SHARE,
-    patience=whole(0, "8"),
-    fall=SHARE,
-    balance=number("[0, 1]", "0.9"),
+    {}, target=SHARE, keep=SHARE, floor=SHARE, settle=SHARE, patience=whole(0, "8"), fall=SHARE
 )
 @dataclass(frozen=True)
 class ToDensity:
@@ -76,15 +68,11 @@ class ToDensity:
         Weights are switched off from the first round on in which the fit of the model that clients
         receive gains no more than this share of all that it has gained since round 0.
     patience
-        Weights are switched off after this many rounds in any case.
+        Weights are switched off after this many rounds in any case. 0 where `d_turbo_vbi` is given
+        a number as its density, and starts from at most 3 % of the weights.
     fall
         A round whose clients receive a model of which the negative log likelihood has risen by this
         share of all that it had fallen since round 0 undoes what was switched off before it.
-    balance
-        Of the number of entries that a random support of the target density gives a layer, as
-        `Changes.start` draws one, this share stays active. Where `d_turbo_vbi` has a density that
-        is a number, and a start of at most 3 % of the weights without clusters, it is 0.9, and the
-        patience is 0.
 
     Raises
     ------
@@ -98,7 +86,6 @@ class ToDensity:
     settle: float = 0.3
     patience: int = 8
     fall: float = 0.3
-    balance: float = 0.0
 
     def __post_init__(self) -> None:
         if self.floor > self.target:
@@ -114,14 +101,14 @@ class ToDensity:
         """Return the policy for a density, of a support that starts from a share of the weights;
         the floor of a layer is at most a quarter of the density.
 
-        A few weights that were drawn from a key have learned nothing that patience would save, and
-        the layers with most weights would outbid the last one, through which all of them speak.
+        A few weights that were drawn from a key have no fit that is worth waiting for: nothing is
+        switched off but what others take the place of.
         """
         if density is None or isinstance(density, ToDensity):
             return density or ToDensity()
         check("density", density, SHARE)
-        policy = ToDensity(density, floor=min(0.02, density / 4))
-        return replace(policy, patience=0, balance=BALANCE) if is_sparse(start) else policy
+        patience = 0 if is_sparse(start) else ToDensity.patience
+        return ToDensity(density, floor=min(0.02, density / 4), patience=patience)
 
     def least(self, rows: int, entries: int) -> int:
         """Return the number of entries of a layer that stay active."""
@@ -141,14 +128,11 @@ class ToDensity:
         active = {name: int(support.sum()) for name, support in supports.items()}
         entries = {name: support.numel() for name, support in supports.items()}
         total = math.ceil(max(self.target * sum(entries.values()), keep * sum(active.values())))
-        sizes = {name: (len(leaf), leaf.shape[1]) for name, leaf in supports.items()}
-        shares = densities(sizes, self.target)
         # No layer loses much more than its share in a round, as one would whose weights all have
         # the same evidence.
         least = {
             name: max(
                 self.least(len(support), entries[name]),
-                math.floor(self.balance * shares[name] * entries[name]),
                 math.ceil(keep**2 * active[name])
                 if active[name] > self.target * entries[name]
                 else 0,
@@ -188,22 +172,3 @@ def smallest(count: Callable[[float], int], wanted: int, start: float, *, within
         middle = low + share * (high - low)
         low, high = (middle, high) if count(middle) < wanted else (low, middle)
     return high
-
-
-def densities(matrices: Mapping[str, tuple[int, int]], share: float) -> dict[str, float]:
-    """Return the share of active entries of every matrix, in proportion to ``(M + N) / (M N)``, at
-    most 1, so that `share` of all are active.
-    """
-    entries, full = {name: rows * columns for name, (rows, columns) in matrices.items()}, set[str]()
-    while True:
-        free = [name for name in matrices if name not in full]
-        wanted = share * sum(entries.values()) - sum(entries[name] for name in full)
-        factor = wanted / sum(sum(matrices[name]) for name in free) if free else 0.0
-        shares = {
-            name: 1.0 if name in full else factor * sum(matrices[name]) / entries[name]
-            for name in matrices
-        }
-        beyond = {name for name in free if shares[name] > 1}
-        if not beyond:
-            return shares
-        full |= beyond

@@ -217,7 +217,6 @@ def d_turbo_vbi(
         declared.likelihood, temperature, observations, weights, where="d_turbo_vbi"
     )
     declared = replace(declared, likelihood=likelihood)
-    alone = not any(site.clusters for site in declared.sites.values())
     auto, learned = temperature == "auto", changes is None or changes.learn
     server = TurboStep(
         declared,
@@ -226,7 +225,7 @@ def d_turbo_vbi(
         exchange or Exchange(),
         use_prior,
         before_averaging,
-        field or (ToDensity.of(density, start if alone else None) if learned else no_field),
+        field or (ToDensity.of(density, start) if learned else no_field),
         warm_up if learned else NEVER,
         inclusion_levels or (1 if changes else 256),
         returns.share if returns else 0.0,

@@ -265,7 +265,7 @@ def _posteriors() -> Iterator[tuple[str, Figure]]:
 
 def _supports() -> Iterator[tuple[str, Figure]]:
     for case, of in supports().items():
-        seeds = {1: "one seed", 3: "three seeds"}[len(of["learned"])]
+        seeds = {1: "one seed", 2: "two seeds", 3: "three seeds"}[len(of["learned"])]
         for method, several in of.items():
             words = re.findall(r"\w+", f"{case} {method}".lower())
             key = f"supports.{'_'.join(words)}"
