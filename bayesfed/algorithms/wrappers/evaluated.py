@@ -162,15 +162,15 @@ class EnteredScores:
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state as it is, and the figures."""
-        kept, name = gathered(reducer, Keep), self.metric
-        summed = total_of(reducer)
-        sent = [one.total["score"] for one in kept.updates.values()] if kept else []
-        total = torch.stack(sent).sum(0) if sent else summed and summed.total["score"]
-        if total is None or not total[3] > 0:
+        kept, summed, name = gathered(reducer, Keep), total_of(reducer), self.metric
+        single = [one.total["score"] for one in kept.updates.values()] if kept else []
+        parts = single or ([summed.total["score"]] if summed else [])
+        total = torch.stack(parts).sum(0) if parts else torch.zeros(4)
+        if not total[3] > 0:
             return state, {}
         own, by_rows = (total[::2] / total[1::2]).tolist()
         figures = {f"own_{name}": own, f"own_{name}_by_rows": by_rows}
-        values = sorted((float(one[0]) for one in sent if one[1]), reverse=name != "accuracy")
+        values = sorted((float(one[0]) for one in single if one[1]), reverse=name != "accuracy")
         if values:
             figures[f"worst_{name}"] = statistics.fmean(values[: math.ceil(len(values) / 10)])
         return state, figures
