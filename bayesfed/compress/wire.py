@@ -135,12 +135,10 @@ def seal(leaves: Iterable[Leaf], meta: Meta, *, brief: bool = False) -> bytes:
     header = json.dumps({"meta": dict(meta), "leaves": entries}, separators=(",", ":")).encode()
     header = deflated(header) if brief else header
     head = (BRIEF if brief else MAGIC) + struct.pack("<I", len(header)) + header
-    digest = hashlib.sha256(head)
-    for leaf in leaves:
-        digest.update(leaf.section)
-    _proven.message = message = b"".join(
-        [head, *(leaf.section for leaf in leaves), digest.digest()[:DIGEST]]
-    )
+    digest, sections = hashlib.sha256(head), [leaf.section for leaf in leaves]
+    for section in sections:
+        digest.update(section)
+    _proven.message = message = b"".join([head, *sections, digest.digest()[:DIGEST]])
     return message
 
 
@@ -268,8 +266,7 @@ def opened(leaf: Leaf) -> Tensor:
         return torch.from_numpy(np.unpackbits(raw, count=leaf.size).astype(np.bool_)).reshape(
             leaf.shape
         )
-    # A copy makes the tensor writable and aligned. NumPy's own takes huge pages for a large leaf,
-    # and waits for them up to five times as long as the copy takes.
+    # Writable and aligned. NumPy's own copy waits for huge pages, up to five times as long.
     copy = torch.empty(len(raw), dtype=torch.uint8)
     copy.numpy()[:] = raw
     return copy.view(dtype).reshape(leaf.shape)

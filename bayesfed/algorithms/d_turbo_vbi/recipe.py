@@ -124,8 +124,7 @@ def d_turbo_vbi(
     declared
         The network with its prior and likelihood.
     observations
-        N, the number of rows of all clients together. Default: those of the pool, where a
-        `temperature` is given or the likelihood has one.
+        N, the number of rows of all clients. Default: the pool's, where the temperature is known.
     likelihood_scale
         "global" lets each client's rows stand for all N, (21). "local" counts them once, which
         makes averaged posteriors too wide.
@@ -213,9 +212,8 @@ def d_turbo_vbi(
     returns = settled(returns, learns, start)
     blocks, codec, work = blocks or Structured(), codec or Cast(16), training or Training()
     weights = sum(math.prod(site.matrix) for site in declared.sites.values())
-    likelihood = tempered(
-        declared.likelihood, temperature, observations, weights, where="d_turbo_vbi"
-    )
+    own, where = declared.likelihood, "d_turbo_vbi"
+    likelihood = tempered(own, temperature, observations, weights, where=where)
     declared = replace(declared, likelihood=likelihood)
     auto, learned = temperature == "auto", changes is None or changes.learn
     server = TurboStep(

@@ -155,7 +155,7 @@ class Descent:
                 for leaf in leaves.values():
                     leaf.grad = None
                 if self.plain:
-                    terms = score(batch)
+                    terms = scored.loss(trained, fixed, batch, observations, noise)
                     terms.loss.backward()
                     losses.append([term.detach() for term in terms])
                 else:
