@@ -10,6 +10,7 @@ import torch
 from scipy.stats import chisquare
 
 import bayesfed as bf
+from bayesfed.algorithms import evaluate_clients
 from bayesfed.algorithms.wrappers.secure_sums import FixedPoint, Vault, degree
 from bayesfed.algorithms.wrappers.secure_sums.graphs import neighbours
 from bayesfed.algorithms.wrappers.secure_sums.sessions import Session
@@ -148,6 +149,24 @@ def test_too_many_dropouts_lose_the_round_and_nothing_else():
             bf.InProcess(dict(list(CLIENTS.items())[:2])),
             on_client_error="raise",
         )
+
+
+def test_scores_that_are_lost_cost_no_memory_of_the_training():
+    scored = evaluate_clients(bf.scaffold(net(), training=WORK), worst=False)
+    lost = {"clients' scores-open": NAMES[:3]}
+    masked = dropping(bf.secure(scored, **RANGE), lost, rounds=[0])
+    first, second = reports(masked, rounds=2)
+    assert "own_accuracy" not in first.server
+    assert first.state["secure/lost"].tolist() == []
+    plain = last(bf.secure(scored, masks=False, **RANGE), rounds=2)
+    assert tree_equal(without(second.state, "secure/"), plain.state)
+    assert second.server == plain.server
+    # A round of the training that is lost is taken back, whatever becomes of its scores.
+    losing = dropping(bf.secure(scored, **RANGE), {"train-open": NAMES[:3]}, rounds=[0])
+    first, second = reports(losing, rounds=2)
+    assert first.state["secure/lost"].tolist() == [0]
+    assert "own_accuracy" in first.server
+    assert not tree_equal(without(second.state, "secure/"), plain.state)
 
 
 def test_keys_are_in_no_checkpoint_and_workers_answer_as_well(tmp_path):

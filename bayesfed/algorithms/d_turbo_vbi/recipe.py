@@ -262,6 +262,9 @@ def d_turbo_vbi(
     def posterior(state: Tree) -> DeclaredPosterior:
         return DeclaredPosterior(declared, server.belief(state), under(state, f"{POINT}/"))
 
+    def unfinished(state: Tree, rounds: int) -> str:
+        return missed(server.policy, server.supports(state)) if server.policy else ""
+
     objective = MeanFieldElbo(declared, spread, blocks, use_prior, sample)
     descent = work.descent(objective, declared.net, "moments", Adam(2e-3))
     local: Local = Speaking(descent, objective) if returns else descent
@@ -275,10 +278,6 @@ def d_turbo_vbi(
         codec, up = changes.codec, changes.uplink()
     elif link:
         heard = Scattered(server)
-
-    def unfinished(state: Tree, rounds: int) -> str:
-        return missed(server.policy, server.supports(state)) if server.policy else ""
-
     made = compose(
         "d_turbo_vbi",
         declared.net,

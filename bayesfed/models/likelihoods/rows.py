@@ -192,13 +192,10 @@ def expected(distribution: Any) -> Tensor:
     any other.
     """
     base = distribution.base_dist if isinstance(distribution, dist.Independent) else distribution
-    if isinstance(base, dist.Categorical):
-        probabilities: Tensor = base.probs
-        return probabilities
     if isinstance(base, dist.Bernoulli):
         return torch.stack([1 - base.probs, base.probs], -1)
-    mean: Tensor = distribution.mean
-    return mean
+    found: Tensor = base.probs if isinstance(base, dist.Categorical) else distribution.mean
+    return found
 
 
 class Scored(dist.TorchDistribution):
@@ -232,9 +229,7 @@ class Scored(dist.TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """The mean of the outcomes, of classes their probabilities; with a column of ones where
-        more than outcomes is known.
-        """
+        """The mean of outcomes, of classes their probabilities; with ones where more is known."""
         if self.known:
             found = expected(self.plain)
             return _known(found if found.ndim > 1 else found[:, None])
@@ -251,9 +246,8 @@ class Scored(dist.TorchDistribution):
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draw outcomes."""
         drawn: Tensor = self.plain.sample(torch.Size(sample_shape))
-        if not self.known:
-            return drawn
-        return _known(drawn if self.plain.event_shape else drawn[..., None])
+        found = drawn if self.plain.event_shape else drawn[..., None]
+        return _known(found) if self.known else drawn
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Scored:
         """Return itself: a row has one distribution."""

@@ -108,7 +108,8 @@ def bayesian(
     prior
         One prior for all parameters, or a function from a parameter's name to its prior. Default:
         `Gaussian`, as wide as a parameter is in the beginning, unless the method chooses a scale,
-        as `federated_svi` does.
+        as `federated_svi` does with `Ivon`. That is too narrow for a new head on a body that stays
+        as it is, whose weights have to grow: give ``Gaussian(1.0)``.
     likelihood
         Default: `Categorical()` at temperature 1.
     where
