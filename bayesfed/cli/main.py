@@ -37,10 +37,10 @@ def _no_bars() -> Iterator[None]:
 # Commands with a command line of their own: their ``main(arguments)`` is given what follows the
 # name.
 ELSEWHERE = {
-    "new": ("bayesfed.flower.starting", "write a bare Flower app"),
+    "new": ("bayesfed.flower.starting", "write a minimal Flower app"),
     "worker": (
         "bayesfed.flower.worker",
-        "keep a client's model and data alive beside its SuperNode",
+        "keep a client's model and data in memory next to its SuperNode",
     ),
 }
 
@@ -59,10 +59,10 @@ def parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run, quiet=False)
         return command
 
-    run = add("run", "run", "run an experiment, or go on with one that was interrupted")
+    run = add("run", "run", "run an experiment, or continue an interrupted one")
     run.add_argument("experiment", type=Path, metavar="EXPERIMENT.toml")
     run.add_argument(
-        "--check", action="store_true", help="read the file, build everything, run nothing"
+        "--check", action="store_true", help="read the file and build everything, but run nothing"
     )
     run.add_argument(
         "--ranks",
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
         help="share the clients among the processes of torchrun, which starts this command",
     )
     compare = add(
-        "compare", "compare", "run what has not run, and print one table of several experiments"
+        "compare", "compare", "run what has not run yet, and print one table of several experiments"
     )
     compare.add_argument(
         "experiments",
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY=VALUE[,VALUE...]",
-        help="a key of every file, as recipe.bits=4,8: one experiment for each combination",
+        help="a key of every file, such as recipe.bits=4,8: one experiment for each combination",
     )
     compare.add_argument(
         "--workers",
@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
             "--out", type=Path, default=Path("results"), help="folder of results (default: results)"
         )
         command.add_argument("--quiet", action="store_true", help="no progress bars")
-    plot = add("plot", "plot", "draw the pictures of a folder of results again")
+    plot = add("plot", "plot", "redraw the pictures of a folder of results")
     plot.add_argument("result", type=Path, metavar="RESULT")
     plot.add_argument(
         "--format",
@@ -108,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
     report = add(
         "report",
         "report",
-        "write one HTML page on folders of results, which needs no other file and no network",
+        "write a self-contained HTML page about folders of results",
     )
     report.add_argument("results", type=Path, nargs="+", metavar="FOLDER")
     report.add_argument(
@@ -120,17 +120,17 @@ def parser() -> argparse.ArgumentParser:
     listed = add(
         "list",
         "names",
-        "what an experiment file can name: recipes, data, nets, codecs, links, priors",
+        "list what an experiment file can name: recipes, data, nets, codecs, links, priors",
     )
     listed.add_argument(
         "name",
         nargs="?",
-        help="one of them, for its keys; `experiment` for those at the top of a file",
+        help="a name, to list its keys; `experiment` for the keys at the top of a file",
     )
     add(
         "doctor",
         "doctor",
-        "versions, extras and data: what is missing, and the command that gets it",
+        "show versions, extras and data: what is missing, and how to install it",
     ).add_argument(
         "--estimate",
         type=Path,

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="bayesfed new",
-        description="Write a bare Flower app: pyproject.toml and experiment.py.",
+        description="Write a minimal Flower app: pyproject.toml and experiment.py.",
     )
     parser.add_argument("folder", type=Path)
     print(f"an app in {new_app(parser.parse_args(arguments).folder)}/")  # noqa: T201
