@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import ctypes
 import multiprocessing
-import re
 import statistics
 import threading
 import time
@@ -25,6 +24,7 @@ from typing import NamedTuple
 
 import torch
 from parts.defaults.recipes import Problem, devices, recipes
+from parts.shared.memory import megabytes
 from torch import nn
 
 import bayesfed as bf
@@ -100,11 +100,11 @@ def measured(given: Problem, name: str) -> Cost:
 @contextmanager
 def grown() -> Iterator[list[float]]:
     """Yield a list of the most megabytes that this process has had beyond those at the start."""
-    done, most, begun = threading.Event(), [0.0], held()
+    done, most, begun = threading.Event(), [0.0], megabytes("RssAnon")
 
     def watch() -> None:
         while not done.wait(EVERY_S):
-            most[0] = max(most[0], held() - begun)
+            most[0] = max(most[0], megabytes("RssAnon") - begun)
 
     watching = threading.Thread(target=watch)
     watching.start()
@@ -113,13 +113,6 @@ def grown() -> Iterator[list[float]]:
     finally:
         done.set()
         watching.join()
-
-
-def held() -> float:
-    """Return the megabytes of anonymous memory that this process has."""
-    found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) / 1e3
 
 
 def write(found: Sequence[Cost]) -> None:

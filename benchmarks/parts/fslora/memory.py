@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
 
 import torch
+from parts.shared.memory import megabytes
 from parts.shared.targets import target
 
 import bayesfed as bf
@@ -61,6 +61,6 @@ def _peak(sent: dict[str, Any], *, anchored: bool) -> float:
     inputs = torch.randn(ROWS, WIDTH, generator=key.generator())
     data = bf.Dataset(inputs, torch.arange(ROWS) % 10)
     message = {name: torch.from_numpy(leaf) for name, leaf in sent.items()}
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = megabytes("VmHWM")
     local.fit(message, {}, data, key, LocalOptions())
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return megabytes("VmHWM") - before
