@@ -77,7 +77,7 @@ def test_weights_of_a_sparse_start_move_from_the_first_round_on(clients, net):
         returns=Returns(every=1),
     )
     reports = rounds(algorithm, bf.InProcess(clients), rounds=3)
-    assert [report.server["reactivated"] > 0 for report in reports] == [False, True, True]
+    assert all(report.server["reactivated"] > 0 for report in reports)
 
 
 def test_the_report_names_layers_near_the_floor_that_they_have(clients, net):
