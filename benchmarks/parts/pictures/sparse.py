@@ -43,7 +43,7 @@ def _drawn() -> Figure:
     for method, colour in [*METHODS.items()][: 3 if pictures else 2]:
         panels[0].plot([], [], color=colour, label=method)
     panels[0].set_ylabel("test accuracy, %")
-    panels[0].legend(loc="upper left", fontsize=9)
+    panels[0].legend(loc="lower right", fontsize=9)
     return whole
 
 
