@@ -11,20 +11,17 @@ and a client at a time, since clients take turns.
 from __future__ import annotations
 
 import csv
-import ctypes
 import multiprocessing
 import statistics
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from parts.defaults.recipes import Problem, devices, recipes
-from parts.shared.memory import megabytes
+from parts.shared.memory import grown
 from torch import nn
 
 import bayesfed as bf
@@ -34,7 +31,7 @@ from bayesfed.inspect import table
 from bayesfed.trees import size, trainable
 
 FILE = Path(__file__).parents[2] / "records" / "costs.tsv"
-ROUNDS, WIDER, EVERY_S = 3, 4, 0.005
+ROUNDS, WIDER = 3, 4
 
 
 class Cost(NamedTuple):
@@ -82,8 +79,6 @@ def measured(given: Problem, name: str) -> Cost:
     made, reports = recipes(given, given.net()), list[RoundReport]()
     with bf.InProcess(given.clients, devices=figures) as pool:
         list(rounds(made["fed_avg"](), pool, rounds=1))
-    # What was freed goes back to the system, so that the run's own memory counts.
-    ctypes.CDLL(None).malloc_trim(0)
     with grown() as most, bf.InProcess(given.clients, devices=figures) as pool:
         reports += rounds(made[name](), pool, rounds=ROUNDS, seed=given.seed)
     several = reports[1:] or reports
@@ -95,24 +90,6 @@ def measured(given: Problem, name: str) -> Cost:
     )
     numbers = f"{all_s - client_s:.3f}", f"{client_s:.2f}", f"{most[0]:.1f}"
     return Cost(name, *numbers, f"{down:.0f}", f"{up:.0f}")
-
-
-@contextmanager
-def grown() -> Iterator[list[float]]:
-    """Yield a list of the most megabytes that this process has had beyond those at the start."""
-    done, most, begun = threading.Event(), [0.0], megabytes("RssAnon")
-
-    def watch() -> None:
-        while not done.wait(EVERY_S):
-            most[0] = max(most[0], megabytes("RssAnon") - begun)
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        yield most
-    finally:
-        done.set()
-        watching.join()
 
 
 def write(found: Sequence[Cost]) -> None:

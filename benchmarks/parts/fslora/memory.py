@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from parts.shared.memory import megabytes
+from parts.shared.memory import grown
 from parts.shared.targets import target
 
 import bayesfed as bf
@@ -61,6 +61,6 @@ def _peak(sent: dict[str, Any], *, anchored: bool) -> float:
     inputs = torch.randn(ROWS, WIDTH, generator=key.generator())
     data = bf.Dataset(inputs, torch.arange(ROWS) % 10)
     message = {name: torch.from_numpy(leaf) for name, leaf in sent.items()}
-    before = megabytes("VmHWM")
-    local.fit(message, {}, data, key, LocalOptions())
-    return megabytes("VmHWM") - before
+    with grown() as most:
+        local.fit(message, {}, data, key, LocalOptions())
+    return most[0]
