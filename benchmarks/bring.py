@@ -2,7 +2,7 @@
 
     python benchmarks/bring.py [--check] [--only NAME ...]
 
-Each of 47 networks with its rows goes through `fed_avg`, `federated_svi` of a network whose head
+Each of 48 networks with its rows goes through `fed_avg`, `federated_svi` of a network whose head
 has a posterior, `d_turbo_vbi` and `fed_lora`. A body is trained by `fed_avg` before its head gets a
 posterior: `bayesian` keeps parameters without a prior as they are. Heads on drawn bodies score low
 for three reasons. Of BERT's body no head makes more than 0.62: the optimum without a prior. The

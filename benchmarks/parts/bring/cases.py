@@ -1,4 +1,4 @@
-"""What people bring: 47 networks with their rows, as a table."""
+"""What people bring: 48 networks with their rows, as a table."""
 
 from __future__ import annotations
 
