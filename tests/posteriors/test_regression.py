@@ -234,7 +234,8 @@ def test_effects_of_sites_are_integrated_there_and_stay():
 def test_sums_hide_sites_and_small_ones_are_refused(died):
     hidden = fit("died ~ age", "bernoulli", secure=3)
     one, two = (each.posterior.constants for each in (hidden, died))
-    assert all(torch.allclose(one[name], two[name], rtol=1e-3, atol=1e-4) for name in two)
+    same = {name: torch.allclose(one[name], two[name], 1e-4, 1e-5) for name in two}
+    assert all(same[name] for name in two if name != "k_hat"), same
     assert list(hidden.tables(None)["coefficients"]["without"].unique()) == [""]
     with pytest.raises(ClientError, match="least_rows: expected 41 rows, found 40"):
         fit("died ~ age", "bernoulli", least_rows=41)
