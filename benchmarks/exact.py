@@ -13,8 +13,10 @@ for in shared/data beside the repository, and eleven small posteriors of records
 stand in if it is not there. `hierarchies` are six over sites whose posterior is known by
 quadrature, as that of the eight schools is; `rats`, `counties`, `nested` and `crossed` are four
 more, which take minutes. Simulated regressions, whose exact answers are computed here, and the
-problems of `told` always run; `nuts`, `heart` and `calibration` where they are named. NUTS is as
-recorded in records/exact.jsonl; --measure runs it anew, and records what else was run.
+problems of `told` always run; `nuts`, `heart` and `calibration` where they are named. What
+records/exact.jsonl has of NUTS, of what is beside it, and of calibration, in blocks of fifty data
+sets, is not run again, so that a run that was ended goes on; --measure runs all anew, and records
+what else was run.
 """
 
 from __future__ import annotations

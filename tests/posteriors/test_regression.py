@@ -9,7 +9,13 @@ import torch
 from scipy import stats
 
 import bayesfed as bf
-from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors import (
+    ArgumentError,
+    ClientError,
+    DataError,
+    PosteriorError,
+    UndeterminedWarning,
+)
 from bayesfed.inference.exact.form import Form
 from bayesfed.inference.exact.own import inside
 from bayesfed.inference.exact.traced import doubled, traced
@@ -223,6 +229,25 @@ def test_effects_of_sites_are_integrated_there_and_stay():
     assert np.allclose(known, [shifted[name]["cost"].mean() for name in SITES], atol=5)
     new = found.predict(shifted["a"][:5])
     assert (new["high"] - new["low"]).min() > 20
+
+
+def test_sums_hide_sites_and_small_ones_are_refused(died):
+    hidden = fit("died ~ age", "bernoulli", secure=3)
+    one, two = (each.posterior.constants for each in (hidden, died))
+    same = {name: torch.allclose(one[name], two[name], 1e-4, 1e-5) for name in two}
+    assert all(same[name] for name in two if name != "k_hat"), same
+    assert list(hidden.tables(None)["coefficients"]["without"].unique()) == [""]
+    with pytest.raises(ClientError, match="least_rows: expected 41 rows, found 40"):
+        fit("died ~ age", "bernoulli", least_rows=41)
+
+
+def test_a_fit_without_a_mode_says_so():
+    huge = {name: frame.assign(falls=1e13 * frame["falls"]) for name, frame in DATA.items()}
+    with pytest.warns(UndeterminedWarning, match="no mode"):
+        found = fit("falls ~ age", "poisson", huge)
+    assert repr(found) == "falls ~ age, poisson; status no mode"
+    with pytest.raises(PosteriorError, match="try proper priors, in units"):
+        found.table()
 
 
 def test_slopes_of_sites_are_integrated_beside_their_levels():

@@ -266,7 +266,8 @@ def traced(model: Runs, form: Form, plate: str) -> Traced:
     observed = tuple(name for name in one.densities if name not in still and name not in one.own)
     others = tuple(name for name in one.densities if name in still - fixed - one.own.keys())
     if not one.slots or not observed:
-        expected, hint = "shared latent sites, and terms that rows enter", "obs=targets"
+        expected = "shared latent sites, and terms that rows enter"
+        hint = "obs=targets, of all rows in one site"
         raise PosteriorError("federated_svi, model", expected, [*one.densities], hint)
     prior = (still & fixed) - one.own.keys()
     return Traced(model, plate, one.slots, frozenset(one.own), prior, observed, others, rows[0])

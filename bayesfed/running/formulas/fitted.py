@@ -81,8 +81,7 @@ def regression(
     missing
         "refuse", or "drop": leave out rows with missing values.
     least_rows, secure
-        As of `federated_svi`: the fewest rows of a site that has any; the number of sites, at least
-        3, whose answers are hidden in their sums, which leaves nothing by site (`without`).
+        As of `federated_svi`. Secure sums leave nothing by site (`without`).
     seed
         As of `run`; the fit depends on it only by the own effects of sites.
     progress
@@ -132,8 +131,8 @@ class Regression:
     def __repr__(self) -> str:
         left = f", without {', '.join(self.left_out)}" if self.left_out else ""
         head = f"{self.design.formula}, {self.design.family}{left}; status {self.status}"
-        drawn = f"\n{self.table().round(3)}" if "points" in self.posterior.state else ""
-        return "\n".join(map(str.rstrip, f"{head}{drawn}".splitlines()))
+        told = [head, self.table().round(3)] if "points" in self.posterior.state else [head]
+        return "\n".join(line.rstrip() for part in told for line in str(part).splitlines())
 
     @cached_property
     def posterior(self) -> ExactPosterior:
@@ -168,8 +167,7 @@ class Regression:
     @checked()
     def draws(self, count: int = 1000, *, seed: int = 0) -> Frame:
         """Return draws of coefficients, cutpoints, sds of group effects (``1|hospital_sigma``) and
-        further unknowns, each in the units of its column and the response: a frame with one column
-        for each, by name.
+        further unknowns in the units of columns and response: a frame, one column for each.
         """
         pandas, values = needs("pandas", "formulas"), self._values(count, seed)
         leaves = dict[str, Tensor]()
@@ -190,11 +188,9 @@ class Regression:
     def table(self, *, interval: float = 0.9, draws: int = 4000) -> Frame:
         """Return mean, sd and the ends of the central interval of everything that `draws` has."""
         frame = self.draws(draws)
-        ends = [frame.quantile(0.5 + side * interval / 2) for side in (-1, 1)]
-        columns = {"mean": frame.mean(), "sd": frame.std(), "low": ends[0], "high": ends[1]}
-        made = needs("pandas", "formulas").DataFrame(columns)
-        made.index.name = "coefficient"
-        return made
+        low, high = (frame.quantile(0.5 + side * interval / 2) for side in (-1, 1))
+        columns = {"mean": frame.mean(), "sd": frame.std(), "low": low, "high": high}
+        return needs("pandas", "formulas").DataFrame(columns).rename_axis("coefficient")
 
     def plot(self, *, axes: Axes | None = None) -> Axes:
         """Plot mean and 90 % interval of all that `draws` has, also without each site, by
@@ -258,9 +254,8 @@ class Regression:
         if site:
             frame = frame.assign(**{self.design.site: site})
             self._memory(site)
-        names = (
-            frame[self.design.site] if self.design.site in frame else pandas.Series("", frame.index)
-        )
+        of = self.design.site
+        names = frame[of] if of in frame else pandas.Series("", frame.index)
         known = names.where(names.isin([*self.result.snapshot.memories]), "")
         parts = [
             self._predicted(part, name, interval, draws, seed)

@@ -154,6 +154,14 @@ def weighed(model=line, **settings):
     return bf.federated_svi(model, fit.posterior(fit.initial), **settings)
 
 
+def apart(inputs, targets=None):
+    """State rows that tell a sum of two unknowns alone, whose priors are flat."""
+    flat = dist.ImproperUniform(dist.constraints.real, (), ())
+    at = pyro.sample("a", flat) + pyro.sample("b", flat)
+    with pyro.plate("rows", len(inputs)):
+        pyro.sample("y", dist.Normal(at, 1.0), obs=targets)
+
+
 def scaled(constant, inputs, targets=None):
     """State rows whose columns a constant turns."""
     line(inputs @ constant, targets)
@@ -224,6 +232,11 @@ CASES = [
         done,
     ),
     (lambda: run(CLIENTS, large), "example=, and a guide", guided(large)),
+    (
+        lambda: done(apart).posterior.verdict,
+        "proper priors",
+        lambda: done().posterior.verdict,
+    ),
     (lambda: short().posterior.verdict, "without rounds=", lambda: done().posterior.verdict),
     (
         lambda: done().posterior.without({}),

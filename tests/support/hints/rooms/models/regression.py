@@ -77,6 +77,13 @@ CASES = [
         lambda: made("y ~ C(k)", data=texts(MIXED)),
     ),
     (
+        lambda: made("x ~ k", data={"a": FRAME, "b": FRAME.assign(k=FRAME["k"].astype(str))}),
+        "astype(float)",
+        lambda: made("x ~ k", data={"a": FRAME, "b": FRAME.assign(k=FRAME["k"].astype(float))}),
+    ),
+    (lambda: made("y ~ x | grade"), "C(grade)", lambda: made("y ~ x + C(cut)")),
+    (lambda: made("y ~ x | grade"), "(1 | grade)", lambda: made("y ~ x + (1 | grade)")),
+    (
         lambda: predicted(FRAME.assign(cut="none")),
         "rows with 'low'",
         lambda: predicted(FRAME.assign(cut="low")),
