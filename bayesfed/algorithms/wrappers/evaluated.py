@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from bayesfed.algorithms.surveys import LARGEST, Asked, Bounded, Limit
 from bayesfed.algorithms.wrappers.secure_sums.sums import Gather
@@ -163,10 +164,12 @@ class EnteredScores:
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the state as it is, and the figures."""
         kept, name = gathered(reducer, Keep), self.metric
-        summed = total_of(reducer)
-        sent = [one.total["score"] for one in kept.updates.values()] if kept else []
-        total = torch.stack(sent).sum(0) if sent else summed and summed.total["score"]
-        if total is None or not total[3] > 0:
+        summed, sent = total_of(reducer), list[Tensor]()
+        if kept:
+            sent = [one.total["score"] for one in kept.updates.values()]
+        totals = sent or ([summed.total["score"]] if summed else [])
+        total = sum(totals, torch.zeros(4, dtype=torch.float64))
+        if not total[3] > 0:
             return state, {}
         own, by_rows = (total[::2] / total[1::2]).tolist()
         figures = {f"own_{name}": own, f"own_{name}_by_rows": by_rows}

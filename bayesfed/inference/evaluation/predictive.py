@@ -28,10 +28,9 @@ from bayesfed.inference.evaluation.responses import (
     of_numbers,
     of_times,
 )
-from bayesfed.inference.variational.posterior import expected
 from bayesfed.keys import Key, forked
 from bayesfed.models.likelihoods.joined import Joined
-from bayesfed.models.likelihoods.rows import Scored, outcomes
+from bayesfed.models.likelihoods.rows import Scored, expected, outcomes
 from bayesfed.models.likelihoods.survival import Censored
 
 
