@@ -238,6 +238,11 @@ CASES = [
     ),
     (
         lambda: go(callbacks=[keep("x", {})]),
+        "'model/1.bias'",
+        lambda: go(callbacks=[keep("model/1.bias", {})]),
+    ),
+    (
+        lambda: go(callbacks=[keep("quite another thing", {})]),
         "a leaf of the state",
         lambda: go(callbacks=[keep("model/1.weight", {})]),
     ),
