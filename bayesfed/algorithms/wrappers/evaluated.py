@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from bayesfed.algorithms.surveys import LARGEST, Asked, Bounded, Limit
 from bayesfed.algorithms.wrappers.secure_sums.sums import Gather
