@@ -134,7 +134,9 @@ BY_CALLABLE: Mapping[str, Mapping[str, Callable[[], Any]]] = {
         "prior": lambda: {"precision": torch.eye(2), "linear": torch.zeros(2)},
         "statistics": lambda: recipes.regression,
     },
-    "d_turbo_vbi": {"declared": lambda: bf.declare(net())},
+    "d_turbo_vbi": {
+        "declared": lambda: bf.declare(net(), likelihood=bf.Categorical(temperature=0.1))
+    },
     "dirichlet": {"labels": lambda: ROWS.targets, "clients": lambda: 2, "alpha": lambda: 0.5},
     "ensemble": {"algorithms": lambda: [fed_avg(), fed_avg()]},
     "epsilon": {"rounds": lambda: 3, "delta": lambda: 1e-5},
