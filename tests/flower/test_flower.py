@@ -30,6 +30,15 @@ def fed_avg(net, clients):
     return bf.fed_avg(net, training=WORK)
 
 
+def noisy(inputs):
+    return inputs + 0.1 * torch.randn_like(inputs)
+
+
+def in_parts(net, clients):
+    work = bf.Training(steps=3, batch_size=16, accumulate=2, bfloat16=True, augment=noisy)
+    return bf.fed_avg(net, training=work)
+
+
 def turbo(net, clients):
     declared = bf.declare(net, likelihood=bf.Categorical(temperature=0.2))
     return bf.d_turbo_vbi(declared, observations=sum(map(len, clients.values())), training=WORK)
@@ -77,6 +86,7 @@ RECIPES = {
     "d_turbo_vbi": turbo,
     "fs_lora": lora,
     "stc": ternary,
+    "in parts": in_parts,
     "batch_statistics": statistics,
     "evaluate_clients": lambda net, clients: evaluate_clients(fed_avg(net, clients)),
     **{name: lambda net, clients, name=name: fed_avg(drawing_net(name), clients) for name in KINDS},
