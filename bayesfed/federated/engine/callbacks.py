@@ -240,7 +240,8 @@ def keep(leaf: str, frames: dict[int, Tensor], *, every: int = 1) -> Callback:
 
     def callback(report: RoundReport) -> None:
         name = leaf if leaf in report.state else f"{MODEL}/{leaf}"
-        check("keep", name, one_of(sorted(report.state), "a leaf of the state"))
+        if name not in report.state:
+            check("keep", leaf, one_of(sorted(report.state), "a leaf of the state"))
         if report.round == 0 or report.snapshot.round % every == 0:
             frames[report.round] = report.state[name].clone()
 
