@@ -7,6 +7,7 @@ import threading
 import warnings
 from contextlib import nullcontext
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, ClientError, PosteriorError
+from bayesfed.federated.clients.side import ClientSide
 from bayesfed.federated.core.owners import owned
 from bayesfed.keys import forked, streams
 from bayesfed.models.live import drawing, networks_in
@@ -94,6 +96,12 @@ def test_a_generator_that_a_network_holds_is_seeded_too_and_left_as_it_was(gener
     assert len({*drawn[:12]}) == 12
     with bf.InProcess(recipes.rows(), workers=2) as pool:
         assert tree_equal(state(algorithm, pool), first)
+
+
+def test_another_process_finds_generators_of_its_own():
+    side = ClientSide.of(bf.fed_avg(net_of("OwnStreams"), training=WORK).phases[0])
+    assert len(side.generators) == 3
+    assert "generators" not in vars(cloudpickle.loads(cloudpickle.dumps(side)))
 
 
 METHODS = {

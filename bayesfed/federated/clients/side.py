@@ -97,6 +97,10 @@ class ClientSide:
         """Every generator that the step or a layer draws from, but the global ones."""
         return generators_in((self.core, self.layers))
 
+    def __getstate__(self) -> dict[str, object]:
+        # Another process has generators of its own under the same global names.
+        return {name: value for name, value in vars(self).items() if name != "generators"}
+
     def fit(
         self, message: Tree, memory: Tree, data: Dataset, key: Key, options: LocalOptions
     ) -> Fit:
