@@ -64,7 +64,7 @@ BOUGHT = {
     "labels by token and pixel, networks' other outputs, scores at clients": 2_200,
     "graphs of compact networks, model cards, LaTeX of regressions, estimates": 1_250,
     "batches in parts, bfloat16, augmentation, scores under secure sums, several outcomes": 2_150,
-    "a network's own generators, causes of refusals, a value for each missing argument": 1_650,
+    "a network's own generators, causes of refusals, a value for each missing argument": 1_700,
 }
 TOKENS = 345_000 + sum(BOUGHT.values())
 FIRST = (
