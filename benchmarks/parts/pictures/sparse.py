@@ -12,7 +12,11 @@ from parts.pictures.style import BLUE, GREY, ORANGE, figure, save, tidy
 from parts.sparse.weights import EQUAL, LEARNED, Row, cases, recorded
 
 METHODS = {LEARNED: BLUE, EQUAL: ORANGE, "pruned": GREY}
-BY_BYTES = {"noise digits 2 %": "digits among noise inputs, 2 %", "planted 2 %": "planted, 2 %"}
+BY_BYTES = {
+    "noise digits 2 %": "digits among noise inputs, 2 %",
+    "planted 2 %": "planted, 2 %",
+    "Fashion-MNIST 1 %": "Fashion-MNIST, 1 %",
+}
 
 
 def draw() -> None:
@@ -24,6 +28,8 @@ def draw() -> None:
 def _drawn() -> Figure:
     rows = {name: recorded(name) for name in cases()}
     pictures = [row for name in rows if name.startswith("Fashion") for row in rows[name]]
+    # One density alone is no curve.
+    pictures = pictures if len(_by_density(pictures)) > 1 else []
     compared = [name for name in BY_BYTES if any(row.method == EQUAL for row in rows[name])]
     whole = figure(8.4, 3.4)
     panels = whole.subplots(1, len(compared) + bool(pictures), squeeze=False)[0]
