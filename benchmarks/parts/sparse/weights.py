@@ -102,13 +102,15 @@ def recorded(name: str) -> list[Row]:
 
 
 def cells(name: str) -> list[str]:
-    """Return a case's row of the page of benchmarks: mean accuracy and megabytes of a method."""
-    rows, found = recorded(name), []
-    for method in (LEARNED, EQUAL, "pruned"):
-        own = [row for row in rows if row.method == method]
-        means = [statistics.fmean(getattr(row, field) for row in own) for field in SHOWN if own]
-        found.append("{:.1f} at {:.2f} MB".format(*means) if own else "-")
-    return [name, *found]
+    """Return a case's row of the page of benchmarks: number of seeds, mean accuracy and megabytes
+    of both methods, and the lead of the learned support.
+    """
+    of = [[row for row in recorded(name) if row.method == method] for method in (LEARNED, EQUAL)]
+    if not all(of):
+        return [name, "-", "-", "-", "-"]
+    means = [[statistics.fmean(getattr(row, one) for row in own) for one in SHOWN] for own in of]
+    shown = ["{:.1f} at {:.2f} MB".format(*both) for both in means]
+    return [name, str(min(map(len, of))), *shown, f"{means[0][0] - means[1][0]:.1f}"]
 
 
 def ran(settings: Settings) -> Settings:

@@ -90,6 +90,11 @@ CASES = [
         "a `temperature` of 1.0",
         lambda: tempered(Own(1.0), None, 10, 10, where="here"),
     ),
+    (
+        lambda: bf.d_turbo_vbi(bf.declare(net())),
+        "observations=len(train)",
+        lambda: bf.d_turbo_vbi(bf.declare(net()), observations=len(DATA)),
+    ),
     # Priors.
     (lambda spike_sd: BernoulliGamma(slab_sd=0.2, spike_sd=spike_sd), 0.28),
     (lambda centre: bf.Gaussian(1.0, centre), torch.tensor(torch.nan)),
