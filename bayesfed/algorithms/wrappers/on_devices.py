@@ -3,7 +3,8 @@ speed; `on_devices` uses it for any method.
 
 Plans come from `bayesfed.wireless.allocation`, with measured work and size in place of the paper's
 alpha W and alpha S: the planner takes the size with the largest learning gain within the deadline
-and the client's own budget. A client whose epochs fit at no size takes the steps that fit.
+and the client's own budget, for one epoch, and makes more epochs of what is left. A client whose
+epoch fits at no size takes the steps that fit.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ class Planner:
         Energy budget of a round in joules, in place of the devices' own.
     epochs, batch_size
         Most local work: ``epochs * samples / batch_size`` steps, at least one; fewer where the
-        budgets are too small for them. AnycostFL's paper makes one epoch.
+        budgets are too small for them. AnycostFL's paper makes one epoch. Those beyond the first
+        are made as far as they cost neither size nor bits.
     header_bits
         Bits of a message beside beta's share, such as names and shapes beside 32-bit floats.
     floors
@@ -123,17 +125,31 @@ class Planner:
     def __call__(self, profile: Profile, round: int, key: Key) -> Planned | Skip:
         """Return the plan; if not even one step fits, the reason of the size that comes nearest.
 
-        Where the epochs fit at no size, the plan is of as many steps as fit at any.
+        Where one epoch fits at no size, the plan is of as many steps as fit at any.
         """
         if not profile.samples:
             return Skip("no rows")
         device = Device.from_figures(profile.device)
         gain = device.gain(device.distance_m(key, profile.name, round))
         planned = partial(self._planned, profile, device, gain)
-        wanted = range(1, 1 + max(1, int(self.epochs * profile.samples / self.batch_size)))
+        once, most = (
+            max(1, int(epochs * profile.samples / self.batch_size))
+            for epochs in (min(self.epochs, 1.0), self.epochs)
+        )
         # Fewer steps cost less of both budgets, so those that fit come before those that do not.
-        fit = bisect_left(wanted, True, key=lambda steps: isinstance(planned(steps), Skip))
-        return planned(max(fit, 1))
+        fit = bisect_left(
+            range(1, 1 + once), True, key=lambda steps: isinstance(planned(steps), Skip)
+        )
+        found = planned(max(fit, 1))
+        if isinstance(found, Skip) or fit < once:
+            return found
+
+        def costs(steps: int) -> bool:
+            more = planned(steps)
+            return isinstance(more, Skip) or more.learning_gain < found.learning_gain
+
+        # What one epoch leaves of the budgets goes into more of them.
+        return planned(fit + bisect_left(range(fit + 1, most + 1), True, key=costs))
 
     def _planned(self, profile: Profile, device: Device, gain: float, steps: int) -> Planned | Skip:
         """Plan a number of steps, at the size with the largest gain."""
