@@ -4,10 +4,10 @@
 
 Which are quick, which long, and which wait to be measured on this version, is in
 `parts/checks/settings.toml`, beside the targets that are known to be missed and what will meet
-them. The long one is chosen by the number of commits, and runs beside the quick ones; those of
---only run one after another. Every program runs with ``--check``; what it prints is shown when it
-is done. Exit status 1 if a target is missed that is not known to be, or a program fails
-without a target that is missed. --write puts the targets of what was run into
+them. The long one is chosen by the number of commits, and runs beside the quick ones, or after them
+if it is timed; those of --only run one after another. Every program runs with ``--check``; what it
+prints is shown when it is done. Exit status 1 if a target is missed that is not known to be, or a
+program fails without a target that is missed. --write puts the targets of what was run into
 `records/targets.tsv`, from which the page of benchmarks and README read them.
 """
 
@@ -22,6 +22,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from itertools import chain
 from pathlib import Path
 
 from parts.checks.table import Target, printed, write
@@ -47,7 +48,9 @@ def main() -> int:
         date.today().isoformat(),
     )
     found, problems = list[Target](), list[str]()
-    for command, (status, text, seconds) in finished(chosen, 1 if options.only else 2):
+    alone = [one for one in chosen if options.only or one in SETTINGS["alone"]]
+    together = [one for one in chosen if one not in alone]
+    for command, (status, text, seconds) in chain(finished(together, 2), finished(alone, 1)):
         print(f"\n== {command}", text, sep="\n", flush=True)
         targets = printed(command, text, commit, today)
         found += targets
