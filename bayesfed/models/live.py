@@ -100,8 +100,10 @@ def generators_in(value: object) -> list[Generator]:
     """Return the generators that a value draws from beside the global ones: among its parts, and
     those that its functions and the methods of its modules find as globals.
     """
-    found = {id(one): one for one in _parts(value) if isinstance(one, Generator)}
-    for kind in {kind: None for one in networks_in(value) for kind in type(one).__mro__}:
+    parts = _parts(value)
+    found = {id(one): one for one in parts if isinstance(one, Generator)}
+    modules = (type(one) for one in parts if isinstance(one, nn.Module))
+    for kind in {kind: None for module in modules for kind in module.__mro__}:
         for method in vars(kind).values():
             if isinstance(method, FunctionType):
                 found |= {id(one): one for one in _globals(method) if isinstance(one, Generator)}
