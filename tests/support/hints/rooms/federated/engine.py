@@ -237,7 +237,7 @@ CASES = [
         lambda: go(callbacks=[evaluate(TEST, name="acuracy"), early_stop("acuracy", patience=2)]),
     ),
     (
-        lambda: go(callbacks=[keep("x", {})]),
+        lambda: go(callbacks=[keep("model/1.bais", {})]),
         "'model/1.bias'",
         lambda: go(callbacks=[keep("model/1.bias", {})]),
     ),
