@@ -59,5 +59,5 @@ def tables(runs: dict[str, Run]) -> str:
     setting = f"{ROUNDS} rounds, delta {DELTA:g}"
     head = f"| order ({setting}) | `local_privacy` | `private` |\n|---|---|---|"
     return "\n".join(
-        ["", head, *rows, "", "Refused, since the order was not what is:", "", *meant, ""]
+        ["", head, *rows, "", "Reasons of refusals:", "", *meant, ""]
     )
