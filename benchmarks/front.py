@@ -34,8 +34,8 @@ from parts.shared.targets import at_least, target
 
 sys.path.insert(0, str(ROOT / "docs"))
 README, LEDGER = ROOT / "README.md", ROOT / "docs" / "ledger.md"
-# Pages on which no figure is typed; of the ledger, the column of what was measured here.
-PAGES = (README, ROOT / "docs" / "index.md", ROOT / "docs" / "how-to" / "choose-a-method.md")
+# Pages on which, as on README, no figure is typed; of the ledger, the column of what was measured.
+PAGES = ROOT / "docs" / "index.md", ROOT / "docs" / "how-to" / "choose-a-method.md"
 MARK = "†"
 SECTION = re.compile(
     r"^\s*(Parameters|Returns|Raises|References|Notes|Yields)\n\s*---", re.MULTILINE
@@ -71,7 +71,7 @@ def main() -> int:
         for one in site()
         if one.path.parent.name == "tutorials" and one.path.stem != "index" and not one.pictures
     ]
-    aged = [unmarked(Page(path), known) for path in (*PAGES, LEDGER)]
+    aged = [unmarked(one, known) for one in [page, *site()]]
     wrong, old = [one for told, _ in aged for one in told], aged[0][1]
     broken = [link for one in [page, *site()] for link in one.broken]
     print(f"{old} of README's figures are older than their code, and marked")
@@ -87,10 +87,10 @@ def main() -> int:
         target("broken links inside README and pages", len(broken), 0),
     ]
     typed = [
-        f"{path.name}: {one}"
-        for path in PAGES[1:]
-        for one in unfounded(Page(path), known, marked=False)
-    ] + unfounded_rows(known)
+        *(one for path in PAGES for one in unfounded(Page(path), known, marked=False)),
+        *unfounded_rows(known),
+        *(one for other in site() for one in misquoted(other, known)),
+    ]
     met.append(target("typed figures of index, choose-a-method and ledger", len(typed), 0))
     unsaid = outdated()
     met.append(target("rows of the ledger older than their code and not marked", len(unsaid), 0))
@@ -116,16 +116,15 @@ def mark(known: dict[str, Figure]) -> None:
     """Mark these rows, and lines whose record is older than its code; unmark lines whose record is
     not.
     """
-    for path in (*PAGES, LEDGER):
-        page = Page(path)
+    for page in [Page(README), *site()]:
         text, lines = page.text, [line for line, _ in misplaced(page, known)]
-        for line in lines + outdated() * (path == LEDGER):
+        for line in lines + outdated() * (page.path == LEDGER):
             marked = DATED.sub(rf"| \1 {MARK} |", line)
             if marked == line:
                 marked = line.replace(" <!-- figures", f" {MARK} <!-- figures", 1)
             new = line.replace(f" {MARK}", "", 1) if MARK in line else marked
             text = text.replace(line, new, 1)
-        path.write_text(text)
+        page.path.write_text(text)
 
 
 def unfounded_rows(known: dict[str, Figure]) -> list[str]:
@@ -142,6 +141,11 @@ def unfounded(page: Page, known: dict[str, Figure], *, marked: bool = True) -> l
     """
     lines = [one for one in page.lines if marked or MARK not in one[0]]
     return [one for line, keys in lines for one in lacking(line, keys, known, numbers(line))]
+
+
+def misquoted(page: Page, known: dict[str, Figure]) -> list[str]:
+    """Return the values that lines of a page do not say although they name their keys."""
+    return [one for line, keys in page.lines for one in lacking(line, keys, known, [])]
 
 
 def lacking(

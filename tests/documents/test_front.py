@@ -79,8 +79,8 @@ def test_a_record_older_than_its_code_is_marked(front, tmp_path):
 
 def test_the_marks_of_pages_are_right(front):
     known = front.figures()
-    for path in (*front.PAGES, front.LEDGER):
-        assert front.unmarked(front.Page(path), known)[0] == [], path.name
+    for one in [front.Page(ROOT / "README.md"), *front.site()]:
+        assert front.unmarked(one, known)[0] == [], one.path
 
 
 def test_a_run_is_of_the_commit_that_it_names_or_that_wrote_its_line(front, monkeypatch):
@@ -96,8 +96,9 @@ def test_a_run_is_of_the_commit_that_it_names_or_that_wrote_its_line(front, monk
 
 def test_pages_have_no_figure_that_is_typed_and_not_marked(front, tmp_path):
     known = front.figures()
-    for name in ("index.md", "how-to/choose-a-method.md"):
-        assert front.unfounded(front.Page(ROOT / "docs" / name), known, marked=False) == []
+    for path in front.PAGES:
+        assert front.unfounded(front.Page(path), known, marked=False) == []
+    assert [one for page in front.site() for one in front.misquoted(page, known)] == []
     typed = page(front, tmp_path, "one 7.5 \u2020\ntwo 8.5\n")
     assert [line[:3] for line in front.unfounded(typed, {}, marked=False)] == ["8.5"]
 
@@ -137,7 +138,8 @@ def test_rows_of_the_ledger_are_marked_where_the_code_has_changed_since(
     )
     (tmp_path / "ledger.md").write_text(text)
     monkeypatch.setattr(front, "LEDGER", tmp_path / "ledger.md")
-    monkeypatch.setattr(front, "PAGES", [tmp_path / "page.md"])
+    monkeypatch.setattr(front, "README", tmp_path / "page.md")
+    monkeypatch.setattr(front, "site", lambda: [front.Page(front.LEDGER)])
     keyed = "old 1 <!-- figures: old -->\nnew 2 \u2020 <!-- figures: new -->\n"
     (tmp_path / "page.md").write_text(keyed)
     front.mark({name: front.Figure((name,), "", "fedrlr", made) for name, made in COMMITS.items()})
