@@ -101,6 +101,8 @@ def anycost_fl(
 
     Parameters
     ----------
+    net
+        The network, of layers whose channels can be cut; it is not changed.
     sample
         Inputs of the network, ``(B, ...)``, with which the sizes are measured.
     deadline_s
@@ -125,6 +127,8 @@ def anycost_fl(
         Codec of the down-link. Default: 32-bit floats.
     link
         Link that carries payloads within the cell. Default: `Digital()`.
+    likelihood
+        As in `fed_avg`.
 
     Raises
     ------
@@ -132,6 +136,11 @@ def anycost_fl(
         If alphas do not fall or one is outside (0, 1], the network has running statistics, cannot
         be traced or, where devices shrink it, has frozen parameters, local work is not given in
         epochs, or `beta` or `aggregation` is invalid.
+
+    References
+    ----------
+    Li et al., "AnycostFL: Efficient On-Demand Federated Learning over Heterogeneous Edge Devices"
+    (2023).
     """
     if not alphas or list(alphas) != sorted(set(alphas), reverse=True):
         raise ArgumentError(
@@ -236,8 +245,14 @@ def public_settings(
 
     Parameters
     ----------
+    net
+        The network that will be trained; it is not changed.
     public
         Public rows that the server may train on.
+    key
+        Key of the batches of these steps.
+    likelihood
+        Likelihood of the targets. Default: `Categorical()`.
     training
         Steps on them. Default: 20 steps of all rows with ``Sgd(0.05)``.
 

@@ -69,7 +69,8 @@ def cnn(
     channels: Sequence[int] = (16, 32),
     hidden: int = 64,
 ) -> nn.Sequential:
-    """Build 3 x 3 convolutions with max pooling, then one hidden layer.
+    """Build a small convolutional network: 3 x 3 convolutions with max pooling, then one hidden
+    layer.
 
     Parameters
     ----------
@@ -83,7 +84,19 @@ def cnn(
         Output channels of each convolution. The pooling after each halves height and width.
     hidden
         Units of the hidden layer.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is below 1, or the image is too small for the poolings.
+
+    Examples
+    --------
+    >>> net = cnn((1, 28, 28), 10, Key(0, "net"))
     """
+    least = 2 ** len(channels)
+    said = f"(channels, height, width), at least {least} pixels each way"
+    check("cnn, image", image, Role(lambda image: min(image[1:]) >= least, said, "(1, 28, 28)"))
     layers, features = _convolved(image, [(after, True) for after in channels])
     return initialised(nn.Sequential(*layers, *_perceptron([features, hidden, classes])), key)
 
