@@ -9,7 +9,7 @@ from torch import nn
 
 from bayesfed.errors.checks import COUNT, POSITIVE, Role, check, checked, number
 from bayesfed.keys import Key
-from bayesfed.models.nets.building_blocks import LARGE, initialised
+from bayesfed.models.nets.building_blocks import IMAGE, LARGE, initialised
 from bayesfed.models.nets.norms import Norm, norm_layer
 
 # Howard et al. (2017), table 1: output channels and stride of each depthwise-separable block.
@@ -60,7 +60,7 @@ def mlp(widths: Sequence[int], key: Key, *, dropout: float = 0.0) -> nn.Sequenti
     return initialised(nn.Sequential(*_perceptron(widths, dropout)), key)
 
 
-@checked(classes=COUNT, hidden=COUNT)
+@checked(image=IMAGE, classes=COUNT, hidden=COUNT)
 def cnn(
     image: tuple[int, int, int],
     classes: int,
@@ -101,7 +101,7 @@ def cnn(
     return initialised(nn.Sequential(*layers, *_perceptron([features, hidden, classes])), key)
 
 
-@checked()
+@checked(image=IMAGE)
 def alexnet(
     image: tuple[int, int, int], classes: int, key: Key, *, width: int = 16, hidden: int = 128
 ) -> nn.Sequential:
@@ -140,7 +140,7 @@ def alexnet(
     return initialised(nn.Sequential(*layers, *_perceptron(widths)), key)
 
 
-@checked()
+@checked(image=IMAGE)
 def mobilenet(
     image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "group"
 ) -> nn.Sequential:
