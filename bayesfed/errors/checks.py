@@ -273,6 +273,8 @@ def hint_of(parameter: inspect.Parameter) -> str:
     text = str(parameter.annotation)
     words = re.findall(r"\w+", text)
     kind = next((hint for word, hint in HINTS.items() if word in words), "")
+    if text.startswith("Sequence") and not kind:
+        kind = PLAIN.get(words[1], "")
     if kind and text.startswith(("Sequence", "tuple")):
         return f"[{kind.partition(', or ')[0]}, ...]"
     if kind and text.startswith("Mapping"):

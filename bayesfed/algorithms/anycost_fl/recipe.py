@@ -110,7 +110,8 @@ def anycost_fl(
     settings
         Compression settings by message size, from `public_settings` or `fit_flexible`. Default:
         settings fitted on normal draws of the network's shapes, coarser than those of an update, so
-        that messages fit devices' channels; with ``beta=(1.0, 1.0)`` 32-bit floats.
+        that messages fit devices' channels; with ``beta=(1.0, 1.0)``, or where these are shorter,
+        32-bit floats.
     alphas
         Shrinking factors that devices choose from, falling. ``(1,)`` never shrinks.
     beta
@@ -163,9 +164,9 @@ def anycost_fl(
         raise ArgumentError("anycost_fl", expected, f"frozen {still}", "alphas=(1,)")
     draws, coding = Key(0, "anycost_fl", "draws"), Key(0, "anycost_fl", "settings")
     if settings is None and beta != (1.0, 1.0):
-        settings = fit_flexible(
-            [_drawn(net, draws)], coding, shares=SHARES[::3], levels=LEVELS[::2]
-        )
+        fitted = fit_flexible([_drawn(net, draws)], coding, shares=SHARES[::3], levels=LEVELS[::2])
+        # A tiny network's floats are shorter than anything coded.
+        settings = fitted if beta or fitted.least < 1 else None
     bounds = beta or ((settings.least, max(settings.least, 1 / 15)) if settings else (1.0, 1.0))
     shares = tuple(shrunk_shares(net, graph, sample, alphas))
     planner = Planner(shares, deadline_s, bounds, work.epochs, work.batch_size)

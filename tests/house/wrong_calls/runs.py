@@ -76,6 +76,7 @@ WRONG = {
     "Sgd rate": (lambda: bf.Sgd(-1), ArgumentError, "; try 1e-3"),
     "Sgd str": (lambda: bf.Sgd("0.1"), ArgumentError, "; try 1e-3"),
     "Adam": (lambda: bf.Adam(0), ArgumentError, "; try 1e-3"),
+    "fleet count": (lambda: bf.fleet(4, KEY), ArgumentError, "; try ['name', ...]"),
     "Adam lr": (lambda: bf.Adam(lr=0.1), KeywordError, "; try learning_rate"),
     "series acc": (lambda: go(test=TEST).series("acc"), ArgumentError, "; try 'accuracy'"),
     "cosine": (lambda: bf.federated.cosine(0.1, 0), ArgumentError, "; try cosine(0.1, 40)"),
