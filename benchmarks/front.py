@@ -5,7 +5,9 @@ newcomer waits for a first picture.
 
 A figure is a number of README's prose and tables outside of code. It is found in the records where
 the comment at the end of its line names the keys of `parts/front/figures.py`, the line says their
-setting, each number of the line is one of theirs. Collapsed docstrings are counted with the extra
+setting, each number of the line is one of theirs. On the ledger, index and choose-a-method a line
+may instead say by a dagger that it is of an earlier version of the code, and a row of the ledger
+name the test that says its figures. Collapsed docstrings are counted with the extra
 `docs`. The last target makes a fresh clone with README's main command, so that pip's cache should
 be warm; --no-clone leaves it out. --list prints what misses a target, and the figures by key.
 """
@@ -21,16 +23,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from parts.front.ages import changed, told
 from parts.front.figures import Figure, figures
-from parts.front.pages import ROOT, Page, dated, numbers, site, words
+from parts.front.pages import DATED, ROOT, Page, dated, measured, numbers, site, words
 from parts.house.surface import names
 from parts.shared.targets import at_least, target
 
 sys.path.insert(0, str(ROOT / "docs"))
 README, LEDGER = ROOT / "README.md", ROOT / "docs" / "ledger.md"
+# Pages on which, as on README, no figure is typed; of the ledger, the column of what was measured.
+PAGES = ROOT / "docs" / "index.md", ROOT / "docs" / "how-to" / "choose-a-method.md"
 MARK = "†"
 SECTION = re.compile(
     r"^\s*(Parameters|Returns|Raises|References|Notes|Yields)\n\s*---", re.MULTILINE
@@ -50,12 +55,12 @@ def main() -> int:
         "--list", action="store_true", help="print figures by key, and what misses a target"
     )
     parser.add_argument(
-        "--mark", action="store_true", help="mark rows of the ledger that are older than their code"
+        "--mark", action="store_true", help="mark what is older than its code, and nothing else"
     )
     options = parser.parse_args()
-    if options.mark:
-        mark()
     page, known = Page(README), figures()
+    if options.mark:
+        mark(known)
     if options.list:
         for key, figure in known.items():
             print(f"{key}: {' '.join(figure.values)} ({figure.setting}; {figure.source})")
@@ -66,7 +71,8 @@ def main() -> int:
         for one in site()
         if one.path.parent.name == "tutorials" and one.path.stem != "index" and not one.pictures
     ]
-    wrong, old = unmarked(page, known)
+    aged = [unmarked(one, known) for one in [page, *site()]]
+    wrong, old = [one for told, _ in aged for one in told], aged[0][1]
     broken = [link for one in [page, *site()] for link in one.broken]
     print(f"{old} of README's figures are older than their code, and marked")
     met = [
@@ -81,12 +87,12 @@ def main() -> int:
         target("broken links inside README and pages", len(broken), 0),
     ]
     typed = [
-        f"{name}: {one}"
-        for name in ("docs/index.md", "docs/how-to/choose-a-method.md")
-        for one in unfounded(Page(ROOT / name), known, marked=False)
+        *(one for path in PAGES for one in unfounded(Page(path), known, marked=False)),
+        *unfounded_rows(known),
+        *(one for other in site() for one in misquoted(other, known)),
     ]
-    met.append(target("typed figures of index and choose-a-method without a mark", len(typed), 0))
-    unsaid = [row for row, _ in outdated()]
+    met.append(target("typed figures of index, choose-a-method and ledger", len(typed), 0))
+    unsaid = outdated()
     met.append(target("rows of the ledger older than their code and not marked", len(unsaid), 0))
     flat, bare_names = collapsed(), without_example()
     met.append(target("collapsed docstrings", len(flat), 0))
@@ -100,52 +106,76 @@ def main() -> int:
     return 0 if all(met) else 1
 
 
-def outdated() -> list[tuple[str, str]]:
-    """Return rows of the ledger, with their days, whose code has changed since and which do not say
-    so.
-    """
+def outdated() -> list[str]:
+    """Return rows of the ledger whose code has changed since their day and which do not say so."""
     rows = dated(Page(LEDGER))
-    return [(row, day) for row, of, day, marked in rows if not marked and changed(of, day)]
+    return [row for row, of, day, marked in rows if not marked and changed(of, day)]
 
 
-def mark() -> None:
-    """Mark these rows."""
-    text = LEDGER.read_text()
-    for row, day in outdated():
-        text = text.replace(row, row.replace(f"| {day} ", f"| {day} {MARK} ", 1))
-    LEDGER.write_text(text)
+def mark(known: dict[str, Figure]) -> None:
+    """Mark these rows, and lines whose record is older than its code; unmark lines whose record is
+    not.
+    """
+    for page in [Page(README), *site()]:
+        text, lines = page.text, [line for line, _ in misplaced(page, known)]
+        for line in lines + outdated() * (page.path == LEDGER):
+            marked = DATED.sub(rf"| \1 {MARK} |", line)
+            if marked == line:
+                marked = line.replace(" <!-- figures", f" {MARK} <!-- figures", 1)
+            new = line.replace(f" {MARK}", "", 1) if MARK in line else marked
+            text = text.replace(line, new, 1)
+        page.path.write_text(text)
+
+
+def unfounded_rows(known: dict[str, Figure]) -> list[str]:
+    """Return the figures of rows of the ledger, as measured here, that neither a key nor a test
+    accounts for, of rows without a mark.
+    """
+    lines = Page(LEDGER).lines
+    return [one for line, keys in lines for one in lacking(line, keys, known, measured(line))]
 
 
 def unfounded(page: Page, known: dict[str, Figure], *, marked: bool = True) -> list[str]:
     """Return the numbers of a page that no key of their line accounts for, with what is wrong;
     without lines that say that they are of an earlier version where `marked` is False.
     """
-    lost = []
-    for line, keys in page.lines:
-        if MARK in line and not marked:
-            continue
-        missing = [key for key in keys if key not in known]
-        lost += [f"{key}: no such figure" for key in missing]
-        of_line = [known[key] for key in keys if key not in missing]
-        told = [part for figure in of_line for part in (*figure.values, *numbers(figure.setting))]
-        lost += [
+    lines = [one for one in page.lines if marked or MARK not in one[0]]
+    return [one for line, keys in lines for one in lacking(line, keys, known, numbers(line))]
+
+
+def misquoted(page: Page, known: dict[str, Figure]) -> list[str]:
+    """Return the values that lines of a page do not say although they name their keys."""
+    return [one for line, keys in page.lines for one in lacking(line, keys, known, [])]
+
+
+def lacking(
+    line: str, keys: Sequence[str], known: dict[str, Figure], found: Sequence[str]
+) -> list[str]:
+    """Return those of a line's numbers that no key of it accounts for, and the values and settings
+    of keys that it does not say.
+    """
+    missing = [key for key in keys if key not in known]
+    of_line = {key: known[key] for key in keys if key in known}
+    told = [n for figure in of_line.values() for n in (*figure.values, *numbers(figure.setting))]
+    return [
+        *(f"{key}: no such figure" for key in missing),
+        *(
             f"{number}: not in the records of its line: {line.strip()[:60]}"
-            for number in numbers(line)
+            for number in found
             if number not in told
-        ]
-        lost += [
+        ),
+        *(
             f"{key}: {value} is not in its line"
-            for key in keys
-            if key in known
-            for value in known[key].values
+            for key, figure in of_line.items()
+            for value in figure.values
             if value not in numbers(line)
-        ]
-        lost += [
-            f"{key}: its line does not say {known[key].setting!r}"
-            for key in keys
-            if key in known and known[key].setting not in line
-        ]
-    return lost
+        ),
+        *(
+            f"{key}: its line does not say {figure.setting!r}"
+            for key, figure in of_line.items()
+            if figure.setting not in line
+        ),
+    ]
 
 
 def unmarked(page: Page, known: dict[str, Figure]) -> tuple[list[str], int]:
@@ -153,13 +183,20 @@ def unmarked(page: Page, known: dict[str, Figure]) -> tuple[list[str], int]:
     missing or no longer needed, and how many figures are of such records; none where the history
     is not there.
     """
-    wrong, old = [], 0
+    keyed = [key for _, keys in page.lines for key in keys if key in known] if told() else []
+    old = sum(len(known[key].values) for key in keyed if known[key].older)
+    wrong = misplaced(page, known)
+    return [f"{aged} older than its code: {line[:60]}" for line, aged in wrong], old
+
+
+def misplaced(page: Page, known: dict[str, Figure]) -> list[tuple[str, str]]:
+    """Return the lines whose mark is missing or no longer needed, with the keys that are older."""
+    wrong = []
     for line, keys in page.lines if told() else []:
         aged = [key for key in keys if key in known and known[key].older]
-        old += sum(len(known[key].values) for key in aged)
-        if bool(aged) != (MARK in line) and keys:
-            wrong.append(f"{', '.join(aged) or 'no figure'} older than its code: {line[:60]}")
-    return wrong, old
+        if keys and bool(aged) != (MARK in line):
+            wrong.append((line, ", ".join(aged) or "no figure"))
+    return wrong
 
 
 def collapsed() -> list[str]:

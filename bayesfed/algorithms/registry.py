@@ -126,6 +126,13 @@ def _is_shipped(make: Callable[..., Algorithm]) -> bool:
 def methods() -> Mapping[str, Method]:
     """Return every registered recipe by name: those of this package, and those that were imported
     from elsewhere.
+
+    Examples
+    --------
+    >>> sorted(methods())[:2]
+    ['anycost_fl', 'batch_statistics']
+    >>> methods()["fed_avg"].cites
+    ('mcmahan2017communication',)
     """
     from bayesfed import algorithms
 

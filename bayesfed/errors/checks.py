@@ -48,6 +48,7 @@ ELSEWHERE = {
 }
 # What to pass for a kind, by its name in an annotation.
 HINTS = {
+    "Predictor": "result.model",
     "Algorithm": "fed_avg(net)",
     "Callback": "evaluate(test)",
     "Capacity": "fixed(sorted(clients), 2) or dynamic(2) or by_device(...)",
@@ -97,7 +98,7 @@ def whole(least: int, hint: str, most: float = math.inf) -> Role:
 def one_of(words: Any, hint: str = "") -> Role:
     """Return the role of one of some words or numbers, or of those of a `Literal`."""
     known = get_args(words) or words
-    expected = f"one of {', '.join(map(repr, known))}"
+    expected = f"one of {', '.join(map(repr, known)) or 'none'}"
     return Role(lambda value: value in known, expected, hint or repr(known[0]), known)
 
 
@@ -236,12 +237,17 @@ def wrong_call(
         lacking = [f"{name}={'...' if way in plain else way}" for name, way in ways.items()]
         hint = ", ".join(lacking) or "each argument by its name"
         return KeywordError(where, ", ".join(names), problem, hint)
-    near = get_close_matches(unknown, names, n=2)
+    # The nearest names, or those of which it is the initials: lr, bs.
+    short = [name for name in names if re.sub(r"(\w)[^_]*_?", r"\1", name) == unknown]
+    near = get_close_matches(unknown, names, n=2) or short
     # A hint of this very name, else the names that are near, else a hint of a name that is near.
     told = [unknown] if unknown in said else get_close_matches(unknown, said, n=1, cutoff=0.8)
     hint = (
         said[told[0]] if told and (unknown in said or not near) else " or ".join(near or names[:3])
     )
+    of, given, _ = hint.partition("=")
+    if given and of not in names:
+        hint += " of run" if of in ("rounds", "test") else " of a recipe"
     return KeywordError(where, f"keywords among {', '.join(names)}", unknown, hint)
 
 
@@ -265,7 +271,10 @@ def missing(
 def hint_of(parameter: inspect.Parameter) -> str:
     """Return what to pass for a parameter: of its kind, its default, or its annotation."""
     text = str(parameter.annotation)
-    kind = next((HINTS[word] for word in re.findall(r"\w+", text) if word in HINTS), "")
+    words = re.findall(r"\w+", text)
+    kind = next((hint for word, hint in HINTS.items() if word in words), "")
+    if text.startswith("Sequence") and not kind:
+        kind = PLAIN.get(words[1], "")
     if kind and text.startswith(("Sequence", "tuple")):
         return f"[{kind.partition(', or ')[0]}, ...]"
     if kind and text.startswith("Mapping"):

@@ -48,7 +48,9 @@ class Role:
     def tried(self, value: Any) -> str:
         """Return what to pass instead of a value."""
         known = [word for word in self.words if isinstance(word, str)]
-        near = get_close_matches(value, known, n=1) if isinstance(value, str) else []
+        if not isinstance(value, str) or not value:
+            return self.hint
+        near = [w for w in known if w.startswith(value)] or get_close_matches(value, known, n=1)
         return repr(near[0]) if near else self.hint
 
 

@@ -79,6 +79,8 @@ def run(
 
     Parameters
     ----------
+    algorithm
+        The method: what a recipe such as `fed_avg` returns.
     rounds
         Total number of rounds. Methods that end by themselves, as `federated_svi` does of a model
         alone, need none; it is the most then.

@@ -165,11 +165,10 @@ class Result:
         with the names that were entered, if this one never was.
         """
         found = [(record.round, record.server | record.metrics) for record in self.history]
-        if series := [(number, figures[name]) for number, figures in found if name in figures]:
-            return series
         known = sorted({key for _, figures in found for key in figures})
         hint = "run(..., test=data)" if name == "accuracy" else "a callback that enters it"
-        raise ArgumentError("Result.series", f"one of {known}", repr(name), hint)
+        check("Result.series", name, one_of(known, hint))
+        return [(number, figures[name]) for number, figures in found if name in figures]
 
     def final(self, name: str) -> float:
         """Return the last value of `series`."""

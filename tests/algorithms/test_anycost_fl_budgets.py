@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import bayesfed as bf
 from bayesfed.algorithms.wrappers.on_devices import Planner, on_devices
@@ -17,6 +18,7 @@ from bayesfed.wireless.devices import Device, fleet
 from tests.algorithms.test_anycost_fl import KEY, SMALL, net
 
 T_MAX = 5.0
+DATA = bf.Dataset(torch.ones(4, 2), torch.ones(4, 1))
 
 
 def drawn_rate(device, client, round, key):
@@ -163,6 +165,14 @@ def test_the_default_of_anycost_fl_is_for_channels_and_floats_are_asked_for(unev
     result = bf.run(floats, InProcess(data, devices=wide), rounds=1, progress=False)
     assert not result.history[0].refused
     assert {row.cost.beta for row in result.ledger if row.direction == "up"} == {1.0}
+
+
+def test_a_network_whose_floats_are_shorter_than_what_is_coded_sends_floats():
+    tiny = bf.mlp([2, 8, 1], KEY)
+    algorithm = bf.anycost_fl(tiny, DATA.inputs, deadline_s=T_MAX, likelihood=bf.Normal())
+    devices = {"a": replace(SMALL, energy_j=100.0).figures()}
+    result = bf.run(algorithm, InProcess({"a": DATA}, devices=devices), rounds=1, progress=False)
+    assert result.bits("up") > 32 * (2 * 8 + 8 + 8 + 1)
 
 
 def test_a_device_without_a_joule_is_left_out_with_the_reason():

@@ -23,6 +23,10 @@ def front(monkeypatch):
     sys.modules.pop("front", None)
 
 
+# Of a commit that is not in the history, which may be of any code, and of this one.
+COMMITS = {"old": ("0" * 40,), "new": ("HEAD",)}
+
+
 def page(front, tmp_path, text):
     (tmp_path / "page.md").write_text(text)
     return front.Page(tmp_path / "page.md")
@@ -73,16 +77,47 @@ def test_a_record_older_than_its_code_is_marked(front, tmp_path):
     assert [line.partition(" older")[0] for line in told] == ["old", "no figure"]
 
 
-def test_the_marks_of_readme_are_right(front):
-    assert front.unmarked(front.Page(ROOT / "README.md"), front.figures())[0] == []
+def test_the_marks_of_pages_are_right(front):
+    known = front.figures()
+    for one in [front.Page(ROOT / "README.md"), *front.site()]:
+        assert front.unmarked(one, known)[0] == [], one.path
+
+
+def test_a_run_is_of_the_commit_that_it_names_or_that_wrote_its_line(front, monkeypatch):
+    figures = importlib.import_module("parts.front.figures")
+    monkeypatch.setattr(figures, "written", lambda name: ["first", "second", "third"])
+    lines = [{"name": str(n), "run": {"a": n} | own} for n, own in enumerate([{}, {"commit": "x"}])]
+    monkeypatch.setattr(figures.Path, "read_text", lambda path: "\n".join(map(json.dumps, lines)))
+    with pytest.raises(ValueError, match="longer"):
+        figures.runs("a")
+    monkeypatch.setattr(figures, "written", lambda name: ["first", "second"])
+    assert figures.commits_of(run for _, run in figures.runs("a")) == ("first", "x")
 
 
 def test_pages_have_no_figure_that_is_typed_and_not_marked(front, tmp_path):
     known = front.figures()
-    for name in ("index.md", "how-to/choose-a-method.md"):
-        assert front.unfounded(front.Page(ROOT / "docs" / name), known, marked=False) == []
+    for path in front.PAGES:
+        assert front.unfounded(front.Page(path), known, marked=False) == []
+    assert [one for page in front.site() for one in front.misquoted(page, known)] == []
     typed = page(front, tmp_path, "one 7.5 \u2020\ntwo 8.5\n")
     assert [line[:3] for line in front.unfounded(typed, {}, marked=False)] == ["8.5"]
+
+
+def test_rows_of_the_ledger_have_no_figure_that_is_typed_and_not_marked(
+    front, tmp_path, monkeypatch
+):
+    known = front.figures()
+    assert front.unfounded_rows(known) == []
+    residual = "`tests/models/test_residual.py`"
+    (tmp_path / "ledger.md").write_text(
+        f"| a | 7 | 1,663,370 weights, 53.2 Mb | {residual} | 2026-11-26 | |\n"
+        f"| b | 7 | 1,663,371 weights | {residual} | 2026-11-26 | |\n"
+        "| c | 7 | 8.5 | the same | 2026-11-26 \u2020 | |\n"
+        "| d | 7 | 8.5 and 9 <!-- figures: x --> | the same | 2026-11-26 | |\n"
+    )
+    monkeypatch.setattr(front, "LEDGER", tmp_path / "ledger.md")
+    made = {"x": front.Figure(("8.5",), "one seed", "")}
+    assert [line.split(": ")[0] for line in front.unfounded_rows(made)] == ["1,663,371", "9", "x"]
 
 
 def test_rows_of_the_ledger_are_marked_where_the_code_has_changed_since(
@@ -103,7 +138,14 @@ def test_rows_of_the_ledger_are_marked_where_the_code_has_changed_since(
     )
     (tmp_path / "ledger.md").write_text(text)
     monkeypatch.setattr(front, "LEDGER", tmp_path / "ledger.md")
-    front.mark()
+    monkeypatch.setattr(front, "README", tmp_path / "page.md")
+    monkeypatch.setattr(front, "site", lambda: [front.Page(front.LEDGER)])
+    keyed = "old 1 <!-- figures: old -->\nnew 2 \u2020 <!-- figures: new -->\n"
+    (tmp_path / "page.md").write_text(keyed)
+    front.mark({name: front.Figure((name,), "", "fedrlr", made) for name, made in COMMITS.items()})
+    assert (tmp_path / "page.md").read_text() == (
+        "old 1 \u2020 <!-- figures: old -->\nnew 2 <!-- figures: new -->\n"
+    )
     assert (tmp_path / "ledger.md").read_text() == text.replace(
         "2020-01-01", "2020-01-01 \u2020", 1
     )

@@ -21,7 +21,8 @@ def test_a_run_is_made_once_and_an_interrupted_one_leaves_nothing(tmp_path):
         return {"rows": [[1, 0.5]]}
 
     file = tmp_path / "runs" / "a.json"
-    assert kept.kept(file, run) == kept.kept(file, run) == {"rows": [[1, 0.5]]}
+    found = {"rows": [[1, 0.5]], "commit": kept.commit()}
+    assert kept.kept(file, run) == kept.kept(file, run) == found
     assert made == [1]
 
     def interrupted():

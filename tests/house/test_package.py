@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,27 @@ def test_every_public_name_has_a_docstring(name):
         for method, function in vars(value).items() if inspect.isclass(value) else ():
             if not method.startswith("_") and inspect.isfunction(function):
                 assert function.__doc__, f"{name}.{attribute}.{method}"
+
+
+def section(value, head):
+    parts = re.split(r"^(\w+)\n---+\n", inspect.getdoc(value), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True)).get(head, "")
+
+
+@pytest.mark.parametrize("name", [name for name in bf.__all__ if callable(getattr(bf, name))])
+def test_a_docstring_explains_every_parameter(name):
+    value = getattr(bf, name)
+    heads = re.findall(r"^([\w*].*)", section(value, "Parameters"), re.MULTILINE)
+    told = {one.strip(" *") for head in heads for one in head.split(",")}
+    assert [one for one in inspect.signature(value).parameters if one not in told] == []
+
+
+@pytest.mark.parametrize("name", bf.methods())
+def test_the_docstring_of_a_recipe_names_its_paper(name):
+    method = bf.methods()[name]
+    entry = bf.citation(name).split("\n@")[0]
+    title = re.sub("[{}]", "", re.search(r"title\s*= \{(.*)\}", entry)[1])
+    assert title in " ".join(section(method.make, "References").split())
 
 
 @pytest.mark.parametrize(

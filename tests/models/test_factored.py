@@ -16,6 +16,7 @@ from bayesfed.models import (
     FactoredLayer,
     Unrolling,
     align,
+    costs,
     dense_or_thin,
     factorise,
     frobenius_decay,
@@ -292,6 +293,21 @@ def test_counts_are_those_of_the_network(resnets):
     ]
     assert not any(name.startswith("layer1.0") or "shortcut" in name for name in unrollings(made))
     assert made.eval()(randn(1, 3, 32, 32)).shape == (1, 10)
+
+
+def test_layers_3_and_4_have_most_parameters_as_in_figure_7(resnets):
+    deep = {}
+    for classes in (10, 100):
+        rows = costs(resnets[classes], torch.zeros(1, 3, 32, 32))
+        for kind in ("parameters", "macs"):
+            values = {row.layer: getattr(row, kind) for row in rows}
+            chosen = sum(values[name] for name in values if name[:6] in ("layer3", "layer4"))
+            deep[kind, classes] = round(100 * chosen / sum(values.values()), 1)
+    # The paper: more than 93 % of parameters, 55.6 % of ResNet-34's multiplications.
+    assert deep == {
+        **{("parameters", 10): 93.9, ("parameters", 100): 93.5},
+        **{("macs", 10): 48.3, ("macs", 100): 55.7},
+    }
 
 
 def test_counts_of_table_1():

@@ -143,6 +143,10 @@ def test_a_key_is_a_network_of_the_right_scale(make):
             r"alexnet, image: expected at least 8 x 8 pixels, found \(1, 28, 7\)",
         ),
         (
+            lambda: bf.cnn((28, 28, 1), 10, KEY),
+            r"cnn, image: expected \(channels, height, width\), at least 4 pixels each way",
+        ),
+        (
             lambda: bf.models.mobilenet((3, 32, 32), 10, KEY, width=0.0),
             "mobilenet, width: expected a positive finite number, found 0.0",
         ),

@@ -70,6 +70,28 @@ def test_path_loss_falls_by_its_exponent_and_is_3gpp_at_a_kilometre():
     assert rates == pytest.approx([7.813, 1.425, 0.4524], rel=1e-3)
 
 
+def test_the_usual_device_sends_longer_than_it_trains():
+    """AnycostFL, Fig. 1: 1_000 rows of a CNN of 12.27e6 MACs, an update of 53.2 Mb."""
+    device = Device()
+    cycles = work_cycles(12.27e6, 1_000, macs_per_cycle=device.macs_per_cycle)
+    found = {
+        (metres, gigahertz): round_cost(
+            device,
+            device.gain(metres),
+            cycles=cycles,
+            bits=53.2e6,
+            frequency_hz=gigahertz * 1e9,
+        )
+        for metres in (367.0, 550.0)
+        for gigahertz in (0.5, 1.5)
+    }
+    slow, fast = found[367.0, 0.5], found[367.0, 1.5]
+    assert [f"{one:.2g}" for one in (slow.uplink_s, slow.uplink_j)] == ["37", "3.7"]
+    assert [f"{one:.2g}" for one in (fast.compute_s, slow.compute_s)] == ["1.5", "4.6"]
+    assert [f"{one:.2g}" for one in (slow.compute_j, fast.compute_j)] == ["4.3", "39"]
+    assert f"{found[550.0, 1.5].uplink_s:.3g}" == "118"
+
+
 def test_positions_are_uniform_over_the_disc_and_named():
     device = Device(min_distance_m=35.0, max_distance_m=550.0)
     found = np.array([device.distance_m(KEY, "a", round) for round in range(2000)])

@@ -101,6 +101,8 @@ def anycost_fl(
 
     Parameters
     ----------
+    net
+        The network, of layers whose channels can be cut; it is not changed.
     sample
         Inputs of the network, ``(B, ...)``, with which the sizes are measured.
     deadline_s
@@ -108,7 +110,8 @@ def anycost_fl(
     settings
         Compression settings by message size, from `public_settings` or `fit_flexible`. Default:
         settings fitted on normal draws of the network's shapes, coarser than those of an update, so
-        that messages fit devices' channels; with ``beta=(1.0, 1.0)`` 32-bit floats.
+        that messages fit devices' channels; with ``beta=(1.0, 1.0)``, or where these are shorter,
+        32-bit floats.
     alphas
         Shrinking factors that devices choose from, falling. ``(1,)`` never shrinks.
     beta
@@ -125,6 +128,8 @@ def anycost_fl(
         Codec of the down-link. Default: 32-bit floats.
     link
         Link that carries payloads within the cell. Default: `Digital()`.
+    likelihood
+        As in `fed_avg`.
 
     Raises
     ------
@@ -132,6 +137,11 @@ def anycost_fl(
         If alphas do not fall or one is outside (0, 1], the network has running statistics, cannot
         be traced or, where devices shrink it, has frozen parameters, local work is not given in
         epochs, or `beta` or `aggregation` is invalid.
+
+    References
+    ----------
+    Li et al., "AnycostFL: Efficient On-Demand Federated Learning over Heterogeneous Edge Devices"
+    (2023).
     """
     if not alphas or list(alphas) != sorted(set(alphas), reverse=True):
         raise ArgumentError(
@@ -154,9 +164,9 @@ def anycost_fl(
         raise ArgumentError("anycost_fl", expected, f"frozen {still}", "alphas=(1,)")
     draws, coding = Key(0, "anycost_fl", "draws"), Key(0, "anycost_fl", "settings")
     if settings is None and beta != (1.0, 1.0):
-        settings = fit_flexible(
-            [_drawn(net, draws)], coding, shares=SHARES[::3], levels=LEVELS[::2]
-        )
+        fitted = fit_flexible([_drawn(net, draws)], coding, shares=SHARES[::3], levels=LEVELS[::2])
+        # A tiny network's floats are shorter than anything coded.
+        settings = fitted if beta or fitted.least < 1 else None
     bounds = beta or ((settings.least, max(settings.least, 1 / 15)) if settings else (1.0, 1.0))
     shares = tuple(shrunk_shares(net, graph, sample, alphas))
     planner = Planner(shares, deadline_s, bounds, work.epochs, work.batch_size)
@@ -236,8 +246,14 @@ def public_settings(
 
     Parameters
     ----------
+    net
+        The network that will be trained; it is not changed.
     public
         Public rows that the server may train on.
+    key
+        Key of the batches of these steps.
+    likelihood
+        Likelihood of the targets. Default: `Categorical()`.
     training
         Steps on them. Default: 20 steps of all rows with ``Sgd(0.05)``.
 

@@ -66,10 +66,20 @@ def fed_paq(
     bits
         Bits of a quantised entry, 2 to 24: ``2^(bits - 1) - 1`` levels on each side of zero, scaled
         by the leaf's largest entry. The levels are sent entropy-coded, which costs less.
-    likelihood, training, link
+    net, likelihood, training, link
         As in `fed_avg`.
     codec
         Codec of the down-link. Default: 16-bit floats.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is outside its domain, or the network has running statistics.
+
+    References
+    ----------
+    Reisizadeh et al., "FedPAQ: A Communication-Efficient Federated Learning Method with Periodic
+    Averaging and Quantization" (2020).
     """
     up = Coded(FedPaqQuantiser(2 ** (bits - 1) - 1, norm="max"))
     return _changes("fed_paq", net, up, likelihood, training, codec, link)
@@ -99,10 +109,20 @@ def qsgd(
         magnitude is unbiased too, and has far less variance where levels are few.
     share
         Share of a leaf's entries, the largest, that are sent.
-    likelihood, training, link
+    net, likelihood, training, link
         As in `fed_avg`.
     codec
         Codec of the down-link. Default: 16-bit floats.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is outside its domain, or the network has running statistics.
+
+    References
+    ----------
+    Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding"
+    (2017).
     """
     up = _largest(share, Qsgd(levels, bucket, norm))
     return _changes("qsgd", net, up, likelihood, training, codec, link)
@@ -130,10 +150,19 @@ def uveqfed(
         lattice, 1 or 2.
     share
         Share of a leaf's entries, the largest, that are sent.
-    likelihood, training, link
+    net, likelihood, training, link
         As in `fed_avg`.
     codec
         Codec of the down-link. Default: 16-bit floats.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is outside its domain, or the network has running statistics.
+
+    References
+    ----------
+    Shlezinger et al., "UVeQFed: Universal Vector Quantization for Federated Learning" (2021).
     """
     up = _largest(share, Lattice(bits=bits, dimension=dimension))
     return _changes("uveqfed", net, up, likelihood, training, codec, link)
@@ -156,10 +185,20 @@ def dssm(
     ----------
     share
         Share gamma of a leaf's entries that are sent.
-    likelihood, training, link
+    net, likelihood, training, link
         As in `fed_avg`.
     codec
         Codec of the down-link. Default: 16-bit floats.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is outside its domain, or the network has running statistics.
+
+    References
+    ----------
+    Ji et al., "Dynamic Sampling and Selective Masking for Communication-Efficient Federated
+    Learning" (2022).
     """
     up = Coded(TopK(share, Float(16, entropy=Range())))
     return _changes("dssm", net, up, likelihood, training, codec, link)

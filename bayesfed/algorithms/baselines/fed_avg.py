@@ -31,6 +31,8 @@ def fed_avg(
 
     Parameters
     ----------
+    net
+        The network, any module. Its parameters are the model before round 0; it is not changed.
     likelihood
         Likelihood of the targets. Default: `Categorical()`.
     training
@@ -52,6 +54,11 @@ def fed_avg(
     ------
     ArgumentError
         If the network has running statistics and `buffers` is "static", or there is no such policy.
+
+    References
+    ----------
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data"
+    (2017).
     """
     work = training or Training()
     local = work.fitting(net, likelihood, masked=masked, buffers=buffers)

@@ -43,6 +43,8 @@ def fed_hq(
 
     Parameters
     ----------
+    net
+        The network, as in `fed_avg`.
     planner
         A planner of one size, the whole network. Its beta bounds what the channel allows.
     settings
@@ -55,11 +57,17 @@ def fed_hq(
         optimiser: ``Sgd(0.05)``.
     codec
         Codec of the down-link. Default: 32-bit floats.
+    likelihood, link
+        As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If the planner shrinks, `settings` has several shares, or `sending` is not in (0, 1).
+
+    References
+    ----------
+    Chen et al., "Dynamic Aggregation for Heterogeneous Quantization in Federated Learning" (2021).
     """
     if (actual := [row.alpha for row in planner.sizes]) != [1.0]:
         raise ArgumentError(

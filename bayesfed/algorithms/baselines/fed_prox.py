@@ -33,13 +33,17 @@ def fed_prox(
     ----------
     strength
         Strength mu of ``mu / 2 ||w - w_t||^2`` beside a mean loss; 0 is `fed_avg`, bit for bit.
-    likelihood, training, codec, link
+    net, likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If the strength is negative.
+
+    References
+    ----------
+    Li et al., "Federated Optimization in Heterogeneous Networks" (2020).
     """
     work = training or Training()
     objective = Proximal(MaximumLikelihood(net, likelihood or Categorical()), strength)

@@ -69,12 +69,19 @@ def hetero_fl(
         Policy of running statistics, as in `fed_avg`. Under "mean" those of each channel are
         averaged over the clients that have it; under "local" a client whose size changes begins
         anew. The paper's networks are static; `batch_statistics` then queries every size.
+    link
+        As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If there are no nets, one has running statistics and `buffers` is "static", or one is not a
         slice of the first.
+
+    References
+    ----------
+    Diao, Ding and Tarokh, "HeteroFL: Computation and Communication Efficient Federated Learning for
+    Heterogeneous Clients" (2021).
     """
     if not nets:
         raise ArgumentError(

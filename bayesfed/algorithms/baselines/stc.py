@@ -41,8 +41,18 @@ def stc(
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Sgd(0.05)``; the paper takes one
         step, ``Training(steps=1)``.
-    likelihood, link
+    net, likelihood, link
         As in `fed_avg`.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is outside its domain, or the network has running statistics.
+
+    References
+    ----------
+    Sattler et al., "Robust and Communication-Efficient Federated Learning from Non-IID Data"
+    (2020).
     """
     work = training or Training()
     return compose(

@@ -111,13 +111,12 @@ def d_turbo_vbi(
     sample: bool = True,
     link: Link | None = None,
 ) -> Algorithm:
-    """Learn a clustered-sparse posterior over many clients.
+    """Fit a sparse posterior of a network's weights, in which active weights come in clusters.
 
     The published algorithm is ``field=no_field, blocks=MeanField(as_printed=True), codec=Cast(16),
-    temperature=1.0, before_averaging=True``, but for two steps: after Module B's sum-product, q(s)
-    is B's belief, the prior's message and the evidence together, where Algorithm 1 waits for line
-    11 of the next round, half a round later; and an entry with q(s) <= 1/2 is not trained, and
-    judged by a mean of 0.
+    temperature=1.0, before_averaging=True``, but for two steps: q(s) is Module B's belief at once,
+    where Algorithm 1 waits half a round for line 11; and an entry with q(s) <= 1/2 is not trained,
+    and judged by a mean of 0.
 
     Parameters
     ----------
@@ -132,8 +131,7 @@ def d_turbo_vbi(
         Temperature of the likelihood, where the likelihood leaves it open. "auto": it is chosen in
         every round on a tenth of each client's rows, which are then not trained on; see
         `bayesfed.federated.training.held_out_scores`. Default: a tenth of the number of rows for
-        each weight, at most 1, so that the prior of a weight counts no more than a tenth of a row
-        does, however large the network is.
+        each weight, at most 1: the prior of a weight counts at most as a tenth of a row does.
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Adam(2e-3)``.
     codec
@@ -148,8 +146,8 @@ def d_turbo_vbi(
         Default: `Returns()` where `changes` learn from a start of at most 3 % of the weights;
         ``Returns(share=0)`` is none.
     spread, initial_sd
-        Whether all weights share one posterior sd, or each layer or each weight has its own; and
-        its initial value. Default: a tenth of the initial scale of the (narrowest) layer.
+        One posterior sd for all weights, for each "layer" or for each "weight"; its initial value.
+        Default of that: a tenth of the initial scale of the (narrowest) layer.
     initial_inclusion
         pi-tilde before round 0; a-tilde and b-tilde follow from it by (17). The paper leaves it
         open. Default: 1, nearly. Under `MeanField`, which keeps an entry whose precision says that
@@ -162,21 +160,19 @@ def d_turbo_vbi(
         Share of the weights under the prior that are active in the end, or a `ToDensity`, which
         says how it gets there. Default: 0.33, unless `field` is given.
     field
-        Log-odds that are added to the prior in each round, in place of a density. Then nothing
-        watches over the fit, no layer has a floor, and no round is taken back. With ``no_field``,
-        prior and temperature alone decide how many weights stay active, if any.
+        Log-odds that are added to the prior in each round, in place of a density. Then no layer
+        has a floor, and no round is taken back. ``no_field`` leaves the number of active weights
+        to prior and temperature.
     warm_up
         Number of rounds in which nothing is switched off, so that weights are judged by the data
         and not by their initial values.
     inclusion_levels
         Number of levels, 1 to 256, to which q(s) is rounded for the clients, who weigh prior
-        precisions by it. 16 levels cost less than four bits an entry in a message whose bytes are
-        entropy-coded. With 1 it is not sent: clients compute it from their means. Default: 1 with
-        changes, else 256.
+        precisions by it; 16 cost less than four bits an entry. With 1 it is not sent: clients
+        compute it from their means. Default: 1 with changes, else 256.
     before_averaging
-        Update q(s) and q(rho) from the means of the last round, before they are averaged, as
-        Algorithm 1 prints lines 11 to 14. Default: from the averaged means, as the text after (23)
-        says.
+        Update q(s) and q(rho) from the means before they are averaged, as lines 11 to 14 of
+        Algorithm 1. Default: from the averaged means, as the text after (23) says.
     use_prior, sample
         Whether the ELBO has its prior terms, and whether weights are sampled. Both false with
         `Cast(32)` is FedAvg on the means, bit for bit.
@@ -199,6 +195,11 @@ def d_turbo_vbi(
     -----
     CollapseWarning
         If a layer loses its last active weight, or a round that undid learning is taken back.
+
+    References
+    ----------
+    Xia, Tsang and Lau, "Bayesian Federated Model Compression for Communication and Computation
+    Efficiency" (2024).
     """
     if density is not None and field is not None:
         raise ArgumentError("d_turbo_vbi", "a density or a field", "both", f"density={density}")

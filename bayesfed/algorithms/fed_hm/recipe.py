@@ -126,6 +126,8 @@ def fed_hm(
     buffers
         Policy of running statistics, as in `fed_avg`. The paper's networks are static;
         `batch_statistics` then queries every size.
+    likelihood, codec, link
+        As in `fed_avg`.
 
     Raises
     ------
@@ -133,6 +135,11 @@ def fed_hm(
         If there are no ratios or they do not fall, one is outside (0, 1], no layer is smaller as
         factors at the last, `decay`, `temperature` or `residual` is out of range, or the network
         has running statistics and `buffers` is "static".
+
+    References
+    ----------
+    Yao et al., "FedHM: Efficient Federated Learning for Heterogeneous Models via Low-rank
+    Factorization" (2021).
     """
     if not ratios or any(b >= a for a, b in pairwise(ratios)):
         raise ArgumentError(

@@ -97,6 +97,8 @@ def fed_rlr(
         How payloads reach the server. Default: `Digital()`.
     codec
         Codec of both directions. Default: 32-bit floats.
+    likelihood
+        As in `fed_avg`.
 
     Raises
     ------
@@ -104,6 +106,11 @@ def fed_rlr(
         If a rank is impossible, nothing has fixed rank, the optimiser is not a plain `Sgd`, `clip`
         is not positive, the network has running statistics, `consensus` is outside [0, 1] (in its
         round, if it is a function), or `Points()` should go over the air.
+
+    References
+    ----------
+    Xue and Lau, "Riemannian Low-Rank Model Compression for Federated Learning With Over-the-Air
+    Aggregation" (2023).
     """
     work = training or Training()
     sgd = work.optimiser or Sgd(0.2)

@@ -174,6 +174,10 @@ def conjugate(
     ------
     ArgumentError
         If the prior is empty or not of finite floating-point numbers.
+
+    References
+    ----------
+    Bishop, "Pattern Recognition and Machine Learning" (2006).
     """
     if not prior or not all(
         leaf.is_floating_point() and bool(torch.isfinite(leaf).all()) for leaf in prior.values()

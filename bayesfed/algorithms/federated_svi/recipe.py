@@ -119,20 +119,19 @@ def federated_svi(
     least_rows: int | None = None,
     secure: int | None = None,
 ) -> Algorithm:
-    """Fit a guide to the rows of all clients; or, of a model alone, find their exact posterior.
+    """Find the posterior of a Pyro model, given the rows of all clients; or fit a guide to them.
 
-    ``bf.run(bf.federated_svi(model), clients)`` needs no other argument and ends by itself: it
-    searches the mode, fits a Gaussian with all correlations and weights 4,096 points of it, up to
-    50 shared unconstrained values. Of larger models it fits independent Gaussians, and weights
-    points of them once, as the check of the fit. ``result.posterior.status`` says how far the draws
-    can be trusted. Priors may be improper.
+    ``bf.run(bf.federated_svi(model), clients)`` needs no other argument and ends by itself. Up to
+    50 shared unconstrained values it finds the mode, fits a Gaussian with all correlations, and
+    weights 4,096 points of it. For larger models it fits independent Gaussians and checks them by
+    weights of points. ``result.posterior.status`` says how far to trust it. Priors may be improper.
 
     `client_plate`, `link`, `least_rows` and `secure` may be given; `observations` and `example` are
     checked against the clients' rows, and `seed` changes nothing. Any other argument chooses a
     guide's fit, as does a `bayesian` network with more than 50 weights.
 
-    What sites answer are sums over their rows: log likelihoods, gradients and Hessians. Of few rows
-    they say the rows themselves; `SECURITY.md` says what there is against it.
+    Sites answer with sums over their rows: log likelihoods, gradients and Hessians. Sums of few
+    rows reveal these rows; `SECURITY.md` says what helps.
 
     Parameters
     ----------
@@ -157,14 +156,12 @@ def federated_svi(
         it where its temperature, or its guide's first width, comes from it. A run refuses a number
         that is more than a tenth off the pool's.
     example
-        A few rows on which model and guide are run for names and shapes; no value is learned from.
-        A guide's fit needs it.
+        A few rows, which a guide's fit needs for names and shapes; nothing is learned from them.
     temperature
         Temperature of the likelihood of a `bayesian` network that leaves it open; 1 is Bayes' rule.
-        "auto": it is chosen in every round on a tenth of each client's rows, which are then not
-        trained on (`HeldOutScores`); for `ReverseKL` with `Ivon`. Default: "auto" where that is
-        possible and no guide is given; else, with `Ivon`, a tenth of the number of rows for each
-        weight, at most 1; else 1.
+        "auto", for `ReverseKL` with `Ivon`: it is chosen in every round on a tenth of each client's
+        rows, which are not trained on. Default: "auto" where possible and no guide is given; else,
+        with `Ivon`, a tenth of the number of rows for each weight, at most 1; else 1.
     training
         Local work of a round. Default: 50 steps of all rows with ``Adam(1e-2)``; if `fusion` is not
         given either, with ``NaturalGradient(0.1)`` and the schedule ``inverse(10)``. Default for a
@@ -189,17 +186,16 @@ def federated_svi(
     codec
         Codec of both directions. Default: the guide's floats, 32 or 64 bits.
     link
-        How payloads reach the server. Default: `Digital()`. `OverTheAir` adds any rule's sums; its
-        noise reaches precisions too, which `SummedGradients` bears best.
+        How payloads reach the server. Default: `Digital()`. `OverTheAir` adds noise to precisions
+        too, which `SummedGradients` bears best.
     seed
         Seed of the parameters' first values.
     least_rows
         Fewest rows of a site of a model alone: a site that has fewer, and any, refuses to answer.
-        Default: none does; a site with less than three rows for each shared value is warned of by
-        name.
+        Default: none does; sites with less than three rows for each shared value are warned of.
     secure
-        Largest number of sites of a model alone, 3 or more, whose answers are then summed under
-        masks, in all stages: the server sees sums alone (`bayesfed.secure`). Default: no masks.
+        Largest number of sites of a model alone, 3 or more, whose answers are summed under masks:
+        the server sees only sums (`bayesfed.secure`). Default: no masks.
 
     Raises
     ------
@@ -208,6 +204,10 @@ def federated_svi(
         twice.
     PosteriorError
         If the rule cannot serve the guide.
+
+    References
+    ----------
+    Bingham et al., "Pyro: Deep Universal Probabilistic Programming" (2019).
     """
     settings = (fusion, scale, temperature, training, elbo, codec, averaging, antithetic, stay)
     alone = settings == PLAIN and (guide is None or isinstance(guide, FittedGuide))

@@ -203,6 +203,11 @@ def bayesian_lora(
     ArgumentError
         If the network has no adapters of one rank, ranks do not fall from at most that to at least
         1, the guide's parameters cannot be cut into slices, or as in `federated_svi`.
+
+    References
+    ----------
+    Fang et al., "Federated Sketching LoRA: On-Device Collaborative Fine-Tuning of Large Language
+    Models" (2025); Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021).
     """
     rank, layers = lora_rank(model.net), sorted(adapters(model.net))
 

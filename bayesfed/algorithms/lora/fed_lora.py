@@ -45,11 +45,18 @@ def fed_lora(
         Weigh clients by their rows. Default: all alike.
     codec, up
         Codec of the down-link, by default 32-bit floats; codec of the changes, by default the same.
+    likelihood, link
+        As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If the network has no adapters of one rank, or running statistics.
+
+    References
+    ----------
+    Zhang et al., "Towards Building the FederatedGPT: Federated Instruction Tuning" (2024); Hu et
+    al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021).
     """
     lora_rank(net)
     work = training or Training(batch_size=16)
@@ -83,13 +90,18 @@ def ffa_lora(
     ----------
     net
         A network from `lora`. It is never changed.
-    training, by_rows, codec, up, link
+    likelihood, training, by_rows, codec, up, link
         As `fed_lora`.
 
     Raises
     ------
     ArgumentError
         As `fed_lora`.
+
+    References
+    ----------
+    Sun et al., "Improving LoRA in Privacy-preserving Federated Learning" (2024); Hu et al., "LoRA:
+    Low-Rank Adaptation of Large Language Models" (2021).
     """
     made = fed_lora(
         half_frozen(net),

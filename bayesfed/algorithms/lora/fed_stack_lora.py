@@ -199,12 +199,19 @@ def fed_stack_lora(
         Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
         Weigh clients by their rows. Default: all alike.
+    likelihood, codec, link
+        As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If the network has no adapters of one rank, trained ones, or running statistics, or ranks do
         not fall from at most that to at least 1.
+
+    References
+    ----------
+    Wang et al., "FLoRA: Federated Fine-Tuning Large Language Models with Heterogeneous Low-Rank
+    Adaptations" (2024); Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021).
     """
     initial = travelling(net, "static", where="fed_stack_lora")
     nets = by_rank(net, ranks, where="fed_stack_lora")

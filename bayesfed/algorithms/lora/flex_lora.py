@@ -54,12 +54,19 @@ def flex_lora(
         Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
     by_rows
         Weigh clients by their rows. Default: all alike.
+    likelihood, codec, link
+        As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If the network has no adapters of one rank, or running statistics, or ranks do not fall from
         at most that to at least 1.
+
+    References
+    ----------
+    Bai et al., "Federated Fine-tuning of Large Language Models under Heterogeneous Tasks and Client
+    Resources" (2024); Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021).
     """
     full = shapes(travelling(net, "static", where="flex_lora"))
     nets = by_rank(net, ranks, where="flex_lora")

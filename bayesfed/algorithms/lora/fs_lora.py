@@ -117,6 +117,8 @@ def fs_lora(
         Weigh clients by their rows. Default: all alike, as in (5).
     codec, up
         Codec of the down-link, by default 32-bit floats; codec of the changes, by default the same.
+    likelihood, link
+        As in `fed_avg`.
 
     Raises
     ------
@@ -125,6 +127,11 @@ def fs_lora(
         most that to at least 1, there is no such sampling, an anchored sum or one of rewritten
         slices is to be divided by coverage, A is to be frozen in the printed mode, or adapters are
         to be rewritten whose A is frozen.
+
+    References
+    ----------
+    Fang et al., "Federated Sketching LoRA: On-Device Collaborative Fine-Tuning of Large Language
+    Models" (2025); Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021).
     """
     if anchored and by_coverage:
         raise ArgumentError(

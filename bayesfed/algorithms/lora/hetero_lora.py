@@ -53,17 +53,24 @@ def hetero_lora(
         A network from `lora`, at the largest rank. All clients have its scale.
     ranks, capacity
         Numbers of slices of the sizes, falling; and which size a client trains in a round.
-    by_norm
-        Weigh clients by the norm of their adapters, on top of `by_rows`. If both are false, all
-        clients weigh alike.
+    by_norm, by_rows
+        Weigh clients by the norm of their adapters; weigh them by their rows. If both are false,
+        all clients weigh alike.
     training
         Local work of a round. Default: 50 steps of 16 rows with ``Sgd(0.05)``.
+    likelihood, codec, link
+        As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If the network has no adapters of one rank, or running statistics, or ranks do not fall from
         at most that to at least 1.
+
+    References
+    ----------
+    Cho et al., "Heterogeneous LoRA for Federated Fine-tuning of On-Device Foundation Models"
+    (2024); Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021).
     """
     full = shapes(travelling(net, "static", where="hetero_lora"))
     nets = by_rank(net, ranks, where="hetero_lora")

@@ -92,13 +92,17 @@ def ditto(
     training
         Local work of a round, on the shared model and as much again on the client's own, by `Sgd`
         without momentum. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
-    likelihood, codec, link
+    net, likelihood, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If the strength is negative, or the optimiser is not `Sgd` without momentum.
+
+    References
+    ----------
+    Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization" (2021).
     """
     work = training or Training()
     sgd_of(work, "ditto")

@@ -102,13 +102,17 @@ def fed_per(
     local
         ``(parameter name, owning module) -> bool``: which parameters stay with clients. Default:
         those of the last layer. If it chooses none, the method is `fed_avg`, bit for bit.
-    likelihood, training, codec, link
+    net, likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If `local` chooses every parameter.
+
+    References
+    ----------
+    Arivazhagan et al., "Federated Learning with Personalization Layers" (2019).
     """
     return _with_own_parts("fed_per", net, local, True, likelihood, training, codec, link)
 
@@ -138,13 +142,18 @@ def fed_babu(
         layer.
     tuned
         ``(parameter name, owning module) -> bool``: what is fine-tuned. Default: every parameter.
-    likelihood, training, codec, link
+    net, likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If `local` chooses every parameter, or `steps` is below 1.
+
+    References
+    ----------
+    Oh, Kim and Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification"
+    (2022).
     """
     work = training or Training()
     return personalised(

@@ -98,6 +98,8 @@ def local_privacy(
 
     Parameters
     ----------
+    algorithm
+        The method: an `Algorithm`, as every recipe returns.
     clip
         Largest Euclidean norm of a client's change, over all leaves together. Infinity is allowed
         without noise only.

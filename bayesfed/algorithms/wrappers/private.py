@@ -60,6 +60,8 @@ def private(
 
     Parameters
     ----------
+    algorithm
+        The method: an `Algorithm`, as every recipe returns.
     clip
         Largest Euclidean norm of a client's change, over all leaves together. Infinity is allowed
         without noise only; the method is then unchanged but for its weights.

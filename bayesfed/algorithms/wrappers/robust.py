@@ -39,6 +39,11 @@ def equal_weights(algorithm: Algorithm) -> Algorithm:
     """Give every client with a weight above zero the weight 1, so that nobody gains influence by
     claiming many rows.
 
+    Parameters
+    ----------
+    algorithm
+        The method: an `Algorithm`, as every recipe returns.
+
     Raises
     ------
     ArgumentError
@@ -74,6 +79,8 @@ def robust(algorithm: Algorithm, rule: Rule) -> Algorithm:
 
     Parameters
     ----------
+    algorithm
+        The method: an `Algorithm`, as every recipe returns.
     rule
         `Median()`, `TrimmedMean(share)`, `Krum(byzantine, keep)` or `NormGate(factor)`.
 

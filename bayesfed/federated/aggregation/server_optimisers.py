@@ -162,8 +162,16 @@ class Adaptive(ABC):
 
 
 class FedAdagrad(Adaptive):
-    """Adagrad on the server: ``v <- v + Delta^2`` (Reddi et al., "Adaptive federated optimization",
-    2021).
+    """Adagrad on the server: ``v <- v + Delta^2``, and the step of `FedAdam`.
+
+    Parameters
+    ----------
+    learning_rate, beta1, beta2, tau
+        As in `FedAdam`; `beta2` is not used.
+
+    References
+    ----------
+    Reddi et al., "Adaptive federated optimization" (2021), Algorithm 2.
     """
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
@@ -171,8 +179,28 @@ class FedAdagrad(Adaptive):
 
 
 class FedAdam(Adaptive):
-    """Adam on the server: ``v <- beta2 v + (1 - beta2) Delta^2`` (Reddi et al., "Adaptive federated
-    optimization", 2021).
+    """Adam on the server: ``m <- beta1 m + (1 - beta1) Delta``,
+    ``v <- beta2 v + (1 - beta2) Delta^2``, ``x <- x + learning_rate m / (sqrt(v) + tau)``, where
+    Delta is the mean change of a round.
+
+    Parameters
+    ----------
+    learning_rate
+        eta, about the largest change of an entry in a round.
+    beta1, beta2
+        Factors on the previous first and second moment, in [0, 1).
+    tau
+        Degree of adaptivity: changes far below it are not scaled up. The second moment begins at
+        ``tau ** 2``.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is outside its domain.
+
+    References
+    ----------
+    Reddi et al., "Adaptive federated optimization" (2021), Algorithm 2.
     """
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
@@ -180,8 +208,17 @@ class FedAdam(Adaptive):
 
 
 class FedYogi(Adaptive):
-    """Yogi on the server: ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)`` (Reddi et al.,
-    "Adaptive federated optimization", 2021).
+    """Yogi on the server: ``v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)``, and the step of
+    `FedAdam`.
+
+    Parameters
+    ----------
+    learning_rate, beta1, beta2, tau
+        As in `FedAdam`.
+
+    References
+    ----------
+    Reddi et al., "Adaptive federated optimization" (2021), Algorithm 2.
     """
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:

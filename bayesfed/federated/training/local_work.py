@@ -43,7 +43,7 @@ PRECISION = number("[0, inf)", "0.3")
 )
 @dataclass(frozen=True)
 class Training:
-    """Local work of a round.
+    """What a client does in a round: how many steps, of how many rows, by which optimiser.
 
     Parameters
     ----------

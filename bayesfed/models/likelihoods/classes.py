@@ -22,7 +22,7 @@ TINY = 1e-30
 @checked_class({}, temperature=SCALE, smoothing=number("[0, 1)", "0.1"))
 @dataclass(frozen=True)
 class Categorical:
-    """Classes ``0 .. C-1`` from logits ``(B, C)``.
+    """The likelihood of class labels ``0 .. C-1``, given logits ``(B, C)`` of a network.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from bayesfed.models.likelihoods.rows import RowLikelihood
 @checked_class({}, sd=SCALE, temperature=SCALE)
 @dataclass(frozen=True)
 class Normal(RowLikelihood):
-    """Real targets of the output's shape with independent noise of standard deviation `sd`.
+    """The likelihood of real targets: the outputs are their means, with independent normal noise.
 
     Parameters
     ----------

@@ -9,10 +9,15 @@ from typing import TypeVar
 
 from torch import nn
 
-from bayesfed.errors.checks import POSITIVE, Role, check
+from bayesfed.errors.checks import COUNT, POSITIVE, Role, check
 from bayesfed.keys import Key
 
 Net = TypeVar("Net", bound=nn.Module)
+IMAGE = Role(
+    lambda image: len(image) == 3 and all(COUNT.fits(size) for size in image),
+    "whole numbers from 1: (channels, height, width)",
+    "(1, 28, 28)",
+)
 # Images that three poolings leave something of.
 LARGE = Role(lambda image: min(image[1:]) >= 8, "at least 8 x 8 pixels", "cnn, femnist_cnn")
 

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from bayesfed.errors.checks import checked
 from bayesfed.keys import Key
-from bayesfed.models.nets.building_blocks import as_images, initialised, slimmed
+from bayesfed.models.nets.building_blocks import IMAGE, as_images, initialised, slimmed
 from bayesfed.models.nets.norms import Norm, norm_layer
 
 
@@ -58,7 +58,7 @@ class Block(nn.Module):
         return functional.relu(self.norm2(self.conv2(inner)) + self.shortcut(inputs))
 
 
-@checked()
+@checked(image=IMAGE)
 def resnet18(
     image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "batch"
 ) -> nn.Sequential:
@@ -93,6 +93,7 @@ def resnet18(
     return _resnet((2, 2, 2, 2), image, classes, key, width, norm)
 
 
+@checked(image=IMAGE)
 def resnet34(
     image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "batch"
 ) -> nn.Sequential:

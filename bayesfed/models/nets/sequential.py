@@ -9,7 +9,7 @@ from torch import nn
 
 from bayesfed.errors.checks import COUNT, POSITIVE, Role, check, checked, number
 from bayesfed.keys import Key
-from bayesfed.models.nets.building_blocks import LARGE, initialised
+from bayesfed.models.nets.building_blocks import IMAGE, LARGE, initialised
 from bayesfed.models.nets.norms import Norm, norm_layer
 
 # Howard et al. (2017), table 1: output channels and stride of each depthwise-separable block.
@@ -60,7 +60,7 @@ def mlp(widths: Sequence[int], key: Key, *, dropout: float = 0.0) -> nn.Sequenti
     return initialised(nn.Sequential(*_perceptron(widths, dropout)), key)
 
 
-@checked(classes=COUNT, hidden=COUNT)
+@checked(image=IMAGE, classes=COUNT, hidden=COUNT)
 def cnn(
     image: tuple[int, int, int],
     classes: int,
@@ -69,7 +69,8 @@ def cnn(
     channels: Sequence[int] = (16, 32),
     hidden: int = 64,
 ) -> nn.Sequential:
-    """Build 3 x 3 convolutions with max pooling, then one hidden layer.
+    """Build a small convolutional network: 3 x 3 convolutions with max pooling, then one hidden
+    layer.
 
     Parameters
     ----------
@@ -83,12 +84,24 @@ def cnn(
         Output channels of each convolution. The pooling after each halves height and width.
     hidden
         Units of the hidden layer.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is below 1, or the image is too small for the poolings.
+
+    Examples
+    --------
+    >>> net = cnn((1, 28, 28), 10, Key(0, "net"))
     """
+    least = 2 ** len(channels)
+    said = f"(channels, height, width), at least {least} pixels each way"
+    check("cnn, image", image, Role(lambda image: min(image[1:]) >= least, said, "(1, 28, 28)"))
     layers, features = _convolved(image, [(after, True) for after in channels])
     return initialised(nn.Sequential(*layers, *_perceptron([features, hidden, classes])), key)
 
 
-@checked()
+@checked(image=IMAGE)
 def alexnet(
     image: tuple[int, int, int], classes: int, key: Key, *, width: int = 16, hidden: int = 128
 ) -> nn.Sequential:
@@ -127,7 +140,7 @@ def alexnet(
     return initialised(nn.Sequential(*layers, *_perceptron(widths)), key)
 
 
-@checked()
+@checked(image=IMAGE)
 def mobilenet(
     image: tuple[int, int, int], classes: int, key: Key, *, width: float = 1.0, norm: Norm = "group"
 ) -> nn.Sequential:

@@ -14,11 +14,11 @@ from torch import nn
 
 from bayesfed.errors.checks import check, checked
 from bayesfed.keys import Key
-from bayesfed.models.nets.building_blocks import LARGE, as_images, initialised, slimmed
+from bayesfed.models.nets.building_blocks import IMAGE, LARGE, as_images, initialised, slimmed
 from bayesfed.models.nets.norms import Norm, norm_layer
 
 
-@checked()
+@checked(image=IMAGE)
 def vgg9(
     image: tuple[int, int, int],
     classes: int,

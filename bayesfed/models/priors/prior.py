@@ -17,8 +17,11 @@ from bayesfed.models.random_fields.support_priors import MarkovGrid, Support
 @checked_class()
 @dataclass(frozen=True)
 class Prior:
-    """A support and a precision prior: ``s ~ support``, ``rho | s ~ precision``, and by (3)
-    ``w | rho ~ Normal(0, 1 / rho)``.
+    """A sparse prior of a weight matrix, for `declare`: which weights are active, and how large
+    active and inactive ones are.
+
+    It is ``s ~ support``, ``rho | s ~ precision``, ``w | rho ~ Normal(0, 1 / rho)``: (3) of Xia,
+    Tsang and Lau (2024).
 
     Parameters
     ----------
@@ -27,6 +30,10 @@ class Prior:
         `Inputs`, `Outputs` or `Channels`, which go as a whole.
     precision
         Prior of the precision of an active and of an inactive weight.
+
+    Examples
+    --------
+    >>> prior = Prior(support=MarkovGrid(row=0.6, column=0.6), precision=BernoulliGamma())
     """
 
     support: Support = MarkovGrid()

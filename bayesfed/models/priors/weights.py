@@ -46,7 +46,8 @@ def _drawn(name: str, entries: Any) -> Tensor:
 @checked_class({}, sd=SCALE)
 @dataclass(frozen=True)
 class Gaussian:
-    """``N(centre, sd^2)``: the site NAME.
+    """A normal prior of each entry of a parameter, ``N(centre, sd^2)``, for `bayesian`. The Pyro
+    site has the parameter's name.
 
     With a tensor as its centre it is a proximal or a consensus term: see `around`.
 
@@ -105,7 +106,8 @@ class Gaussian:
 @checked_class({}, scale=SCALE)
 @dataclass(frozen=True)
 class Laplace:
-    """Density ``exp(-|w| / scale) / (2 scale)``, as in the lasso (Tibshirani, 1996): the site NAME.
+    """A Laplace prior of each entry of a parameter, ``exp(-|w| / scale) / (2 scale)``, as in the
+    lasso (Tibshirani, 1996), for `bayesian`. The Pyro site has the parameter's name.
 
     Parameters
     ----------

@@ -31,7 +31,8 @@ LARGEST, MANY = 2**16, 2000
 
 @checked_class(sweeps=COUNT)
 class ClusteredSupport(TorchDistribution):
-    """A pairwise binary model as a Pyro distribution over ``model.shape``.
+    """Which weights are active, as a Pyro distribution of binary tensors of ``model.shape``: a
+    pairwise binary model that can be sampled and scored.
 
     `log_prob` leaves out log Z, a constant of the declared prior; it is subtracted only if nothing
     is coupled, where it is known. To learn couplings, subtract `bayesfed.inference.log_z`, which

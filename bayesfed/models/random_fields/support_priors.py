@@ -76,8 +76,17 @@ class Transition:
 @checked_class(probability=PROBABILITY)
 @dataclass(frozen=True)
 class Independent:
-    """Each weight is active independently with the given probability, strictly between 0 and 1: the
-    expected density.
+    """A prior of supports in which each weight is active independently of the others.
+
+    Parameters
+    ----------
+    probability
+        Probability that a weight is active, strictly between 0 and 1: the expected density.
+
+    Raises
+    ------
+    ArgumentError
+        If the probability is not in (0, 1).
     """
 
     probability: float = 0.5

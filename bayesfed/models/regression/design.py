@@ -28,6 +28,7 @@ from bayesfed.models.regression.tables import (
     evaluated,
     parsed,
     picked,
+    place,
     told,
 )
 
@@ -77,7 +78,7 @@ class Design:
         if not chosen:
             raise DataError("regression, data", "a site with complete rows", "none", "other rows")
         more = response if family == "ordinal" else ()
-        sites = {name: told(formula, frame, more) for name, frame in chosen.items()}
+        sites = {name: told(formula, frame, more, site) for name, frame in chosen.items()}
         made = cls(formula, family, site, missing, *agreed(sites))
         made._check_alone()
         tables = {name: categorised(frame, made.levels) for name, frame in chosen.items()}
@@ -258,7 +259,7 @@ class Design:
 
 def _evaluated(term: Any, frame: Frame, site: str) -> Any:
     """Return the columns of a term for a frame."""
-    where = f"site {site!r}, {term.name!r}"
+    where = f"{place(site)}, {term.name!r}"
     try:
         with np.errstate(all="ignore"):
             values = np.asarray(term.eval_new_data(frame), np.float64)

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from bayesfed.errors import DataError
+from bayesfed.errors.checks import one_of
 from bayesfed.models.likelihoods.classes import Ordinal
 from bayesfed.models.likelihoods.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
 from bayesfed.models.likelihoods.reals import Normal, StudentT
@@ -33,6 +34,7 @@ Name = Literal[
     "ordinal",
     "weibull",
 ]
+FAMILY = one_of(Name, "'bernoulli', 'poisson' or 'normal'")
 Response = NDArray[np.float64]
 
 

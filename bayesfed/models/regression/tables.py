@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -10,12 +11,19 @@ import numpy as np
 
 from bayesfed.data.readers.labels import nearest
 from bayesfed.errors import ArgumentError, DataError, needs
+from bayesfed.errors.checks import Role, a
 
 # A frame of pandas, which has no types.
 Frame = Any
 Missing = Literal["refuse", "drop"]
 Levels = tuple[tuple[str, tuple[Any, ...]], ...]
 Moments = tuple[tuple[str, tuple[float, float]], ...]
+FORMULA = a(str, "a formula with a response", "'y ~ x1 + x2 + (1 | hospital)'")
+ROWS = Role(
+    lambda frame: isinstance(frame, needs("pandas", "formulas").DataFrame),
+    "a pandas frame",
+    "pandas.DataFrame([{'x': 1.0}])",
+)
 
 
 def censored(time: Any, event: Any) -> Any:
@@ -68,7 +76,7 @@ def parsed(formula: str) -> tuple[str, str, frozenset[str], frozenset[str]]:
         If it is no formula with a response.
     """
     formulae, (left, mark, right) = needs("formulae", "formulas"), formula.partition("~")
-    expected, hint = "a formula with a response", "'y ~ x1 + x2 + (1 | hospital)'"
+    expected, hint = FORMULA.expected, FORMULA.hint
     if not (left.strip() and mark and right.strip()):
         raise ArgumentError("regression, formula", expected, repr(formula), hint)
     try:
@@ -77,6 +85,11 @@ def parsed(formula: str) -> tuple[str, str, frozenset[str], frozenset[str]]:
     except Exception as problem:
         raise ArgumentError("regression, formula", expected, problem, hint) from problem
     return left.strip(), right.strip(), names, others
+
+
+def place(site: str) -> str:
+    """Return how an error names the rows of a site, or those of none, which are predicted."""
+    return f"site {site!r}" if site else "new rows"
 
 
 def picked(frame: Frame, names: Collection[str], site: str, missing: Missing) -> Frame:
@@ -91,7 +104,7 @@ def picked(frame: Frame, names: Collection[str], site: str, missing: Missing) ->
         if name not in frame.columns:
             there = [str(column) for column in frame.columns]
             expected = f"a column {name!r}"
-            raise DataError(f"site {site!r}", expected, f"{there[:12]}", nearest(name, there))
+            raise DataError(place(site), expected, f"{there[:12]}", nearest(name, there))
     frame = frame[sorted(names)]
     holes = frame.isna()
     if (count := int(holes.any(axis=1).sum())) and missing == "refuse":
@@ -99,7 +112,7 @@ def picked(frame: Frame, names: Collection[str], site: str, missing: Missing) ->
             f"{number} in {name!r}" for name, number in holes.sum().items() if number
         )
         actual = f"{count} of {len(frame)} rows with missing values ({inside})"
-        raise DataError(f"site {site!r}", "values in all rows", actual, "missing='drop'")
+        raise DataError(place(site), "values in all rows", actual, "missing='drop'")
     frame = frame[~holes.any(axis=1)]
     flags = {name: float for name, kind in frame.dtypes.items() if str(kind) == "bool"}
     return frame.astype(flags)
@@ -112,21 +125,29 @@ class Told(NamedTuple):
     sums: Mapping[str, tuple[float, float, float]]
 
 
-def told(formula: str, frame: Frame, more: Collection[str]) -> Told:
+def told(formula: str, frame: Frame, more: Collection[str], site: str) -> Told:
     """Return what a site with rows tells of the columns of a formula; `more` are columns of
-    categories whatever they hold.
+    categories whatever they hold, `site` is that of sites, whose names may be numbers.
     """
     made = evaluated(formula, frame)
     terms = [*(made.common.terms.values() if made.common else ())]
-    for term in made.group.terms.values() if made.group else ():
+    groups = [*made.group.terms.values()] if made.group else []
+    for term in groups:
         terms += [term.expr, term.factor]
     parts = [made.response.term.term] + [term for term in terms if term.kind != "intercept"]
     kinds = [component for term in parts for component in term.components]
     names = {name for one in kinds if one.kind == "categoric" for name in one.var_names} | {*more}
+    # Those that C(...) or a group makes categories are meant to be.
+    groupers = {one.name for term in groups for one in term.factor.components}
+    bare = {one.name for one in kinds} - {*more, *groupers, site}
     levels, sums = dict[str, tuple[Any, ...]](), dict[str, tuple[float, float, float]]()
     for name, column in frame.items():
         if name in names:
             levels[name] = _levels(column)
+            if name in bare and _are_numbers(levels[name]):
+                expected, hint = "numbers", f"frame[{name!r}].astype(float), or C({name})"
+                actual = f"texts such as {levels[name][0]!r}"
+                raise DataError(f"column {name!r}", expected, actual, hint)
         else:
             try:
                 values = column.to_numpy(np.float64)
@@ -135,6 +156,14 @@ def told(formula: str, frame: Frame, more: Collection[str]) -> Told:
                 raise DataError(f"column {name!r}", expected, problem, hint) from problem
             sums[name] = (float(len(values)), float(values.sum()), float((values**2).sum()))
     return Told(levels, sums)
+
+
+def _are_numbers(levels: tuple[Any, ...]) -> bool:
+    """Return whether categories are texts that all are numbers, as of a column read as text."""
+    try:
+        return all(isinstance(one, str) and math.isfinite(float(one)) for one in levels)
+    except ValueError:
+        return False
 
 
 def _levels(column: Any) -> tuple[Any, ...]:

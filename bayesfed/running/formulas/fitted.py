@@ -18,9 +18,9 @@ from bayesfed.inference.exact.traced import doubled
 from bayesfed.inspect.intervals import intervals
 from bayesfed.keys import Key, forked
 from bayesfed.models.regression.design import Design
-from bayesfed.models.regression.families import Name
+from bayesfed.models.regression.families import FAMILY, Name
 from bayesfed.models.regression.model import RegressionModel
-from bayesfed.models.regression.tables import Frame, Missing
+from bayesfed.models.regression.tables import FORMULA, ROWS, Frame, Missing
 from bayesfed.running.formulas.prepared import prepared
 from bayesfed.running.launch import run
 from bayesfed.running.result import Result
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@checked(data=ITSELF)
+@checked(formula=FORMULA, data=ITSELF, family=FAMILY)
 def regression(
     formula: str,
     data: Mapping[str, Any] | Any,
@@ -212,7 +212,7 @@ class Regression:
             tables["predictions"] = rows.join(self.predict(rows))
         return tables
 
-    @checked(frame=ITSELF, interval=PART)
+    @checked(frame=ROWS, interval=PART)
     def predict(
         self,
         frame: Any,

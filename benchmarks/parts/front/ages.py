@@ -24,13 +24,13 @@ def older(source: str, commits: Iterable[str] = ()) -> bool:
     source
         Name of a file of `records` without its ending, or program with its options.
     commits
-        Commits that made the record, where it tells. Without them: that which wrote the file last.
+        Commits that made what is read of the record. Without them: those of all its lines.
     """
     folders = MEASURES.get(source)
     if folders is None:
         return False
     made = [commit.rstrip("+").removesuffix("-dirty") for commit in commits]
-    made = made or [_git("log", "-1", "--format=%H", "--", f"benchmarks/records/{source}.jsonl")]
+    made = made or written(source)
     # A record that was just made is of the code beside it; one of a commit that is not in the
     # history may be of any.
     return any(
@@ -38,6 +38,19 @@ def older(source: str, commits: Iterable[str] = ()) -> bool:
         for one in made
         if one
     )
+
+
+@functools.cache
+def written(record: str) -> list[str]:
+    """Return the commits that wrote the lines of a record last; none where the history is not
+    there.
+    """
+    file = f"benchmarks/records/{record}.jsonl"
+    if not told() or not _git("ls-files", file):
+        return []
+    lines = _git("blame", "-s", "-l", "--root", "--", file).splitlines()
+    # A line that is not committed yet is of the code beside it.
+    return [line[:40].replace("0" * 40, "HEAD") for line in lines]
 
 
 @functools.cache

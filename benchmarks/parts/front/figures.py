@@ -8,14 +8,15 @@ import json
 import re
 import statistics
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from parts.checks.table import kept
 from parts.exact.limits import ERROR, WIDTH, is_near
-from parts.front.ages import older
+from parts.front.ages import older, written
+from parts.shared.settings import settings_of
 
 RECORDS = Path(__file__).parents[2] / "records"
 BITS = "accuracy_vs_bits"
@@ -41,9 +42,20 @@ class Figure:
 
 
 def runs(name: str) -> list[tuple[str, Run]]:
-    """Return the names and contents of all runs of a record."""
+    """Return the names and contents of all runs of a record, with the commit that made them: the
+    one that they name, or that which wrote their line.
+    """
     lines = [json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text().splitlines()]
-    return [(line["name"], line["run"]) for line in lines]
+    made = written(name) or [""] * len(lines)
+    return [
+        (line["name"], {"commit": commit} | line["run"])
+        for line, commit in zip(lines, made, strict=True)
+    ]
+
+
+def commits_of(several: Iterable[Run]) -> tuple[str, ...]:
+    """Return the commits that made these runs."""
+    return tuple(sorted({run["commit"] for run in several}))
 
 
 def figures() -> dict[str, Figure]:
@@ -189,9 +201,11 @@ def _sizes() -> Iterator[tuple[str, Figure]]:
         smallest = statistics.fmean(
             statistics.fmean(row[2][-1] for row in run["rows"][-last:]) for run in several
         )
-        yield f"sizes.{_SIZES[case]}", Figure((f"{100 * smallest:.1f}",), setting, "fedhm")
-    counts = found["FedHM"][0]["counts"]
-    yield "sizes.share", Figure((f"{100 * counts[-1] / counts[1]:.0f}",), setting, "fedhm")
+        values = (f"{100 * smallest:.1f}",)
+        yield f"sizes.{_SIZES[case]}", Figure(values, setting, "fedhm", commits_of(several))
+    counts, commits = found["FedHM"][0]["counts"], commits_of(found["FedHM"])
+    share = f"{100 * counts[-1] / counts[1]:.0f}"
+    yield "sizes.share", Figure((share,), setting, "fedhm", commits)
 
 
 _SIZES = {
@@ -206,6 +220,7 @@ _SIZES = {
 def _budgets() -> Iterator[tuple[str, Figure]]:
     """Joules to the goal as times AnycostFL's, over the seeds of which a rival has a run."""
     joules: dict[tuple[float, str], dict[str, float]] = {}
+    by: dict[tuple[float, str], list[Run]] = {}
     for name, run in runs("anycostfl"):
         chosen = run["settings"]
         if "goal" in chosen and not chosen.keys() & {"epsilon_variance", "distance_variance"}:
@@ -213,6 +228,7 @@ def _budgets() -> Iterator[tuple[str, Figure]]:
             reached = next((row for row in rows if row[0] >= chosen["goal"]), rows[-1])
             seed = name.rpartition("_")[2]
             joules.setdefault((chosen["alpha"], run["case"]), {})[seed] = reached[1]
+            by.setdefault((chosen["alpha"], run["case"]), []).append(run)
     for (alpha, case), spent in joules.items():
         ours = joules[alpha, "AnycostFL"]
         if case != "AnycostFL":
@@ -222,7 +238,8 @@ def _budgets() -> Iterator[tuple[str, Figure]]:
                 + ("one seed", "two seeds", "three seeds")[len(spent) - 1]
             )
             key = f"budgets.{'dirichlet' if alpha else 'iid'}.{case.lower()}"
-            yield key, Figure((f"{times:.1f}",), setting, "anycostfl")
+            commits = commits_of(by[alpha, case] + by[alpha, "AnycostFL"])
+            yield key, Figure((f"{times:.1f}",), setting, "anycostfl", commits)
 
 
 def _package() -> Iterator[tuple[str, Figure]]:
@@ -252,15 +269,15 @@ def _posteriors() -> Iterator[tuple[str, Figure]]:
     rows = posteriors()
     near = [row for row in rows if is_near(row["error"], row["low"], row["high"])]
     rough = [row for row in rows if row["laplace"] <= ERROR]
-    made, every = (rows[0]["commit"],), f"{len(rows)}"
+    commits, every = commits_of(rows), f"{len(rows)}"
     within = f"{ERROR}", f"{100 * WIDTH:.0f}"
-    yield "posteriors.within", Figure(within, "posteriordb", "exact", made)
-    yield "posteriors.near", Figure((f"{len(near)}", every), "posteriordb", "exact", made)
-    yield "posteriors.laplace", Figure((f"{len(rough)}", every), "posteriordb", "exact", made)
+    yield "posteriors.within", Figure(within, "posteriordb", "exact", commits)
+    yield "posteriors.near", Figure((f"{len(near)}", every), "posteriordb", "exact", commits)
+    yield "posteriors.laplace", Figure((f"{len(rough)}", every), "posteriordb", "exact", commits)
     for name in ("rounds", "kilobytes"):
         spent = [row[name] for row in near]
         ends = f"{min(spent):.0f}", f"{max(spent):.0f}"
-        yield f"posteriors.{name}", Figure(ends, "posteriordb", "exact", made)
+        yield f"posteriors.{name}", Figure(ends, "posteriordb", "exact", commits)
 
 
 def _supports() -> Iterator[tuple[str, Figure]]:
@@ -269,12 +286,37 @@ def _supports() -> Iterator[tuple[str, Figure]]:
         for method, several in of.items():
             words = re.findall(r"\w+", f"{case} {method}".lower())
             key = f"supports.{'_'.join(words)}"
-            made = tuple({row["commit"] for row in several})
+            commits = commits_of(several)
             for name, digits in (("accuracy", 1), ("megabytes", 2)):
                 mean = statistics.fmean(row[name] for row in several)
-                yield f"{key}.{name}", Figure((f"{mean:.{digits}f}",), seeds, "sparse", made)
+                yield f"{key}.{name}", Figure((f"{mean:.{digits}f}",), seeds, "sparse", commits)
             asked = f"{100 * several[0]['settings']['density']:g}"
-            yield f"{key}.density", Figure((asked,), seeds, "sparse", made)
+            yield f"{key}.density", Figure((asked,), seeds, "sparse", commits)
+
+
+def _unlike_ranks() -> Iterator[tuple[str, Figure]]:
+    """Accuracies of FSLoRA's default and of rules for unlike ranks, by recipe: on digits of two
+    ranks, images, and digits by rows, each at the rate that was chosen on held-out rows.
+    """
+    small = settings_of("fslora")["image_small"]
+    rates = {
+        (*(small["tasks"][task][of] for of in ("task", "rank")), case.lower()): rate
+        for task, by in small["rates"].items()
+        for case, rate in by.items()
+    }
+    found: dict[str, dict[str, list[Run]]] = {}
+    for _, run in runs("fslora_default"):
+        chosen = run["settings"]
+        task, recipe, rate = chosen["task"], chosen["recipe"], chosen["learning_rate"]
+        best = rates.get((task, chosen["rank"], recipe.replace("_", "")), rate)
+        if rate == best and not chosen["held_out"]:
+            by = found.setdefault(recipe, {})
+            by.setdefault(f"{task} {chosen['rank']}", []).append(run)
+    for recipe, by in found.items():
+        means = [statistics.fmean(run["rows"][-1][-1] for run in by[task]) for task in sorted(by)]
+        commits = commits_of(run for several in by.values() for run in several)
+        values = tuple(f"{mean:.1f}" for mean in means)
+        yield f"ranks.{recipe}", Figure(values, "three seeds", "fslora_default", commits)
 
 
 def _targets() -> Iterator[tuple[str, Figure]]:
@@ -283,7 +325,7 @@ def _targets() -> Iterator[tuple[str, Figure]]:
     """
     for one in kept():
         words = re.findall(r"[^\W\d_]+", re.split(r"\d", one.target)[0])
-        numbers = re.findall(r"\d[\d.]*(?:e-\d+)?", f"{one.target} {one.measured} {one.wanted}")
+        numbers = re.findall(r"\d[\d.]*(?:e-\d+)?", f"{one.target} {one.measured}")
         yield (
             f"targets.{one.program.partition('.')[0]}.{'_'.join(words)}",
             Figure(
@@ -295,4 +337,7 @@ def _targets() -> Iterator[tuple[str, Figure]]:
         )
 
 
-MAKERS = (_bits, _uncertainty, _sizes, _budgets, _posteriors, _supports, _package, _targets)
+MAKERS = (
+    *(_bits, _uncertainty, _sizes, _budgets, _posteriors, _supports),
+    *(_unlike_ranks, _package, _targets),
+)

@@ -114,8 +114,25 @@ def site() -> list[Page]:
     return [Page(path) for path in sorted((ROOT / "docs").rglob("*.md"))]
 
 
+# The day of a row of the ledger, and its mark.
 DATED = re.compile(r"\| (\d{4}-\d\d-\d\d) ?(\u2020?) *\|")
 PROGRAM = re.compile(r"(?:benchmarks|examples)/(\w+)\.py")
+# What CI runs: a figure that such a file says is not typed.
+TESTED = re.compile(r"tests/[\w/]+\.py|benchmarks/parts/\w+/settings\.toml")
+
+
+def measured(line: str) -> list[str]:
+    """Return the figures that a row of the ledger says were measured here, without those that are
+    in the tests and settings that its command names; none of rows that say that they are of an
+    earlier version of the code.
+    """
+    day = DATED.search(line)
+    if not day or day[2]:
+        return []
+    *_, here, command = line[: day.start()].split("|")
+    said = " ".join((ROOT / name).read_text() for name in TESTED.findall(command))
+    tested = re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<=\d)_(?=\d)", "", said))
+    return [one for one in numbers(here) if one.replace(",", "") not in tested]
 
 
 def dated(page: Page) -> list[tuple[str, str, str, bool]]:

@@ -58,6 +58,4 @@ def tables(runs: dict[str, Run]) -> str:
     meant = [f"- ({letter}) expected {reason}" for reason, letter in letters.items()]
     setting = f"{ROUNDS} rounds, delta {DELTA:g}"
     head = f"| order ({setting}) | `local_privacy` | `private` |\n|---|---|---|"
-    return "\n".join(
-        ["", head, *rows, "", "Refused, since the order was not what is:", "", *meant, ""]
-    )
+    return "\n".join(["", head, *rows, "", "Reasons of refusals:", "", *meant, ""])

@@ -4,20 +4,30 @@ unpacked again.
 
 from __future__ import annotations
 
+import functools
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
 def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return a run's content from its file, or make it and keep it; a run that is interrupted
-    leaves no file.
+    """Return a run's content from its file, or make it and keep it, with the commit; a run that is
+    interrupted leaves no file.
     """
     if not file.exists():
-        _write(file, make())
+        _write(file, make() | {"commit": commit()})
     found: dict[str, Any] = json.loads(file.read_text())
     return found
+
+
+@functools.cache
+def commit() -> str:
+    """Return the commit of the code, with "-dirty" where files differ from it."""
+    asked = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    here = Path(__file__).parent
+    return subprocess.run(asked, capture_output=True, text=True, cwd=here, check=False).stdout[:-1]
 
 
 def pack(folder: Path, file: Path) -> int:

@@ -9,7 +9,7 @@ from bayesfed.errors import (
     ArgumentError,
     KeywordError,
 )
-from tests.house.wrong_calls.given import DATA, KEY, net, no_obs, svi
+from tests.house.wrong_calls.given import DATA, KEY, done, net, no_obs, svi
 
 WRONG = {
     "fed_avg class": (
@@ -26,6 +26,16 @@ WRONG = {
         lambda: bf.fed_avg(net(), step=5),
         KeywordError,
         "; try training=Training(steps=50)",
+    ),
+    "fed_avg rounds": (
+        lambda: bf.fed_avg(net(), rounds=3),
+        KeywordError,
+        "; try rounds=10 of run",
+    ),
+    "calibrated result": (
+        lambda: bf.calibrated(done()),
+        ArgumentError,
+        "; try result.model",
     ),
     "fed_avg lr": (
         lambda: bf.fed_avg(net(), lr=0.1),

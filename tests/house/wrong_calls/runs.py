@@ -76,6 +76,9 @@ WRONG = {
     "Sgd rate": (lambda: bf.Sgd(-1), ArgumentError, "; try 1e-3"),
     "Sgd str": (lambda: bf.Sgd("0.1"), ArgumentError, "; try 1e-3"),
     "Adam": (lambda: bf.Adam(0), ArgumentError, "; try 1e-3"),
+    "fleet count": (lambda: bf.fleet(4, KEY), ArgumentError, "; try ['name', ...]"),
+    "Adam lr": (lambda: bf.Adam(lr=0.1), KeywordError, "; try learning_rate"),
+    "series acc": (lambda: go(test=TEST).series("acc"), ArgumentError, "; try 'accuracy'"),
     "cosine": (lambda: bf.federated.cosine(0.1, 0), ArgumentError, "; try cosine(0.1, 40)"),
     # run
     "run rounds 0": (lambda: go(rounds=0), ArgumentError, "; try rounds=10"),
@@ -252,7 +255,11 @@ WRONG = {
         ArgumentError,
         "; try secrets.token_bytes(32)",
     ),
-    "run epochs": (lambda: go(epochs=3), KeywordError, "; try training=Training(steps=50)"),
+    "run epochs": (
+        lambda: go(epochs=3),
+        KeywordError,
+        "; try training=Training(steps=50) of a recipe",
+    ),
     "run pool class": (
         lambda: go(clients=bf.InProcess),
         ArgumentError,

@@ -72,6 +72,11 @@ def batch_statistics(
         parameters are not the network's, or `batch_size` is below 1.
     UpdateError
         In the run, if no client with rows takes part.
+
+    References
+    ----------
+    Diao, Ding and Tarokh, "HeteroFL: Computation and Communication Efficient Federated Learning for
+    Heterogeneous Clients" (2021).
     """
     norms = {
         name: norm.num_features

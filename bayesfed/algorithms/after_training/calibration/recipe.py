@@ -90,6 +90,11 @@ def calibrated(
     UndeterminedWarning
         In the round, if the best temperature is at an end of the grid.
 
+    References
+    ----------
+    Guo et al., "On Calibration of Modern Neural Networks" (2017); Lu et al., "Federated Conformal
+    Predictors for Distributed Uncertainty Quantification" (2023).
+
     Examples
     --------
     >>> train, held = bf.data.split_rows(clients, 0.1)

@@ -78,6 +78,12 @@ def feature_density(
     DataError
         In the round, if the last linear layer that the network registers is not the last that is
         used.
+
+    References
+    ----------
+    Lee et al., "A Simple Unified Framework for Detecting Out-of-Distribution Samples and
+    Adversarial Attacks" (2018); Mukhoti et al., "Deep Deterministic Uncertainty: A New Simple
+    Baseline" (2023).
     """
     net, begun = network_and_parameters("feature_density", model, parameters)
     check_tracked(net, "feature_density")

@@ -126,6 +126,11 @@ def laplace(
     UndeterminedWarning
         In a round, if the precision is by the evidence and the network's NLL on its own rows is
         below 0.005 nats: such rows hardly bound the weights.
+
+    References
+    ----------
+    Daxberger et al., "Laplace Redux: Effortless Bayesian Deep Learning" (2021); MacKay, "A
+    Practical Bayesian Framework for Backpropagation Networks" (1992).
     """
     scored = likelihood or Categorical()
     roots(scored)

@@ -68,6 +68,8 @@ def one_round(
 
     Parameters
     ----------
+    net
+        The network from whose parameters all clients begin; it is not changed.
     fusion
         "laplace": clients train the last layer on the features of `net`, which stay, and send all
         second derivatives of their log likelihood where training ended. The server's maximum is
@@ -97,6 +99,11 @@ def one_round(
         If an argument is outside its domain, the network has batch norm without running statistics,
         or, for "laplace", its last layer is frozen or the server would refuse its second
         derivatives: more than 1 MiB and 16 times the network.
+
+    References
+    ----------
+    Matena and Raffel, "Merging Models with Fisher-Weighted Averaging" (2022); Liu et al., "FedLPA:
+    One-shot Federated Learning with Layer-Wise Posterior Aggregation" (2024).
     """
     work, scored = training or Training(), likelihood or Categorical()
     if fusion == "average":

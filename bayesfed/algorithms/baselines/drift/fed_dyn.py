@@ -148,7 +148,7 @@ def fed_dyn(
     training
         Local work of a round, by `Sgd` without momentum. Default: 50 steps of 64 rows with
         ``Sgd(0.05)``.
-    likelihood, codec, link
+    net, likelihood, codec, link
         As in `fed_avg`.
 
     Raises
@@ -156,6 +156,10 @@ def fed_dyn(
     ArgumentError
         If the strength is negative, `participation` is no share, or the optimiser is not `Sgd`
         without momentum.
+
+    References
+    ----------
+    Acar et al., "Federated Learning Based on Dynamic Regularization" (2021).
     """
     work, model = training or Training(), travelling(net, "static", where="fed_dyn")
     sgd_of(work, "fed_dyn")

@@ -135,13 +135,18 @@ def fed_nova(
     training
         Local work of a round, by `Sgd`, with momentum or without. Default: 50 steps of 64 rows with
         ``Sgd(0.05)``.
-    likelihood, codec, link
+    net, likelihood, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If the optimiser is not `Sgd`.
+
+    References
+    ----------
+    Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
+    Optimization" (2020).
     """
     work = training or Training()
     momentum = sgd_of(work, "fed_nova", momentum=True).momentum

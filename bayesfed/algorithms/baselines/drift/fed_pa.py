@@ -74,13 +74,18 @@ def fed_pa(
         Share of the local steps before the first window, in [0, 1).
     begin
         Number of rounds of FedAvg before the first of FedPA.
-    likelihood, training, codec, link
+    net, likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If a number is outside its domain, or there are fewer steps after the burn-in than samples.
+
+    References
+    ----------
+    Al-Shedivat et al., "Federated Learning via Posterior Averaging: A New Perspective and Practical
+    Algorithms" (2021).
     """
     work = training or Training()
     if work.epochs is None:

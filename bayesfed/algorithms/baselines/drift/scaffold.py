@@ -163,13 +163,17 @@ def scaffold(
     training
         Local work of a round, by `Sgd` without momentum. Default: 50 steps of 64 rows with
         ``Sgd(0.05)``.
-    likelihood, codec, link
+    net, likelihood, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If a number is outside its domain, or the optimiser is not `Sgd` without momentum.
+
+    References
+    ----------
+    Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning" (2020).
     """
     work = training or Training()
     sgd_of(work, "scaffold")

@@ -90,7 +90,7 @@ def beta_pred_bayes(
     training
         Local work, by `Sgd` without momentum; a prior by its `prior_precision`. It is all that a
         client trains. Default: 500 steps of 64 rows with ``Sgd(0.05)``.
-    codec, link
+    net, codec, link
         As in `fed_avg`.
 
     Raises
@@ -98,6 +98,11 @@ def beta_pred_bayes(
     ArgumentError
         If a number is outside its domain, there are fewer than two steps for each network, the
         optimiser is not `Sgd` without momentum, or the network has running statistics.
+
+    References
+    ----------
+    Hasan et al., "Calibrated One Round Federated Learning with Bayesian Inference in the Predictive
+    Space" (2024).
     """
     work = training or Training(steps=500)
     sgd_of(work, "beta_pred_bayes")

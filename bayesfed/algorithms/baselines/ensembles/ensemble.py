@@ -46,6 +46,11 @@ def ensemble(algorithms: Sequence[Algorithm], *, likelihood: Likelihood | None =
     ArgumentError
         If there are fewer than two, a method has a posterior or several models, or the networks
         differ in their parameters.
+
+    References
+    ----------
+    Lakshminarayanan, Pritzel and Blundell, "Simple and Scalable Predictive Uncertainty Estimation
+    using Deep Ensembles" (2017).
     """
     if len(algorithms) < 2:
         raise ArgumentError(

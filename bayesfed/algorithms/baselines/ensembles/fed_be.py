@@ -67,13 +67,17 @@ def fed_be(
         Factor on the sd of the clients' directions; 0.1 in the authors' code.
     key
         Names the draws. Default: ``Key(0, "fed_be")``.
-    likelihood, training, codec, link
+    net, likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If `draws` or `spread` is negative, or the network has running statistics.
+
+    References
+    ----------
+    Chen and Chao, "FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning" (2021).
     """
     work, scored = training or Training(), likelihood or Categorical()
     named = key or Key(0, "fed_be")

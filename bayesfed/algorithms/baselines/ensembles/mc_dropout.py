@@ -33,6 +33,11 @@ def mc_dropout(algorithm: Algorithm, *, likelihood: Likelihood | None = None) ->
     ArgumentError
         If the network has no dropout, or the method has a posterior, several models, or a state
         that is more than its model.
+
+    References
+    ----------
+    Gal and Ghahramani, "Dropout as a Bayesian Approximation: Representing Model Uncertainty in Deep
+    Learning" (2016).
     """
     net = model_of(algorithm, "mc_dropout").net
     if not any(map(reads_mode, net.modules())):

@@ -69,6 +69,10 @@ def swag(
     ArgumentError
         If a number is outside its domain, or the method has a posterior, several models, or a state
         that is more than its model.
+
+    References
+    ----------
+    Maddox et al., "A Simple Baseline for Bayesian Uncertainty in Deep Learning" (2019).
     """
     net = model_of(algorithm, "swag").net
     scored = likelihood or likelihood_of([algorithm], "swag")

@@ -67,7 +67,7 @@ def fed_l1(
     where
         ``(parameter name, owning module) -> bool`` chooses what is thresholded. Default: the
         weights of layers, not the biases.
-    likelihood, training, codec, link
+    net, likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
@@ -75,6 +75,12 @@ def fed_l1(
     ArgumentError
         If the strength is negative or not finite, or `where` chooses nothing or frozen parameters,
         such as the weights under adapters.
+
+    References
+    ----------
+    Yang et al., "ProxSGD: Training Structured Neural Networks under Regularization and Constraints"
+    (2020); Xue and Lau, "Riemannian Low-Rank Model Compression for Federated Learning With
+    Over-the-Air Aggregation" (2023).
     """
     penalised = penalise(net, SoftThreshold(strength), where, caller="fed_l1")
     work = training or Training()
@@ -113,7 +119,7 @@ def fed_mid(
     where
         ``(parameter name, owning module) -> bool`` chooses what is shrunk. Default: the weights of
         layers, not the biases.
-    likelihood, training, codec, link
+    net, likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
@@ -122,6 +128,11 @@ def fed_mid(
         If the strength is negative or not finite, `where` chooses nothing or frozen parameters,
         such as the weights under adapters, or local work is given in epochs, for which the server's
         rate is not defined.
+
+    References
+    ----------
+    Yuan, Zaheer and Reddi, "Federated Composite Optimization" (2021); Xue and Lau, "Riemannian
+    Low-Rank Model Compression for Federated Learning With Over-the-Air Aggregation" (2023).
     """
     penalised = penalise(net, SingularThreshold(strength), where, caller="fed_mid")
     work = training or Training()
@@ -179,7 +190,7 @@ def fed_prune(
     where
         ``(parameter name, owning module) -> bool`` chooses what is pruned. Default: the weights of
         layers, not the biases.
-    likelihood, training, codec, link
+    net, likelihood, training, codec, link
         As in `fed_avg`.
 
     Raises
@@ -187,6 +198,12 @@ def fed_prune(
     ArgumentError
         If the share is not above 0 and at most 1, or `where` chooses nothing or frozen parameters,
         such as the weights under adapters.
+
+    References
+    ----------
+    Han et al., "Learning Both Weights and Connections for Efficient Neural Network" (2015); Xue and
+    Lau, "Riemannian Low-Rank Model Compression for Federated Learning With Over-the-Air
+    Aggregation" (2023).
     """
     penalised = penalise(net, LargestShare(share), where, caller="fed_prune")
     work = training or Training()

@@ -65,11 +65,18 @@ def split_mix(
         Local work of a round for each network. Default: 50 steps of 64 rows with ``Sgd(0.05)``.
     masked
         Train with the logits of classes that a client has no rows of set to zero, as in `fed_avg`.
+    codec, link
+        As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If the numbers do not fall to 1 or more, or the network has running statistics.
+
+    References
+    ----------
+    Hong et al., "Efficient Split-Mix Federated Learning for On-Demand and In-Situ Customization"
+    (2022).
     """
     if not nets_of or min(nets_of) < 1 or list(nets_of) != sorted(nets_of, reverse=True):
         raise ArgumentError(

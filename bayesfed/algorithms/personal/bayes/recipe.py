@@ -221,13 +221,17 @@ def p_fed_bayes(
         widths then grow where clients differ.
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Adam(1e-3)``.
-    likelihood, codec, link
+    net, likelihood, codec, link
         As in `fed_avg`.
 
     Raises
     ------
     ArgumentError
         If a number is outside its domain, or `prior_update` is neither of the two.
+
+    References
+    ----------
+    Zhang et al., "Personalized Federated Learning via Variational Bayesian Inference" (2022).
     """
     work, scored = training or Training(), likelihood or Categorical()
     by_moments, rho = prior_update == "moments", math.log(math.expm1(initial_sd))

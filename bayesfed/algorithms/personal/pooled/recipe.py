@@ -103,23 +103,21 @@ def pooled(
     codec: Codec | None = None,
     link: Link | None = None,
 ) -> Algorithm:
-    """Fit a hierarchical model: parameters of each client's own, under a normal population whose
-    mean and widths are learned from all clients.
+    """Fit a hierarchical model: each client has parameters of its own, drawn from a normal
+    population whose mean and widths are learned from all clients.
 
-    Each client has a posterior of its own parameters, which is near the population's where it has
-    few rows. A client that never took part has the population itself: its predictions are averaged
-    over how clients differ. The network's own parameters are where the population begins, so that
-    pooling may follow any other training. Every client with rows counts alike in the sums, except
-    with ``local="classes"``, where it counts by its rows.
+    A client with few rows stays near the population. A client that never took part has the
+    population itself: its predictions are averaged over how clients differ. The population begins
+    at the network's own parameters, so pooling may follow any other training. Clients with rows
+    count alike in the sums; with ``local="classes"`` they count by their rows.
 
     Posteriors are Gaussian, by default Laplace approximations: exact for linear models with normal
     targets, too narrow for classes with few rows a client. Where clients differ in which classes
-    they have, ``local="classes"`` is the first to try: it costs nothing, and each client's
-    posterior is exact. Where the same inputs look different at different clients, as images that
-    are turned, ``local="factors"`` is: a few numbers a client say how, along directions that are
-    learned from all. It needs the rounds of a training from the beginning, and it helps clients
-    that were never seen only with ``covariates="inputs"``, once they show some inputs. Compare with
-    `personalised` on held-out rows.
+    they have, try ``local="classes"`` first: it costs nothing, and each client's posterior is
+    exact. Where the same inputs look different at different clients, as turned images do, try
+    ``local="factors"``: a few numbers for each client, along directions learned from all. It needs
+    the rounds of a training from the beginning, and helps clients that were never seen only with
+    ``covariates="inputs"``, once they show inputs. Compare with `personalised` on held-out rows.
 
     Parameters
     ----------
@@ -171,7 +169,7 @@ def pooled(
         Local work of a round, as much on the own parameters as on the shared ones, by `Sgd` without
         momentum. Default: 50 steps of 64 rows with ``Sgd(0.05)``. Its `prior_precision` is for
         "classes" only.
-    codec, link
+    net, codec, link
         As in `fed_avg`.
 
     Raises
@@ -184,6 +182,10 @@ def pooled(
     DataError
         In a round, if the layer that the network registers last is not the last that is used
         ("head"), or has another number of outputs ("classes").
+
+    References
+    ----------
+    Laird and Ware, "Random-Effects Models for Longitudinal Data" (1982).
 
     Examples
     --------

@@ -34,12 +34,15 @@ Rule = float | Transition | Link
 @checked_class()
 @dataclass(frozen=True, eq=False)
 class FactorGraph:
-    """A flat model with the user's names and order of its variables. Immutable.
+    """A graph of discrete variables and the factors that couple them, for `infer`. Immutable.
+
+    Make one by `pairwise`, `grid`, `from_networkx` and the like; they keep the names and the order
+    of your variables.
 
     Parameters
     ----------
     model
-        A binary grid, a binary pairwise model, or tables.
+        The factors: a binary grid, a binary pairwise model, or tables.
     names
         The user's names of the variables; None for the numbers 0 to n - 1.
     log_constant

@@ -34,6 +34,7 @@ CASES = [
     (lambda width: vgg9(IMAGE, 2, KEY, width=width), 0.0),
     (lambda width: resnet18(IMAGE, 2, KEY, width=width), 0.0),
     (lambda norm: norm_layer(8, norm, where="here"), "layer"),
+    (lambda image: cnn(image, 2, KEY), (28, 28, 1)),
     (lambda: alexnet((1, 28, 7), 2, KEY), "cnn", lambda: cnn((1, 28, 7), 2, KEY)),
     (
         lambda: vgg9((1, 7, 28), 2, KEY, width=0.1),

@@ -53,9 +53,30 @@ def texts(data):
     return {name: frame.assign(k=frame["k"].astype(str)) for name, frame in data.items()}
 
 
+HOSPITALS = {"a": FRAME.assign(x1=FRAME["x"], x2=FRAME["x"] ** 2, hospital=FRAME["grade"])}
 MIXED = {"a": FRAME, "b": FRAME.assign(k="text")}
 
 CASES = [
+    (
+        lambda: fitted().predict({"x": 1.0}),
+        "pandas.DataFrame([{'x': 1.0}])",
+        lambda: fitted().predict(pd.DataFrame([{"x": 1.0}])),
+    ),
+    (
+        lambda: bf.regression({"a": FRAME}, "y ~ x"),
+        "y ~ x1 + x2 + (1 | hospital)",
+        lambda: made("y ~ x1 + x2 + (1 | hospital)", data=HOSPITALS),
+    ),
+    (
+        lambda: bf.regression("zero ~ x", {"a": FRAME}, family="logit"),
+        "'bernoulli'",
+        lambda: made("zero ~ x", "bernoulli"),
+    ),
+    (
+        lambda: made("y ~ k", data=texts({"a": FRAME})),
+        "frame['k'].astype(float)",
+        lambda: made("y ~ k", data=FRAME.assign(k=texts({"a": FRAME})["a"]["k"].astype(float))),
+    ),
     (
         lambda: made("censored(k, x) ~ x", "weibull"),
         "event 0 where",
