@@ -202,7 +202,7 @@ class Traced:
             ):
                 before, after = ({name: run.nodes[name]} for run in (found, twice))
                 check_scales(before, after, len(data))
-                check_pairs(before, after, len(data))
+                check_pairs(before, after)
                 again = self.run(data, point, own).densities[name]
                 raise no_sum(name, drawn=bool(again != found.densities[name]))
 

@@ -96,14 +96,12 @@ class AnswerServer:
             if stage == stages.IMPORTANCE:
                 seed = stages.seed(int(state["stage"][1]))
                 where = asking.proposed(state, checking.counts(state), seed)
-                prior = asking.many(made.log_prior, 1)(where)
+                prior, values = asking.many(made.log_prior, 1)(where), partial(beside, made)
                 if stages.TRAIL in state:
-                    state = state | checking.checked(
-                        state, total, prior, seed, partial(beside, made)
-                    )
+                    state = state | checking.checked(state, total, prior, seed, values)
                     state = state | {"stage": stages.numbers(stages.DONE, 1, 0)}
                 else:
-                    state = stages.told(state, total, prior, partial(beside, made))
+                    state = stages.told(state, total, prior, values)
             else:
                 own = asking.reply(made.log_prior, state, stage == stages.GAUSSIAN, 1)
                 state = stages.told(state, {name: total[name] + own[name] for name in total})
