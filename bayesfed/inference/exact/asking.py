@@ -136,7 +136,7 @@ def importance(density: Density, question: Tree, counts: list[int], seed: int, r
     """
     where = proposed(question, counts, seed)
     found = many(density, rows)(torch.cat([question["centre"][:1], where]))
-    base, level = split(found[0])
+    base, level = split(found[0] if found[0].isfinite() else sound(found).max())
     return {"value": sound(found[1:] - base), "level": level}
 
 

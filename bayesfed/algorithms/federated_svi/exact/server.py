@@ -18,6 +18,7 @@ from bayesfed.inference.exact import asking, checking, stages
 from bayesfed.inference.exact.at_values import beside
 from bayesfed.inference.exact.drawn import spread
 from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.refusals import check_started
 from bayesfed.inference.exact.traced import doubled
 from bayesfed.trees import Tree, under
 
@@ -104,7 +105,12 @@ class AnswerServer:
                     state = stages.told(state, total, prior, values)
             else:
                 own = asking.reply(made.log_prior, state, stage == stages.GAUSSIAN, 1)
-                state = stages.told(state, {name: total[name] + own[name] for name in total})
+                total = {name: total[name] + own[name] for name in total}
+                if stage == stages.MODE:
+                    runs = (made.run(made.rows, start).nodes for start in state["centre"])
+                    names, whole = sorted(made.prior), "sum over sites"
+                    check_started(total["level"], runs, names, whole, None)
+                state = stages.told(state, total)
         return state, _info(state)
 
     def _fitted(self, state: Tree, answers: Update) -> tuple[Tree, Info]:
