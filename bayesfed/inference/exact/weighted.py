@@ -200,7 +200,7 @@ class Weighted:
         """Return what a site keeps of all points."""
         if not (found := self.kept({"": memory}, leaf)):
             expected = "what a site keeps of the importance rounds"
-            hint = "snapshot.memories[name] of a run without secure sums"
+            hint = "snapshot.memories[name] of a run in this process, without secure sums"
             raise PosteriorError(f"posterior, {leaf}", expected, sorted(memory), hint)
         return found[""]
 

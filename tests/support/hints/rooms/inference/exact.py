@@ -259,7 +259,7 @@ CASES = [
     (lambda: short().posterior.verdict, "without rounds=", lambda: done().posterior.verdict),
     (
         lambda: done().posterior.without({}),
-        "snapshot.memories[name] of a run without secure sums",
+        "snapshot.memories[name] of a run in this process, without secure sums",
         lambda: done().posterior.without(done().snapshot.memories["s0"]).k_hat,
     ),
     (
