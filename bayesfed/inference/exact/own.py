@@ -98,9 +98,9 @@ class Inside:
 
     def log_rows(self, point: Tensor) -> Tensor:
         """Return the log density of the rows at shared values."""
-        total = self.traced.terms(self.rows, point, self.start)[self.free].sum()
-        for part in self.parts:
-            total = total + self.integrals(part, point).sum()
+        total = torch.stack([self.integrals(part, point).sum() for part in self.parts]).sum()
+        if len(self.free):
+            total = total + self.traced.terms(self.rows, point, self.start)[self.free].sum()
         return total
 
     def integrals(self, part: Part, point: Tensor) -> Tensor:
